@@ -1,0 +1,110 @@
+//! Identifiers that must not be confused with one another.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A name that cannot be used, with what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {given:?} is not usable: {why}")]
+pub struct InvalidName {
+    what: &'static str,
+    given: String,
+    why: &'static str,
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $max:literal, $allowed:expr, $why:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// Checks the text once; afterwards nobody has to.
+            ///
+            /// # Errors
+            /// If it is empty, too long, or has characters outside the allowed ones.
+            pub fn new(text: impl Into<String>) -> Result<Self, InvalidName> {
+                let text = text.into();
+                let allowed: fn(char) -> bool = $allowed;
+                if text.is_empty() || text.chars().count() > $max || !text.chars().all(allowed) {
+                    let given = text.chars().take(80).collect();
+                    return Err(InvalidName { what: $what, given, why: $why });
+                }
+                Ok(Self(text))
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidName;
+            fn try_from(text: String) -> Result<Self, InvalidName> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name_type!(
+    /// One training run, from its registration to its end. Made by the daemon, unique for ever.
+    JobId,
+    "job id",
+    64,
+    |c| c.is_ascii_alphanumeric() || c == '-',
+    "ids have 1 to 64 letters, digits and '-'"
+);
+name_type!(
+    /// The user's name for a training job; recurring runs share it, and with it their profile.
+    JobName,
+    "job name",
+    128,
+    |c| !c.is_control(),
+    "names have 1 to 128 characters, none of them a control character"
+);
+name_type!(
+    /// A GPU's UUID as NVML gives it ("GPU-3f…"). Indexes change with reboots; this does not.
+    GpuId,
+    "GPU UUID",
+    96,
+    |c| c.is_ascii_alphanumeric() || c == '-' || c == '_',
+    "UUIDs have 1 to 96 letters, digits, '-' and '_'"
+);
+name_type!(
+    /// A part of the grid, in its provider's own code ("GB", "13", "MISO_MASON_CITY").
+    Zone,
+    "zone",
+    96,
+    |c| !c.is_control(),
+    "zones have 1 to 96 characters, none of them a control character"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_once() {
+        assert!(JobName::new("resnet50 / nightly").is_ok());
+        let error = JobName::new("a\nb").expect_err("control character").to_string();
+        assert!(error.contains("control character"), "{error}");
+        assert!(GpuId::new("").is_err());
+        assert!(serde_json::from_str::<JobId>("\"../../etc\"").is_err());
+    }
+}

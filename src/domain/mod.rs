@@ -1,0 +1,15 @@
+//! The nouns that every room shares: plain data, checked when made, without I/O.
+
+mod gpu;
+mod ids;
+mod job;
+mod profile;
+mod series;
+mod signal;
+
+pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
+pub use ids::{GpuId, InvalidName, JobId, JobName, Zone};
+pub use job::{InvalidJob, JobSpec, Objective, Work};
+pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
+pub use series::{SeriesProblem, Slot, TimeSeries};
+pub use signal::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope};

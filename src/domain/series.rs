@@ -1,0 +1,263 @@
+//! Values over half-open UTC slots of any length.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::units::Seconds;
+
+/// A half-open span of UTC time, `start ≤ t < end`, never empty. Not aligned to anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Slot {
+    start: DateTime<Utc>,
+    end: DateTime<Utc>,
+}
+
+impl Slot {
+    /// `None` unless `start < end`.
+    pub fn new(start: DateTime<Utc>, end: DateTime<Utc>) -> Option<Self> {
+        (start < end).then_some(Self { start, end })
+    }
+
+    /// The first moment inside.
+    pub fn start(&self) -> DateTime<Utc> {
+        self.start
+    }
+
+    /// The first moment after.
+    pub fn end(&self) -> DateTime<Utc> {
+        self.end
+    }
+
+    /// How long it lasts; more than zero.
+    pub fn duration(&self) -> Seconds {
+        Seconds::from_delta(self.end - self.start)
+    }
+
+    /// Whether `t` lies in `start ≤ t < end`.
+    pub fn contains(&self, t: DateTime<Utc>) -> bool {
+        self.start <= t && t < self.end
+    }
+
+    /// What two slots share.
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
+        Self::new(self.start.max(other.start), self.end.min(other.end))
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.start.format("%FT%TZ"), self.end.format("%FT%TZ"))
+    }
+}
+
+/// Something wrong with points from outside, and what was done about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SeriesProblem {
+    /// Points came in no order; they were sorted.
+    #[error("points are not in time order; sorted (first out of order: {0})")]
+    Unsorted(Slot),
+    /// Two points speak for the same time; the later one in the source keeps it.
+    #[error("slot {second} overlaps {first}; the later value counts where they overlap")]
+    Overlap {
+        /// The one that starts first.
+        first: Slot,
+        /// The one that starts within it.
+        second: Slot,
+    },
+    /// Nothing is said about a span between two points; it stays absent.
+    #[error("nothing given for {0}")]
+    Gap(Slot),
+}
+
+/// Values over slots in time order that never overlap. Gaps are allowed and mean "absent", never zero.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimeSeries<V> {
+    points: Vec<(Slot, V)>,
+}
+
+impl<V> Default for TimeSeries<V> {
+    fn default() -> Self {
+        Self { points: Vec::new() }
+    }
+}
+
+impl<V: Clone> TimeSeries<V> {
+    /// Orders `points`, resolves overlaps (where two speak for the same time, the one given later counts) and tells
+    /// what it found. Never fails: broken input gives a series and a list of problems.
+    pub fn from_points(points: Vec<(Slot, V)>) -> (Self, Vec<SeriesProblem>) {
+        let mut problems = Vec::new();
+        if let Some(pair) = points.windows(2).find(|pair| pair[1].0.start < pair[0].0.start) {
+            problems.push(SeriesProblem::Unsorted(pair[1].0));
+        }
+        let mut series = Self::default();
+        for (slot, value) in points {
+            if let Some(first) = series.overlapping(&slot).first().map(|p| p.0) {
+                problems.push(SeriesProblem::Overlap { first, second: slot });
+            }
+            series.insert(slot, value);
+        }
+        problems.extend(series.gaps().map(SeriesProblem::Gap));
+        (series, problems)
+    }
+
+    /// Writes `value` over `slot`; what was there before keeps only the time outside it.
+    pub fn insert(&mut self, slot: Slot, value: V) {
+        let from = self.points.partition_point(|(s, _)| s.end <= slot.start);
+        let to = self.points.partition_point(|(s, _)| s.start < slot.end);
+        let mut replacement = Vec::with_capacity(3);
+        if let Some((first, v)) = self.points[from..to].first()
+            && let Some(head) = Slot::new(first.start, slot.start)
+        {
+            replacement.push((head, v.clone()));
+        }
+        replacement.push((slot, value));
+        if let Some((last, v)) = self.points[from..to].last()
+            && let Some(tail) = Slot::new(slot.end, last.end)
+        {
+            replacement.push((tail, v.clone()));
+        }
+        self.points.splice(from..to, replacement);
+    }
+
+    /// Writes all of `newer` over this series.
+    pub fn overwrite(&mut self, newer: &Self) {
+        for (slot, value) in &newer.points {
+            self.insert(*slot, value.clone());
+        }
+    }
+
+    /// The points that share time with `span`, cut to it.
+    pub fn within(&self, span: &Slot) -> Self {
+        let points = self.overlapping(span).iter();
+        Self { points: points.filter_map(|(s, v)| Some((s.intersection(span)?, v.clone()))).collect() }
+    }
+
+    /// Drops what ended at or before `t`. Points are kept whole.
+    pub fn forget_before(&mut self, t: DateTime<Utc>) {
+        let gone = self.points.partition_point(|(s, _)| s.end <= t);
+        self.points.drain(..gone);
+    }
+}
+
+impl<V> TimeSeries<V> {
+    /// The points, oldest first.
+    pub fn points(&self) -> &[(Slot, V)] {
+        &self.points
+    }
+
+    /// Whether it says nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+
+    /// The value at a moment, if anything was said about it.
+    pub fn at(&self, t: DateTime<Utc>) -> Option<&(Slot, V)> {
+        let next = self.points.partition_point(|(s, _)| s.end <= t);
+        self.points.get(next).filter(|(s, _)| s.contains(t))
+    }
+
+    /// The first moment it speaks of.
+    pub fn start(&self) -> Option<DateTime<Utc>> {
+        self.points.first().map(|(s, _)| s.start)
+    }
+
+    /// The first moment after the last one it speaks of.
+    pub fn end(&self) -> Option<DateTime<Utc>> {
+        self.points.last().map(|(s, _)| s.end)
+    }
+
+    /// The spans between points about which nothing is said.
+    pub fn gaps(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.points.windows(2).filter_map(|pair| Slot::new(pair[0].0.end, pair[1].0.start))
+    }
+
+    /// Those points that share time with `span`, whole.
+    pub fn overlapping(&self, span: &Slot) -> &[(Slot, V)] {
+        let from = self.points.partition_point(|(s, _)| s.end <= span.start);
+        let to = self.points.partition_point(|(s, _)| s.start < span.end);
+        &self.points[from..to.max(from)]
+    }
+
+    /// The same slots with other values.
+    pub fn map<W>(&self, mut f: impl FnMut(&V) -> W) -> TimeSeries<W> {
+        TimeSeries { points: self.points.iter().map(|(s, v)| (*s, f(v))).collect() }
+    }
+
+    /// The time-weighted mean over the part of `span` about which something is said, with how long that part is.
+    /// `None` if nothing is said about any of it.
+    pub fn mean_over(&self, span: &Slot, value: impl Fn(&V) -> f64) -> Option<(f64, Seconds)> {
+        let (mut sum, mut covered) = (0.0, Seconds::ZERO);
+        for (slot, v) in self.overlapping(span) {
+            if let Some(part) = slot.intersection(span) {
+                sum += value(v) * part.duration().get();
+                covered += part.duration();
+            }
+        }
+        (covered > Seconds::ZERO).then(|| (sum / covered.get(), covered))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn slot(from: i64, to: i64) -> Slot {
+        let at = |minutes: i64| DateTime::UNIX_EPOCH + chrono::TimeDelta::minutes(minutes);
+        Slot::new(at(from), at(to)).expect("from < to")
+    }
+
+    #[test]
+    fn slots_are_half_open_and_never_empty() {
+        let s = slot(20, 50);
+        assert!(s.contains(s.start()) && !s.contains(s.end()));
+        assert_eq!(Slot::new(s.start(), s.start()), None);
+        assert_eq!(s.duration(), Seconds::new(1800.0));
+    }
+
+    #[test]
+    fn broken_input_gives_a_series_and_its_problems() {
+        let (series, problems) = TimeSeries::from_points(vec![
+            (slot(30, 60), 'b'),
+            (slot(0, 30), 'a'),
+            (slot(50, 80), 'c'),
+            (slot(90, 100), 'd'),
+        ]);
+        let kept: Vec<_> = series.points().to_vec();
+        assert_eq!(kept, [(slot(0, 30), 'a'), (slot(30, 50), 'b'), (slot(50, 80), 'c'), (slot(90, 100), 'd')]);
+        assert_eq!(
+            problems,
+            [
+                SeriesProblem::Unsorted(slot(0, 30)),
+                SeriesProblem::Overlap { first: slot(30, 60), second: slot(50, 80) },
+                SeriesProblem::Gap(slot(80, 90)),
+            ]
+        );
+        assert_eq!(series.at(slot(85, 86).start()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_series_answers_like_a_list_of_minutes(writes in prop::collection::vec((0i64..60, 1i64..20, 0u8..9), 0..20)) {
+            let mut minutes = [None; 100];
+            let mut series = TimeSeries::default();
+            for &(from, length, value) in &writes {
+                series.insert(slot(from, from + length), value);
+                minutes[from as usize..(from + length) as usize].fill(Some(value));
+            }
+            for (minute, expected) in (0i64..).zip(minutes) {
+                let found = series.at(slot(minute, minute + 1).start());
+                prop_assert_eq!(found.map(|(_, v)| *v), expected);
+            }
+            for pair in series.points().windows(2) {
+                prop_assert!(pair[0].0.end() <= pair[1].0.start());
+            }
+            let covered = minutes.iter().flatten().count();
+            let mean = series.mean_over(&slot(0, 100), |v| f64::from(*v));
+            prop_assert_eq!(mean.map(|(_, s)| s.get()).unwrap_or(0.0), covered as f64 * 60.0);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Carbon intensity as providers give it: with kind, scope, origin and the times it was issued and fetched.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::{Slot, TimeSeries, Zone};
+use crate::units::GramsPerKwh;
+
+/// What an intensity says about the grid. Series of different kinds are never joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SignalKind {
+    /// Emissions of all generation over all consumption: for inventories.
+    Average,
+    /// Emissions of the generator that answers one more watt: for the impact of a change.
+    Marginal,
+    /// The source does not say.
+    Unspecified,
+}
+
+/// Which emissions are counted. Series of different scopes are never joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SignalScope {
+    /// With construction, fuel supply and disposal.
+    Lifecycle,
+    /// What leaves the stack (also called direct).
+    Operational,
+    /// The source does not say.
+    Unspecified,
+}
+
+/// Where a value comes from, from the least to the most trusted for times that have passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Made by a generator; belongs to no real grid.
+    Synthetic,
+    /// Filled in by wattune because the source said nothing.
+    Fallback,
+    /// Said before the time came.
+    Forecast,
+    /// Said afterwards, from incomplete measurements.
+    Estimated,
+    /// Said afterwards, from measurements.
+    Measured,
+}
+
+/// One value with its provenance.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Intensity {
+    /// The carbon intensity. Zero is a legitimate value of some grids; absent values are absent.
+    pub value: GramsPerKwh,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// Intensities over time, oldest first.
+pub type CarbonSeries = TimeSeries<Intensity>;
+
+/// What one source said in one answer: past slots with their actual values, future slots with their forecast.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// The part of the grid.
+    pub zone: Zone,
+    /// The source's name in configuration and API ("file", "uk").
+    pub source: String,
+    /// Average or marginal.
+    pub kind: SignalKind,
+    /// Lifecycle or operational.
+    pub scope: SignalScope,
+    /// When the source made it, if it says so; else when it was fetched.
+    pub issued_at: DateTime<Utc>,
+    /// When it was fetched.
+    pub retrieved_at: DateTime<Utc>,
+    /// What was known or expected before, slot by slot: the series that planning may use.
+    pub expected: CarbonSeries,
+    /// What happened, for slots that have passed.
+    pub actual: CarbonSeries,
+}
+
+impl Forecast {
+    /// The best value for a moment that has passed or is passing: the actual one, else the expected one.
+    pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Intensity)> {
+        self.actual.at(t).or_else(|| self.expected.at(t)).copied()
+    }
+}

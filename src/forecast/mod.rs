@@ -1,0 +1,1 @@
+//! What can be said about intensities to come (pure).

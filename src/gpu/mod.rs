@@ -1,0 +1,174 @@
+//! The hardware seam: what a GPU can be asked and told, and who answers.
+//!
+//! [`GpuDevice`] is small, synchronous and object-safe. Two implementations: [`nvml`] (the driver's library) and
+//! [`simulated`] (no hardware; labelled as such everywhere). Nobody calls a device directly: each board lives on a
+//! thread of its own behind a [`thread::GpuHandle`], so that a driver that hangs stops nothing but its board.
+//! [`journal`] remembers the limits found and gives them back.
+
+pub mod nvml;
+
+use crate::domain::{Board, EventReasons, LimitRange, PowerLimit};
+use crate::units::{Millijoules, Seconds, Watts};
+
+/// Why a call to a device failed. `call` is the driver's own name for it, so that a person can look it up.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GpuError {
+    /// The board fell off the bus or was reset.
+    #[error("{call}: the GPU is lost (fell off the bus or was reset)")]
+    Lost {
+        /// The failed call.
+        call: &'static str,
+    },
+    /// The process lacks the right.
+    #[error("{call}: no permission; it needs root (or CAP_SYS_ADMIN in a container)")]
+    NoPermission {
+        /// The failed call.
+        call: &'static str,
+    },
+    /// The board or this driver cannot do it.
+    #[error("{call}: not supported by this board")]
+    NotSupported {
+        /// The failed call.
+        call: &'static str,
+    },
+    /// The driver's library is older than the call.
+    #[error("{call}: not in this driver's library; a newer driver has it")]
+    MissingSymbol {
+        /// The failed call.
+        call: &'static str,
+    },
+    /// The call did not come back in time.
+    #[error("{call}: no answer from the driver for {} s", after.get())]
+    TimedOut {
+        /// The failed call.
+        call: &'static str,
+        /// How long it has been waited for.
+        after: Seconds,
+    },
+    /// Anything else, in the driver's words.
+    #[error("{call}: {message}")]
+    Driver {
+        /// The failed call.
+        call: &'static str,
+        /// What the driver said.
+        message: String,
+    },
+}
+
+impl GpuError {
+    /// The driver's name of the failed call.
+    pub fn call(&self) -> &'static str {
+        match self {
+            Self::Lost { call }
+            | Self::NoPermission { call }
+            | Self::NotSupported { call }
+            | Self::MissingSymbol { call }
+            | Self::TimedOut { call, .. }
+            | Self::Driver { call, .. } => call,
+        }
+    }
+
+    /// Whether the board or the driver cannot do it at all, so that asking again is useless.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::NotSupported { .. } | Self::MissingSymbol { .. })
+    }
+}
+
+/// What a board was found to be able to do, probed once when it is opened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Capabilities {
+    /// The energy counter: its absence means integrating power.
+    pub energy_counter: Result<(), GpuError>,
+    /// Power readings.
+    pub power: Result<(), GpuError>,
+    /// The limits it accepts, or why it has none to set.
+    pub limits: Result<LimitRange, GpuError>,
+    /// Persistence mode, where the platform has it.
+    pub persistence: Result<(), GpuError>,
+    /// Whether the board is cut into MIG slices: accounted as a whole, not controlled.
+    pub mig: bool,
+    /// Whether this is a virtual GPU of a host that keeps power to itself.
+    pub virtualised: bool,
+    /// The driver's version.
+    pub driver: String,
+}
+
+impl Capabilities {
+    /// Why limits cannot be steered on this board at all; `None` if nothing speaks against it.
+    pub fn why_no_control(&self) -> Option<String> {
+        if self.mig {
+            return Some("MIG is on: a slice has no power limit of its own, the board's is left alone".into());
+        }
+        if self.virtualised {
+            return Some("a virtual GPU: its host owns the power limit".into());
+        }
+        self.limits.as_ref().err().map(ToString::to_string)
+    }
+}
+
+/// How much to ask a board for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Energy and power only: cheap enough for many times a second.
+    Quick,
+    /// Everything.
+    Full,
+}
+
+/// What a board says at one moment. Absent values are `None`, never zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The energy counter.
+    pub energy: Option<Millijoules>,
+    /// Power drawn: the newest sample where the driver offers it, else its one-second average.
+    pub power: Option<Watts>,
+    /// The limit that was asked for from the host, whoever asked.
+    pub requested: Option<PowerLimit>,
+    /// The limit in force: the strictest of the host's, the board's and any out-of-band one.
+    pub enforced: Option<PowerLimit>,
+    /// Why clocks are lowered.
+    pub reasons: Option<EventReasons>,
+    /// Core temperature in degrees Celsius.
+    pub temperature_c: Option<f64>,
+    /// Clock of the streaming multiprocessors in MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Whether persistence mode is on.
+    pub persistence: Option<bool>,
+    /// How many compute processes run on it.
+    pub processes: Option<u32>,
+}
+
+/// One board. Calls may block for as long as the driver likes.
+pub trait GpuDevice: Send {
+    /// Who it is.
+    fn board(&self) -> &Board;
+
+    /// What it can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// What it says now. With [`Depth::Quick`] only energy and power are filled in.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] if the board is gone. Values that this board does not offer, or that fail for another
+    /// reason while the board answers at all, are `None`.
+    fn read(&mut self, depth: Depth) -> Result<Reading, GpuError>;
+
+    /// Sets the power limit. Needs root.
+    ///
+    /// # Errors
+    /// [`GpuError::NoPermission`] without it; whatever the driver says otherwise. The limit must lie in the board's
+    /// range: clamping is the caller's, so that it can be said.
+    fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError>;
+
+    /// Turns persistence mode on or off. Needs root.
+    ///
+    /// # Errors
+    /// As for [`Self::set_power_limit`].
+    fn set_persistence(&mut self, on: bool) -> Result<(), GpuError>;
+
+    /// Finds the board again by its identity after it was lost.
+    ///
+    /// # Errors
+    /// [`GpuError::Lost`] while it has not come back.
+    fn reopen(&mut self) -> Result<(), GpuError>;
+}

@@ -1,0 +1,1 @@
+//! Boards behind the driver's library.

@@ -1,0 +1,10 @@
+//! wattune makes GPU training follow the clean hours of the grid.
+
+pub mod clock;
+pub mod domain;
+pub mod forecast;
+pub mod gpu;
+pub mod plan;
+pub mod profile;
+pub mod providers;
+pub mod units;

@@ -1,0 +1,1 @@
+//! Planning of power limits over a forecast (pure).

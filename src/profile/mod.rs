@@ -1,0 +1,1 @@
+//! Just-in-time profiling (pure).

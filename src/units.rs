@@ -1,0 +1,327 @@
+//! Physical quantities as types, with only the products that physics has.
+//!
+//! Every type is a transparent `f64` in the unit its name says. Values are finite by construction: text and JSON
+//! that holds NaN or an infinity is refused at the door, and arithmetic on finite planning quantities stays finite.
+//! The ledger does not use these floats for its counters: [`Millijoules`] is an integer.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+/// Joules per kilowatt-hour.
+pub const JOULES_PER_KWH: f64 = 3.6e6;
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident, $unit:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(f64);
+
+        impl $name {
+            /// Nothing of it.
+            pub const ZERO: Self = Self(0.0);
+
+            /// The quantity of `value` units. Use [`Self::try_new`] for values from outside.
+            pub const fn new(value: f64) -> Self {
+                debug_assert!(value.is_finite());
+                Self(value)
+            }
+
+            /// `None` if `value` is NaN or infinite.
+            pub fn try_new(value: f64) -> Option<Self> {
+                value.is_finite().then_some(Self(value))
+            }
+
+            /// The bare number, in the type's unit.
+            pub const fn get(self) -> f64 {
+                self.0
+            }
+
+            /// The larger of the two.
+            #[must_use]
+            pub fn max(self, other: Self) -> Self {
+                Self(self.0.max(other.0))
+            }
+
+            /// The smaller of the two.
+            #[must_use]
+            pub fn min(self, other: Self) -> Self {
+                Self(self.0.min(other.0))
+            }
+
+            /// Without its sign.
+            #[must_use]
+            pub fn abs(self) -> Self {
+                Self(self.0.abs())
+            }
+
+            /// A total order; values are never NaN.
+            pub fn total_cmp(&self, other: &Self) -> std::cmp::Ordering {
+                self.0.total_cmp(&other.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)?;
+                f.write_str(concat!(" ", $unit))
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let value = f64::deserialize(deserializer)?;
+                Self::try_new(value).ok_or_else(|| {
+                    de::Error::invalid_value(de::Unexpected::Float(value), &concat!("a finite number of ", $unit))
+                })
+            }
+        }
+
+        impl Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0 + other.0)
+            }
+        }
+        impl AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                self.0 += other.0;
+            }
+        }
+        impl Sub for $name {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                Self(self.0 - other.0)
+            }
+        }
+        impl SubAssign for $name {
+            fn sub_assign(&mut self, other: Self) {
+                self.0 -= other.0;
+            }
+        }
+        impl Neg for $name {
+            type Output = Self;
+            fn neg(self) -> Self {
+                Self(-self.0)
+            }
+        }
+        impl Mul<f64> for $name {
+            type Output = Self;
+            fn mul(self, factor: f64) -> Self {
+                Self(self.0 * factor)
+            }
+        }
+        impl Div<f64> for $name {
+            type Output = Self;
+            fn div(self, divisor: f64) -> Self {
+                Self(self.0 / divisor)
+            }
+        }
+        impl Div for $name {
+            type Output = f64;
+            fn div(self, divisor: Self) -> f64 {
+                self.0 / divisor.0
+            }
+        }
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+                Self(iter.map(|q| q.0).sum())
+            }
+        }
+    };
+}
+
+macro_rules! product {
+    ($a:ident * $b:ident = $c:ident) => {
+        impl Mul<$b> for $a {
+            type Output = $c;
+            fn mul(self, other: $b) -> $c {
+                $c(self.0 * other.0)
+            }
+        }
+        impl Mul<$a> for $b {
+            type Output = $c;
+            fn mul(self, other: $a) -> $c {
+                $c(self.0 * other.0)
+            }
+        }
+        impl Div<$a> for $c {
+            type Output = $b;
+            fn div(self, divisor: $a) -> $b {
+                $b(self.0 / divisor.0)
+            }
+        }
+        impl Div<$b> for $c {
+            type Output = $a;
+            fn div(self, divisor: $b) -> $a {
+                $a(self.0 / divisor.0)
+            }
+        }
+    };
+}
+
+quantity!(/** Power, and power limits. */ Watts, "W");
+quantity!(/** Energy in planning; the books use [`Millijoules`]. */ Joules, "J");
+quantity!(/** A duration. Points in time are `chrono::DateTime<Utc>` or [`crate::clock::Monotonic`]. */ Seconds, "s");
+quantity!(/** Work done by a training job, in whatever the job counts: images, tokens, steps. */ Samples, "samples");
+quantity!(/** Throughput of a training job. */ SamplesPerSecond, "samples/s");
+quantity!(/** Greenhouse gas as grams of CO2 equivalent. */ GramsCo2e, "gCO2e");
+quantity!(/** Carbon intensity of electricity, in gCO2e per kilowatt-hour. */ GramsPerKwh, "gCO2e/kWh");
+
+product!(Watts * Seconds = Joules);
+product!(SamplesPerSecond * Seconds = Samples);
+
+impl Mul<GramsPerKwh> for Joules {
+    type Output = GramsCo2e;
+    fn mul(self, intensity: GramsPerKwh) -> GramsCo2e {
+        GramsCo2e(self.0 * intensity.0 / JOULES_PER_KWH)
+    }
+}
+
+impl Mul<Joules> for GramsPerKwh {
+    type Output = GramsCo2e;
+    fn mul(self, energy: Joules) -> GramsCo2e {
+        energy * self
+    }
+}
+
+impl Watts {
+    /// From NVML's milliwatts.
+    pub fn from_milliwatts(milliwatts: u32) -> Self {
+        Self(f64::from(milliwatts) / 1e3)
+    }
+
+    /// NVML's milliwatts, rounded to the nearest; negative power is 0 mW.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range of u32")]
+    pub fn to_milliwatts(self) -> u32 {
+        (self.0 * 1e3).round().clamp(0.0, f64::from(u32::MAX)) as u32
+    }
+}
+
+impl Seconds {
+    /// From a signed duration between two points in time.
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of 285 years fit in 53 bits")]
+    pub fn from_delta(delta: chrono::TimeDelta) -> Self {
+        match delta.num_microseconds() {
+            Some(us) => Self(us as f64 / 1e6),
+            None => Self(delta.num_milliseconds() as f64 / 1e3),
+        }
+    }
+
+    /// As a signed duration, to the microsecond.
+    #[expect(clippy::cast_possible_truncation, reason = "saturates far outside any horizon")]
+    pub fn to_delta(self) -> chrono::TimeDelta {
+        chrono::TimeDelta::microseconds((self.0 * 1e6).round() as i64)
+    }
+
+    /// As an unsigned duration; negative is zero.
+    pub fn to_std(self) -> std::time::Duration {
+        std::time::Duration::from_secs_f64(self.0.max(0.0))
+    }
+}
+
+impl From<std::time::Duration> for Seconds {
+    fn from(duration: std::time::Duration) -> Self {
+        Self(duration.as_secs_f64())
+    }
+}
+
+/// Energy as the books keep it: whole millijoules, so that sums are exact in any order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Millijoules(u64);
+
+impl Millijoules {
+    /// No energy.
+    pub const ZERO: Self = Self(0);
+
+    /// The energy of `value` mJ.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// The count of millijoules.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// `None` where `earlier` is the larger: a counter that ran backwards was reset.
+    #[must_use]
+    pub fn checked_since(self, earlier: Self) -> Option<Self> {
+        self.0.checked_sub(earlier.0).map(Self)
+    }
+
+    /// Rounded to the nearest millijoule; negative energy is none.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped at zero; 2^64 mJ is 5 TWh")]
+    pub fn from_joules(joules: Joules) -> Self {
+        Self((joules.0 * 1e3).round().max(0.0) as u64)
+    }
+
+    /// For planning and display.
+    #[expect(clippy::cast_precision_loss, reason = "2^53 mJ is 2.5 GWh")]
+    pub fn to_joules(self) -> Joules {
+        Joules(self.0 as f64 / 1e3)
+    }
+}
+
+impl Add for Millijoules {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+impl AddAssign for Millijoules {
+    fn add_assign(&mut self, other: Self) {
+        self.0 += other.0;
+    }
+}
+impl Sum for Millijoules {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Add::add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_keep_their_units() {
+        let energy = Watts::new(250.0) * Seconds::new(3600.0);
+        assert_eq!(energy, Joules::new(900_000.0));
+        assert_eq!(energy * GramsPerKwh::new(400.0), GramsCo2e::new(100.0));
+        assert_eq!(energy / Seconds::new(3600.0), Watts::new(250.0));
+        assert_eq!(Samples::new(90.0) / Seconds::new(3.0), SamplesPerSecond::new(30.0));
+    }
+
+    #[test]
+    fn only_finite_numbers_are_read() {
+        assert!(Watts::try_new(f64::NAN).is_none());
+        let refused = serde_json::from_str::<Watts>("\"NaN\"");
+        assert!(refused.is_err());
+        #[derive(Debug, Deserialize)]
+        struct Table {
+            #[expect(dead_code, reason = "only its refusal matters")]
+            limit: Watts,
+        }
+        let refused = toml::from_str::<Table>("limit = inf").expect_err("infinite").to_string();
+        assert!(refused.contains("finite number of W"), "{refused}");
+    }
+
+    #[test]
+    fn millijoules_never_run_backwards() {
+        let (a, b) = (Millijoules::new(5), Millijoules::new(7));
+        assert_eq!(b.checked_since(a), Some(Millijoules::new(2)));
+        assert_eq!(a.checked_since(b), None);
+        assert_eq!(Millijoules::from_joules(Joules::new(1.2346)), Millijoules::new(1235));
+    }
+
+    #[test]
+    fn milliwatts_round_trip() {
+        assert_eq!(Watts::from_milliwatts(225_500).to_milliwatts(), 225_500);
+        assert_eq!(Watts::new(-3.0).to_milliwatts(), 0);
+    }
+}
