@@ -4,6 +4,7 @@ pub mod clock;
 pub mod domain;
 pub mod forecast;
 pub mod gpu;
+pub mod ledger;
 pub mod plan;
 pub mod profile;
 pub mod providers;

@@ -5,7 +5,13 @@
 //! thread of its own behind a [`thread::GpuHandle`], so that a driver that hangs stops nothing but its board.
 //! [`journal`] remembers the limits found and gives them back.
 
+pub mod journal;
 pub mod nvml;
+pub mod simulated;
+pub mod thread;
+mod worker;
+
+pub use worker::{Observation, Write, WriteOutcome};
 
 use crate::domain::{Board, EventReasons, LimitRange, PowerLimit};
 use crate::units::{Millijoules, Seconds, Watts};

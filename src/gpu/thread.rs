@@ -1,0 +1,199 @@
+//! One thread per board, so that a driver call that hangs stops nothing but its board.
+
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::worker::{Observation, Worker, Write};
+use super::{Capabilities, GpuDevice, GpuError};
+use crate::clock::{Clock, Monotonic};
+use crate::domain::Board;
+use crate::units::Seconds;
+
+/// When a board is read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sampling {
+    /// On a thread of its own, this often.
+    Every(Seconds),
+    /// In the caller's thread, whenever [`GpuHandle::refresh`] is called: for clocks that do not run by themselves.
+    OnRequest,
+}
+
+/// The daemon's end of a board.
+#[derive(Clone)]
+pub struct GpuHandle {
+    board: Arc<Board>,
+    capabilities: Arc<Capabilities>,
+    clock: Arc<dyn Clock>,
+    call_timeout: Seconds,
+    shared: Arc<Mutex<Shared>>,
+    link: Link,
+}
+
+#[derive(Clone)]
+enum Link {
+    Thread(SyncSender<Request>),
+    Inline(Arc<Mutex<Worker>>),
+}
+
+struct Shared {
+    observation: Observation,
+    /// What the thread is doing at the driver, and since when.
+    busy: Option<(&'static str, Monotonic)>,
+}
+
+struct Request {
+    write: Write,
+    reply: Option<SyncSender<Result<(), GpuError>>>,
+}
+
+const READING: &str = "reading the board";
+
+impl GpuHandle {
+    /// Puts a device behind a handle and reads it for the first time. `full_every` is how often everything is read
+    /// rather than energy and power alone; after `call_timeout` without an answer the board counts as unresponsive.
+    pub fn start(
+        device: Box<dyn GpuDevice>,
+        clock: Arc<dyn Clock>,
+        sampling: Sampling,
+        full_every: Seconds,
+        call_timeout: Seconds,
+    ) -> Self {
+        let board = Arc::new(device.board().clone());
+        let capabilities = Arc::new(device.capabilities().clone());
+        let worker = Worker::new(device, full_every);
+        let shared = Arc::new(Mutex::new(Shared { observation: worker.observation().clone(), busy: None }));
+        let link = match sampling {
+            Sampling::OnRequest => Link::Inline(Arc::new(Mutex::new(worker))),
+            Sampling::Every(period) => {
+                let (sender, receiver) = mpsc::sync_channel(1);
+                let (clock, shared, index) = (clock.clone(), shared.clone(), board.index);
+                let body = move || run(worker, &receiver, period, &*clock, &shared);
+                // Failing to start a thread leaves a handle whose board never answers, which is reported as such.
+                if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(body) {
+                    tracing::error!(gpu.index = index, %error, "cannot start the board's thread");
+                }
+                Link::Thread(sender)
+            }
+        };
+        Self { board, capabilities, clock, call_timeout, shared, link }
+    }
+
+    /// Who it is.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// What it can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// The newest that is known, without waiting. A call that has not come back for longer than the time-out shows as
+    /// a fault.
+    pub fn observe(&self) -> Observation {
+        let shared = lock(&self.shared);
+        let mut observation = shared.observation.clone();
+        if let Some((call, since)) = shared.busy {
+            let now = self.clock.now();
+            let after = now.monotonic.since(since);
+            if after > self.call_timeout && observation.fault.is_none() {
+                observation.fault = Some((GpuError::TimedOut { call, after }, now));
+            }
+        }
+        observation
+    }
+
+    /// Reads the board now if nobody else does ([`Sampling::OnRequest`]).
+    pub fn refresh(&self) {
+        if let Link::Inline(worker) = &self.link {
+            let mut worker = lock(worker);
+            worker.sample(|| self.clock.now(), true);
+            lock(&self.shared).observation = worker.observation().clone();
+        }
+    }
+
+    /// Asks for a write without waiting for it; its end shows in [`Observation::last_write`]. Returns whether it was
+    /// taken: a board that still works on an earlier one refuses.
+    pub fn request(&self, write: Write) -> bool {
+        match &self.link {
+            Link::Thread(sender) => sender.try_send(Request { write, reply: None }).is_ok(),
+            Link::Inline(_) => {
+                // The outcome stands in the observation, as it would for a thread.
+                let _ = self.write_inline(write);
+                true
+            }
+        }
+    }
+
+    /// Writes and waits for the end, at most `timeout`. Blocks: not for async tasks.
+    ///
+    /// # Errors
+    /// What the driver says, or [`GpuError::TimedOut`].
+    pub fn write_and_wait(&self, write: Write, timeout: Seconds) -> Result<(), GpuError> {
+        let Link::Thread(sender) = &self.link else { return self.write_inline(write) };
+        let timed_out = || GpuError::TimedOut { call: write.call(), after: timeout };
+        let (reply, answer) = mpsc::sync_channel(1);
+        let until = self.clock.monotonic().after(timeout);
+        let mut request = Request { write, reply: Some(reply) };
+        while let Err(refused) = sender.try_send(request) {
+            match refused {
+                TrySendError::Full(back) if self.clock.monotonic() < until => request = back,
+                _ => return Err(timed_out()),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let left = until.since(self.clock.monotonic());
+        answer.recv_timeout(left.to_std()).unwrap_or_else(|_| Err(timed_out()))
+    }
+
+    fn write_inline(&self, write: Write) -> Result<(), GpuError> {
+        let Link::Inline(worker) = &self.link else { return Ok(()) };
+        let mut worker = lock(worker);
+        let result = worker.write(write, || self.clock.now());
+        lock(&self.shared).observation = worker.observation().clone();
+        result
+    }
+}
+
+fn run(
+    mut worker: Worker,
+    requests: &mpsc::Receiver<Request>,
+    period: Seconds,
+    clock: &dyn Clock,
+    shared: &Mutex<Shared>,
+) {
+    let begin = |call| lock(shared).busy = Some((call, clock.monotonic()));
+    let publish = |worker: &Worker| {
+        let mut shared = lock(shared);
+        shared.observation = worker.observation().clone();
+        shared.busy = None;
+    };
+    let mut next = clock.monotonic();
+    loop {
+        begin(READING);
+        worker.sample(|| clock.now(), false);
+        publish(&worker);
+        // Late samples are not made up for: the meter takes any spacing.
+        next = next.after(period).max(clock.monotonic());
+        loop {
+            let wait = next.since(clock.monotonic());
+            match requests.recv_timeout(wait.to_std()) {
+                Ok(Request { write, reply }) => {
+                    begin(write.call());
+                    let result = worker.write(write, || clock.now());
+                    publish(&worker);
+                    if let Some(reply) = reply {
+                        // Whoever waited may have given up.
+                        let _ = reply.try_send(result);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,163 @@
+//! What happens on a board's own thread: sampling, metering, writing, and finding a lost board again.
+
+use super::{Depth, GpuDevice, GpuError, Reading};
+use crate::clock::{Monotonic, Now};
+use crate::domain::PowerLimit;
+use crate::ledger::{Meter, Metered};
+use crate::units::{Millijoules, Seconds};
+
+/// A lost board is looked for this often.
+const REOPEN_EVERY: Seconds = Seconds::new(2.0);
+
+/// Something to tell a board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// A power limit, within the board's range.
+    PowerLimit(PowerLimit),
+    /// Persistence mode.
+    Persistence(bool),
+}
+
+impl Write {
+    /// NVML's name of the call, for messages.
+    pub fn call(&self) -> &'static str {
+        match self {
+            Self::PowerLimit(_) => "nvmlDeviceSetPowerManagementLimit",
+            Self::Persistence(_) => "nvmlDeviceSetPersistenceMode",
+        }
+    }
+}
+
+/// How a write ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WriteOutcome {
+    /// What was asked for.
+    pub write: Write,
+    /// When it ended.
+    pub at: Now,
+    /// What the driver said.
+    pub result: Result<(), GpuError>,
+}
+
+/// Everything known of a board at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observation {
+    /// When the board last answered; `None` before it ever did.
+    pub at: Option<Now>,
+    /// What it said then. Values of [`Depth::Full`] are up to one full interval old.
+    pub reading: Reading,
+    /// Energy since the daemon opened the board.
+    pub metered: Metered,
+    /// The counter's last value, consistent with `metered`.
+    pub counter: Option<Millijoules>,
+    /// How often the counter was reset meanwhile.
+    pub counter_resets: u32,
+    /// Counter over integrated power during the last minute.
+    pub counter_over_power: Option<f64>,
+    /// Why it does not answer, and since when.
+    pub fault: Option<(GpuError, Now)>,
+    /// How the last write ended.
+    pub last_write: Option<WriteOutcome>,
+}
+
+pub(super) struct Worker {
+    device: Box<dyn GpuDevice>,
+    meter: Meter,
+    last_full: Option<Monotonic>,
+    last_reopen: Option<Monotonic>,
+    full_every: Seconds,
+    observation: Observation,
+}
+
+impl Worker {
+    pub(super) fn new(device: Box<dyn GpuDevice>, full_every: Seconds) -> Self {
+        let observation = Observation {
+            at: None,
+            reading: Reading::default(),
+            metered: Metered::default(),
+            counter: None,
+            counter_resets: 0,
+            counter_over_power: None,
+            fault: None,
+            last_write: None,
+        };
+        Self { device, meter: Meter::default(), last_full: None, last_reopen: None, full_every, observation }
+    }
+
+    pub(super) fn observation(&self) -> &Observation {
+        &self.observation
+    }
+
+    /// Reads the board once: everything if that is due or `full` asks for it, else energy and power only.
+    /// `clock` is read after the driver answered, so that energy and time belong together.
+    pub(super) fn sample(&mut self, clock: impl Fn() -> Now, full: bool) {
+        let now = clock();
+        if self.observation.fault.is_some() && !self.find_again(now) {
+            return;
+        }
+        let due = self.last_full.is_none_or(|last| now.monotonic.since(last) >= self.full_every);
+        let depth = if due || full { Depth::Full } else { Depth::Quick };
+        match self.device.read(depth) {
+            Ok(reading) => self.take(reading, depth, clock()),
+            Err(error) => self.fail(error, clock()),
+        }
+    }
+
+    /// Writes, then reads everything back.
+    pub(super) fn write(&mut self, write: Write, clock: impl Fn() -> Now) -> Result<(), GpuError> {
+        let result = match write {
+            Write::PowerLimit(limit) => self.device.set_power_limit(limit),
+            Write::Persistence(on) => self.device.set_persistence(on),
+        };
+        if let Err(error @ GpuError::Lost { .. }) = &result {
+            self.fail(error.clone(), clock());
+        }
+        self.sample(&clock, true);
+        self.observation.last_write = Some(WriteOutcome { write, at: clock(), result: result.clone() });
+        result
+    }
+
+    fn take(&mut self, reading: Reading, depth: Depth, now: Now) {
+        self.meter.observe(now.monotonic, reading.energy, reading.power);
+        let seen = &mut self.observation;
+        match depth {
+            Depth::Full => {
+                seen.reading = reading;
+                self.last_full = Some(now.monotonic);
+            }
+            Depth::Quick => {
+                seen.reading.energy = reading.energy;
+                seen.reading.power = reading.power;
+            }
+        }
+        seen.at = Some(now);
+        seen.fault = None;
+        seen.metered = self.meter.metered();
+        seen.counter = reading.energy.or(seen.counter);
+        seen.counter_resets = self.meter.resets();
+        seen.counter_over_power = self.meter.counter_over_power();
+    }
+
+    fn fail(&mut self, error: GpuError, now: Now) {
+        let seen = &mut self.observation;
+        let since = seen.fault.as_ref().map_or(now, |(_, since)| *since);
+        seen.fault = Some((error, since));
+        // Nothing is known of a board that does not answer; its last counter value stays, for the gap.
+        seen.reading = Reading::default();
+        self.last_full = None;
+    }
+
+    fn find_again(&mut self, now: Now) -> bool {
+        if self.last_reopen.is_some_and(|last| now.monotonic.since(last) < REOPEN_EVERY) {
+            return false;
+        }
+        self.last_reopen = Some(now.monotonic);
+        match self.device.reopen() {
+            Ok(()) => true,
+            Err(error) => {
+                self.fail(error, now);
+                false
+            }
+        }
+    }
+}

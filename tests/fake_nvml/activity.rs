@@ -1,0 +1,165 @@
+//! What a board is doing: temperature, clocks, load, processes.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings::{
+    self as sys, nvmlClockType_t, nvmlDevice_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlReturn_t,
+    nvmlTemperature_t, nvmlTemperatureSensors_t, nvmlUtilization_t,
+};
+
+use crate::{
+    calls::{Call, code, on_board, on_write, put},
+    codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NO_PERMISSION, Outcome, VERSION_MISMATCH},
+};
+
+/// The first PID of the imagined processes: more than Linux ever gives out.
+const FIRST_PID: c_uint = (1 << 22) + 1;
+const MEMORY_EACH: c_ulonglong = 1 << 30;
+const NO_INSTANCE: c_uint = c_uint::MAX;
+
+getters! {
+    nvmlDeviceGetCurrentClocksThrottleReasons(c_ulonglong) =
+        |c| Ok(c.board().reasons(c.state().limit_mw));
+    nvmlDeviceGetCurrentClocksEventReasons(c_ulonglong) =
+        |c| Ok(c.board().reasons(c.state().limit_mw));
+    nvmlDeviceGetUtilizationRates(nvmlUtilization_t) = |c| {
+        let board = c.board();
+        let gpu = board.utilization.unwrap_or(if board.idle { 0 } else { 100 });
+        Ok(nvmlUtilization_t { gpu, memory: gpu / 2 })
+    };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetTemperature(
+    device: nvmlDevice_t,
+    sensor: nvmlTemperatureSensors_t,
+    out: *mut c_uint,
+) -> nvmlReturn_t {
+    let read = on_board("nvmlDeviceGetTemperature", &device, |c| celsius(c, sensor));
+    // SAFETY: the caller passes a place for the value, or null.
+    code(read.and_then(|t| unsafe { put(out, t.unsigned_abs()) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, out: *mut nvmlTemperature_t) -> nvmlReturn_t {
+    if out.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: not null, and the caller filled in the version and the sensor.
+    let asked = unsafe { out.read() };
+    if asked.version != size_of::<nvmlTemperature_t>() as c_uint | 1 << 24 {
+        return VERSION_MISMATCH;
+    }
+    let read = on_board("nvmlDeviceGetTemperatureV", &device, |c| celsius(c, asked.sensorType));
+    let answer = read.map(|temperature| nvmlTemperature_t { temperature, ..asked });
+    // SAFETY: as above.
+    code(answer.and_then(|a| unsafe { put(out, a) }))
+}
+
+fn celsius(call: &mut Call<'_>, sensor: nvmlTemperatureSensors_t) -> Outcome<i32> {
+    if sensor == sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU {
+        Ok(call.board().temperature_c)
+    } else {
+        Err(INVALID_ARGUMENT)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetClockInfo(
+    device: nvmlDevice_t,
+    kind: nvmlClockType_t,
+    out: *mut c_uint,
+) -> nvmlReturn_t {
+    let clock = on_board("nvmlDeviceGetClockInfo", &device, |c| match kind {
+        sys::nvmlClockType_enum_NVML_CLOCK_MEM => Ok(c.board().mem_clock_mhz),
+        sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS
+        | sys::nvmlClockType_enum_NVML_CLOCK_SM
+        | sys::nvmlClockType_enum_NVML_CLOCK_VIDEO => Ok(c.board().sm_clock_mhz),
+        _ => Err(INVALID_ARGUMENT),
+    });
+    // SAFETY: the caller passes a place for the value, or null.
+    code(clock.and_then(|v| unsafe { put(out, v) }))
+}
+
+// The locked clocks are only logged. What takes away the right to set the limit takes away this one too, since
+// the real driver asks the same of both callers.
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceSetGpuLockedClocks(device: nvmlDevice_t, min: c_uint, max: c_uint) -> nvmlReturn_t {
+    let call = "nvmlDeviceSetGpuLockedClocks";
+    on_write(call, device, &format!("{min},{max}"), |c, _| permit(c))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t {
+    on_write("nvmlDeviceResetGpuLockedClocks", device, "-", |c, _| permit(c))
+}
+
+fn permit(call: &mut Call<'_>) -> Outcome<()> {
+    if call.board().deny_set_limit { Err(NO_PERMISSION) } else { Ok(()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_v1_t,
+) -> nvmlReturn_t {
+    let call = "nvmlDeviceGetComputeRunningProcesses";
+    let info = |pid| nvmlProcessInfo_v1_t { pid, usedGpuMemory: MEMORY_EACH };
+    // SAFETY: the caller passes room for that many, or null.
+    code(unsafe { processes(call, device, count, infos, info) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v2(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_v2_t,
+) -> nvmlReturn_t {
+    let call = "nvmlDeviceGetComputeRunningProcesses_v2";
+    // SAFETY: the caller passes room for that many, or null.
+    code(unsafe { processes(call, device, count, infos, info_v2) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_v2_t,
+) -> nvmlReturn_t {
+    let call = "nvmlDeviceGetComputeRunningProcesses_v3";
+    // SAFETY: the caller passes room for that many, or null.
+    code(unsafe { processes(call, device, count, infos, info_v2) })
+}
+
+fn info_v2(pid: c_uint) -> nvmlProcessInfo_v2_t {
+    nvmlProcessInfo_v2_t { pid, usedGpuMemory: MEMORY_EACH, gpuInstanceId: NO_INSTANCE, computeInstanceId: NO_INSTANCE }
+}
+
+/// Lists the processes, or says how many there are where the room does not suffice.
+///
+/// # Safety
+/// `count` may be read and written, and `infos` written that many times; either may be null.
+unsafe fn processes<T>(
+    call: &str,
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut T,
+    info: impl Fn(c_uint) -> T,
+) -> Outcome<()> {
+    if count.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    let running = on_board(call, &device, |c| Ok(c.board().processes))?;
+    // SAFETY: not null, and the caller answers for the rest.
+    let room = unsafe { count.replace(running) };
+    if running > room {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    for i in 0..running {
+        // SAFETY: there is room for all that run.
+        unsafe { put(infos.wrapping_add(i as usize), info(FIRST_PID + i)) }?;
+    }
+    Ok(())
+}

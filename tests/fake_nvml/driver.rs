@@ -1,0 +1,299 @@
+//! The driver as this process sees it: the script in force, the boards by slot, and who may still use which.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nvml_wrapper_sys::bindings::nvmlDevice_t;
+
+use crate::{
+    board::{Board, Script},
+    codes::{GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Outcome, UNKNOWN},
+    state::{State, unix_ns},
+    store::{Clients, Held, Stamp, StateFile, StateLock, complain, log_write},
+};
+
+/// How often at most the script's file is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The top bits of every handle. They make it an address that no process can have, so that a handle which is
+/// followed as a pointer crashes at once, and one that is made up is found out.
+const HANDLE_MARK: u64 = 0xFA4E << 48;
+
+#[derive(Debug)]
+pub(crate) struct Driver {
+    dir: PathBuf,
+    pub(crate) script: Script,
+    script_stamp: Stamp,
+    script_told: bool,
+    next_look: Instant,
+    /// A board keeps its slot for as long as the library is open, whatever the script does.
+    slots: Vec<Slot>,
+    lock: StateLock,
+    clients: Clients,
+    /// How often the process opened the library without closing it.
+    pub(crate) opened: u32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    board: Board,
+    /// The board's number among those that are not removed.
+    index: Option<u32>,
+    file: StateFile,
+    state: State,
+}
+
+impl Driver {
+    /// Opens the directory, or says in one line why not.
+    pub(crate) fn open() -> Result<Self, String> {
+        let dir = env::var_os("FAKE_NVML_DIR").map(PathBuf::from).ok_or("FAKE_NVML_DIR is not set")?;
+        let (script_stamp, script) = first_script(&dir)?;
+        let open = |e: io::Error| format!("{}: {e}", dir.display());
+        fs::create_dir_all(dir.join("state")).map_err(open)?;
+        let lock = StateLock::open(&dir).map_err(open)?;
+        let clients = Clients::open(&dir).map_err(open)?;
+        let mut driver = Self {
+            script,
+            script_told: script_stamp.tells(),
+            script_stamp,
+            next_look: Instant::now() + LOOK_EVERY,
+            slots: Vec::new(),
+            lock: lock.clone(),
+            clients,
+            opened: 0,
+            dir,
+        };
+        driver.seat();
+        let held = lock.exclusive().map_err(|e| e.to_string())?;
+        driver.settle(&held);
+        // Nobody was in until now, perhaps because the last one was killed: the driver had let go by then.
+        driver.unload_if_last(&held);
+        driver.clients.enter().map_err(|e| e.to_string())?;
+        Ok(driver)
+    }
+
+    pub(crate) fn close(mut self) {
+        let Ok(held) = self.lock.clone().exclusive() else {
+            return;
+        };
+        let _ = self.clients.leave();
+        self.settle(&held);
+        self.unload_if_last(&held);
+    }
+
+    fn unload_if_last(&mut self, _held: &Held) {
+        if !self.script.persistence_lost_on_unload || !self.clients.none_in() {
+            return;
+        }
+        let now = unix_ns();
+        for slot in self.slots.iter_mut().filter(|s| !s.state.persistence) {
+            slot.state.unload(&slot.board, now);
+            save(slot);
+        }
+    }
+
+    /// Notices a changed script, at most every five milliseconds.
+    pub(crate) fn refresh(&mut self) -> Outcome<()> {
+        let now = Instant::now();
+        if now < self.next_look {
+            return Ok(());
+        }
+        self.next_look = now + LOOK_EVERY;
+        if self.script_changed() {
+            let held = self.exclusive()?;
+            self.settle(&held);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn exclusive(&self) -> Outcome<Held> {
+        self.lock.exclusive().map_err(|e| {
+            complain(&format!("lock: {e}"));
+            UNKNOWN
+        })
+    }
+
+    fn script_changed(&self) -> bool {
+        // Gone for a moment counts as unchanged: the last script stays in force.
+        Stamp::of(&script_path(&self.dir)).is_ok_and(|now| now != self.script_stamp || !self.script_told)
+    }
+
+    /// Brings script and states together. Under the lock, since a process with an older script in hand must not
+    /// undo what another one has already settled with a newer one.
+    pub(crate) fn settle(&mut self, _held: &Held) {
+        if self.script_changed() {
+            self.reload();
+        }
+        for slot in &mut self.slots {
+            let on_file = slot.file.load(&slot.board);
+            let now = unix_ns();
+            let mut state = on_file.unwrap_or_else(|| State::fresh(&slot.board, now));
+            state.follow(&slot.board, now);
+            slot.state = state;
+            if on_file != Some(state) {
+                save(slot);
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        match read_script(&self.dir) {
+            Ok((stamp, script)) => {
+                self.script = script;
+                self.script_stamp = stamp;
+                self.script_told = stamp.tells();
+                self.seat();
+            }
+            Err(why) => {
+                let stamp = Stamp::of(&script_path(&self.dir)).unwrap_or(self.script_stamp);
+                self.script_stamp = stamp;
+                // Just written, it may be half of a script: it is read again at the next look, and is only called
+                // wrong once it has stopped changing.
+                self.script_told = stamp.tells();
+                if self.script_told {
+                    complain(&format!("{why}; the last script stays in force"));
+                }
+            }
+        }
+    }
+
+    /// Gives every board of the script its slot. A board that the script no longer lists counts as removed.
+    fn seat(&mut self) {
+        for slot in &mut self.slots {
+            slot.board.removed = true;
+            slot.index = None;
+        }
+        let mut index = 0..;
+        for board in self.script.boards.clone() {
+            let at = match self.slots.iter().position(|s| s.board.uuid == board.uuid) {
+                Some(at) => at,
+                None => {
+                    self.slots.push(Slot {
+                        state: State::fresh(&board, unix_ns()),
+                        file: StateFile::new(&self.dir, &board.uuid),
+                        index: None,
+                        board: board.clone(),
+                    });
+                    self.slots.len() - 1
+                }
+            };
+            if let Some(slot) = self.slots.get_mut(at) {
+                slot.index = if board.removed { None } else { index.next() };
+                slot.board = board;
+            }
+        }
+    }
+
+    /// How many boards the system shows: the lost are still counted, the removed are not.
+    pub(crate) fn count(&self) -> u32 {
+        self.slots.iter().filter(|s| s.index.is_some()).count() as u32
+    }
+
+    pub(crate) fn find(&self, wanted: impl Fn(u32, &Board) -> bool) -> Outcome<usize> {
+        self.slots.iter().position(|s| s.index.is_some_and(|i| wanted(i, &s.board))).ok_or(NOT_FOUND)
+    }
+
+    pub(crate) fn board(&self, slot: usize) -> &Board {
+        &self.slots[slot].board
+    }
+
+    pub(crate) fn state(&self, slot: usize) -> State {
+        self.slots[slot].state
+    }
+
+    pub(crate) fn index(&self, slot: usize) -> Outcome<u32> {
+        self.slots[slot].index.ok_or(GPU_IS_LOST)
+    }
+
+    /// A handle for the board as it is now; it dies with the board's next loss.
+    pub(crate) fn handle(&self, slot: usize) -> nvmlDevice_t {
+        let generation = u64::from(self.state(slot).generation);
+        let bits = HANDLE_MARK | (generation & 0xFFFF_FFFF) << 16 | slot as u64;
+        std::ptr::without_provenance_mut(bits as usize)
+    }
+
+    /// The slot and the generation that a handle stands for.
+    pub(crate) fn resolve(&self, device: nvmlDevice_t) -> Outcome<(usize, u32)> {
+        let bits = device.addr() as u64;
+        let slot = (bits & 0xFFFF) as usize;
+        if bits & (0xFFFF << 48) != HANDLE_MARK || slot >= self.slots.len() {
+            return Err(INVALID_ARGUMENT);
+        }
+        Ok((slot, (bits >> 16) as u32))
+    }
+
+    /// Takes in what other processes did to the board, and refuses one that is not there.
+    pub(crate) fn meet(&mut self, slot: usize) -> Outcome<()> {
+        let seat = &mut self.slots[slot];
+        match seat.file.load(&seat.board) {
+            Some(state) if state.agrees(&seat.board) => seat.state = state,
+            // Deleted, or changed by hand: what follows from that is settled first.
+            _ => {
+                let held = self.exclusive()?;
+                self.settle(&held);
+            }
+        }
+        if self.board(slot).there() { Ok(()) } else { Err(GPU_IS_LOST) }
+    }
+
+    /// The counter at one moment at which nobody is changing it, so that no other reader sees a different line.
+    pub(crate) fn energy_mj(&mut self, slot: usize) -> Outcome<u64> {
+        let _held = self.lock.shared().map_err(|_| UNKNOWN)?;
+        let seat = &mut self.slots[slot];
+        if let Some(state) = seat.file.load(&seat.board) {
+            seat.state = state;
+        }
+        Ok(seat.state.counter_mj(seat.board.update_ms, unix_ns()))
+    }
+
+    /// Changes a board's memory; what the change does to the draw holds from this moment on.
+    pub(crate) fn change(&mut self, slot: usize, _held: &Held, change: impl FnOnce(&mut State)) {
+        let seat = &mut self.slots[slot];
+        let before = seat.state;
+        change(&mut seat.state);
+        seat.state.follow(&seat.board, unix_ns());
+        if seat.state != before {
+            save(seat);
+        }
+    }
+
+    pub(crate) fn log(&self, slot: Option<usize>, call: &str, args: &str, outcome: Outcome<()>) {
+        let uuid = slot.map_or("-", |s| self.board(s).uuid.as_str());
+        let code = outcome.err().unwrap_or_default();
+        log_write(&self.dir, uuid, call, args, code);
+    }
+}
+
+fn save(slot: &mut Slot) {
+    if let Err(e) = slot.file.save(slot.state) {
+        complain(&format!("state of {}: {e}", slot.board.uuid));
+    }
+}
+
+fn script_path(dir: &Path) -> PathBuf {
+    dir.join("boards.json")
+}
+
+/// The script at the start, where there is none to fall back on while the file is being written.
+fn first_script(dir: &Path) -> Result<(Stamp, Script), String> {
+    loop {
+        match read_script(dir) {
+            Err(_) if Stamp::of(&script_path(dir)).is_ok_and(|s| !s.tells()) => thread::sleep(LOOK_EVERY),
+            read => return read,
+        }
+    }
+}
+
+fn read_script(dir: &Path) -> Result<(Stamp, Script), String> {
+    let path = script_path(dir);
+    let say = |e: String| format!("{}: {e}", path.display());
+    // The stamp first: should the file change in between, the next look finds a newer one.
+    let stamp = Stamp::of(&path).map_err(|e| say(e.to_string()))?;
+    let text = fs::read_to_string(&path).map_err(|e| say(e.to_string()))?;
+    let script = Script::parse(&text).map_err(say)?;
+    Ok((stamp, script))
+}

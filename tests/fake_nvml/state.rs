@@ -1,0 +1,157 @@
+//! What the driver remembers of one board, and the energy that follows from it.
+//!
+//! The memory is a straight line: so much energy at one moment and so much draw since. Nothing is written while
+//! the draw stays the same, and every process that reads the line at one moment gets the same energy.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::board::Board;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) limit_mw: u32,
+    pub(crate) persistence: bool,
+    energy_uj: u64,
+    since_unix_ns: u64,
+    draw_mw: u32,
+    /// The `energy_resets` of the script that the counter has already obeyed.
+    resets: u64,
+    /// Goes up with every loss, so that handles from before one can be told from those after it.
+    pub(crate) generation: u32,
+    there: bool,
+}
+
+impl State {
+    /// A board that this driver has never seen.
+    pub(crate) fn fresh(board: &Board, now_ns: u64) -> Self {
+        let limit_mw = board.initial_mw();
+        Self {
+            limit_mw,
+            persistence: board.persistence,
+            energy_uj: (board.initial_energy_j * 1e6) as u64,
+            since_unix_ns: now_ns,
+            draw_mw: board.draw_mw(limit_mw),
+            resets: board.energy_resets,
+            generation: 1,
+            there: board.there(),
+        }
+    }
+
+    /// Reads the file's text. What is missing or unreadable in it is as in a fresh board.
+    pub(crate) fn parse(text: &str, fresh: Self) -> Self {
+        let mut state = fresh;
+        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            let value = value.trim();
+            match key.trim() {
+                "limit_mw" => set(&mut state.limit_mw, value),
+                "persistence" => state.persistence = value == "1",
+                "energy_uj" => set(&mut state.energy_uj, value),
+                "since_unix_ns" => set(&mut state.since_unix_ns, value),
+                "draw_mw" => set(&mut state.draw_mw, value),
+                "resets" => set(&mut state.resets, value),
+                "generation" => set(&mut state.generation, value),
+                "there" => state.there = value == "1",
+                _ => {}
+            }
+        }
+        state
+    }
+
+    pub(crate) fn text(&self) -> String {
+        format!(
+            "limit_mw={}\npersistence={}\nenergy_uj={}\nsince_unix_ns={}\ndraw_mw={}\nresets={}\n\
+             generation={}\nthere={}\n",
+            self.limit_mw,
+            u8::from(self.persistence),
+            self.energy_uj,
+            self.since_unix_ns,
+            self.draw_mw,
+            self.resets,
+            self.generation,
+            u8::from(self.there),
+        )
+    }
+
+    /// Whether the memory already says what the script wants.
+    pub(crate) fn agrees(&self, board: &Board) -> bool {
+        self.there == board.there()
+            && self.resets == board.energy_resets
+            && self.draw_mw == board.draw_mw(self.limit_mw)
+    }
+
+    /// Brings the memory in line with the script: the old draw holds until now, the new one from now on.
+    pub(crate) fn follow(&mut self, board: &Board, now_ns: u64) {
+        if self.agrees(board) {
+            return;
+        }
+        self.energy_uj = self.energy_uj_at(now_ns);
+        self.since_unix_ns = now_ns;
+        if board.energy_resets > self.resets {
+            self.energy_uj = 0;
+        }
+        self.resets = board.energy_resets;
+        match (self.there, board.there()) {
+            (true, false) => self.generation += 1,
+            (false, true) if board.back_with_default_limit => self.limit_mw = board.default_mw(),
+            _ => {}
+        }
+        self.there = board.there();
+        self.draw_mw = board.draw_mw(self.limit_mw);
+    }
+
+    /// The driver let go of the board: the limit is the default again and the counter starts anew.
+    pub(crate) fn unload(&mut self, board: &Board, now_ns: u64) {
+        self.limit_mw = board.default_mw();
+        self.energy_uj = 0;
+        self.since_unix_ns = now_ns;
+        self.draw_mw = board.draw_mw(self.limit_mw);
+    }
+
+    /// The counter as the board shows it: refreshed every `update_ms`, and whenever the draw changes.
+    pub(crate) fn counter_mj(&self, update_ms: u64, now_ns: u64) -> u64 {
+        let step_ns = update_ms.saturating_mul(1_000_000).max(1);
+        let refreshed_ns = (now_ns - now_ns % step_ns).max(self.since_unix_ns);
+        self.energy_uj_at(refreshed_ns.min(now_ns.max(self.since_unix_ns))) / 1000
+    }
+
+    /// The draw as a sensor sees it. The noise hangs on the board and the moment only, so it can be repeated.
+    pub(crate) fn power_mw(&self, board: &Board, now_ns: u64) -> u32 {
+        if board.noise == 0.0 {
+            return self.draw_mw;
+        }
+        let moment = now_ns / board.update_ms.saturating_mul(1_000_000).max(1);
+        let swing = 2.0 * unit(&board.uuid, moment) - 1.0;
+        (f64::from(self.draw_mw) * (1.0 + board.noise * swing)).round().max(0.0) as u32
+    }
+
+    pub(crate) fn average_mw(&self) -> u32 {
+        self.draw_mw
+    }
+
+    fn energy_uj_at(&self, at_ns: u64) -> u64 {
+        // A clock that was set back must not take energy away.
+        let held_ns = at_ns.saturating_sub(self.since_unix_ns);
+        let grown = u128::from(self.draw_mw) * u128::from(held_ns) / 1_000_000;
+        self.energy_uj + grown as u64
+    }
+}
+
+fn set<T: std::str::FromStr>(field: &mut T, value: &str) {
+    if let Ok(value) = value.parse() {
+        *field = value;
+    }
+}
+
+/// A number in 0..1 from a name and a moment (FNV-1a over both, then the finish of SplitMix64).
+fn unit(name: &str, moment: u64) -> f64 {
+    let bytes = name.bytes().chain(moment.to_le_bytes());
+    let mut x = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// CLOCK_REALTIME: the only clock that means the same to the next process.
+pub(crate) fn unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
