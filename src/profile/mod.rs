@@ -1,1 +1,12 @@
-//! Just-in-time profiling (pure).
+//! Just-in-time profiling (pure): throughput and power of a job at every limit, learned while it trains.
+
+pub mod ladder;
+mod profiler;
+mod progress;
+mod settings;
+mod stats;
+
+pub use profiler::{PointStats, Profiler, Record, Report, Sight, Stage};
+pub use progress::ProgressAccount;
+pub use settings::Settings;
+pub use stats::RateStats;

@@ -1,0 +1,133 @@
+//! Which settings a sweep visits, and what is inferred for boards that are not equal.
+
+use crate::domain::{Estimate, OperatingPoint, PowerLimit};
+use crate::units::{SamplesPerSecond, Seconds, Watts};
+
+/// One limit per group of equal boards.
+pub type Setting = Vec<PowerLimit>;
+
+/// The limits that one group of equal boards may be set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupRange {
+    /// The highest (`planning.md` §5).
+    pub ceiling: PowerLimit,
+    /// The lowest.
+    pub min: PowerLimit,
+}
+
+/// The settings of a sweep, from the ceiling down, one list per group: in each list one group's limit is lowered step
+/// by step while the others stay at their ceilings. With one group, which is the usual case, this is Zeus's sweep.
+pub fn ladders(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec<Vec<Setting>> {
+    let ceiling: Setting = groups.iter().map(|g| g.ceiling).collect();
+    let step = step.to_milliwatts().max(1_000);
+    let descend = |(index, group): (usize, &GroupRange)| {
+        let floor = lowest.map_or(group.min, |l| group.min.max(PowerLimit::from_watts(l)));
+        let rungs = std::iter::successors(Some(group.ceiling.milliwatts()), |l| l.checked_sub(step));
+        let rungs = rungs.take_while(|l| *l >= floor.milliwatts() || *l == group.ceiling.milliwatts());
+        let at = |limit| {
+            let mut setting = ceiling.clone();
+            setting[index] = PowerLimit::from_milliwatts(limit);
+            setting
+        };
+        rungs.map(at).collect()
+    };
+    groups.iter().enumerate().map(descend).collect()
+}
+
+/// What one group's sweep showed at one of its limits, the others being at their ceilings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupPoint {
+    /// The group's limit.
+    pub limit: PowerLimit,
+    /// The whole job's throughput: training is synchronous, the slowest board decides.
+    pub throughput: SamplesPerSecond,
+    /// The power of this group's boards.
+    pub power: Watts,
+}
+
+/// Settings that slow every group equally: for each throughput that some group showed, the lowest limit of each group
+/// that still reaches it. Throughput and power are inferred from the groups' own sweeps; measurement replaces them
+/// once a setting has been in force.
+///
+/// `curves` has one sweep per group, ceiling first. The answer goes from the ceiling down and leaves the ceiling out.
+pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<OperatingPoint> {
+    let Some(top) = curves.iter().filter_map(|c| c.first()).map(|p| p.throughput).reduce(SamplesPerSecond::max) else {
+        return Vec::new();
+    };
+    let mut levels: Vec<SamplesPerSecond> =
+        curves.iter().flatten().map(|p| p.throughput).filter(|r| *r < top * 0.999).collect();
+    levels.sort_by(|a, b| b.total_cmp(a));
+    levels.dedup_by(|a, b| (*b - *a) < top * 0.005);
+    let mut points: Vec<OperatingPoint> = Vec::new();
+    for level in levels {
+        let chosen: Vec<GroupPoint> = curves.iter().filter_map(|curve| slowest_that_reaches(curve, level)).collect();
+        if chosen.len() < curves.len() {
+            continue;
+        }
+        let limits: Setting = chosen.iter().map(|p| p.limit).collect();
+        if points.iter().any(|p| p.limits == limits) {
+            continue;
+        }
+        points.push(OperatingPoint {
+            limits,
+            throughput: Estimate { mean: level, relative_error },
+            power: Estimate { mean: chosen.iter().map(|p| p.power).sum(), relative_error },
+            measured: Seconds::ZERO,
+        });
+    }
+    points
+}
+
+/// The lowest limit at which a group still reaches `level`, interpolated between its measured limits and rounded up to
+/// the watt.
+fn slowest_that_reaches(curve: &[GroupPoint], level: SamplesPerSecond) -> Option<GroupPoint> {
+    let last = curve.iter().rposition(|p| p.throughput >= level * 0.999)?;
+    let above = curve[last];
+    let Some(below) = curve.get(last + 1) else { return Some(above) };
+    let drop = above.throughput - below.throughput;
+    let share = if drop > SamplesPerSecond::ZERO { ((above.throughput - level) / drop).clamp(0.0, 1.0) } else { 0.0 };
+    let exact = above.limit.watts() - (above.limit.watts() - below.limit.watts()) * share;
+    Some(GroupPoint {
+        limit: PowerLimit::from_watts(Watts::new(exact.get().ceil())).min(above.limit),
+        throughput: level,
+        power: above.power - (above.power - below.power) * share,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn w(watts: u32) -> PowerLimit {
+        PowerLimit::from_milliwatts(watts * 1000)
+    }
+
+    #[test]
+    fn a_sweep_goes_down_from_the_ceiling_in_steps() {
+        let group = GroupRange { ceiling: w(260), min: w(100) };
+        let ladder = ladders(&[group], Watts::new(50.0), None);
+        assert_eq!(ladder, [vec![vec![w(260)], vec![w(210)], vec![w(160)], vec![w(110)]]]);
+        let short = ladders(&[group], Watts::new(50.0), Some(Watts::new(160.0)));
+        assert_eq!(short[0].len(), 3);
+        let fixed = ladders(&[GroupRange { ceiling: w(100), min: w(100) }], Watts::new(25.0), None);
+        assert_eq!(fixed, [vec![vec![w(100)]]]);
+    }
+
+    #[test]
+    fn unequal_boards_get_the_limits_that_slow_them_equally() {
+        let point = |limit, throughput, power| GroupPoint {
+            limit: w(limit),
+            throughput: SamplesPerSecond::new(throughput),
+            power: Watts::new(power),
+        };
+        // The big board has slack: it only slows the job below 200 W.
+        let big =
+            vec![point(400, 100.0, 300.0), point(300, 100.0, 280.0), point(200, 100.0, 200.0), point(100, 60.0, 100.0)];
+        let small = vec![point(250, 100.0, 240.0), point(200, 90.0, 195.0), point(150, 70.0, 150.0)];
+        let points = equalised(&[big, small], 0.01);
+        let at_90 = points.iter().find(|p| p.throughput.mean == SamplesPerSecond::new(90.0)).expect("a level");
+        assert_eq!(at_90.limits, [w(175), w(200)]);
+        assert_eq!(at_90.power.mean, Watts::new(175.0 + 195.0));
+        assert!(points.windows(2).all(|p| p[1].throughput.mean < p[0].throughput.mean));
+    }
+}

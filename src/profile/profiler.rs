@@ -1,0 +1,548 @@
+//! The just-in-time profiler: a state machine that is told what happens and says which setting it wants next.
+//!
+//! One sweep from the ceiling down, closing with the ceiling again. At each setting it lets the board settle, then
+//! measures throughput from the job's own progress and power from the energy counters until the standard error is
+//! small enough. It stops going down once two successive limits are worse in energy *and* time. Later progress at any
+//! setting keeps refining that setting's point; if it drifts away, the job is profiled again.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::ladder::{self, GroupPoint, GroupRange, Setting};
+use super::progress::STALL;
+use super::settings::Settings;
+use super::stats::RateStats;
+use crate::clock::Monotonic;
+use crate::domain::{Estimate, OperatingPoint, Profile};
+use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// Progress reports closer together than this are taken as one: single steps are not independent readings.
+const CHUNK: Seconds = Seconds::new(1.0);
+/// A mean of fewer chunks has no error worth the name.
+const MIN_CHUNKS: f64 = 5.0;
+/// At most one part in this many of a job's time goes into profiling it again after drift.
+const DRIFT_PAUSE: f64 = 10.0;
+
+/// What is known of one setting, in sums that can be stored and added to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PointStats {
+    /// One limit per group.
+    pub setting: Setting,
+    throughput: RateStats,
+    /// One per group.
+    power: Vec<RateStats>,
+}
+
+impl PointStats {
+    fn new(setting: Setting) -> Self {
+        let power = vec![RateStats::default(); setting.len()];
+        Self { setting, throughput: RateStats::default(), power }
+    }
+
+    fn add(&mut self, chunk: &Chunk) {
+        self.throughput.add(chunk.span.get(), chunk.done.get());
+        if chunk.energy_span > Seconds::ZERO {
+            for (stats, energy) in self.power.iter_mut().zip(&chunk.energy) {
+                stats.add(chunk.energy_span.get(), energy.get());
+            }
+        }
+    }
+
+    fn operating_point(&self) -> Option<OperatingPoint> {
+        let unknown = 1.0;
+        let watts: Option<Vec<f64>> = self.power.iter().map(RateStats::rate).collect();
+        let worst = self.power.iter().map(|p| p.relative_error().unwrap_or(unknown)).fold(0.0, f64::max);
+        let throughput = self.throughput.rate().filter(|r| *r > 0.0)?;
+        Some(OperatingPoint {
+            limits: self.setting.clone(),
+            throughput: Estimate {
+                mean: SamplesPerSecond::new(throughput),
+                relative_error: self.throughput.relative_error().unwrap_or(unknown),
+            },
+            power: Estimate { mean: Watts::new(watts?.iter().sum()), relative_error: worst },
+            measured: Seconds::new(self.throughput.seconds()),
+        })
+    }
+}
+
+/// What is kept of a profile between runs and restarts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// What was measured, setting by setting.
+    pub points: Vec<PointStats>,
+    /// The ceiling whose sweep was finished and closed.
+    pub closed_at: Option<Setting>,
+    /// Throughput at the end of the sweep over throughput at its start, at the ceiling, less 1: what warming up did.
+    pub thermal_trend: Option<f64>,
+}
+
+/// What is known of a job's boards at one moment.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// When.
+    pub at: Monotonic,
+    /// The setting that is in force on all boards, read back from them; `None` if there is no such one.
+    pub setting: Option<Setting>,
+    /// Whether heat or hardware slows a board, so that nothing measured counts.
+    pub void: bool,
+    /// Cumulative energy of each group's boards.
+    pub energy: Vec<Joules>,
+}
+
+/// A job's word on its progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// When it came, on the daemon's clock.
+    pub received: Monotonic,
+    /// When it was written, on the client's clock if it gave one, so that windows are exact.
+    pub at: Seconds,
+    /// Cumulative samples.
+    pub samples: Samples,
+}
+
+#[derive(Clone, Debug)]
+struct Chunk {
+    span: Seconds,
+    done: Samples,
+    energy_span: Seconds,
+    energy: Vec<Joules>,
+}
+
+impl Chunk {
+    fn rate(&self) -> f64 {
+        self.done.get() / self.span.get()
+    }
+}
+
+/// Where in its sweep a profiler is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Measuring the `index`th setting of one group's ladder.
+    Sweep {
+        /// The group whose limit is lowered.
+        group: usize,
+        /// From 0 at the ceiling.
+        index: usize,
+    },
+    /// Measuring the ceiling once more.
+    Closing,
+    /// Everything is measured; refining and watching for drift.
+    Done,
+}
+
+/// Settled measuring at one setting.
+#[derive(Clone, Debug)]
+struct Hold {
+    setting: Setting,
+    since: Monotonic,
+    report: Option<Report>,
+    energy: Option<(Monotonic, Vec<Joules>)>,
+    pending: (Seconds, Vec<Joules>),
+    /// Throughput and power of the profile when this hold began, and the chunks since: for drift.
+    baseline: Option<(f64, f64)>,
+    recent: VecDeque<Chunk>,
+}
+
+/// The just-in-time profiler of one job. Pure: it is told what happens, with times.
+#[derive(Clone, Debug)]
+pub struct Profiler {
+    settings: Settings,
+    ladders: Vec<Vec<Setting>>,
+    record: Record,
+    closing: Option<PointStats>,
+    reference_limit: Seconds,
+    stage: Stage,
+    /// Reported time since this stage began, useful or not.
+    stage_time: Seconds,
+    /// Settings that could not be measured, most often because of heat.
+    skipped: Vec<Setting>,
+    hold: Option<Hold>,
+    sweep_time: Seconds,
+    since_sweep: Seconds,
+    far_below: Seconds,
+    notes: Vec<String>,
+}
+
+impl Profiler {
+    /// A profiler for boards in `groups`, starting from what earlier runs recorded. `reference_limit` bounds the time
+    /// spent at the ceiling for the sake of the slowdown's reference.
+    pub fn new(settings: Settings, groups: &[GroupRange], record: Record, reference_limit: Seconds) -> Self {
+        let ladders = ladder::ladders(groups, settings.step_w, settings.lowest_w);
+        let mut profiler = Self {
+            reference_limit: reference_limit.max(settings.window_s).min(settings.max_window_s * 10.0),
+            settings,
+            ladders,
+            record,
+            closing: None,
+            stage: Stage::Sweep { group: 0, index: 0 },
+            stage_time: Seconds::ZERO,
+            skipped: Vec::new(),
+            hold: None,
+            sweep_time: Seconds::ZERO,
+            since_sweep: Seconds::ZERO,
+            far_below: Seconds::ZERO,
+            notes: Vec::new(),
+        };
+        profiler.move_on();
+        profiler
+    }
+
+    /// Where in the sweep it is.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The setting it wants to have in force now; `None` once everything is measured.
+    pub fn wanted(&self) -> Option<&Setting> {
+        match self.stage {
+            Stage::Sweep { group, index } => self.ladders.get(group)?.get(index),
+            Stage::Closing => Some(self.ceiling()),
+            Stage::Done => None,
+        }
+    }
+
+    /// The highest setting: the reference of every slowdown.
+    pub fn ceiling(&self) -> &Setting {
+        &self.ladders[0][0]
+    }
+
+    /// What to keep for later runs.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// What happened that a person may want to know, oldest first; emptied by the call.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// The profile as far as it is known: the ceiling first, then downwards. Empty until the ceiling is measured.
+    pub fn profile(&self) -> Profile {
+        let known = |setting: &Setting| self.stats(setting).and_then(PointStats::operating_point);
+        let Some(top) = known(self.ceiling()) else { return Profile::default() };
+        let error = top.throughput.relative_error;
+        let mut points = vec![top];
+        if let [only] = self.ladders.as_slice() {
+            points.extend(only[1..].iter().filter_map(known));
+        } else {
+            let inferred = ladder::equalised(&self.group_curves(), error.max(self.settings.standard_error));
+            points.extend(inferred.into_iter().map(|p| known(&p.limits).unwrap_or(p)));
+        }
+        Profile { points }
+    }
+
+    /// Tells what the boards show. Call it at each tick, and right before [`Self::report`].
+    pub fn see(&mut self, sight: Sight) {
+        let Some(setting) = sight.setting.filter(|_| !sight.void) else {
+            self.hold = None;
+            return;
+        };
+        if self.hold.as_ref().is_none_or(|h| h.setting != setting) {
+            let baseline = self.stats(&setting).and_then(PointStats::operating_point);
+            self.hold = Some(Hold {
+                since: sight.at,
+                report: None,
+                energy: None,
+                pending: (Seconds::ZERO, vec![Joules::ZERO; setting.len()]),
+                baseline: baseline.map(|p| (p.throughput.mean.get(), p.power.mean.get())),
+                recent: VecDeque::new(),
+                setting,
+            });
+        }
+        let settle = self.settings.settle_s;
+        let Some(hold) = self.hold.as_mut().filter(|h| sight.at.since(h.since) >= settle) else { return };
+        if let Some((then, before)) = &hold.energy {
+            hold.pending.0 += sight.at.since(*then);
+            for ((sum, now), before) in hold.pending.1.iter_mut().zip(&sight.energy).zip(before) {
+                *sum += *now - *before;
+            }
+        }
+        hold.energy = Some((sight.at, sight.energy));
+    }
+
+    /// Tells a progress report. Reports must come in order.
+    pub fn report(&mut self, report: Report) {
+        let settle = self.settings.settle_s;
+        let settled = self.hold.as_mut().filter(|h| report.received.since(h.since) >= settle);
+        let Some(hold) = settled else {
+            self.pass_time(CHUNK);
+            return;
+        };
+        let Some(last) = hold.report else {
+            hold.report = Some(report);
+            // Energy from before the first report belongs to no chunk.
+            hold.pending = (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]);
+            return;
+        };
+        let span = report.at - last.at;
+        if span < CHUNK {
+            return;
+        }
+        hold.report = Some(report);
+        let (energy_span, energy) =
+            std::mem::replace(&mut hold.pending, (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]));
+        let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy };
+        let setting = hold.setting.clone();
+        self.take(&setting, chunk);
+        self.pass_time(span);
+        self.move_on();
+    }
+
+    fn take(&mut self, setting: &Setting, chunk: Chunk) {
+        match self.judge(setting, chunk.rate()) {
+            Pace::Stalled => return,
+            Pace::FarBelow => {
+                self.far_below += chunk.span;
+                if self.stage == Stage::Done && self.far_below >= self.settings.drift_s * 2.0 {
+                    self.profile_again("progress stays far below the profile".into());
+                }
+                return;
+            }
+            Pace::AsKnown => self.far_below = Seconds::ZERO,
+            Pace::Restart => {
+                if let Some(stats) = self.record.points.iter_mut().find(|p| p.setting == *setting) {
+                    *stats = PointStats::new(setting.clone());
+                }
+            }
+        }
+        if self.stage == Stage::Closing && setting == self.ceiling() {
+            self.closing.get_or_insert_with(|| PointStats::new(setting.clone())).add(&chunk);
+        } else {
+            self.stats_mut(setting).add(&chunk);
+        }
+        if self.stage == Stage::Done {
+            self.watch_drift(chunk);
+        }
+    }
+
+    /// Compares a chunk with what is known of its setting, so that validation pauses and the like don't count.
+    fn judge(&self, setting: &Setting, rate: f64) -> Pace {
+        let own = self.stats(setting).map(|s| s.throughput).filter(|t| t.count() >= 1.0);
+        if let Some((known, count)) = own.and_then(|t| Some((t.rate()?, t.count()))) {
+            return match rate / known {
+                r if r < 0.05 => Pace::Stalled,
+                r if r < STALL => Pace::FarBelow,
+                // The first chunks held a stall, this one does not.
+                r if r > 1.0 / STALL && count < MIN_CHUNKS => Pace::Restart,
+                _ => Pace::AsKnown,
+            };
+        }
+        let slowest = self.record.points.iter().filter_map(|p| p.throughput.rate()).reduce(f64::min);
+        if slowest.is_some_and(|s| rate < 0.2 * s) || rate <= 0.0 { Pace::Stalled } else { Pace::AsKnown }
+    }
+
+    fn watch_drift(&mut self, chunk: Chunk) {
+        let (drift, long_enough) = (self.settings.drift, self.settings.drift_s);
+        let Some(hold) = self.hold.as_mut() else { return };
+        let Some((throughput, power)) = hold.baseline else { return };
+        hold.recent.push_back(chunk);
+        let total = |r: &VecDeque<Chunk>| r.iter().map(|c| c.span).sum::<Seconds>();
+        while hold.recent.len() > 1 && total(&hold.recent) - hold.recent[0].span >= long_enough {
+            hold.recent.pop_front();
+        }
+        let span = total(&hold.recent);
+        if span < long_enough || self.since_sweep < self.sweep_time * DRIFT_PAUSE {
+            return;
+        }
+        // Each quarter of the minute must be off, and to the same side: one slow moment is no drift.
+        let quarters = quarters(hold.recent.make_contiguous(), span);
+        let off = |of: fn(&[Chunk]) -> Option<f64>, known: f64| {
+            let each: Vec<f64> = quarters.iter().filter_map(|q| Some(of(q)? / known - 1.0)).collect();
+            let drifted = !each.is_empty() && (each.iter().all(|o| *o > drift) || each.iter().all(|o| *o < -drift));
+            (drifted, each.iter().sum::<f64>() / each.len().max(1) as f64)
+        };
+        let (throughput, power) = (off(mean_rate, throughput), off(mean_power, power));
+        if throughput.0 || power.0 {
+            self.profile_again(format!(
+                "throughput is {:+.1} %, power {:+.1} % off the profile for {} s",
+                100.0 * throughput.1,
+                100.0 * power.1,
+                span.get().round()
+            ));
+        }
+    }
+
+    fn profile_again(&mut self, why: String) {
+        self.notes.push(format!("profiling again: {why}"));
+        self.record = Record::default();
+        self.closing = None;
+        self.skipped.clear();
+        self.far_below = Seconds::ZERO;
+        self.sweep_time = Seconds::ZERO;
+        self.stage = Stage::Sweep { group: 0, index: 0 };
+        self.stage_time = Seconds::ZERO;
+    }
+
+    fn pass_time(&mut self, span: Seconds) {
+        self.stage_time += span;
+        if self.stage == Stage::Done { self.since_sweep += span } else { self.sweep_time += span }
+    }
+
+    /// Goes to the next stage as long as the present one has what it needs.
+    fn move_on(&mut self) {
+        loop {
+            let next = match self.stage {
+                Stage::Sweep { group, index } => self.after_rung(group, index),
+                Stage::Closing => self.after_closing(),
+                Stage::Done => None,
+            };
+            let Some(next) = next else { return };
+            self.stage = next;
+            self.stage_time = Seconds::ZERO;
+            if next == Stage::Done {
+                self.since_sweep = Seconds::ZERO;
+            }
+        }
+    }
+
+    fn after_rung(&mut self, group: usize, index: usize) -> Option<Stage> {
+        let setting = self.ladders[group][index].clone();
+        if !self.is_measured(&setting) {
+            // Half as long again as a measurement may take, and nothing usable came of it: heat, most likely.
+            if self.stage_time < self.settings.max_window_s * 1.5 || index == 0 {
+                return None;
+            }
+            self.notes.push(format!("no usable measurement at {}; skipped", describe(&setting)));
+            self.skipped.push(setting);
+        }
+        let ladder = &self.ladders[group];
+        if index + 1 < ladder.len() && !self.worse_twice(&ladder[..=index]) {
+            return Some(Stage::Sweep { group, index: index + 1 });
+        }
+        if group + 1 < self.ladders.len() {
+            return Some(Stage::Sweep { group: group + 1, index: 0 });
+        }
+        Some(if self.record.closed_at.as_ref() == Some(self.ceiling()) { Stage::Done } else { Stage::Closing })
+    }
+
+    fn is_measured(&self, setting: &Setting) -> bool {
+        if self.skipped.contains(setting) {
+            return true;
+        }
+        let Some(stats) = self.stats(setting).filter(|s| s.operating_point().is_some()) else { return false };
+        let Settings { window_s, standard_error, max_window_s, .. } = self.settings;
+        let (seconds, count) = (Seconds::new(stats.throughput.seconds()), stats.throughput.count());
+        let error = stats.throughput.relative_error();
+        (seconds >= window_s && count >= MIN_CHUNKS && error.is_some_and(|e| e <= standard_error))
+            || (seconds >= max_window_s && count >= 2.0)
+    }
+
+    /// Whether the last two limits were each worse than the one before, in energy per sample *and* in time, by more
+    /// than twice what chance explains.
+    fn worse_twice(&self, visited: &[Setting]) -> bool {
+        let known: Vec<OperatingPoint> = visited.iter().filter_map(|s| self.stats(s)?.operating_point()).collect();
+        let [.., a, b, c] = known.as_slice() else { return false };
+        let worse = |before: &OperatingPoint, after: &OperatingPoint| {
+            let (e0, e1) = (before.throughput.relative_error, after.throughput.relative_error);
+            let margin = 2.0 * (e0 * e0 + e1 * e1).sqrt();
+            let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();
+            energy(after) > energy(before) * (1.0 + margin)
+                && after.throughput.mean < before.throughput.mean * (1.0 - margin)
+        };
+        worse(a, b) && worse(b, c)
+    }
+
+    fn after_closing(&mut self) -> Option<Stage> {
+        let closing = self.closing.as_ref()?;
+        let opening = self.stats(self.ceiling())?;
+        let (first, last) = (opening.throughput, closing.throughput);
+        let Settings { window_s, reference_standard_error, .. } = self.settings;
+        let seconds = Seconds::new(last.seconds());
+        if seconds < window_s || last.count() < MIN_CHUNKS {
+            return None;
+        }
+        let (e0, e1) = (first.relative_error()?, last.relative_error()?);
+        let together = first.merged(&last);
+        let good_enough = together.relative_error().is_some_and(|e| e <= reference_standard_error);
+        if !good_enough && seconds < self.reference_limit {
+            return None;
+        }
+        let trend = last.rate()? / first.rate()? - 1.0;
+        let significant = trend.abs() > 3.0 * (e0 * e0 + e1 * e1).sqrt() && trend.abs() > 0.005;
+        let closing = self.closing.take()?;
+        let ceiling = self.ceiling().clone();
+        let opening = self.stats_mut(&ceiling);
+        if significant {
+            // The rest of the run will be as warm as the end of the sweep was.
+            *opening = closing;
+        } else {
+            opening.throughput = opening.throughput.merged(&closing.throughput);
+            opening.power = opening.power.iter().zip(&closing.power).map(|(a, b)| a.merged(b)).collect();
+        }
+        if significant {
+            self.notes.push(format!("throughput at the ceiling changed by {:+.2} % during the sweep", 100.0 * trend));
+        }
+        self.record.thermal_trend = Some(trend);
+        self.record.closed_at = Some(ceiling);
+        Some(Stage::Done)
+    }
+
+    fn group_curves(&self) -> Vec<Vec<GroupPoint>> {
+        let curve = |(group, ladder): (usize, &Vec<Setting>)| {
+            let point = |setting: &Setting| {
+                let stats = self.stats(setting)?;
+                Some(GroupPoint {
+                    limit: setting[group],
+                    throughput: SamplesPerSecond::new(stats.throughput.rate()?),
+                    power: Watts::new(stats.power[group].rate()?),
+                })
+            };
+            ladder.iter().filter_map(point).collect()
+        };
+        self.ladders.iter().enumerate().map(curve).collect()
+    }
+
+    fn stats(&self, setting: &Setting) -> Option<&PointStats> {
+        self.record.points.iter().find(|p| p.setting == *setting)
+    }
+
+    fn stats_mut(&mut self, setting: &Setting) -> &mut PointStats {
+        let at = self.record.points.iter().position(|p| p.setting == *setting).unwrap_or_else(|| {
+            self.record.points.push(PointStats::new(setting.clone()));
+            self.record.points.len() - 1
+        });
+        &mut self.record.points[at]
+    }
+}
+
+/// How a chunk compares with what is known of its setting.
+enum Pace {
+    AsKnown,
+    FarBelow,
+    Stalled,
+    Restart,
+}
+
+fn mean_rate(chunks: &[Chunk]) -> Option<f64> {
+    let span: Seconds = chunks.iter().map(|c| c.span).sum();
+    (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.done).sum::<Samples>().get() / span.get())
+}
+
+fn mean_power(chunks: &[Chunk]) -> Option<f64> {
+    let span: Seconds = chunks.iter().map(|c| c.energy_span).sum();
+    (span > Seconds::ZERO).then(|| chunks.iter().flat_map(|c| &c.energy).copied().sum::<Joules>().get() / span.get())
+}
+
+/// The chunks in four runs of about equal time; fewer if there are fewer chunks.
+fn quarters(chunks: &[Chunk], span: Seconds) -> Vec<&[Chunk]> {
+    let mut runs = Vec::with_capacity(4);
+    let (mut start, mut passed) = (0, Seconds::ZERO);
+    for (i, chunk) in chunks.iter().enumerate() {
+        passed += chunk.span;
+        if passed >= span * 0.25 * (runs.len() + 1) as f64 || i + 1 == chunks.len() {
+            runs.push(&chunks[start..=i]);
+            start = i + 1;
+        }
+    }
+    runs
+}
+
+fn describe(setting: &Setting) -> String {
+    let limits: Vec<String> = setting.iter().map(ToString::to_string).collect();
+    limits.join(" + ")
+}
+
+#[cfg(test)]
+#[path = "profiler_tests.rs"]
+mod tests;

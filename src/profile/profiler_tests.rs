@@ -1,0 +1,159 @@
+//! The profiler against a simulated job whose curve is known.
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, StandardNormal};
+
+use super::*;
+use crate::domain::PowerLimit;
+
+const fn w(watts: u32) -> PowerLimit {
+    PowerLimit::from_milliwatts(watts * 1000)
+}
+
+/// ResNet-50 on an A40, roughly: limit, samples per second, watts.
+const CURVE: [(u32, f64, f64); 6] = [
+    (300, 100.0, 244.0),
+    (250, 98.3, 216.0),
+    (200, 93.7, 179.0),
+    (150, 60.8, 144.0),
+    (100, 34.0, 114.0),
+    (50, 15.0, 90.0),
+];
+
+struct Job {
+    profiler: Profiler,
+    noise: f64,
+    rng: ChaCha8Rng,
+    now: Seconds,
+    samples: f64,
+    energy: f64,
+    scale: f64,
+    void: bool,
+    visited: Vec<u32>,
+}
+
+impl Job {
+    fn new(noise: f64, record: Record) -> Self {
+        let settings = Settings { step_w: Watts::new(50.0), reference_standard_error: 0.001, ..Settings::default() };
+        let group = GroupRange { ceiling: w(300), min: w(50) };
+        let rng = ChaCha8Rng::seed_from_u64(3);
+        let profiler = Profiler::new(settings, &[group], record, Seconds::new(600.0));
+        let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
+        Self { profiler, noise, rng, now, samples, energy, scale: 1.0, void: false, visited: Vec::new() }
+    }
+
+    /// One second at the limit that the profiler wants, or else at `otherwise`; `pace` 0 is a stall.
+    fn second(&mut self, otherwise: u32, pace: f64) {
+        let limit = self.profiler.wanted().map_or(otherwise, |s| s[0].milliwatts() / 1000);
+        if self.profiler.wanted().is_some() && self.visited.last() != Some(&limit) {
+            self.visited.push(limit);
+        }
+        let (_, rate, power) = *CURVE.iter().find(|c| c.0 == limit).expect("a rung");
+        let z: f64 = StandardNormal.sample(&mut self.rng);
+        self.now += Seconds::new(1.0);
+        self.samples += rate * self.scale * pace * (1.0 + self.noise * z);
+        self.energy += power;
+        let at = Monotonic::default().after(self.now);
+        let energy = vec![Joules::new(self.energy)];
+        self.profiler.see(Sight { at, setting: Some(vec![w(limit)]), void: self.void, energy });
+        self.profiler.report(Report { received: at, at: self.now, samples: Samples::new(self.samples) });
+    }
+
+    fn sweep(&mut self) -> u32 {
+        (1..20_000)
+            .find(|_| {
+                self.second(200, 1.0);
+                self.profiler.stage() == Stage::Done
+            })
+            .expect("the sweep ends")
+    }
+}
+
+#[test]
+fn one_sweep_down_and_back_to_the_ceiling_stopping_where_nothing_is_gained() {
+    let mut job = Job::new(0.0, Record::default());
+    job.sweep();
+    // 150 and 100 W are worse in energy and time than the limit before; 50 W is never tried.
+    assert_eq!(job.visited, [300, 250, 200, 150, 100, 300]);
+    for point in &job.profiler.profile().points {
+        let (_, rate, power) = *CURVE.iter().find(|c| c.0 * 1000 == point.limits[0].milliwatts()).expect("a rung");
+        assert!((point.throughput.mean.get() / rate - 1.0).abs() < 1e-9, "{point:?}");
+        assert!((point.power.mean.get() / power - 1.0).abs() < 1e-9, "{point:?}");
+    }
+}
+
+#[test]
+fn points_are_measured_to_the_stated_error_and_refined_afterwards() {
+    let mut job = Job::new(0.01, Record::default());
+    job.sweep();
+    let profile = job.profiler.profile();
+    assert!(profile.points.iter().all(|p| p.throughput.relative_error <= 0.003 && p.measured >= Seconds::new(5.0)));
+    let ceiling = profile.ceiling().expect("measured").throughput;
+    assert!(ceiling.relative_error <= 0.001, "{ceiling:?}");
+    assert!((ceiling.mean.get() / 100.0 - 1.0).abs() < 4.0 * 0.001, "{ceiling:?}");
+    let before = profile.at(&[w(200)]).expect("measured").throughput;
+    (0..2000).for_each(|_| job.second(200, 1.0));
+    let after = job.profiler.profile().at(&[w(200)]).expect("measured").throughput;
+    assert!(after.relative_error < before.relative_error / 3.0, "{before:?} {after:?}");
+}
+
+#[test]
+fn stalls_do_not_count() {
+    let mut job = Job::new(0.005, Record::default());
+    for second in 0..3000 {
+        let stalled = second % 100 >= 80;
+        job.second(200, if stalled { 0.0 } else { 1.0 });
+    }
+    assert_eq!(job.profiler.stage(), Stage::Done);
+    let ceiling = job.profiler.profile().ceiling().expect("measured").throughput.mean;
+    assert!((ceiling.get() / 100.0 - 1.0).abs() < 0.005, "{ceiling}");
+}
+
+#[test]
+fn it_resumes_from_its_record_and_a_finished_one_is_not_repeated() {
+    let mut job = Job::new(0.01, Record::default());
+    while job.profiler.stage() != (Stage::Sweep { group: 0, index: 2 }) {
+        job.second(200, 1.0);
+    }
+    let text = serde_json::to_string(job.profiler.record()).expect("serialises");
+    let mut resumed = Job::new(0.01, serde_json::from_str(&text).expect("reads back"));
+    assert_eq!(resumed.profiler.stage(), Stage::Sweep { group: 0, index: 2 });
+    resumed.sweep();
+    let again = Job::new(0.01, resumed.profiler.record().clone());
+    assert_eq!(again.profiler.stage(), Stage::Done);
+    assert_eq!(again.profiler.profile(), resumed.profiler.profile());
+}
+
+#[test]
+fn heat_voids_what_is_measured() {
+    let mut job = Job::new(0.0, Record::default());
+    job.void = true;
+    job.scale = 0.8;
+    (0..500).for_each(|_| job.second(200, 1.0));
+    assert_eq!(job.profiler.stage(), Stage::Sweep { group: 0, index: 0 });
+    assert!(job.profiler.profile().points.is_empty());
+    job.void = false;
+    job.scale = 1.0;
+    job.sweep();
+    let ceiling = job.profiler.profile().ceiling().expect("measured").throughput.mean;
+    assert_eq!(ceiling.get(), 100.0);
+}
+
+#[test]
+fn drift_starts_a_new_sweep_after_a_minute() {
+    let mut job = Job::new(0.002, Record::default());
+    let sweep = job.sweep();
+    (0..sweep * 11).for_each(|_| job.second(200, 1.0));
+    assert_eq!(job.profiler.stage(), Stage::Done);
+    job.scale = 0.9;
+    (0..45).for_each(|_| job.second(200, 1.0));
+    assert_eq!(job.profiler.stage(), Stage::Done, "less than a minute is not enough");
+    (0..60).for_each(|_| job.second(200, 1.0));
+    assert_eq!(job.profiler.wanted(), Some(&vec![w(300)]));
+    let notes = job.profiler.take_notes().join("\n");
+    assert!(notes.contains("profiling again: throughput is -"), "{notes}");
+    job.sweep();
+    let ceiling = job.profiler.profile().ceiling().expect("measured").throughput.mean;
+    assert!((ceiling.get() - 90.0).abs() < 1.0, "{ceiling}");
+}

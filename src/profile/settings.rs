@@ -1,0 +1,83 @@
+//! How the profiler measures.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Seconds, Watts};
+
+/// Settings of the just-in-time profiler.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Distance between the limits of a sweep.
+    pub step_w: Watts,
+    /// The lowest limit to try; the board's minimum if absent.
+    pub lowest_w: Option<Watts>,
+    /// How long after a change of limit nothing is measured.
+    pub settle_s: Seconds,
+    /// The shortest measurement of a point.
+    pub window_s: Seconds,
+    /// A point is measured until the standard error of its throughput is this small, relative to it.
+    pub standard_error: f64,
+    /// The longest measurement of a point; after it the point is taken with the error it has.
+    pub max_window_s: Seconds,
+    /// The same for the ceiling, whose error goes straight into the slowdown's budget.
+    pub reference_standard_error: f64,
+    /// The part of a job's expected time that may be spent at the ceiling for that.
+    pub reference_share: f64,
+    /// Throughput or power this far off the profile, relative to it, is drift.
+    pub drift: f64,
+    /// How long it must be off before the job is profiled again.
+    pub drift_s: Seconds,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            step_w: Watts::new(25.0),
+            lowest_w: None,
+            settle_s: Seconds::new(2.0),
+            window_s: Seconds::new(5.0),
+            standard_error: 0.003,
+            max_window_s: Seconds::new(600.0),
+            reference_standard_error: 0.0002,
+            reference_share: 0.01,
+            drift: 0.05,
+            drift_s: Seconds::new(60.0),
+        }
+    }
+}
+
+impl Settings {
+    /// Checks what the types cannot; the answer names the key and what would be right.
+    ///
+    /// # Errors
+    /// For the first value out of range.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = |key: &str, value: f64| {
+            if value > 0.0 { Ok(()) } else { Err(format!("{key} = {value} must be more than 0")) }
+        };
+        if self.step_w < Watts::new(1.0) {
+            return Err(format!("step_w = {} must be at least 1 W; 25 is usual", self.step_w.get()));
+        }
+        if self.window_s < Seconds::new(5.0) {
+            return Err(format!(
+                "window_s = {} must be at least 5 s: sensors average over up to 1 s",
+                self.window_s.get()
+            ));
+        }
+        if self.settle_s < Seconds::ZERO {
+            return Err(format!("settle_s = {} must not be negative", self.settle_s.get()));
+        }
+        if self.max_window_s < self.window_s {
+            return Err(format!("max_window_s = {} must not be below window_s", self.max_window_s.get()));
+        }
+        positive("standard_error", self.standard_error)?;
+        positive("reference_standard_error", self.reference_standard_error)?;
+        positive("drift", self.drift)?;
+        positive("drift_s", self.drift_s.get())?;
+        if !(0.0..=0.5).contains(&self.reference_share) {
+            return Err(format!("reference_share = {} must be within 0 to 0.5", self.reference_share));
+        }
+        Ok(())
+    }
+}
