@@ -1,5 +1,11 @@
 //! The books (pure): energy per closed interval, grams as a view of energy × the best intensity known.
 
+mod counterfactual;
+mod emissions;
+mod interval;
 mod meter;
 
+pub use counterfactual::{Comparison, Done, compare};
+pub use emissions::{Emissions, emissions, mean_intensity};
+pub use interval::{Interval, OpenInterval, Share};
 pub use meter::{Meter, Metered};

@@ -1,0 +1,113 @@
+//! What the same work would have cost at the ceiling, and what made the difference (`planning.md` §5).
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use super::emissions::mean_intensity;
+use crate::domain::{CarbonSeries, Slot};
+use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// What a job did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Done {
+    /// When it began.
+    pub started: DateTime<Utc>,
+    /// How long it took, stalls left out.
+    pub active: Seconds,
+    /// The work done in that time.
+    pub samples: Samples,
+    /// What it used.
+    pub energy: Joules,
+    /// What it emitted.
+    pub carbon: GramsCo2e,
+}
+
+/// A job against the same job at the ceiling from the same start on. The two effects add up to the reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// What the job would have taken at the ceiling.
+    #[serde(rename = "time_at_max_s")]
+    pub time_at_ceiling: Seconds,
+    /// What it would have used.
+    #[serde(rename = "energy_at_max_j")]
+    pub energy_at_ceiling: Joules,
+    /// What it would have emitted.
+    #[serde(rename = "carbon_at_max_g")]
+    pub carbon_at_ceiling: GramsCo2e,
+    /// Less carbon than at the ceiling, in percent of that.
+    pub carbon_reduction_pct: f64,
+    /// More time than at the ceiling, in percent of that.
+    pub time_increase_pct: f64,
+    /// The part of the reduction that the best constant mix of limits with the same time would have had.
+    pub energy_effect_pct: f64,
+    /// The rest: from following the grid.
+    pub timing_effect_pct: f64,
+}
+
+/// Compares `done` with the same work at the ceiling, where the job does `ceiling.0` at `ceiling.1`. `static_power`
+/// is the power of the best constant mix of limits that has the given throughput (the hull of the profile).
+///
+/// `None` where it cannot be honest: nothing done, an intensity unknown for part of either time, or no mix that slow.
+pub fn compare(
+    done: &Done,
+    ceiling: (SamplesPerSecond, Watts),
+    static_power: impl Fn(SamplesPerSecond) -> Option<Watts>,
+    series: &CarbonSeries,
+) -> Option<Comparison> {
+    let (throughput, power) = ceiling;
+    if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO || throughput <= SamplesPerSecond::ZERO {
+        return None;
+    }
+    let time_at_ceiling = done.samples / throughput;
+    let energy_at_ceiling = power * time_at_ceiling;
+    let mean = |span: Seconds| mean_intensity(series, &Slot::new(done.started, done.started + span.to_delta())?);
+    let carbon_at_ceiling = energy_at_ceiling * mean(time_at_ceiling)?;
+    let constant = static_power(done.samples / done.active)? * done.active * mean(done.active)?;
+    if carbon_at_ceiling <= GramsCo2e::ZERO {
+        return None;
+    }
+    let percent = |grams: GramsCo2e| 100.0 * (grams / carbon_at_ceiling);
+    Some(Comparison {
+        time_at_ceiling,
+        energy_at_ceiling,
+        carbon_at_ceiling,
+        carbon_reduction_pct: percent(carbon_at_ceiling - done.carbon),
+        time_increase_pct: 100.0 * (done.active / time_at_ceiling - 1.0),
+        energy_effect_pct: percent(carbon_at_ceiling - constant),
+        timing_effect_pct: percent(constant - done.carbon),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+
+    use super::*;
+    use crate::domain::{Intensity, Origin, TimeSeries};
+    use crate::units::GramsPerKwh;
+
+    #[test]
+    fn the_two_effects_add_up_to_the_reduction() {
+        let at = |hours| DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
+        let point = |from, to, value| {
+            let value = GramsPerKwh::new(value);
+            (Slot::new(at(from), at(to)).expect("from < to"), Intensity { value, origin: Origin::Measured })
+        };
+        let (series, _) = TimeSeries::from_points(vec![point(0, 1, 500.0), point(1, 3, 300.0)]);
+        // Two hours at 90/s and 180 W on average, where the ceiling does 100/s at 240 W.
+        let samples = Samples::new(90.0 * 7200.0);
+        let energy = Joules::new(180.0 * 7200.0);
+        let done =
+            Done { started: at(0), active: Seconds::new(7200.0), samples, energy, carbon: GramsCo2e::new(130.0) };
+        let ceiling = (SamplesPerSecond::new(100.0), Watts::new(240.0));
+        let found = compare(&done, ceiling, |_| Some(Watts::new(185.0)), &series).expect("all known");
+        let carbon = 240.0 * 6480.0 / 3.6e6 * (500.0 * 3600.0 + 300.0 * 2880.0) / 6480.0;
+        assert!((found.carbon_at_ceiling.get() - carbon).abs() < 1e-9, "{found:?}");
+        assert!((found.time_increase_pct - 100.0 * (7200.0 / 6480.0 - 1.0)).abs() < 1e-9);
+        assert!((found.energy_effect_pct - 100.0 * (1.0 - 185.0 * 2.0 / 1000.0 * 400.0 / carbon)).abs() < 1e-9);
+        let sum = found.energy_effect_pct + found.timing_effect_pct;
+        assert!((sum - found.carbon_reduction_pct).abs() < 1e-12);
+        let later = Done { started: at(2), ..done };
+        assert_eq!(compare(&later, ceiling, |_| Some(Watts::new(185.0)), &series), None, "the third hour is the last");
+    }
+}

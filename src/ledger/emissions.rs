@@ -1,0 +1,109 @@
+//! Grams as a view: energy × the best intensity known, and how good that knowledge is.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Interval;
+use crate::domain::{CarbonSeries, EnergySource, Origin, Slot};
+use crate::units::{GramsCo2e, GramsPerKwh, Joules};
+
+/// Energy and what it emitted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Emissions {
+    /// All the energy.
+    pub energy: Joules,
+    /// What the part with a known intensity emitted.
+    pub carbon: GramsCo2e,
+    /// The energy by where its intensity comes from.
+    pub by_origin: BTreeMap<Origin, Joules>,
+    /// The energy for whose time no intensity is known: its grams are absent, not zero.
+    pub unknown: Joules,
+    /// The energy that was not read off a watched counter: integrated from power, or over a gap.
+    pub estimated: Joules,
+}
+
+impl Emissions {
+    /// Mean intensity of the energy whose intensity is known.
+    pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
+        let known = self.energy - self.unknown;
+        (known > Joules::ZERO).then(|| GramsPerKwh::new(self.carbon / (known * GramsPerKwh::new(1.0))))
+    }
+}
+
+/// What intervals emitted. Within an interval power is taken as even; one that crosses slots is split by time.
+pub fn emissions<'a>(intervals: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Emissions {
+    let mut sum = Emissions::default();
+    for interval in intervals {
+        let energy = interval.energy.to_joules();
+        let span = interval.slot.duration();
+        sum.energy += energy;
+        if interval.source != EnergySource::Counter {
+            sum.estimated += energy;
+        }
+        let mut unknown = energy;
+        for (slot, intensity) in series.overlapping(&interval.slot) {
+            let Some(part) = slot.intersection(&interval.slot) else { continue };
+            let used = energy * (part.duration() / span);
+            unknown -= used;
+            sum.carbon += used * intensity.value;
+            *sum.by_origin.entry(intensity.origin).or_default() += used;
+        }
+        // What is left of a fully covered interval is rounding.
+        if unknown > energy * 1e-9 {
+            sum.unknown += unknown;
+        }
+    }
+    sum
+}
+
+/// The mean intensity over a span; `None` unless something is known of all of it (to the second).
+pub fn mean_intensity(series: &CarbonSeries, span: &Slot) -> Option<GramsPerKwh> {
+    let (mean, covered) = series.mean_over(span, |i| i.value.get())?;
+    ((span.duration() - covered).get() < 1.0).then(|| GramsPerKwh::new(mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, TimeDelta};
+
+    use super::*;
+    use crate::domain::{GpuId, Intensity, TimeSeries};
+    use crate::ledger::Share;
+    use crate::units::Millijoules;
+
+    fn slot(from: i64, to: i64) -> Slot {
+        let at = |minutes| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
+        Slot::new(at(from), at(to)).expect("from < to")
+    }
+
+    fn interval(slot: Slot, joules: u64) -> Interval {
+        let energy = Millijoules::new(joules * 1000);
+        let gpu = GpuId::new("GPU-0").expect("an id");
+        Interval { gpu, share: Share::Idle, slot, energy, source: EnergySource::Counter }
+    }
+
+    #[test]
+    fn energy_across_slots_is_split_by_time_and_the_unknown_stays_absent() {
+        let known = |value, origin| Intensity { value: GramsPerKwh::new(value), origin };
+        let (series, _) = TimeSeries::from_points(vec![
+            (slot(0, 30), known(300.0, Origin::Measured)),
+            (slot(30, 60), known(0.0, Origin::Forecast)),
+        ]);
+        let rows = [interval(slot(20, 40), 3_600_000), interval(slot(50, 70), 3_600_000)];
+        let sum = emissions(&rows, &series);
+        assert!((sum.carbon.get() - 150.0).abs() < 1e-9, "{sum:?}");
+        assert!((sum.unknown.get() - 1_800_000.0).abs() < 1e-6, "{sum:?}");
+        assert!((sum.by_origin[&Origin::Forecast].get() - 3_600_000.0).abs() < 1e-6, "{sum:?}");
+        let mean = sum.mean_intensity().expect("something is known").get();
+        assert!((mean - 150.0 / 1.5).abs() < 1e-9, "{mean}");
+    }
+
+    #[test]
+    fn a_mean_over_unknown_time_is_not_made_up() {
+        let known = Intensity { value: GramsPerKwh::new(100.0), origin: Origin::Measured };
+        let (series, _) = TimeSeries::from_points(vec![(slot(0, 30), known)]);
+        assert_eq!(mean_intensity(&series, &slot(10, 20)), Some(GramsPerKwh::new(100.0)));
+        assert_eq!(mean_intensity(&series, &slot(10, 40)), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! Closed intervals: energy of one board over at most a minute, in whole millijoules, written once.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::Metered;
+use crate::clock::{Monotonic, Now};
+use crate::domain::{EnergySource, GpuId, JobId, Slot};
+use crate::units::{Millijoules, Seconds};
+
+/// Whose energy it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Share {
+    /// A registered job's.
+    Job(JobId),
+    /// Nobody's: no job was registered and no process ran.
+    Idle,
+    /// Somebody's who cannot be named: an unregistered process, or a time in which nobody looked.
+    Unattributed,
+}
+
+/// One row of the books.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The board.
+    pub gpu: GpuId,
+    /// Whose energy it is.
+    pub share: Share,
+    /// When it was used.
+    pub slot: Slot,
+    /// How much.
+    pub energy: Millijoules,
+    /// How it was found.
+    pub source: EnergySource,
+}
+
+/// The shortest interval worth closing: sensors are not faster than that.
+const SHORTEST: Seconds = Seconds::new(0.2);
+
+/// A wall clock that is this far off what the duration clock expects was set by somebody.
+const CLOCK_STEP: Seconds = Seconds::new(2.0);
+
+/// The open interval of one board. Pure; durations come from the monotonic clock, keys from the wall clock.
+#[derive(Clone, Debug)]
+pub struct OpenInterval {
+    gpu: GpuId,
+    start: DateTime<Utc>,
+    since: Monotonic,
+    metered: Metered,
+}
+
+impl OpenInterval {
+    /// Opens the books of a board: what it has metered so far is not part of the interval.
+    pub fn open(gpu: GpuId, now: Now, metered: Metered) -> Self {
+        Self { gpu, start: now.utc, since: now.monotonic, metered }
+    }
+
+    /// How long it has been open.
+    pub fn age(&self, now: Now) -> Seconds {
+        now.monotonic.since(self.since)
+    }
+
+    /// Its first moment.
+    pub fn start(&self) -> DateTime<Utc> {
+        self.start
+    }
+
+    /// Closes the interval and opens the next one. The energy is split over `holders` by the rule of equal shares
+    /// (the first ones get the odd millijoules), so that the sum is exact; without holders it is idle energy, or
+    /// unattributed if `unknown_user` runs on the board. Energy over unwatched time is nobody's but the holders'.
+    ///
+    /// Returns nothing, and stays open, while it is shorter than sensors can tell (200 ms).
+    pub fn close(&mut self, now: Now, metered: Metered, holders: &[JobId], unknown_user: bool) -> Vec<Interval> {
+        let age = self.age(now);
+        let end = self.start + age.to_delta();
+        let Some(slot) = Slot::new(self.start, end).filter(|_| age >= SHORTEST) else { return Vec::new() };
+        let rows = metered.since(&self.metered).into_iter().flat_map(|(source, energy)| {
+            shares(energy, holders, unknown_user, source).map(move |(share, energy)| (share, energy, source))
+        });
+        let gpu = &self.gpu;
+        let rows = rows.map(|(share, energy, source)| Interval { gpu: gpu.clone(), share, slot, energy, source });
+        let rows = rows.collect();
+        self.metered = metered;
+        self.since = now.monotonic;
+        // Consecutive intervals join without a seam, unless the wall clock was set in between.
+        let off = Seconds::from_delta(now.utc - end).abs();
+        self.start = if off <= CLOCK_STEP { end } else { now.utc };
+        rows
+    }
+}
+
+fn shares(
+    energy: Millijoules,
+    holders: &[JobId],
+    unknown_user: bool,
+    source: EnergySource,
+) -> impl Iterator<Item = (Share, Millijoules)> {
+    let count = holders.len().max(1) as u64;
+    let (each, odd) = (energy.get() / count, energy.get() % count);
+    let nobody = match (unknown_user, source) {
+        (false, EnergySource::Counter | EnergySource::IntegratedPower) => Share::Idle,
+        _ => Share::Unattributed,
+    };
+    let names: Vec<Share> =
+        if holders.is_empty() { vec![nobody] } else { holders.iter().cloned().map(Share::Job).collect() };
+    (0u64..).zip(names).map(move |(i, share)| (share, Millijoules::new(each + u64::from(i < odd))))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn now(seconds: f64) -> Now {
+        let span = Seconds::new(seconds);
+        Now { utc: DateTime::UNIX_EPOCH + span.to_delta(), monotonic: Monotonic::default().after(span) }
+    }
+
+    fn counter(mj: u64) -> Metered {
+        Metered { counter: Millijoules::new(mj), ..Metered::default() }
+    }
+
+    fn job(name: &str) -> JobId {
+        JobId::new(name).expect("an id")
+    }
+
+    fn open() -> OpenInterval {
+        OpenInterval::open(GpuId::new("GPU-0").expect("an id"), now(0.0), Metered::default())
+    }
+
+    #[test]
+    fn idle_unattributed_and_jobs_are_kept_apart() {
+        let mut books = open();
+        assert_eq!(books.close(now(0.1), counter(5), &[], false), [], "too short to be measured");
+        assert_eq!(books.close(now(60.0), counter(100), &[], false)[0].share, Share::Idle);
+        assert_eq!(books.close(now(120.0), counter(200), &[], true)[0].share, Share::Unattributed);
+        let rows = books.close(now(180.0), counter(307), &[job("a"), job("b")], false);
+        let split: Vec<_> = rows.iter().map(|r| (r.share.clone(), r.energy.get())).collect();
+        assert_eq!(split, [(Share::Job(job("a")), 54), (Share::Job(job("b")), 53)]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_negative_interval() {
+        let mut books = open();
+        let mut later = now(60.0);
+        later.utc -= chrono::TimeDelta::hours(1);
+        let rows = books.close(later, counter(10), &[], false);
+        assert_eq!(rows[0].slot.duration(), Seconds::new(60.0));
+        assert_eq!(books.start(), later.utc);
+    }
+
+    proptest! {
+        #[test]
+        fn intervals_add_up_to_the_meter_and_join_without_a_seam(
+            steps in prop::collection::vec((1u32..90_000, 0u64..10_000_000, 0usize..4), 1..40)
+        ) {
+            let names = [job("a"), job("b"), job("c")];
+            let (mut books, mut at, mut total, mut rows) = (open(), 0.0, 0, Vec::new());
+            for (ms, energy, holders) in steps {
+                at += f64::from(ms) / 1e3;
+                total += energy;
+                rows.extend(books.close(now(at), counter(total), &names[..holders], false));
+            }
+            rows.extend(books.close(now(at + 1.0), counter(total), &[], false));
+            prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), total);
+            for pair in rows.windows(2) {
+                prop_assert!(pair[1].slot.start() >= pair[0].slot.start());
+                prop_assert!(pair[1].slot == pair[0].slot || pair[1].slot.start() >= pair[0].slot.end());
+            }
+        }
+    }
+}
