@@ -8,4 +8,5 @@ pub mod ledger;
 pub mod plan;
 pub mod profile;
 pub mod providers;
+pub mod store;
 pub mod units;

@@ -1,0 +1,339 @@
+//! What survives a restart: SQLite in the state directory. Rows become domain types here, and nowhere else.
+//!
+//! Intervals and intensities are append-only. A board's counter checkpoint changes in the same transaction as the
+//! intervals that it covers, so that after a crash no joule is counted twice or lost.
+
+mod rows;
+
+use std::path::Path;
+
+use chrono::{DateTime, Utc};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{Row, SqlitePool};
+
+use crate::domain::{CarbonSeries, Forecast, GpuId, Intensity, JobId, JobSpec, ProfileKey, Slot, TimeSeries, Zone};
+use crate::ledger::Interval;
+use crate::profile::{ProgressAccount, Record};
+use crate::units::{GramsPerKwh, Millijoules};
+
+/// The database's file in the state directory.
+pub const FILE_NAME: &str = "wattune.db";
+
+/// Why the store failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It cannot be opened or brought up to this version.
+    #[error("cannot open the database {path}")]
+    Open {
+        /// The file.
+        path: String,
+        /// The reason.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// Its tables cannot be brought up to this version.
+    #[error("cannot migrate the database; was it written by a newer wattune?")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// A statement failed.
+    #[error("the database refused a statement")]
+    Statement(#[from] sqlx::Error),
+    /// A row is not what this program writes.
+    #[error("the database has an unreadable {what}: {why}")]
+    Damaged {
+        /// Which kind of row.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// A job as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredJob {
+    /// Its id.
+    pub id: JobId,
+    /// As it was registered.
+    pub spec: JobSpec,
+    /// How far it is.
+    pub progress: StoredProgress,
+    /// When it was registered.
+    pub registered_at: DateTime<Utc>,
+    /// When and why it ended, if it has.
+    pub ended: Option<(DateTime<Utc>, String)>,
+}
+
+/// What must survive of a job's progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct StoredProgress {
+    /// Work and time so far.
+    pub account: ProgressAccount,
+    /// The last report's cumulative samples and client time, and when it came.
+    pub last: Option<LastReport>,
+    /// The first report's cumulative samples: work done before the job registered.
+    pub first_samples: f64,
+    /// When the first report came.
+    pub started_at: Option<DateTime<Utc>>,
+}
+
+/// A job's last word.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct LastReport {
+    /// Cumulative samples.
+    pub samples: f64,
+    /// The client's monotonic seconds, if it gave any.
+    pub at_s: Option<f64>,
+    /// When it came.
+    pub received: DateTime<Utc>,
+}
+
+/// The counter up to which a board's energy stands in the books.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// The board.
+    pub gpu: GpuId,
+    /// The hardware's counter.
+    pub counter: Millijoules,
+    /// When it was read.
+    pub at: DateTime<Utc>,
+    /// The jobs that held the board then.
+    pub holders: Vec<JobId>,
+}
+
+/// The embedded database.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pool: SqlitePool,
+}
+
+impl Store {
+    /// Opens, or makes, the database in `state_dir`, and migrates it.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or belongs to a newer version.
+    pub async fn open(state_dir: &Path) -> Result<Self, StoreError> {
+        let path = state_dir.join(FILE_NAME);
+        let options = SqliteConnectOptions::new()
+            .filename(&path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            // A committed row survives the death of the process; what a power cut takes, the counters still know.
+            .synchronous(SqliteSynchronous::Normal)
+            .busy_timeout(std::time::Duration::from_secs(5))
+            .foreign_keys(true);
+        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options).await;
+        let pool = pool.map_err(|source| StoreError::Open { path: path.display().to_string(), source })?;
+        sqlx::migrate!("src/store/migrations").run(&pool).await?;
+        Ok(Self { pool })
+    }
+
+    /// Writes everything down and closes the file.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// Appends closed intervals and moves the checkpoints they reach up to, together.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn append(&self, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        for row in intervals {
+            let (share, job) = rows::share_columns(&row.share);
+            sqlx::query(
+                "INSERT INTO intervals (gpu, share, job_id, start_us, end_us, energy_mj, source) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            )
+            .bind(row.gpu.as_str())
+            .bind(share)
+            .bind(job)
+            .bind(row.slot.start().timestamp_micros())
+            .bind(row.slot.end().timestamp_micros())
+            .bind(rows::to_i64(row.energy)?)
+            .bind(row.source.as_str())
+            .execute(&mut *tx)
+            .await?;
+        }
+        for point in checkpoints {
+            sqlx::query(
+                "INSERT INTO checkpoints (gpu, counter_mj, at_us, holders) VALUES ($1, $2, $3, $4) \
+                 ON CONFLICT (gpu) DO UPDATE SET counter_mj = $2, at_us = $3, holders = $4",
+            )
+            .bind(point.gpu.as_str())
+            .bind(rows::to_i64(point.counter)?)
+            .bind(point.at.timestamp_micros())
+            .bind(rows::json(&point.holders)?)
+            .execute(&mut *tx)
+            .await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    /// Where each board's books stand.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
+        let found =
+            sqlx::query("SELECT gpu, counter_mj, at_us, holders FROM checkpoints").fetch_all(&self.pool).await?;
+        found.iter().map(rows::checkpoint).collect()
+    }
+
+    /// A job's intervals, oldest first.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn intervals_of(&self, job: &JobId) -> Result<Vec<Interval>, StoreError> {
+        let sql = "SELECT gpu, share, job_id, start_us, end_us, energy_mj, source FROM intervals \
+                   WHERE job_id = $1 ORDER BY start_us, id";
+        let found = sqlx::query(sql).bind(job.as_str()).fetch_all(&self.pool).await?;
+        found.iter().map(rows::interval).collect()
+    }
+
+    /// Energy of each board by whose it is: `(gpu, share, mJ)`, over all time.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn totals(&self) -> Result<Vec<(GpuId, String, Millijoules)>, StoreError> {
+        let sql = "SELECT gpu, share, SUM(energy_mj) AS energy_mj FROM intervals GROUP BY gpu, share ORDER BY 1, 2";
+        let found = sqlx::query(sql).fetch_all(&self.pool).await?;
+        found
+            .iter()
+            .map(|row| {
+                let gpu: String = row.try_get("gpu")?;
+                let energy: i64 = row.try_get("energy_mj")?;
+                let gpu = GpuId::new(gpu).map_err(|e| rows::damaged("interval", e))?;
+                Ok((gpu, row.try_get("share")?, rows::from_i64(energy)?))
+            })
+            .collect()
+    }
+
+    /// Writes a job for the first time, or its present state over the stored one.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn save_job(&self, job: &StoredJob) -> Result<(), StoreError> {
+        let (ended, reason) = job.ended.as_ref().map(|(at, why)| (at.timestamp_micros(), why.as_str())).unzip();
+        sqlx::query(
+            "INSERT INTO jobs (id, spec, progress, registered_us, ended_us, end_reason) \
+             VALUES ($1, $2, $3, $4, $5, $6) \
+             ON CONFLICT (id) DO UPDATE SET progress = $3, ended_us = $5, end_reason = $6",
+        )
+        .bind(job.id.as_str())
+        .bind(rows::json(&job.spec)?)
+        .bind(rows::json(&job.progress)?)
+        .bind(job.registered_at.timestamp_micros())
+        .bind(ended)
+        .bind(reason)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// The jobs that have not ended.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn open_jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
+        let sql = "SELECT * FROM jobs WHERE ended_us IS NULL ORDER BY registered_us";
+        sqlx::query(sql).fetch_all(&self.pool).await?.iter().map(rows::job).collect()
+    }
+
+    /// The jobs that ended last, newest first, at most `limit`.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<StoredJob>, StoreError> {
+        let sql = "SELECT * FROM jobs WHERE ended_us IS NOT NULL ORDER BY ended_us DESC LIMIT $1";
+        sqlx::query(sql).bind(limit).fetch_all(&self.pool).await?.iter().map(rows::job).collect()
+    }
+
+    /// A job, running or ended.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn job(&self, id: &JobId) -> Result<Option<StoredJob>, StoreError> {
+        let found =
+            sqlx::query("SELECT * FROM jobs WHERE id = $1").bind(id.as_str()).fetch_optional(&self.pool).await?;
+        found.as_ref().map(rows::job).transpose()
+    }
+
+    /// What earlier runs learned.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn profile(&self, key: &ProfileKey) -> Result<Option<Record>, StoreError> {
+        let sql = "SELECT record FROM profiles WHERE key = $1";
+        let found = sqlx::query(sql).bind(rows::json(key)?).fetch_optional(&self.pool).await?;
+        found.map(|row| rows::from_json("profile", &row.try_get::<String, _>("record")?)).transpose()
+    }
+
+    /// Keeps what was learned for later runs.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn save_profile(&self, key: &ProfileKey, record: &Record, now: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO profiles (key, record, updated_us) VALUES ($1, $2, $3) \
+             ON CONFLICT (key) DO UPDATE SET record = $2, updated_us = $3",
+        )
+        .bind(rows::json(key)?)
+        .bind(rows::json(record)?)
+        .bind(now.timestamp_micros())
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Appends intensities with the provenance of `answer`.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn append_intensities(&self, answer: &Forecast, points: &[(Slot, Intensity)]) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        for (slot, intensity) in points {
+            sqlx::query(
+                "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
+                 issued_us, retrieved_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            )
+            .bind(answer.zone.as_str())
+            .bind(&answer.source)
+            .bind(rows::name(&answer.kind)?)
+            .bind(rows::name(&answer.scope)?)
+            .bind(slot.start().timestamp_micros())
+            .bind(slot.end().timestamp_micros())
+            .bind(intensity.value.get())
+            .bind(rows::name(&intensity.origin)?)
+            .bind(intensity.origin as i32)
+            .bind(answer.issued_at.timestamp_micros())
+            .bind(answer.retrieved_at.timestamp_micros())
+            .execute(&mut *tx)
+            .await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    /// The best intensities known for a time: the most trusted origin, of equally trusted ones the newest. Only series
+    /// of one zone and source are joined, since others may differ in kind and scope.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn intensities(&self, zone: &Zone, source: &str, span: &Slot) -> Result<CarbonSeries, StoreError> {
+        let sql = "SELECT start_us, end_us, g_per_kwh, origin FROM intensities \
+                   WHERE end_us > $1 AND start_us < $2 AND zone = $3 AND source = $4 ORDER BY trust, id";
+        let found = sqlx::query(sql)
+            .bind(span.start().timestamp_micros())
+            .bind(span.end().timestamp_micros())
+            .bind(zone.as_str())
+            .bind(source)
+            .fetch_all(&self.pool)
+            .await?;
+        let mut series = TimeSeries::default();
+        for row in &found {
+            let value: f64 = row.try_get("g_per_kwh")?;
+            let value = GramsPerKwh::try_new(value).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
+            let origin = rows::from_name("intensity", row.try_get("origin")?)?;
+            series.insert(rows::slot(row)?, Intensity { value, origin });
+        }
+        Ok(series)
+    }
+}
