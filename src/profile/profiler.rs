@@ -21,6 +21,8 @@ use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 const CHUNK: Seconds = Seconds::new(1.0);
 /// A mean of fewer chunks has no error worth the name.
 const MIN_CHUNKS: f64 = 5.0;
+/// What a job that does not say how much it has to do is taken to last.
+const DAY: Seconds = Seconds::new(86_400.0);
 /// At most one part in this many of a job's time goes into profiling it again after drift.
 const DRIFT_PAUSE: f64 = 10.0;
 
@@ -151,7 +153,7 @@ pub struct Profiler {
     ladders: Vec<Vec<Setting>>,
     record: Record,
     closing: Option<PointStats>,
-    reference_limit: Seconds,
+    work: Option<Samples>,
     stage: Stage,
     /// Reported time since this stage began, useful or not.
     stage_time: Seconds,
@@ -165,13 +167,13 @@ pub struct Profiler {
 }
 
 impl Profiler {
-    /// A profiler for boards in `groups`, starting from what earlier runs recorded. `reference_limit` bounds the time
-    /// spent at the ceiling for the sake of the slowdown's reference.
-    pub fn new(settings: Settings, groups: &[GroupRange], record: Record, reference_limit: Seconds) -> Self {
+    /// A profiler for boards in `groups`, starting from what earlier runs recorded. `work` is all that the job has to
+    /// do, if that is known: it bounds the time spent at the ceiling for the sake of the slowdown's reference.
+    pub fn new(settings: Settings, groups: &[GroupRange], record: Record, work: Option<Samples>) -> Self {
         let ladders = ladder::ladders(groups, settings.step_w, settings.lowest_w);
         let mut profiler = Self {
-            reference_limit: reference_limit.max(settings.window_s).min(settings.max_window_s * 10.0),
             settings,
+            work,
             ladders,
             record,
             closing: None,
@@ -447,7 +449,7 @@ impl Profiler {
         let closing = self.closing.as_ref()?;
         let opening = self.stats(self.ceiling())?;
         let (first, last) = (opening.throughput, closing.throughput);
-        let Settings { window_s, reference_standard_error, .. } = self.settings;
+        let Settings { window_s, reference_standard_error, reference_share, .. } = self.settings;
         let seconds = Seconds::new(last.seconds());
         if seconds < window_s || last.count() < MIN_CHUNKS {
             return None;
@@ -455,7 +457,11 @@ impl Profiler {
         let (e0, e1) = (first.relative_error()?, last.relative_error()?);
         let together = first.merged(&last);
         let good_enough = together.relative_error().is_some_and(|e| e <= reference_standard_error);
-        if !good_enough && seconds < self.reference_limit {
+        let expected = match self.work {
+            Some(work) => work / SamplesPerSecond::new(first.rate()?),
+            None => DAY,
+        };
+        if !good_enough && seconds < expected * reference_share {
             return None;
         }
         let trend = last.rate()? / first.rate()? - 1.0;

@@ -38,7 +38,7 @@ impl Job {
         let settings = Settings { step_w: Watts::new(50.0), reference_standard_error: 0.001, ..Settings::default() };
         let group = GroupRange { ceiling: w(300), min: w(50) };
         let rng = ChaCha8Rng::seed_from_u64(3);
-        let profiler = Profiler::new(settings, &[group], record, Seconds::new(600.0));
+        let profiler = Profiler::new(settings, &[group], record, None);
         let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
         Self { profiler, noise, rng, now, samples, energy, scale: 1.0, void: false, visited: Vec::new() }
     }

@@ -1,0 +1,43 @@
+//! What the controller refuses, and why it cannot start.
+
+use crate::domain::InvalidJob;
+use crate::gpu::journal::JournalError;
+use crate::store::StoreError;
+
+/// Why a request is not carried out. Each says what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// There is no such thing.
+    #[error("no {what} {given:?}{hint}")]
+    NotFound {
+        /// "GPU", "job".
+        what: &'static str,
+        /// What was asked for.
+        given: String,
+        /// What there is instead; empty, or begins with punctuation.
+        hint: String,
+    },
+    /// The request makes no sense.
+    #[error(transparent)]
+    Invalid(#[from] InvalidJob),
+    /// Somebody else has it.
+    #[error("{0}")]
+    Conflict(String),
+    /// It may not or cannot be done here.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The database failed; nothing was changed.
+    #[error("the books cannot be read or written now: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// Why the daemon cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The restore journal is unusable.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The database is unusable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

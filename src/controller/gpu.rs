@@ -1,0 +1,308 @@
+//! One board under control: whose it is, what is wanted of it, and what the hardware says to that.
+
+use chrono::{DateTime, Utc};
+
+use crate::clock::{Monotonic, Now};
+use crate::domain::{GpuId, JobId, LimitRange, PowerLimit};
+use crate::gpu::journal::{self, Journal, JournalError, WayBack};
+use crate::gpu::thread::GpuHandle;
+use crate::gpu::{GpuError, Observation, Write};
+use crate::ledger::OpenInterval;
+
+/// Somebody's wish by hand, until it expires.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Override {
+    /// The limit.
+    pub limit: PowerLimit,
+    /// Until when on the duration clock.
+    pub until: Monotonic,
+    /// The same on the wall clock, for people.
+    pub until_utc: DateTime<Utc>,
+}
+
+/// A limit that somebody else has set: wattune leaves the board alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// What it was set to.
+    pub limit: PowerLimit,
+    /// When that was noticed.
+    pub since: DateTime<Utc>,
+}
+
+/// A board as the controller knows it.
+pub struct Gpu {
+    /// The way to the hardware.
+    pub handle: GpuHandle,
+    /// What it said last.
+    pub seen: Observation,
+    /// The job that controls it, if any.
+    pub owner: Option<JobId>,
+    /// Jobs that are booked on it without controlling it.
+    pub guests: Vec<JobId>,
+    /// A manual override.
+    pub manual: Option<Override>,
+    /// Somebody else's limit, which is respected.
+    pub foreign: Option<Foreign>,
+    /// Why writing is not allowed, once it was tried.
+    pub denied: Option<GpuError>,
+    /// The open interval of its books; none before the board answered for the first time.
+    pub books: Option<OpenInterval>,
+    /// What was done to it last, for people.
+    pub remark: Option<String>,
+    written: Option<Written>,
+    in_flight: Option<(Write, Monotonic)>,
+    resets_seen: u32,
+}
+
+/// A limit that wattune wrote, and what the board made of it.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    asked: PowerLimit,
+    /// What the board showed after the write: some round, some ignore.
+    shown: Option<PowerLimit>,
+}
+
+/// What acting on a board came to.
+#[derive(Debug, PartialEq)]
+pub enum Act {
+    /// Nothing to do, or nothing that can be done now.
+    Nothing,
+    /// A write was asked for.
+    Asked {
+        /// The limit before.
+        from: PowerLimit,
+        /// The limit asked for.
+        to: PowerLimit,
+    },
+    /// Somebody else's limit was found.
+    Yielded(Foreign),
+    /// The found limit is back, and the journal's entry gone.
+    GivenBack(PowerLimit),
+}
+
+impl Gpu {
+    /// A board that nobody holds.
+    pub fn new(handle: GpuHandle) -> Self {
+        let seen = handle.observe();
+        Self {
+            handle,
+            seen,
+            owner: None,
+            guests: Vec::new(),
+            manual: None,
+            foreign: None,
+            denied: None,
+            books: None,
+            remark: None,
+            written: None,
+            in_flight: None,
+            resets_seen: 0,
+        }
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> &GpuId {
+        &self.handle.board().id
+    }
+
+    /// Takes in what the hardware says now.
+    pub fn observe(&mut self) {
+        self.handle.refresh();
+        self.seen = self.handle.observe();
+        let Some((write, asked_at)) = self.in_flight else { return };
+        let Some(outcome) = self.seen.last_write.as_ref().filter(|o| o.write == write && o.at.monotonic >= asked_at)
+        else {
+            return;
+        };
+        self.in_flight = None;
+        match (&outcome.result, write) {
+            (Ok(()), Write::PowerLimit(asked)) => {
+                self.denied = None;
+                self.written = Some(Written { asked, shown: self.seen.reading.requested });
+            }
+            (Ok(()), Write::Persistence(_)) => {}
+            (Err(error), _) => {
+                self.remark = Some(error.to_string());
+                if matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported() {
+                    self.denied = Some(error.clone());
+                }
+            }
+        }
+    }
+
+    /// The range it accepts, if limits can be set at all.
+    pub fn range(&self) -> Option<LimitRange> {
+        self.handle.capabilities().limits.as_ref().ok().copied()
+    }
+
+    /// The limit it had before wattune touched it; the present one if wattune has not.
+    pub fn found(&self, journal: &Journal) -> Option<PowerLimit> {
+        journal.entry(self.id()).map(|e| e.found).or(self.seen.reading.requested)
+    }
+
+    /// The highest limit that wattune may set on it (`planning.md` §5).
+    pub fn ceiling(&self, journal: &Journal) -> Option<PowerLimit> {
+        Some(self.range()?.ceiling(self.found(journal)?))
+    }
+
+    /// An out-of-band cap that is stricter than what was asked for.
+    pub fn out_of_band_cap(&self) -> Option<PowerLimit> {
+        let (requested, enforced) = (self.seen.reading.requested?, self.seen.reading.enforced?);
+        (enforced < requested && !enforced.same_as(requested)).then_some(enforced)
+    }
+
+    /// Why its limit is not wattune's to set, in words a person can act on; `None` if it is.
+    pub fn why_no_control(&self) -> Option<String> {
+        if let Some(why) = self.handle.capabilities().why_no_control() {
+            return Some(why);
+        }
+        if let Some(error) = &self.denied {
+            return Some(format!("observing only: {error}"));
+        }
+        if let Some(foreign) = &self.foreign {
+            return Some(format!(
+                "somebody else set it to {} at {}; wattune leaves it alone until its job ends or a new limit is asked \
+                 for with PUT …/power-limit",
+                foreign.limit,
+                foreign.since.format("%FT%TZ")
+            ));
+        }
+        self.seen.fault.as_ref().map(|(error, since)| format!("{error} (since {})", since.utc.format("%FT%TZ")))
+    }
+
+    /// Brings the board nearer to `wanted`; with `None`, nearer to what was found. Called at each tick; the next tick
+    /// is the retry.
+    ///
+    /// # Errors
+    /// If the journal cannot be written: then the board was not.
+    pub fn act(&mut self, wanted: Option<PowerLimit>, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+        if self.in_flight.is_some() || self.seen.fault.is_some() {
+            return Ok(Act::Nothing);
+        }
+        let Some(current) = self.seen.reading.requested else { return Ok(Act::Nothing) };
+        if let Some(foreign) = self.notice_foreign(current, now) {
+            journal.forget(&self.id().clone())?;
+            return Ok(Act::Yielded(foreign));
+        }
+        match wanted.filter(|_| self.why_no_control().is_none()) {
+            Some(limit) => self.pursue(limit, current, journal, now),
+            None => self.give_back(current, journal, now),
+        }
+    }
+
+    /// A limit that is not what wattune's last write left behind is somebody else's, unless the driver was reloaded.
+    fn notice_foreign(&mut self, current: PowerLimit, now: Now) -> Option<Foreign> {
+        let reloaded = self.seen.counter_resets > self.resets_seen;
+        self.resets_seen = self.seen.counter_resets;
+        let written = self.written?;
+        if current.same_as(written.asked) || written.shown.is_some_and(|s| s.same_as(current)) {
+            return None;
+        }
+        self.written = None;
+        if reloaded && self.range().is_some_and(|r| r.default.same_as(current)) {
+            return None;
+        }
+        let foreign = Foreign { limit: current, since: now.utc };
+        self.foreign = Some(foreign);
+        self.manual = None;
+        self.remark = Some(format!("somebody else set {current} over wattune's {}", written.asked));
+        Some(foreign)
+    }
+
+    fn pursue(
+        &mut self,
+        limit: PowerLimit,
+        current: PowerLimit,
+        journal: &mut Journal,
+        now: Now,
+    ) -> Result<Act, JournalError> {
+        let refused = self.written.is_some_and(|w| w.asked == limit);
+        if current.same_as(limit) || refused {
+            if refused && !current.same_as(limit) {
+                self.remark = Some(format!("the board was set to {limit} and shows {current}"));
+            }
+            return Ok(Act::Nothing);
+        }
+        let id = self.id().clone();
+        journal.note_write(&id, current, limit, self.seen.counter, now.utc)?;
+        self.ask(Write::PowerLimit(limit), now);
+        Ok(Act::Asked { from: current, to: limit })
+    }
+
+    fn give_back(&mut self, current: PowerLimit, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+        let id = self.id().clone();
+        let Some(entry) = journal.entry(&id).cloned() else {
+            self.written = None;
+            return Ok(Act::Nothing);
+        };
+        let default = self.range().map(|r| r.default);
+        match journal::way_back(&entry, &journal::boot_id(), current, default, self.seen.counter) {
+            WayBack::AlreadyThere => match entry.found_persistence {
+                Some(on) if self.seen.reading.persistence.is_some_and(|p| p != on) && self.denied.is_none() => {
+                    self.ask(Write::Persistence(on), now);
+                    Ok(Act::Nothing)
+                }
+                _ => {
+                    journal.forget(&id)?;
+                    self.written = None;
+                    Ok(Act::GivenBack(current))
+                }
+            },
+            WayBack::Theirs(limit) => {
+                journal.forget(&id)?;
+                self.written = None;
+                let foreign = Foreign { limit, since: now.utc };
+                Ok(Act::Yielded(foreign))
+            }
+            WayBack::Write(_) if self.denied.is_some() => Ok(Act::Nothing),
+            WayBack::Write(found) => {
+                self.written = None;
+                self.ask(Write::PowerLimit(found), now);
+                Ok(Act::Asked { from: current, to: found })
+            }
+        }
+    }
+
+    /// Turns persistence mode on, if it is off and may be.
+    ///
+    /// # Errors
+    /// If the journal cannot be written: then the board was not.
+    pub fn persist(&mut self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
+        let (off, limit) = (self.seen.reading.persistence == Some(false), self.seen.reading.requested);
+        let id = self.id().clone();
+        let tried = journal.entry(&id).is_some_and(|e| e.found_persistence.is_some());
+        if let Some(limit) = limit.filter(|_| off && !tried && self.in_flight.is_none() && self.denied.is_none()) {
+            journal.note_persistence(&id, false, limit, now.utc)?;
+            self.ask(Write::Persistence(true), now);
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, write: Write, now: Now) {
+        if self.handle.request(write) {
+            self.in_flight = Some((write, now.monotonic));
+            if let Write::PowerLimit(limit) = write {
+                self.remark = Some(format!("set to {limit} at {}", now.utc.format("%FT%TZ")));
+            }
+            // Boards without a thread of their own have done it already.
+            self.observe_outcome();
+        }
+    }
+
+    fn observe_outcome(&mut self) {
+        let seen = self.handle.observe();
+        if seen.last_write.is_some() && seen.last_write != self.seen.last_write {
+            self.seen = seen;
+        }
+    }
+
+    /// The jobs that hold it, the controlling one first.
+    pub fn holders(&self) -> Vec<JobId> {
+        self.owner.iter().chain(&self.guests).cloned().collect()
+    }
+
+    /// Whether something runs on it that nobody registered.
+    pub fn has_unknown_user(&self) -> bool {
+        self.owner.is_none() && self.guests.is_empty() && self.seen.reading.processes.is_some_and(|n| n > 0)
+    }
+}

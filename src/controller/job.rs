@@ -1,0 +1,298 @@
+//! One registered job: its lease, its progress, its profiler and its plan.
+
+use chrono::{DateTime, Utc};
+
+use super::ControlError;
+use crate::clock::{Monotonic, Now};
+use crate::domain::{GpuId, InvalidJob, JobId, JobSpec, PowerLimit, Profile, ProfileKey, Work};
+use crate::ledger::Emissions;
+use crate::plan::Plan;
+use crate::profile::ladder::{GroupRange, Setting};
+use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage};
+use crate::store::{LastReport, StoredJob, StoredProgress};
+use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
+
+/// Boards of one job that are equal and get the same limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Their model.
+    pub model: String,
+    /// Who they are.
+    pub members: Vec<GpuId>,
+    /// What they may be set to.
+    pub range: GroupRange,
+}
+
+/// What the daemon does for a job now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Registered; its first progress report is awaited before anything is set.
+    Waiting,
+    /// Its throughput and power are being measured.
+    Profiling,
+    /// Its limits follow a plan.
+    Planned,
+    /// It is booked; its limits are left alone.
+    Observing,
+}
+
+/// A job that has not ended.
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// As it was registered.
+    pub spec: JobSpec,
+    /// Its boards in groups of equal ones.
+    pub groups: Vec<Group>,
+    /// Under which its profile is kept.
+    pub key: ProfileKey,
+    /// When it was registered.
+    pub registered_at: DateTime<Utc>,
+    /// What must survive a restart.
+    pub progress: StoredProgress,
+    /// The just-in-time profiler; none for boards whose limits cannot be told.
+    pub profiler: Option<Profiler>,
+    /// The plan in force.
+    pub plan: Option<Plan>,
+    /// Why a new plan is due.
+    pub replan: Option<&'static str>,
+    /// What the daemon does for it.
+    pub phase: Phase,
+    /// Why it is in that phase, in one sentence.
+    pub reason: String,
+    /// What it used up to the last closed interval, for the metrics.
+    pub emissions: Emissions,
+    lease_until: Monotonic,
+    heard: Option<Monotonic>,
+    setting: Option<Setting>,
+    saved_points: Option<Record>,
+}
+
+/// A job's word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProgressReport {
+    /// Cumulative samples.
+    pub samples: Samples,
+    /// The client's monotonic seconds.
+    pub at: Option<Seconds>,
+}
+
+impl Job {
+    /// A job at its registration, or, with `stored` progress, after a restart of the daemon.
+    pub fn new(
+        id: JobId,
+        spec: JobSpec,
+        groups: Vec<Group>,
+        profiling: Option<(ProfileSettings, Record)>,
+        stored: StoredProgress,
+        registered_at: DateTime<Utc>,
+        now: Now,
+    ) -> Self {
+        let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
+        let key = ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards };
+        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range).collect();
+        let lease_until = now.monotonic.after(spec.lease);
+        let profiler = profiling.map(|(settings, record)| {
+            let work = match spec.work {
+                Work::TotalSamples(total) => Some(total),
+                Work::Unknown => None,
+            };
+            Profiler::new(settings, &ranges, record, work)
+        });
+        Self {
+            id,
+            spec,
+            groups,
+            key,
+            registered_at,
+            progress: stored,
+            profiler,
+            plan: None,
+            replan: Some("new job"),
+            phase: Phase::Waiting,
+            reason: "waiting for the first progress report".into(),
+            emissions: Emissions::default(),
+            lease_until,
+            heard: None,
+            setting: None,
+            saved_points: None,
+        }
+    }
+
+    /// Whether it has been silent for longer than its lease.
+    pub fn lease_expired(&self, now: Now) -> bool {
+        now.monotonic > self.lease_until
+    }
+
+    /// How long its lease lasts without a further word.
+    pub fn lease_left(&self, now: Now) -> Seconds {
+        self.lease_until.since(now.monotonic)
+    }
+
+    /// Whether it has reported since this daemon runs.
+    pub fn is_alive(&self) -> bool {
+        self.heard.is_some()
+    }
+
+    /// Tells it what its boards show. `setting` is the limit in force per group, if each group has one.
+    pub fn see(&mut self, at: Monotonic, setting: Option<Setting>, void: bool, energy: Vec<Joules>) {
+        self.setting.clone_from(&setting);
+        if let Some(profiler) = &mut self.profiler {
+            profiler.see(Sight { at, setting, void, energy });
+        }
+    }
+
+    /// Takes a progress report and renews the lease.
+    ///
+    /// # Errors
+    /// If it contradicts the one before; then nothing is changed but the lease.
+    pub fn report(&mut self, report: ProgressReport, now: Now) -> Result<(), ControlError> {
+        self.lease_until = now.monotonic.after(self.spec.lease);
+        let invalid = |field, why| Err(ControlError::Invalid(InvalidJob { field, why }));
+        if report.samples < Samples::ZERO {
+            return invalid("samples", format!("is {}; it is a count and cannot be negative", report.samples.get()));
+        }
+        if report.at.is_some_and(|at| at < Seconds::ZERO) {
+            return invalid("at_s", "is negative; give monotonic seconds since the job's start".into());
+        }
+        let stored = &mut self.progress;
+        if let Some(last) = stored.last {
+            if report.samples.get() < last.samples {
+                let why = format!(
+                    "is {}, less than the {} reported before; it is the cumulative count of this run (end the job and \
+                     register anew after going back to an old checkpoint)",
+                    report.samples.get(),
+                    last.samples
+                );
+                return invalid("samples", why);
+            }
+            if let (Some(at), Some(before)) = (report.at, last.at_s)
+                && at.get() < before
+            {
+                let why = format!("is {}, before the {before} reported last; it must come from a monotonic clock", at.get());
+                return invalid("at_s", why);
+            }
+            let span = match (report.at, last.at_s) {
+                (Some(at), Some(before)) => at - Seconds::new(before),
+                _ => Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO),
+            };
+            let expected = self.throughput_now();
+            let done = report.samples - Samples::new(last.samples);
+            self.progress.account.add(span, done, expected);
+        } else {
+            stored.first_samples = report.samples.get();
+            stored.started_at = Some(now.utc);
+        }
+        self.progress.last =
+            Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });
+        self.heard = Some(now.monotonic);
+        if let Some(profiler) = &mut self.profiler {
+            let before = profiler.stage();
+            let at = report.at.unwrap_or_else(|| now.monotonic.since(Monotonic::default()));
+            profiler.report(Report { received: now.monotonic, at, samples: report.samples });
+            if profiler.stage() != before {
+                self.replan = Some("the profile changed");
+            }
+        }
+        Ok(())
+    }
+
+    /// What was learned so far.
+    pub fn profile(&self) -> Profile {
+        self.profiler.as_ref().map(Profiler::profile).unwrap_or_default()
+    }
+
+    /// The profiled throughput at the setting in force.
+    pub fn throughput_now(&self) -> Option<SamplesPerSecond> {
+        let setting = self.setting.as_ref()?;
+        self.profile().at(setting).map(|p| p.throughput.mean)
+    }
+
+    /// How much is left to do, if that is known; zero once everything is done.
+    pub fn remaining(&self) -> Option<Samples> {
+        let Work::TotalSamples(total) = self.spec.work else { return None };
+        let done = self.progress.last.map_or(0.0, |l| l.samples);
+        Some((total - Samples::new(done)).max(Samples::ZERO))
+    }
+
+    /// By how much it is slower so far than at the ceiling.
+    pub fn slowdown(&self) -> Option<f64> {
+        let profile = self.profile();
+        self.progress.account.slowdown(profile.ceiling()?.throughput.mean)
+    }
+
+    /// The work and time that planning reckons with now: the account, carried on from the last report at the rate of
+    /// the setting in force.
+    pub fn progress_now(&self, now: Now) -> (Samples, Seconds) {
+        let account = self.progress.account;
+        let since = self.heard.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
+        match self.throughput_now() {
+            Some(rate) if self.heard.is_some() => (account.samples + rate * since, account.active + since),
+            _ => (account.samples, account.active),
+        }
+    }
+
+    /// The limit of a board that the job wants now; `None` to leave it as it was found.
+    pub fn wanted(&self, gpu: &GpuId, now: Now) -> Option<PowerLimit> {
+        let group = self.groups.iter().position(|g| g.members.contains(gpu))?;
+        let setting = match self.phase {
+            Phase::Waiting | Phase::Observing => return None,
+            Phase::Profiling => self.profiler.as_ref()?.wanted()?,
+            Phase::Planned => &self.plan.as_ref()?.segment_at(now.utc)?.limits,
+        };
+        setting.get(group).copied()
+    }
+
+    /// Decides what to do for it: `hindrance` is why its boards cannot be controlled, if so.
+    pub fn choose_phase(&mut self, hindrance: Option<String>) {
+        let finished = self.remaining().is_some_and(|left| left <= Samples::ZERO);
+        let (phase, reason) = match (&hindrance, &self.profiler) {
+            (Some(why), _) => (Phase::Observing, why.clone()),
+            (None, None) => (Phase::Observing, "its boards have no power limit to set".into()),
+            (None, Some(_)) if !self.is_alive() => (Phase::Waiting, "waiting for the first progress report".into()),
+            (None, Some(_)) if finished => (Phase::Observing, "its work is done; its boards have their limits back".into()),
+            (None, Some(profiler)) => match (profiler.stage(), profiler.wanted()) {
+                (Stage::Done, _) | (_, None) => (Phase::Planned, self.plan_reason()),
+                (stage, Some(setting)) => (Phase::Profiling, profiling_reason(stage, setting)),
+            },
+        };
+        self.phase = phase;
+        self.reason = reason;
+    }
+
+    fn plan_reason(&self) -> String {
+        // Replaced by the segment's own reason as soon as there is a plan.
+        self.plan.as_ref().map_or_else(|| "waiting for a plan".into(), |_| self.reason.clone())
+    }
+
+    /// Its profile's sums, if they changed by a new point or stage since the last call: then they are to be stored.
+    pub fn record_to_save(&mut self) -> Option<Record> {
+        let record = self.profiler.as_ref()?.record();
+        if record.points.is_empty() || self.saved_points.as_ref() == Some(record) {
+            return None;
+        }
+        self.saved_points = Some(record.clone());
+        self.saved_points.clone()
+    }
+
+    /// As it is stored.
+    pub fn stored(&self, ended: Option<(DateTime<Utc>, String)>) -> StoredJob {
+        StoredJob {
+            id: self.id.clone(),
+            spec: self.spec.clone(),
+            progress: self.progress,
+            registered_at: self.registered_at,
+            ended,
+        }
+    }
+}
+
+fn profiling_reason(stage: Stage, setting: &Setting) -> String {
+    let limits: Vec<String> = setting.iter().map(ToString::to_string).collect();
+    let limits = limits.join(" + ");
+    match stage {
+        Stage::Closing => format!("measuring the ceiling, {limits}, once more: it is the reference of the slowdown"),
+        _ => format!("measuring throughput and power at {limits}"),
+    }
+}

@@ -1,0 +1,238 @@
+//! The loop and all mutable state of a running daemon: observe → account → plan → compare → act.
+//!
+//! [`Controller::tick`] is activated by a timer or by an event, is never told what changed, and does no retries of its
+//! own: the next tick is the retry. Everything else asks through a [`Handle`], one question at a time, between ticks.
+//! The plan is data; the controller carries it out.
+
+mod account;
+mod error;
+mod gpu;
+mod handle;
+mod job;
+mod planning;
+mod requests;
+mod settings;
+mod show;
+mod start;
+pub mod view;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use tokio::sync::watch;
+
+pub use error::{ControlError, StartError};
+pub use gpu::{Act, Foreign, Gpu, Override};
+pub use handle::{Busy, Handle, Requests};
+pub use job::{Group, Job, Phase, ProgressReport};
+pub use requests::{GpuRef, NewJob};
+pub use settings::Settings;
+
+use crate::clock::{Clock, Now};
+use crate::domain::{Forecast, GpuId, JobId};
+use crate::forecast::Skill;
+use crate::gpu::journal::{self, Journal, Restored};
+use crate::profile::ladder::Setting;
+use crate::profile::Settings as ProfileSettings;
+use crate::providers::{CarbonSettings, FeedState};
+use crate::store::Store;
+use crate::units::Joules;
+
+/// Everything a running daemon knows and decides with.
+pub struct Controller {
+    settings: Settings,
+    profiling: ProfileSettings,
+    carbon: CarbonSettings,
+    clock: Arc<dyn Clock>,
+    store: Store,
+    journal: Journal,
+    gpus: BTreeMap<GpuId, Gpu>,
+    jobs: BTreeMap<JobId, Job>,
+    signal: watch::Receiver<FeedState>,
+    /// The newest answer of the feed, and how far it is followed.
+    forecast: Option<Arc<Forecast>>,
+    skill: Option<Skill>,
+    started_at: DateTime<Utc>,
+    /// Boards that exist and could not be opened, and what else somebody should look at since the start.
+    start_problems: Vec<String>,
+    /// Books that could not be written yet.
+    backlog: account::Backlog,
+    store_fault: Option<String>,
+    journal_fault: Option<String>,
+}
+
+impl Controller {
+    /// One activation. Never fails: what cannot be done now is a state that the API shows, and is tried again.
+    pub async fn tick(&mut self) {
+        self.observe();
+        self.take_signal().await;
+        self.end_silent_jobs().await;
+        self.account().await;
+        self.plan();
+        self.act();
+    }
+
+    /// The daemon's present.
+    pub fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    fn observe(&mut self) {
+        for gpu in self.gpus.values_mut() {
+            gpu.observe();
+        }
+        let now = self.now();
+        self.open_books();
+        let gpus = &self.gpus;
+        for job in self.jobs.values_mut() {
+            let (setting, void) = in_force(job, gpus);
+            let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus)).collect();
+            job.see(now.monotonic, setting, void, energy);
+        }
+        for gpu in self.gpus.values_mut() {
+            if gpu.manual.is_some_and(|m| m.until < now.monotonic) {
+                gpu.manual = None;
+            }
+        }
+    }
+
+    async fn end_silent_jobs(&mut self) {
+        let now = self.now();
+        let silent: Vec<JobId> = self.jobs.values().filter(|j| j.lease_expired(now)).map(|j| j.id.clone()).collect();
+        for id in silent {
+            tracing::warn!(job.id = %id, "job {id} was silent for longer than its lease; its GPUs get their limits back");
+            // A job that was just listed exists.
+            let _ = self.end_job(&id, "lease expired").await;
+        }
+    }
+
+    fn act(&mut self) {
+        let now = self.now();
+        let mut fault = None;
+        let ids: Vec<GpuId> = self.gpus.keys().cloned().collect();
+        for id in ids {
+            let wanted = self.wanted(&id, now);
+            let Some(gpu) = self.gpus.get_mut(&id) else { continue };
+            if wanted.is_some()
+                && self.settings.enable_persistence
+                && let Err(error) = gpu.persist(&mut self.journal, now)
+            {
+                fault = Some(error.to_string());
+                continue;
+            }
+            match gpu.act(wanted, &mut self.journal, now) {
+                Ok(Act::Nothing) => {}
+                Ok(Act::Asked { from, to }) => {
+                    tracing::info!(gpu.uuid = %id, power.from_w = from.watts().get(), power.limit_w = to.watts().get(),
+                        "GPU {id}: power limit {from} → {to}");
+                    self.close_books_of(&id);
+                }
+                Ok(Act::Yielded(foreign)) => {
+                    tracing::warn!(gpu.uuid = %id, "GPU {id}: somebody else set {}; leaving it alone", foreign.limit);
+                    self.replan_all("a GPU was taken over by somebody else");
+                }
+                Ok(Act::GivenBack(limit)) => {
+                    tracing::info!(gpu.uuid = %id, "GPU {id}: back at its found limit of {limit}");
+                }
+                Err(error) => fault = Some(error.to_string()),
+            }
+        }
+        if let Some(fault) = &fault
+            && self.journal_fault.as_ref() != Some(fault)
+        {
+            tracing::error!("no limit is set: {fault}");
+        }
+        self.journal_fault = fault;
+    }
+
+    /// The limit that is wanted on a board now: a manual override's, else its job's, else none.
+    fn wanted(&self, id: &GpuId, now: Now) -> Option<crate::domain::PowerLimit> {
+        let gpu = self.gpus.get(id)?;
+        if self.settings.observe {
+            return None;
+        }
+        if let Some(manual) = gpu.manual {
+            return Some(manual.limit);
+        }
+        let job = self.jobs.get(gpu.owner.as_ref()?)?;
+        let ceiling = gpu.ceiling(&self.journal)?;
+        job.wanted(id, now).map(|limit| limit.min(ceiling))
+    }
+
+    fn replan_all(&mut self, why: &'static str) {
+        for job in self.jobs.values_mut() {
+            job.replan.get_or_insert(why);
+        }
+    }
+
+    /// The last things to do: books closed, jobs stored, limits given back. Jobs stay registered; the next daemon
+    /// takes them up again. Answers with what became of each board that wattune had set.
+    pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
+        for gpu in self.gpus.values_mut() {
+            gpu.observe();
+        }
+        self.close_all_books();
+        self.write_backlog().await;
+        self.store_jobs().await;
+        let handles: Vec<_> = self.gpus.values().map(|g| g.handle.clone()).collect();
+        let timeout = self.settings.call_timeout_s * 3.0;
+        let mut journal = self.journal;
+        let restoring = tokio::task::spawn_blocking(move || restore_all(&mut journal, &handles, timeout));
+        let restored = restoring.await.unwrap_or_default();
+        self.store.close().await;
+        restored
+    }
+}
+
+/// Gives every board that the journal knows back, and says how that ended. Blocks.
+pub fn restore_all(
+    journal: &mut Journal,
+    handles: &[crate::gpu::thread::GpuHandle],
+    timeout: crate::units::Seconds,
+) -> Vec<(GpuId, Restored)> {
+    let mut outcomes = Vec::new();
+    for handle in handles {
+        let id = handle.board().id.clone();
+        match journal::restore(journal, handle, timeout) {
+            Ok(Some(outcome)) => {
+                match &outcome {
+                    Restored::Failed { .. } => tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}"),
+                    _ => tracing::info!(gpu.uuid = %id, "GPU {id}: {outcome}"),
+                }
+                outcomes.push((id, outcome));
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(gpu.uuid = %id, "GPU {id}: {error}"),
+        }
+    }
+    outcomes
+}
+
+/// The limit in force on each group of a job's boards, if all boards of a group agree, and whether heat or hardware
+/// slows any of them.
+fn in_force(job: &Job, gpus: &BTreeMap<GpuId, Gpu>) -> (Option<Setting>, bool) {
+    let mut void = false;
+    let mut setting = Setting::with_capacity(job.groups.len());
+    for group in &job.groups {
+        let mut agreed = None;
+        for id in &group.members {
+            let Some(gpu) = gpus.get(id).filter(|g| g.seen.fault.is_none()) else { return (None, void) };
+            let Some(limit) = gpu.seen.reading.enforced.or(gpu.seen.reading.requested) else { return (None, void) };
+            void |= gpu.seen.reading.reasons.is_some_and(|r| r.voids_profile());
+            match agreed {
+                None => agreed = Some(limit),
+                Some(other) if limit.same_as(other) => {}
+                Some(_) => return (None, void),
+            }
+        }
+        let Some(limit) = agreed else { return (None, void) };
+        // Some boards round what they are given: the profile knows the limit that was asked for.
+        setting.push(job.nearest_known(setting.len(), limit));
+    }
+    (Some(setting), void)
+}
+
+fn group_energy(members: &[GpuId], gpus: &BTreeMap<GpuId, Gpu>) -> Joules {
+    members.iter().filter_map(|id| gpus.get(id)).map(|g| g.seen.metered.total().to_joules()).sum()
+}

@@ -1,0 +1,64 @@
+//! How the controller runs.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Seconds;
+
+/// Settings of the control loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Plan and book, but set nothing.
+    pub observe: bool,
+    /// Time between ticks.
+    pub tick_s: Seconds,
+    /// The longest interval of the books.
+    pub interval_s: Seconds,
+    /// Turn persistence mode on where it is off, so that limits survive the last client; off again afterwards.
+    pub enable_persistence: bool,
+    /// The rolling window over which jobs of unknown length are planned.
+    pub window_s: Seconds,
+    /// The lease of a job that does not ask for one.
+    pub default_lease_s: Seconds,
+    /// How long a write or a read of a board may take before the board counts as unresponsive.
+    pub call_timeout_s: Seconds,
+    /// Time between two readings of energy and power.
+    pub sample_s: Seconds,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            observe: false,
+            tick_s: Seconds::new(1.0),
+            interval_s: Seconds::new(60.0),
+            enable_persistence: false,
+            window_s: Seconds::new(86_400.0),
+            default_lease_s: Seconds::new(60.0),
+            call_timeout_s: Seconds::new(1.0),
+            sample_s: Seconds::new(0.1),
+        }
+    }
+}
+
+impl Settings {
+    /// Checks what the types cannot; the answer names the key and what would be right.
+    ///
+    /// # Errors
+    /// For the first value out of range.
+    pub fn check(&self) -> Result<(), String> {
+        let within = |key: &str, value: Seconds, low: f64, high: f64| {
+            if (low..=high).contains(&value.get()) {
+                Ok(())
+            } else {
+                Err(format!("{key} = {} must be within {low} to {high} seconds", value.get()))
+            }
+        };
+        within("tick_s", self.tick_s, 0.05, 60.0)?;
+        within("interval_s", self.interval_s, 1.0, 60.0)?;
+        within("window_s", self.window_s, 600.0, 30.0 * 86_400.0)?;
+        within("default_lease_s", self.default_lease_s, 1.0, 86_400.0)?;
+        within("call_timeout_s", self.call_timeout_s, 0.05, 60.0)?;
+        within("sample_s", self.sample_s, 0.02, 10.0)
+    }
+}

@@ -1,0 +1,370 @@
+//! What the controller shows of itself: plain data for the HTTP API, the command line and the metrics.
+//!
+//! Field names carry the unit. Absent values are absent (`null`), never zero.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::job::Phase;
+
+/// The daemon as a whole.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct StatusView {
+    /// wattune's version.
+    pub version: &'static str,
+    /// `control`, or `observe` where limits are planned but never set.
+    pub mode: &'static str,
+    /// Whether every board is a simulation.
+    pub simulated: bool,
+    /// When the daemon started.
+    pub started_at: DateTime<Utc>,
+    /// The daemon's present, which is not the wall clock's in a demo.
+    pub now: DateTime<Utc>,
+    /// The carbon signal.
+    pub carbon: CarbonView,
+    /// The boards and their owners.
+    pub gpus: Vec<GpuView>,
+    /// The jobs that have not ended.
+    pub jobs: Vec<JobView>,
+    /// What somebody should look at, in one sentence each.
+    pub problems: Vec<String>,
+}
+
+/// The carbon signal now.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct CarbonView {
+    /// Part of the grid.
+    pub zone: Option<String>,
+    /// Which source answered last.
+    pub source: Option<String>,
+    /// `average`, `marginal` or `unspecified`.
+    pub kind: Option<String>,
+    /// `lifecycle`, `operational` or `unspecified`.
+    pub scope: Option<String>,
+    /// Intensity of the present slot.
+    pub intensity_g_per_kwh: Option<f64>,
+    /// Where that value comes from: `measured`, `estimated`, `forecast`, `fallback`, `synthetic`.
+    pub origin: Option<String>,
+    /// `fresh`, `stale` or `none`.
+    pub freshness: String,
+    /// Since when it has not been fresh.
+    pub stale_since: Option<DateTime<Utc>>,
+    /// When the last good answer came.
+    pub fetched_at: Option<DateTime<Utc>>,
+    /// When the next one is asked for.
+    pub next_poll_at: Option<DateTime<Utc>>,
+    /// Why the last poll failed.
+    pub last_error: Option<String>,
+    /// How far the forecast is followed: 0 not at all, 1 fully (its measured skill).
+    pub followed: Option<f64>,
+    /// What is planned with where the signal says nothing.
+    pub fallback_g_per_kwh: f64,
+    /// What is odd about the data, and what was done about it.
+    pub notes: Vec<String>,
+}
+
+/// One slot of a series of intensities.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct IntensityView {
+    /// First moment.
+    pub start: DateTime<Utc>,
+    /// First moment after.
+    pub end: DateTime<Utc>,
+    /// The intensity.
+    pub intensity_g_per_kwh: f64,
+    /// Where it comes from.
+    pub origin: String,
+}
+
+/// One board.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct GpuView {
+    /// Index at this boot.
+    pub index: u32,
+    /// Its identity.
+    pub uuid: String,
+    /// PCI bus id.
+    pub pci_bus_id: String,
+    /// Product name.
+    pub model: String,
+    /// Whether it is no hardware at all.
+    pub simulated: bool,
+    /// `free`, `job`, `override`, `foreign`, `observed`, `lost` or `unresponsive`.
+    pub state: &'static str,
+    /// What is the matter, in words a person can act on.
+    pub detail: Option<String>,
+    /// The job that controls it.
+    pub owner: Option<String>,
+    /// Jobs that are booked on it without controlling it.
+    pub booked_jobs: Vec<String>,
+    /// Limit asked for at the hardware, whoever asked.
+    pub power_limit_requested_w: Option<f64>,
+    /// Limit in force.
+    pub power_limit_enforced_w: Option<f64>,
+    /// Limit that wattune wants now.
+    pub power_limit_wanted_w: Option<f64>,
+    /// Limit before wattune touched it; it will be restored.
+    pub power_limit_found_w: Option<f64>,
+    /// The board's default.
+    pub power_limit_default_w: Option<f64>,
+    /// The lowest it takes.
+    pub power_limit_min_w: Option<f64>,
+    /// The highest it takes.
+    pub power_limit_max_w: Option<f64>,
+    /// An out-of-band cap below the requested limit.
+    pub out_of_band_cap_w: Option<f64>,
+    /// A manual override's end.
+    pub override_until: Option<DateTime<Utc>>,
+    /// Draw.
+    pub power_w: Option<f64>,
+    /// Energy since the daemon started.
+    pub energy_j: f64,
+    /// `counter` or `integrated_power`: what its energy is read from.
+    pub energy_source: &'static str,
+    /// How often its energy counter was reset since the daemon started.
+    pub counter_resets: u32,
+    /// Counter over integrated power in the last minute; far from 1 one of them is wrong.
+    pub counter_over_power: Option<f64>,
+    /// Core temperature.
+    pub temperature_c: Option<f64>,
+    /// Clock of the multiprocessors.
+    pub sm_clock_mhz: Option<u32>,
+    /// Why clocks are lowered.
+    pub event_reasons: Vec<&'static str>,
+    /// Persistence mode.
+    pub persistence: Option<bool>,
+    /// The driver's version.
+    pub driver: String,
+}
+
+/// One job.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct JobView {
+    /// Its id.
+    pub job_id: String,
+    /// Its name.
+    pub name: String,
+    /// UUIDs of its boards.
+    pub gpus: Vec<String>,
+    /// Samples per step.
+    pub batch_size: Option<u64>,
+    /// All its work; absent if it did not say.
+    pub total_samples: Option<f64>,
+    /// Cumulative samples reported.
+    pub samples: Option<f64>,
+    /// Its objective.
+    pub objective: ObjectiveView,
+    /// Whether its limits may be set.
+    pub control: bool,
+    /// The user's labels.
+    pub tags: BTreeMap<String, String>,
+    /// Its lease.
+    pub lease_s: f64,
+    /// When the lease ends without a further word; absent once the job has ended.
+    pub lease_left_s: Option<f64>,
+    /// What is done for it.
+    pub phase: Option<Phase>,
+    /// Why, in one sentence.
+    pub reason: String,
+    /// The limit that is wanted on its (first) board now.
+    pub power_limit_w: Option<f64>,
+    /// The limits wanted on all its boards, in the order of `gpus`.
+    pub power_limits_w: Vec<Option<f64>>,
+    /// Slower than at the ceiling so far: 0.012 is 1.2 %.
+    pub slowdown: Option<f64>,
+    /// Time spent training, stalls left out.
+    pub active_s: f64,
+    /// Time in which it stood still for its own reasons.
+    pub stalled_s: f64,
+    /// Energy booked for it so far.
+    pub energy_j: f64,
+    /// Emissions booked for it so far; absent while no intensity is known.
+    pub carbon_g: Option<f64>,
+    /// When it was registered.
+    pub registered_at: DateTime<Utc>,
+    /// When it first reported.
+    pub started_at: Option<DateTime<Utc>>,
+    /// When the plan expects it to end.
+    pub expected_end: Option<DateTime<Utc>>,
+    /// When it ended.
+    pub ended_at: Option<DateTime<Utc>>,
+    /// Why it ended.
+    pub end_reason: Option<String>,
+    /// Promises that cannot be kept, and by how much.
+    pub warnings: Vec<String>,
+}
+
+/// A job's objective.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ObjectiveView {
+    /// 1 is carbon alone, 0 is time alone.
+    pub eta: f64,
+    /// Allowed increase of time.
+    pub max_slowdown: Option<f64>,
+    /// When it must be done.
+    pub deadline: Option<DateTime<Utc>>,
+}
+
+/// The answer to a progress report.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ProgressView {
+    /// What is done for the job.
+    pub phase: Phase,
+    /// Why, in one sentence.
+    pub reason: String,
+    /// The limit that is wanted on its (first) board now.
+    pub power_limit_w: Option<f64>,
+    /// Slower than at the ceiling so far.
+    pub slowdown: Option<f64>,
+    /// When the plan expects it to end.
+    pub expected_end: Option<DateTime<Utc>>,
+    /// The renewed lease.
+    pub lease_s: f64,
+    /// Promises that cannot be kept, and by how much.
+    pub warnings: Vec<String>,
+}
+
+/// What will happen to a job, and why.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PlanView {
+    /// Its id.
+    pub job_id: String,
+    /// When the plan was made; absent while there is none.
+    pub made_at: Option<DateTime<Utc>>,
+    /// Why there is none, or what is remarkable about it.
+    pub note: String,
+    /// Whether it is carried out, or only shown (observe mode).
+    pub applied: bool,
+    /// When the work will be done.
+    pub expected_end: Option<DateTime<Utc>>,
+    /// Expected emissions from now on.
+    pub expected_carbon_g: Option<f64>,
+    /// The same at the ceiling.
+    pub expected_carbon_at_max_g: Option<f64>,
+    /// Expected energy from now on.
+    pub expected_energy_j: Option<f64>,
+    /// Slowdown expected over the job's life.
+    pub expected_slowdown: Option<f64>,
+    /// Promises that cannot be kept, and by how much.
+    pub warnings: Vec<String>,
+    /// Limits over time, in time order without gaps.
+    pub segments: Vec<SegmentView>,
+}
+
+/// A span in which limits stay the same.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct SegmentView {
+    /// First moment.
+    pub start: DateTime<Utc>,
+    /// First moment after.
+    pub end: DateTime<Utc>,
+    /// One limit per board, in the order of the job's `gpus`.
+    pub power_limits_w: Vec<f64>,
+    /// Expected draw of all boards.
+    pub power_w: f64,
+    /// Expected throughput.
+    pub samples_per_s: f64,
+    /// Intensity planned with.
+    pub intensity_g_per_kwh: f64,
+    /// Why this limit, in one sentence.
+    pub reason: String,
+}
+
+/// What was learned about a job.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ProfileView {
+    /// Its id.
+    pub job_id: String,
+    /// Whether the sweep is complete.
+    pub complete: bool,
+    /// The limits to be measured next, one per group of equal boards.
+    pub measuring_w: Option<Vec<f64>>,
+    /// Change of throughput at the ceiling during the sweep: what warming up did.
+    pub thermal_trend: Option<f64>,
+    /// The points; the first one is the ceiling, the reference of the slowdown.
+    pub points: Vec<PointView>,
+}
+
+/// One operating point.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PointView {
+    /// One limit per group of equal boards.
+    pub power_limits_w: Vec<f64>,
+    /// Throughput of the whole job.
+    pub samples_per_s: f64,
+    /// Its relative standard error.
+    pub samples_per_s_error: f64,
+    /// Draw of all boards.
+    pub power_w: f64,
+    /// Energy per sample.
+    pub joules_per_sample: f64,
+    /// For how long it was measured; 0 where it was inferred from others.
+    pub measured_s: f64,
+}
+
+/// What a job used and emitted: its account, final once the job has ended.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct AccountView {
+    /// Its id.
+    pub job_id: String,
+    /// Its name.
+    pub name: String,
+    /// Cumulative samples reported.
+    pub samples: Option<f64>,
+    /// Time spent training.
+    pub time_s: f64,
+    /// Energy of its boards while it held them, up to the last closed interval.
+    pub energy_j: f64,
+    /// Emissions of the energy whose intensity is known.
+    pub carbon_g: Option<f64>,
+    /// Energy by where its intensity comes from.
+    pub energy_by_origin_j: BTreeMap<String, f64>,
+    /// Energy for whose time no intensity is known.
+    pub energy_without_intensity_j: f64,
+    /// Energy that was integrated from power or lies in a gap.
+    pub energy_estimated_j: f64,
+    /// Relative uncertainty of the energy: the sensor's gain error.
+    pub energy_uncertainty: f64,
+    /// Against the same work at the ceiling; absent where that cannot be told honestly.
+    pub against_max: Option<ComparisonView>,
+    /// When it ended.
+    pub ended_at: Option<DateTime<Utc>>,
+    /// Why it ended.
+    pub end_reason: Option<String>,
+}
+
+/// A job against itself at the ceiling.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ComparisonView {
+    /// Emissions at the ceiling.
+    pub carbon_at_max_g: f64,
+    /// Energy at the ceiling.
+    pub energy_at_max_j: f64,
+    /// Time at the ceiling.
+    pub time_at_max_s: f64,
+    /// Less carbon, percent.
+    pub carbon_reduction_pct: f64,
+    /// More time, percent.
+    pub time_increase_pct: f64,
+    /// What the best constant mix of limits with the same time would have saved, percent.
+    pub energy_effect_pct: f64,
+    /// What following the grid added to that, percent.
+    pub timing_effect_pct: f64,
+}
+
+impl From<crate::ledger::Comparison> for ComparisonView {
+    fn from(c: crate::ledger::Comparison) -> Self {
+        Self {
+            carbon_at_max_g: c.carbon_at_ceiling.get(),
+            energy_at_max_j: c.energy_at_ceiling.get(),
+            time_at_max_s: c.time_at_ceiling.get(),
+            carbon_reduction_pct: c.carbon_reduction_pct,
+            time_increase_pct: c.time_increase_pct,
+            energy_effect_pct: c.energy_effect_pct,
+            timing_effect_pct: c.timing_effect_pct,
+        }
+    }
+}
