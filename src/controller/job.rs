@@ -55,6 +55,8 @@ pub struct Job {
     pub profiler: Option<Profiler>,
     /// The plan in force.
     pub plan: Option<Plan>,
+    /// Why there is no plan although the profile is complete.
+    pub unplannable: Option<String>,
     /// Why a new plan is due.
     pub replan: Option<&'static str>,
     /// What the daemon does for it.
@@ -109,6 +111,7 @@ impl Job {
             progress: stored,
             profiler,
             plan: None,
+            unplannable: None,
             replan: Some("new job"),
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
@@ -253,7 +256,7 @@ impl Job {
             (None, Some(_)) if !self.is_alive() => (Phase::Waiting, "waiting for the first progress report".into()),
             (None, Some(_)) if finished => (Phase::Observing, "its work is done; its boards have their limits back".into()),
             (None, Some(profiler)) => match (profiler.stage(), profiler.wanted()) {
-                (Stage::Done, _) | (_, None) => (Phase::Planned, self.plan_reason()),
+                (Stage::Done, _) | (_, None) => (Phase::Planned, String::new()),
                 (stage, Some(setting)) => (Phase::Profiling, profiling_reason(stage, setting)),
             },
         };
@@ -261,9 +264,11 @@ impl Job {
         self.reason = reason;
     }
 
-    fn plan_reason(&self) -> String {
-        // Replaced by the segment's own reason as soon as there is a plan.
-        self.plan.as_ref().map_or_else(|| "waiting for a plan".into(), |_| self.reason.clone())
+    /// The limit in a group that the profiler or the plan knows, where the board shows it rounded.
+    pub fn nearest_known(&self, group: usize, shown: PowerLimit) -> PowerLimit {
+        let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|s| s.get(group)).copied();
+        let planned = self.plan.iter().flat_map(|p| &p.segments).filter_map(|s| s.limits.get(group).copied());
+        wanted.into_iter().chain(planned).find(|l| l.same_as(shown)).unwrap_or(shown)
     }
 
     /// Its profile's sums, if they changed by a new point or stage since the last call: then they are to be stored.

@@ -70,41 +70,71 @@ impl OpenInterval {
     /// (the first ones get the odd millijoules), so that the sum is exact; without holders it is idle energy, or
     /// unattributed if `unknown_user` runs on the board. Energy over unwatched time is nobody's but the holders'.
     ///
-    /// Returns nothing, and stays open, while it is shorter than sensors can tell (200 ms).
-    pub fn close(&mut self, now: Now, metered: Metered, holders: &[JobId], unknown_user: bool) -> Vec<Interval> {
+    /// `None`, and it stays open, while it is shorter than sensors can tell (200 ms).
+    pub fn close(
+        &mut self,
+        now: Now,
+        metered: Metered,
+        holders: &[JobId],
+        unknown_user: bool,
+    ) -> Option<Vec<Interval>> {
         let age = self.age(now);
         let end = self.start + age.to_delta();
-        let Some(slot) = Slot::new(self.start, end).filter(|_| age >= SHORTEST) else { return Vec::new() };
-        let rows = metered.since(&self.metered).into_iter().flat_map(|(source, energy)| {
-            shares(energy, holders, unknown_user, source).map(move |(share, energy)| (share, energy, source))
-        });
-        let gpu = &self.gpu;
-        let rows = rows.map(|(share, energy, source)| Interval { gpu: gpu.clone(), share, slot, energy, source });
+        let slot = Slot::new(self.start, end).filter(|_| age >= SHORTEST)?;
+        let parts = metered.since(&self.metered).into_iter();
+        let rows = parts.flat_map(|(source, energy)| split(&self.gpu, slot, energy, source, holders, unknown_user));
         let rows = rows.collect();
         self.metered = metered;
         self.since = now.monotonic;
         // Consecutive intervals join without a seam, unless the wall clock was set in between.
         let off = Seconds::from_delta(now.utc - end).abs();
         self.start = if off <= CLOCK_STEP { end } else { now.utc };
-        rows
+        Some(rows)
     }
 }
 
-fn shares(
+/// The energy of a time in which no daemon ran, known from the hardware's counter. It belongs to `holders`; without
+/// any it is nobody's who can be named.
+pub fn gap_intervals(
+    gpu: &GpuId,
+    from: DateTime<Utc>,
+    to: DateTime<Utc>,
     energy: Millijoules,
     holders: &[JobId],
-    unknown_user: bool,
+) -> Vec<Interval> {
+    // A wall clock that was set back meanwhile must not lose the joules.
+    let slot = Slot::new(from, to).or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to));
+    match slot.filter(|_| energy > Millijoules::ZERO) {
+        Some(slot) => split(gpu, slot, energy, EnergySource::CounterGap, holders, true),
+        None => Vec::new(),
+    }
+}
+
+/// Equal shares for the holders, the first ones getting the odd millijoules.
+fn split(
+    gpu: &GpuId,
+    slot: Slot,
+    energy: Millijoules,
     source: EnergySource,
-) -> impl Iterator<Item = (Share, Millijoules)> {
+    holders: &[JobId],
+    unknown_user: bool,
+) -> Vec<Interval> {
     let count = holders.len().max(1) as u64;
     let (each, odd) = (energy.get() / count, energy.get() % count);
     let nobody = match (unknown_user, source) {
         (false, EnergySource::Counter | EnergySource::IntegratedPower) => Share::Idle,
         _ => Share::Unattributed,
     };
-    let names: Vec<Share> =
+    let shares: Vec<Share> =
         if holders.is_empty() { vec![nobody] } else { holders.iter().cloned().map(Share::Job).collect() };
-    (0u64..).zip(names).map(move |(i, share)| (share, Millijoules::new(each + u64::from(i < odd))))
+    let row = |(i, share)| Interval {
+        gpu: gpu.clone(),
+        share,
+        slot,
+        energy: Millijoules::new(each + u64::from(i < odd)),
+        source,
+    };
+    (0u64..).zip(shares).map(row).collect()
 }
 
 #[cfg(test)]
@@ -133,10 +163,13 @@ mod tests {
     #[test]
     fn idle_unattributed_and_jobs_are_kept_apart() {
         let mut books = open();
-        assert_eq!(books.close(now(0.1), counter(5), &[], false), [], "too short to be measured");
-        assert_eq!(books.close(now(60.0), counter(100), &[], false)[0].share, Share::Idle);
-        assert_eq!(books.close(now(120.0), counter(200), &[], true)[0].share, Share::Unattributed);
-        let rows = books.close(now(180.0), counter(307), &[job("a"), job("b")], false);
+        assert_eq!(books.close(now(0.1), counter(5), &[], false), None, "too short to be measured");
+        let mut close = |at, mj, holders: &[JobId], unknown| {
+            books.close(now(at), counter(mj), holders, unknown).expect("long enough")
+        };
+        assert_eq!(close(60.0, 100, &[], false)[0].share, Share::Idle);
+        assert_eq!(close(120.0, 200, &[], true)[0].share, Share::Unattributed);
+        let rows = close(180.0, 307, &[job("a"), job("b")], false);
         let split: Vec<_> = rows.iter().map(|r| (r.share.clone(), r.energy.get())).collect();
         assert_eq!(split, [(Share::Job(job("a")), 54), (Share::Job(job("b")), 53)]);
     }
@@ -146,7 +179,7 @@ mod tests {
         let mut books = open();
         let mut later = now(60.0);
         later.utc -= chrono::TimeDelta::hours(1);
-        let rows = books.close(later, counter(10), &[], false);
+        let rows = books.close(later, counter(10), &[], false).expect("long enough");
         assert_eq!(rows[0].slot.duration(), Seconds::new(60.0));
         assert_eq!(books.start(), later.utc);
     }
@@ -161,9 +194,9 @@ mod tests {
             for (ms, energy, holders) in steps {
                 at += f64::from(ms) / 1e3;
                 total += energy;
-                rows.extend(books.close(now(at), counter(total), &names[..holders], false));
+                rows.extend(books.close(now(at), counter(total), &names[..holders], false).into_iter().flatten());
             }
-            rows.extend(books.close(now(at + 1.0), counter(total), &[], false));
+            rows.extend(books.close(now(at + 1.0), counter(total), &[], false).into_iter().flatten());
             prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), total);
             for pair in rows.windows(2) {
                 prop_assert!(pair[1].slot.start() >= pair[0].slot.start());

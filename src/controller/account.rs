@@ -1,0 +1,193 @@
+//! Keeping the books: closing intervals, moving checkpoints, and writing both down together.
+
+use chrono::{DateTime, Utc};
+
+use super::Controller;
+use crate::domain::{GpuId, JobId};
+use crate::ledger::{self, Interval, OpenInterval, Share};
+use crate::store::{Checkpoint, StoreError, StoredJob};
+use crate::units::Seconds;
+
+/// What was booked and is not written yet. The database may be away for a while; the books are not lost.
+#[derive(Default)]
+pub(super) struct Backlog {
+    pub(super) intervals: Vec<Interval>,
+    pub(super) checkpoints: Vec<Checkpoint>,
+    pub(super) ended: Vec<StoredJob>,
+    /// Where each board's books stood when the last daemon stopped.
+    pub(super) recovered: Vec<Checkpoint>,
+}
+
+impl Controller {
+    /// Opens the books of boards that answer for the first time. What the counter knows of the time since the last
+    /// daemon's checkpoint becomes one interval of its own.
+    pub(super) fn open_books(&mut self) {
+        let now = self.now();
+        for gpu in self.gpus.values_mut() {
+            if gpu.books.is_some() || gpu.seen.at.is_none() || gpu.seen.fault.is_some() {
+                continue;
+            }
+            let id = gpu.id().clone();
+            gpu.books = Some(OpenInterval::open(id.clone(), now, gpu.seen.metered));
+            let Some(counter) = gpu.seen.counter else { continue };
+            let last = self.backlog.recovered.iter().position(|c| c.gpu == id);
+            if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
+                let jobs = &self.jobs;
+                let gap = Seconds::from_delta(now.utc - last.at);
+                let holders: Vec<JobId> = last.holders.iter().filter(|h| {
+                    jobs.get(*h).is_some_and(|j| gap <= j.spec.lease)
+                }).cloned().collect();
+                let energy = counter.checked_since(last.counter).unwrap_or(counter);
+                self.backlog.intervals.extend(ledger::gap_intervals(&id, last.at, now.utc, energy, &holders));
+            }
+            let holders = gpu.holders();
+            self.backlog.checkpoints.push(Checkpoint { gpu: id, counter, at: now.utc, holders });
+        }
+    }
+
+    /// Closes the intervals that are long enough and writes them down.
+    pub(super) async fn account(&mut self) {
+        let now = self.now();
+        let due = self.settings.interval_s - self.settings.tick_s;
+        let boundary = self.signal_boundary();
+        let ids: Vec<GpuId> = self
+            .gpus
+            .values()
+            .filter(|g| {
+                let Some(books) = &g.books else { return false };
+                books.age(now) >= due.max(Seconds::new(0.5)) || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
+            })
+            .map(|g| g.id().clone())
+            .collect();
+        if ids.is_empty() && self.backlog.is_empty() {
+            return;
+        }
+        for id in &ids {
+            self.close_books_of(id);
+        }
+        self.write_backlog().await;
+        if !ids.is_empty() {
+            self.store_jobs().await;
+        }
+    }
+
+    /// The start of the present slot of the signal: intervals end there, so that each has one intensity.
+    fn signal_boundary(&self) -> Option<DateTime<Utc>> {
+        let (slot, _) = self.forecast.as_ref()?.best_at(self.now().utc)?;
+        Some(slot.start())
+    }
+
+    /// Closes a board's open interval, if it is long enough to be measured.
+    pub(super) fn close_books_of(&mut self, id: &GpuId) {
+        let Some(gpu) = self.gpus.get_mut(id) else { return };
+        let (holders, unknown) = (gpu.holders(), gpu.has_unknown_user());
+        let (metered, counter) = (gpu.seen.metered, gpu.seen.counter);
+        let (Some(books), Some(at)) = (gpu.books.as_mut(), gpu.seen.at) else { return };
+        // Up to the moment at which the energy was read: a board that is silent keeps its interval open.
+        let Some(rows) = books.close(at, metered, &holders, unknown) else { return };
+        self.backlog.intervals.extend(rows);
+        if let Some(counter) = counter {
+            let point = Checkpoint { gpu: id.clone(), counter, at: at.utc, holders };
+            self.backlog.checkpoints.retain(|c| c.gpu != point.gpu);
+            self.backlog.checkpoints.push(point);
+        }
+    }
+
+    pub(super) fn close_all_books(&mut self) {
+        let ids: Vec<GpuId> = self.gpus.keys().cloned().collect();
+        for id in ids {
+            self.close_books_of(&id);
+        }
+    }
+
+    /// Writes what was booked. On failure everything stays in the backlog for the next tick.
+    pub(super) async fn write_backlog(&mut self) {
+        if self.backlog.is_empty() {
+            return;
+        }
+        let backlog = &self.backlog;
+        match self.store.append(&backlog.intervals, &backlog.checkpoints).await {
+            Ok(()) => {
+                let series = self.forecast.as_ref().map(|f| known_intensities(f)).unwrap_or_default();
+                for row in std::mem::take(&mut self.backlog.intervals) {
+                    if let Share::Job(id) = &row.share
+                        && let Some(job) = self.jobs.get_mut(id)
+                    {
+                        add(&mut job.emissions, &ledger::emissions([&row], &series));
+                    }
+                }
+                self.backlog.checkpoints.clear();
+                self.store_fault = None;
+            }
+            Err(error) => {
+                self.note_store_fault(&error);
+                return;
+            }
+        }
+        while let Some(job) = self.backlog.ended.last() {
+            if let Err(error) = self.store.save_job(job).await {
+                self.note_store_fault(&error);
+                return;
+            }
+            self.backlog.ended.pop();
+        }
+    }
+
+    /// Stores the progress of all jobs, and what was learned of them.
+    pub(super) async fn store_jobs(&mut self) {
+        let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
+        for id in ids {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            if let Err(error) = self.store.save_job(&job.stored(None)).await {
+                self.note_store_fault(&error);
+                return;
+            }
+            self.store_profile(&id).await;
+        }
+    }
+
+    /// Stores what was learned of a job, if that changed.
+    pub(super) async fn store_profile(&mut self, id: &JobId) {
+        let now = self.now().utc;
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        let Some(record) = job.record_to_save() else { return };
+        let key = job.key.clone();
+        if let Err(error) = self.store.save_profile(&key, &record, now).await {
+            self.note_store_fault(&error);
+        }
+    }
+
+    pub(super) fn note_store_fault(&mut self, error: &StoreError) {
+        let mut text = error.to_string();
+        if let Some(source) = std::error::Error::source(error) {
+            text = format!("{text}: {source}");
+        }
+        if self.store_fault.as_ref() != Some(&text) {
+            tracing::error!("{text}; what is booked is kept in memory until it can be written");
+        }
+        self.store_fault = Some(text);
+    }
+}
+
+impl Backlog {
+    fn is_empty(&self) -> bool {
+        self.intervals.is_empty() && self.checkpoints.is_empty() && self.ended.is_empty()
+    }
+}
+
+/// What is known of the intensities from one answer: what happened, else what was expected.
+pub(super) fn known_intensities(forecast: &crate::domain::Forecast) -> crate::domain::CarbonSeries {
+    let mut series = forecast.expected.clone();
+    series.overwrite(&forecast.actual);
+    series
+}
+
+fn add(sum: &mut ledger::Emissions, more: &ledger::Emissions) {
+    sum.energy += more.energy;
+    sum.carbon += more.carbon;
+    sum.unknown += more.unknown;
+    sum.estimated += more.estimated;
+    for (origin, energy) in &more.by_origin {
+        *sum.by_origin.entry(*origin).or_default() += *energy;
+    }
+}

@@ -1,0 +1,258 @@
+//! When and with what to plan: the newest signal, the profile as it stands, and what the boards allow.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::account::known_intensities;
+use super::job::{Job, Phase};
+use super::{Controller, Gpu};
+use crate::clock::Now;
+use crate::domain::{CarbonSeries, GpuId, Origin, PowerLimit, Profile, Slot, Work};
+use crate::forecast::{
+    Basis, HorizonPolicy, SkillPolicy, measure_skill, plan_horizon, reference_intensity, shrink,
+};
+use crate::plan::{Plan, PlanSlot, Progress, Request, Verdict, plan};
+use crate::profile::Stage;
+use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
+
+/// Work off the plan by more than this part is a reason to plan again.
+const DEVIATION: f64 = 0.01;
+/// Deviations of less work than this are noise of the reports' spacing.
+const DEVIATION_SPAN: Seconds = Seconds::new(60.0);
+/// No horizon is built further than this; the planner repeats its mean beyond.
+const FURTHEST: TimeDelta = TimeDelta::days(30);
+
+/// What all jobs plan with at one moment.
+pub(super) struct Outlook {
+    slots: Vec<PlanSlot>,
+    reference: GramsPerKwh,
+}
+
+impl Controller {
+    /// Takes in the newest answer of the feed: stores its intensities and has everything planned anew.
+    pub(super) async fn take_signal(&mut self) {
+        if !self.signal.has_changed().unwrap_or(false) {
+            return;
+        }
+        let newest = self.signal.borrow_and_update().forecast.clone();
+        let Some(newest) = newest else { return };
+        if self.forecast.as_ref() == Some(&newest) {
+            return;
+        }
+        let before = self.forecast.replace(newest.clone());
+        let before = before.filter(|b| b.zone == newest.zone && b.source == newest.source);
+        let mut news = changes(&newest.expected, before.as_ref().map(|b| &b.expected));
+        news.extend(changes(&newest.actual, before.as_ref().map(|b| &b.actual)));
+        if let Err(error) = self.store.append_intensities(&newest, &news).await {
+            self.note_store_fault(&error);
+        }
+        let now = self.now().utc;
+        self.skill = Some(measure_skill(&newest.expected, &newest.actual, now, &SkillPolicy::default()));
+        if before.is_none_or(|b| b.expected != newest.expected) {
+            self.replan_all("a new forecast");
+        }
+    }
+
+    /// Plans every job that has a reason to, and sees to the phase of each.
+    pub(super) fn plan(&mut self) {
+        let now = self.now();
+        let ids: Vec<_> = self.jobs.keys().cloned().collect();
+        for id in ids {
+            let hindrance = self.jobs.get(&id).and_then(|j| self.hindrance(j));
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            job.choose_phase(hindrance);
+            job.notice_reasons(now);
+            // A sweep is not interrupted by a plan; what it learns is planned with when it is done.
+            let sweeping = job.profiler.as_ref().is_none_or(|p| p.stage() != Stage::Done);
+            if job.replan.is_none() || sweeping {
+                job.explain(now);
+                continue;
+            }
+            let (until, allowed, max_power) = {
+                let Some(job) = self.jobs.get(&id) else { continue };
+                (self.horizon_end(job, now), self.allowed(job), self.max_power(job))
+            };
+            let outlook = self.outlook(now.utc, until);
+            let window = self.settings.window_s;
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.make_plan(now, &outlook, window, max_power, allowed);
+                job.explain(now);
+            }
+        }
+    }
+
+    /// Why a job's boards are not to be controlled.
+    fn hindrance(&self, job: &Job) -> Option<String> {
+        if self.settings.observe {
+            return Some("this daemon observes only: it plans and books, and sets nothing".into());
+        }
+        if !job.spec.control {
+            return Some("registered with \"control\": false: it is booked, its limits are left alone".into());
+        }
+        job.spec.gpus.iter().find_map(|id| {
+            let Some(gpu) = self.gpus.get(id) else { return Some(format!("GPU {id} is not there")) };
+            if gpu.manual.is_some() {
+                return Some(format!("GPU {} is set by hand", gpu.handle.board().index));
+            }
+            let why = gpu.why_no_control()?;
+            Some(format!("GPU {}: {why}", gpu.handle.board().index))
+        })
+    }
+
+    /// The strictest out-of-band cap on a job's boards.
+    fn allowed(&self, job: &Job) -> Option<PowerLimit> {
+        job.spec.gpus.iter().filter_map(|id| self.gpus.get(id)?.out_of_band_cap()).min()
+    }
+
+    fn max_power(&self, job: &Job) -> Watts {
+        let limit = |id: &GpuId| self.gpus.get(id).and_then(Gpu::range).map_or(Watts::ZERO, |r| r.max.watts());
+        job.spec.gpus.iter().map(limit).sum()
+    }
+
+    /// How far a job has to look ahead: as long as it may take.
+    fn horizon_end(&self, job: &Job, now: Now) -> DateTime<Utc> {
+        let slowest = job.profile().points.iter().map(|p| p.throughput.mean).reduce(|a, b| a.min(b));
+        let needed = match (job.remaining(), slowest) {
+            (Some(left), Some(rate)) => left / rate,
+            _ => self.settings.window_s,
+        };
+        now.utc + needed.to_delta().clamp(TimeDelta::hours(1), FURTHEST)
+    }
+
+    /// The intensities to plan with: the forecast, followed as far as its skill goes, filled and extended.
+    pub(super) fn outlook(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
+        let policy = HorizonPolicy {
+            fallback: GramsPerKwh::new(self.carbon.fallback_g_per_kwh),
+            ..HorizonPolicy::default()
+        };
+        let nothing = CarbonSeries::default();
+        let (expected, recent) = match &self.forecast {
+            Some(forecast) => (&forecast.expected, known_intensities(forecast)),
+            None => (&nothing, CarbonSeries::default()),
+        };
+        let horizon = plan_horizon(expected, now, until, &recent, &policy);
+        let followed = shrink(&horizon, self.followed());
+        let slots = followed.slots.iter().map(|s| PlanSlot { slot: s.slot, intensity: s.intensity }).collect();
+        let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
+        Outlook { slots, reference }
+    }
+
+    /// How far the forecast is followed, in [0, 1]: its measured skill.
+    pub(super) fn followed(&self) -> f64 {
+        self.skill.map_or_else(|| SkillPolicy::default().prior, |s| s.factor)
+    }
+
+    /// The best that is known and expected of the grid, with the holes filled, for showing.
+    pub(super) fn expected_series(&self, hours: i64) -> Vec<(Slot, GramsPerKwh, Origin)> {
+        let now = self.now().utc;
+        let until = now + TimeDelta::hours(hours);
+        let Some(forecast) = &self.forecast else { return Vec::new() };
+        let end = forecast.expected.end().unwrap_or(now).min(until);
+        let policy = HorizonPolicy::default();
+        let horizon = plan_horizon(&forecast.expected, now, end, &known_intensities(forecast), &policy);
+        let origin = |slot: &Slot, basis| match basis {
+            Basis::Given => forecast.expected.at(slot.start()).map_or(Origin::Forecast, |(_, i)| i.origin),
+            _ => Origin::Fallback,
+        };
+        horizon.slots.iter().map(|s| (s.slot, s.intensity, origin(&s.slot, s.basis))).collect()
+    }
+}
+
+impl Job {
+    /// Looks for reasons to plan again that come with time: a slot that ended, work off the plan.
+    fn notice_reasons(&mut self, now: Now) {
+        let Some(plan) = &self.plan else {
+            self.replan.get_or_insert("no plan yet");
+            return;
+        };
+        if self.replan.is_some() {
+            return;
+        }
+        let (samples, _) = self.progress_now(now);
+        let planned = plan.expected_samples_at(now.utc) - plan.samples_done;
+        let since = Seconds::from_delta(now.utc - plan.made_at);
+        let done = samples - plan.samples_done;
+        if plan.segment_at(now.utc).map(|s| s.slot.end()) != plan.segment_at(plan.made_at).map(|s| s.slot.end()) {
+            self.replan = Some("a new slot");
+        } else if since > DEVIATION_SPAN && (done - planned).abs() > planned * DEVIATION {
+            self.replan = Some("progress is off the plan");
+        }
+    }
+
+    fn make_plan(
+        &mut self,
+        now: Now,
+        outlook: &Outlook,
+        window: Seconds,
+        max_power: Watts,
+        allowed: Option<PowerLimit>,
+    ) {
+        let profile = self.profile();
+        let (samples, elapsed) = self.progress_now(now);
+        let work = match self.spec.work {
+            Work::TotalSamples(total) => Work::TotalSamples(total - Samples::new(self.progress.first_samples)),
+            Work::Unknown => Work::Unknown,
+        };
+        let request = Request {
+            now: now.utc,
+            profile: &profile,
+            horizon: &outlook.slots,
+            objective: &self.spec.objective,
+            work,
+            progress: Progress { samples, elapsed, reference_error: reference_error(&profile) },
+            max_power,
+            reference_intensity: outlook.reference,
+            window,
+            allowed,
+        };
+        let why = self.replan.take();
+        match plan(&request) {
+            Ok(made) => {
+                tracing::debug!(job.id = %self.id, "job {}: planned again ({})", self.id, why.unwrap_or("asked"));
+                self.plan = Some(made);
+                self.unplannable = None;
+            }
+            Err(error) => {
+                self.plan = None;
+                self.unplannable = Some(error.to_string());
+            }
+        }
+    }
+
+    /// Puts the present choice's reason in words.
+    fn explain(&mut self, now: Now) {
+        if self.phase != Phase::Planned {
+            return;
+        }
+        let segment = self.plan.as_ref().and_then(|p| p.segment_at(now.utc));
+        self.reason = match (segment, &self.unplannable) {
+            (Some(segment), _) => segment.reason.to_string(),
+            (None, Some(why)) => format!("no plan, limits as found: {why}"),
+            (None, None) => "past the end of its plan; limits as found".into(),
+        };
+    }
+
+    /// The promises that its plan cannot keep, and by how much.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let Some(Plan { verdict: Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, .. }, .. }) = &self.plan
+        else {
+            return Vec::new();
+        };
+        let deadline = misses_deadline_by.map(|late| {
+            format!("the deadline will be missed by {:.0} s although the job runs flat out", late.get())
+        });
+        let slowdown = exceeds_slowdown_by.map(|over| {
+            format!("the job will be {:.2} points slower than allowed although it runs flat out", 100.0 * over)
+        });
+        deadline.into_iter().chain(slowdown).collect()
+    }
+}
+
+fn reference_error(profile: &Profile) -> f64 {
+    profile.ceiling().map_or(0.0, |p| p.throughput.relative_error)
+}
+
+/// The points of `now` that `before` did not have.
+fn changes(now: &CarbonSeries, before: Option<&CarbonSeries>) -> Vec<(Slot, crate::domain::Intensity)> {
+    let known = |(slot, value): &&(Slot, _)| before.and_then(|b| b.at(slot.start())) != Some(&(*slot, *value));
+    now.points().iter().filter(known).copied().collect()
+}

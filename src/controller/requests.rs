@@ -1,0 +1,354 @@
+//! What others may ask for: registering, reporting and ending jobs, and setting limits by hand.
+
+use std::collections::BTreeMap;
+
+use super::job::{Group, Job, ProgressReport};
+use super::view::{AccountView, GpuView, JobView, ProgressView};
+use super::{ControlError, Controller, Override};
+use crate::domain::{GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, ProfileKey, Work};
+use crate::profile::Record;
+use crate::profile::ladder::GroupRange;
+use crate::store::StoredProgress;
+use crate::units::{Seconds, Watts};
+
+/// A board as people name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuRef {
+    /// By its index at this boot.
+    Index(u32),
+    /// By its UUID or its PCI bus id.
+    Id(String),
+}
+
+impl GpuRef {
+    /// Digits are an index, everything else an id.
+    pub fn parse(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Id(text.to_owned()), Self::Index)
+    }
+}
+
+impl std::fmt::Display for GpuRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "{index}"),
+            Self::Id(id) => f.write_str(id),
+        }
+    }
+}
+
+/// A job that wants to be registered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewJob {
+    /// The user's name for it.
+    pub name: JobName,
+    /// Its boards.
+    pub gpus: Vec<GpuRef>,
+    /// Samples per step.
+    pub batch_size: Option<u64>,
+    /// How much there is to do.
+    pub work: Work,
+    /// What it may cost.
+    pub objective: Objective,
+    /// Its lease; the daemon's default if absent.
+    pub lease: Option<Seconds>,
+    /// Whether its limits may be set.
+    pub control: bool,
+    /// The user's labels.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// Overrides outside this range are refused.
+const OVERRIDE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=7.0 * 86_400.0;
+
+impl Controller {
+    /// Registers a job. Its boards are its own from now on, unless it asks not to control them.
+    ///
+    /// # Errors
+    /// For boards that do not exist or that another job controls, and for what [`JobSpec::check`] refuses. Nothing is
+    /// changed then.
+    pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
+        let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.resolve(g)).collect::<Result<_, _>>()?;
+        let spec = JobSpec {
+            name: new.name,
+            gpus,
+            batch_size: new.batch_size,
+            work: new.work,
+            objective: new.objective,
+            lease: new.lease.unwrap_or(self.settings.default_lease_s),
+            control: new.control,
+            tags: new.tags,
+        };
+        let spec = spec.check()?;
+        if spec.control {
+            self.refuse_held_boards(&spec)?;
+        }
+        let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
+        let job = self.make_job(id.clone(), spec, StoredProgress::default(), self.now().utc).await?;
+        self.store.save_job(&job.stored(None)).await?;
+        tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
+        self.admit(job);
+        self.plan();
+        self.job(&id).await
+    }
+
+    fn refuse_held_boards(&self, spec: &JobSpec) -> Result<(), ControlError> {
+        for id in &spec.gpus {
+            let Some(gpu) = self.gpus.get(id) else { continue };
+            let index = gpu.handle.board().index;
+            if let Some(owner) = gpu.owner.as_ref().and_then(|o| self.jobs.get(o)) {
+                return Err(ControlError::Conflict(format!(
+                    "GPU {index} ({id}) is controlled by job {} ({}); end that job first, or register with \
+                     \"control\": false to be booked without control",
+                    owner.id, owner.spec.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a job for boards that exist, with what earlier runs learned.
+    pub(super) async fn make_job(
+        &self,
+        id: JobId,
+        spec: JobSpec,
+        stored: StoredProgress,
+        registered_at: chrono::DateTime<chrono::Utc>,
+    ) -> Result<Job, ControlError> {
+        let groups = self.group(&spec);
+        let profiling = match &groups {
+            Some(groups) => Some((self.profiling.clone(), self.known_profile(&spec, groups).await?)),
+            None => None,
+        };
+        let groups = groups.unwrap_or_default();
+        Ok(Job::new(id, spec, groups, profiling, stored, registered_at, self.now()))
+    }
+
+    async fn known_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<Record, ControlError> {
+        let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
+        let key = ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards };
+        Ok(self.store.profile(&key).await?.unwrap_or_default())
+    }
+
+    /// The job's boards in groups of equal ones, by model. Equal boards get one limit, so that their ceiling is the
+    /// lowest of theirs. `None` if one of them has no limit to set.
+    fn group(&self, spec: &JobSpec) -> Option<Vec<Group>> {
+        let mut groups: Vec<Group> = Vec::new();
+        for id in &spec.gpus {
+            let gpu = self.gpus.get(id)?;
+            let (model, range) = (gpu.handle.board().model.clone(), gpu.range()?);
+            let ceiling = gpu.ceiling(&self.journal)?;
+            match groups.iter_mut().find(|g| g.model == model) {
+                Some(group) => {
+                    group.members.push(id.clone());
+                    group.range.ceiling = group.range.ceiling.min(ceiling);
+                    group.range.min = group.range.min.max(range.min);
+                }
+                None => {
+                    let range = GroupRange { ceiling, min: range.min };
+                    groups.push(Group { model, members: vec![id.clone()], range });
+                }
+            }
+        }
+        groups.sort_by(|a, b| a.model.cmp(&b.model));
+        Some(groups)
+    }
+
+    /// Gives a job its place on its boards.
+    pub(super) fn admit(&mut self, job: Job) {
+        for id in &job.spec.gpus {
+            self.close_books_of(id);
+            let Some(gpu) = self.gpus.get_mut(id) else { continue };
+            if job.spec.control {
+                gpu.owner = Some(job.id.clone());
+                // A new owner asks anew: what somebody set before it came is what it finds.
+                gpu.foreign = None;
+            } else {
+                gpu.guests.push(job.id.clone());
+            }
+        }
+        self.jobs.insert(job.id.clone(), job);
+    }
+
+    /// Takes a job's progress report and renews its lease.
+    ///
+    /// # Errors
+    /// If there is no such job, or the report contradicts the one before.
+    pub async fn progress(&mut self, id: &JobId, report: ProgressReport) -> Result<ProgressView, ControlError> {
+        if !self.jobs.contains_key(id) {
+            return Err(self.no_such_job(id).await);
+        }
+        self.refresh_boards_of(id);
+        let now = self.now();
+        let Some(job) = self.jobs.get_mut(id) else { return Err(self.no_such_job(id).await) };
+        let (phase, stage) = (job.phase, job.profiler.as_ref().map(|p| p.stage()));
+        job.report(report, now)?;
+        let notes = job.profiler.as_mut().map(|p| p.take_notes()).unwrap_or_default();
+        for note in notes {
+            tracing::info!(job.id = %id, "job {id}: {note}");
+        }
+        let stage_now = job.profiler.as_ref().map(|p| p.stage());
+        self.plan();
+        let moved = stage_now != stage || self.jobs.get(id).is_some_and(|j| j.phase != phase);
+        if moved {
+            self.act();
+            self.store_profile(id).await;
+        }
+        self.progress_view(id).ok_or_else(|| not_found("job", id, String::new()))
+    }
+
+    /// The newest energy of a job's boards, so that a report's window and its energy end together.
+    fn refresh_boards_of(&mut self, id: &JobId) {
+        let Some(job) = self.jobs.get(id) else { return };
+        for gpu in job.spec.gpus.clone() {
+            if let Some(gpu) = self.gpus.get_mut(&gpu) {
+                gpu.seen = gpu.handle.observe();
+            }
+        }
+    }
+
+    /// Ends a job: its boards get their limits back, its books are closed. Answers with its account.
+    ///
+    /// # Errors
+    /// If there is no such job.
+    pub async fn end(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
+        if !self.jobs.contains_key(id) {
+            return Err(self.no_such_job(id).await);
+        }
+        self.end_job(id, "ended by its owner").await?;
+        self.act();
+        self.account_of(id).await
+    }
+
+    pub(super) async fn end_job(&mut self, id: &JobId, reason: &str) -> Result<(), ControlError> {
+        let boards = self.jobs.get(id).map(|j| j.spec.gpus.clone()).unwrap_or_default();
+        for gpu in &boards {
+            if let Some(gpu) = self.gpus.get_mut(gpu) {
+                gpu.observe();
+            }
+            self.close_books_of(gpu);
+        }
+        self.store_profile(id).await;
+        let Some(job) = self.jobs.remove(id) else { return Ok(()) };
+        for gpu in &boards {
+            let Some(gpu) = self.gpus.get_mut(gpu) else { continue };
+            if gpu.owner.as_ref() == Some(id) {
+                gpu.owner = None;
+                gpu.foreign = None;
+            }
+            gpu.guests.retain(|g| g != id);
+        }
+        self.write_backlog().await;
+        tracing::info!(job.id = %id, "job {id} ({}) ended: {reason}", job.spec.name);
+        let ended = job.stored(Some((self.now().utc, reason.to_owned())));
+        if let Err(error) = self.store.save_job(&ended).await {
+            self.note_store_fault(&error);
+            self.backlog.ended.push(ended);
+        }
+        Ok(())
+    }
+
+    /// Sets a board's limit by hand for `ttl`; it takes precedence over the board's job.
+    ///
+    /// # Errors
+    /// In observe mode, on boards that cannot be set, and for limits outside the board's range: from its minimum up to
+    /// its ceiling.
+    pub async fn set_override(&mut self, which: &GpuRef, limit: Watts, ttl: Seconds) -> Result<GpuView, ControlError> {
+        let id = self.resolve(which)?;
+        let now = self.now();
+        if self.settings.observe {
+            let why = "this daemon observes only (observe = true, or --observe); it sets no limit".to_owned();
+            return Err(ControlError::Forbidden(why));
+        }
+        if !OVERRIDE_RANGE_S.contains(&ttl.get()) {
+            let why = format!("is {}; it must be within 1 to 604800 seconds", ttl.get());
+            return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "ttl_s", why }));
+        }
+        let Some(gpu) = self.gpus.get_mut(&id) else { return Err(not_found("GPU", which, String::new())) };
+        // Asking by hand means taking the board back from whoever set it.
+        let foreign = gpu.foreign.take();
+        if let Some(why) = gpu.why_no_control() {
+            gpu.foreign = foreign;
+            return Err(ControlError::Forbidden(why));
+        }
+        let (Some(range), Some(ceiling)) = (gpu.range(), gpu.ceiling(&self.journal)) else {
+            return Err(ControlError::Forbidden("the board does not say which limits it takes".into()));
+        };
+        let asked = PowerLimit::from_watts(limit);
+        if asked < range.min || asked > ceiling {
+            gpu.foreign = foreign;
+            let found = if ceiling < range.max { " (its found limit; wattune never goes above it)" } else { "" };
+            let why = format!("is {asked}; this board takes {} to {ceiling}{found}", range.min);
+            return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "power_limit_w", why }));
+        }
+        gpu.manual = Some(Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() });
+        tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), "GPU {id}: set by hand to {asked} for {ttl}");
+        self.replan_all("a limit was set by hand");
+        self.plan();
+        self.act();
+        self.gpu(&GpuRef::Id(id.to_string()))
+    }
+
+    /// Takes a manual override back.
+    ///
+    /// # Errors
+    /// If there is no such board. A board without an override is left as it is.
+    pub async fn release_override(&mut self, which: &GpuRef) -> Result<GpuView, ControlError> {
+        let id = self.resolve(which)?;
+        if let Some(gpu) = self.gpus.get_mut(&id) {
+            gpu.manual = None;
+            gpu.foreign = None;
+        }
+        self.replan_all("a manual override ended");
+        self.plan();
+        self.act();
+        self.gpu(which)
+    }
+
+    pub(super) fn resolve(&self, which: &GpuRef) -> Result<GpuId, ControlError> {
+        let matches = |gpu: &&super::Gpu| {
+            let board = gpu.handle.board();
+            match which {
+                GpuRef::Index(index) => board.index == *index,
+                GpuRef::Id(id) => board.id.as_str() == id || board.pci_bus_id.eq_ignore_ascii_case(id),
+            }
+        };
+        if let Some(gpu) = self.gpus.values().find(matches) {
+            return Ok(gpu.id().clone());
+        }
+        let known: Vec<String> =
+            self.gpus.values().map(|g| format!("{} ({})", g.handle.board().index, g.id())).collect();
+        let known = if known.is_empty() { "no GPU at all".to_owned() } else { known.join(", ") };
+        Err(not_found("GPU", which, format!("; this machine has {known}")))
+    }
+
+    pub(super) async fn no_such_job(&self, id: &JobId) -> ControlError {
+        match self.store.job(id).await {
+            Ok(Some(job)) => {
+                let (at, why) = job.ended.unwrap_or((job.registered_at, "unknown".into()));
+                ControlError::Conflict(format!("job {id} ended at {}: {why}; register it again", at.format("%FT%TZ")))
+            }
+            _ => not_found("job", id, "; jobs are registered with POST /v1/jobs".into()),
+        }
+    }
+}
+
+fn not_found(what: &'static str, given: impl ToString, hint: String) -> ControlError {
+    ControlError::NotFound { what, given: given.to_string(), hint }
+}
+
+/// Kept here so that the views and the requests agree on what a registered job shows.
+impl Controller {
+    /// A job, running or ended.
+    ///
+    /// # Errors
+    /// If there is none of that id.
+    pub async fn job(&self, id: &JobId) -> Result<JobView, ControlError> {
+        if let Some(job) = self.jobs.get(id) {
+            return Ok(self.job_view(job));
+        }
+        match self.store.job(id).await? {
+            Some(job) => Ok(super::show::ended_view(&job)),
+            None => Err(not_found("job", id, "; jobs are registered with POST /v1/jobs".into())),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! From a state directory and boards to a controller: what an earlier daemon left behind is put right first.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::account::Backlog;
+use super::{Controller, Gpu, Settings, StartError, restore_all};
+use crate::clock::Clock;
+use crate::gpu::GpuDevice;
+use crate::gpu::journal::{self, Journal};
+use crate::gpu::thread::{GpuHandle, Sampling};
+use crate::profile::Settings as ProfileSettings;
+use crate::providers::{CarbonSettings, FeedState};
+use crate::store::Store;
+use crate::units::Seconds;
+
+/// What a controller is made of.
+pub struct Parts<'a> {
+    /// How the loop runs.
+    pub settings: Settings,
+    /// How jobs are profiled.
+    pub profiling: ProfileSettings,
+    /// The carbon signal's settings, for what the API shows of them.
+    pub carbon: CarbonSettings,
+    /// Where state is kept.
+    pub state_dir: &'a Path,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// The boards.
+    pub devices: Vec<Box<dyn GpuDevice>>,
+    /// When they are read.
+    pub sampling: Sampling,
+    /// What the feed publishes.
+    pub signal: watch::Receiver<FeedState>,
+    /// What is known to be wrong already.
+    pub problems: Vec<String>,
+}
+
+/// Boards answer in full this often.
+const FULL_READING: Seconds = Seconds::new(1.0);
+
+/// Puts boards behind their handles. In observe mode nothing is ever written through them.
+pub fn open_handles(
+    devices: Vec<Box<dyn GpuDevice>>,
+    clock: &Arc<dyn Clock>,
+    sampling: Sampling,
+    call_timeout: Seconds,
+) -> Vec<GpuHandle> {
+    let start = |device| GpuHandle::start(device, clock.clone(), sampling, FULL_READING, call_timeout);
+    devices.into_iter().map(start).collect()
+}
+
+impl Controller {
+    /// Starts: gives boards back that an earlier daemon left set, takes up its jobs and its books.
+    ///
+    /// # Errors
+    /// If the journal or the database is unusable: then no board may be touched.
+    pub async fn start(parts: Parts<'_>) -> Result<Self, StartError> {
+        let mut journal = Journal::open(parts.state_dir, journal::boot_id())?;
+        let store = Store::open(parts.state_dir).await?;
+        let handles = open_handles(parts.devices, &parts.clock, parts.sampling, parts.settings.call_timeout_s);
+        let restoring = handles.clone();
+        let timeout = parts.settings.call_timeout_s;
+        let journal = tokio::task::spawn_blocking(move || {
+            // Whatever cannot be restored now stays in the journal, and every tick tries again.
+            restore_all(&mut journal, &restoring, timeout);
+            journal
+        })
+        .await;
+        // The closure only returns what it was given; if it panicked the file is the truth.
+        let journal = match journal {
+            Ok(journal) => journal,
+            Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
+        };
+        let gpus: BTreeMap<_, _> = handles.into_iter().map(|h| (h.board().id.clone(), Gpu::new(h))).collect();
+        let backlog = Backlog { recovered: store.checkpoints().await?, ..Backlog::default() };
+        let open_jobs = store.open_jobs().await?;
+        let mut controller = Self {
+            settings: parts.settings,
+            profiling: parts.profiling,
+            carbon: parts.carbon,
+            started_at: parts.clock.utc(),
+            clock: parts.clock,
+            store,
+            journal,
+            gpus,
+            jobs: BTreeMap::new(),
+            signal: parts.signal,
+            forecast: None,
+            skill: None,
+            start_problems: parts.problems,
+            backlog,
+            store_fault: None,
+            journal_fault: None,
+        };
+        controller.signal.mark_changed();
+        for gpu in controller.gpus.values_mut() {
+            gpu.observe();
+        }
+        for job in open_jobs {
+            let id = job.id.clone();
+            match controller.make_job(job.id, job.spec, job.progress, job.registered_at).await {
+                Ok(job) => {
+                    tracing::info!(job.id = %id, "job {id} ({}) taken up again; waiting for its next report", job.spec.name);
+                    controller.admit(job);
+                }
+                Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
+            }
+        }
+        Ok(controller)
+    }
+}
