@@ -104,10 +104,10 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Poses the problem: `slots` are contiguous and the first begins now; `points` are all limits that may be used, in any
-    /// order; `work` is what remains; `eta` is Zeus's knob, whose time term is weighed with `reference_intensity`
-    /// (c_ref) and `max_power` (P_max, all boards); `latest_end` is the earlier of the deadline and the end of the
-    /// slowdown budget.
+    /// Poses the problem: `slots` are contiguous and the first begins now; `points` are all limits that may be used,
+    /// in any order; `work` is what remains; `eta` is Zeus's knob, whose time term is weighed with
+    /// `reference_intensity` (c_ref) and `max_power` (P_max, all boards); `latest_end` is the earlier of the deadline
+    /// and the end of the slowdown budget.
     ///
     /// # Errors
     /// What is wrong with the input. Infeasibility is not: that is the solver's answer.

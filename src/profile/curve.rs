@@ -139,8 +139,8 @@ pub(crate) fn concave_envelope(points: &[(Watts, SamplesPerSecond)]) -> Vec<usiz
     hull
 }
 
-/// Whether a watt more gains clearly less beyond `b` than before it. A bend that is only rounding is no bend, so that the
-/// watts per sample of the hull's steps rise strictly.
+/// Whether a watt more gains clearly less beyond `b` than before it. A bend that is only rounding is no bend, so that
+/// the watts per sample of the hull's steps rise strictly.
 fn bends_down(a: (Watts, SamplesPerSecond), b: (Watts, SamplesPerSecond), c: (Watts, SamplesPerSecond)) -> bool {
     let before = (b.1 - a.1).get() * (c.0 - b.0).get();
     let beyond = (c.1 - b.1).get() * (b.0 - a.0).get();

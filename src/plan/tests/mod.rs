@@ -2,4 +2,5 @@
 
 mod instances;
 mod oracles;
+mod receding;
 mod solvers;
