@@ -1,1 +1,24 @@
 //! Planning of power limits over a forecast (pure).
+//!
+//! [`plan`] is what the controller and the simulator call: a job's state and a forecast in, a [`Plan`] out, with the
+//! reason of each choice. Underneath, [`Problem`] is `planning.md` §2 for one job, [`solve`] its optimum by marginal
+//! costs and [`solve_linear`] the same as a linear programme.
+//!
+//! Nothing here knows a clock, a GPU or a file, and nothing fails for lack of a feasible plan: then the job runs flat
+//! out and [`Verdict`] says what that breaks.
+
+mod dual;
+mod linear;
+mod problem;
+mod reason;
+mod receding;
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+pub use dual::solve;
+pub use linear::{LinearError, solve_linear};
+pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};
+pub use reason::{Margin, Reason};
+pub use receding::{Progress, Request, Unplannable, WINDOW, plan};
+pub use schedule::{Expected, Plan, Promise, Segment, Verdict};

@@ -1,0 +1,79 @@
+//! The same problem as a linear programme (`planning.md` §2): slower than [`super::solve`], but the form that caps and
+//! budgets over several jobs extend, and its cross-check.
+
+use good_lp::{Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint, microlp, variable};
+
+use super::problem::{Infeasible, Problem, Solution};
+use crate::units::Seconds;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LinearError {
+    /// There is no plan.
+    #[error(transparent)]
+    Infeasible(#[from] Infeasible),
+    /// The solver gave up on every finishing slot; its last words.
+    #[error("the linear programme was not solved: {0}")]
+    Unsolved(String),
+}
+
+/// Solves one linear programme per finishing slot, over all points, and takes the cheapest.
+///
+/// # Errors
+/// If even the fastest point cannot do the work in time, or the solver fails.
+pub fn solve_linear(problem: &Problem) -> Result<Solution, LinearError> {
+    let work = problem.reachable_work()?.get();
+    let mut best: Option<Solution> = None;
+    let mut failure = String::new();
+    for finishing in 0..problem.open_slots().len() {
+        match finish_in(problem, finishing, work) {
+            Ok(solution) if best.as_ref().is_none_or(|b| solution.cost < b.cost) => best = Some(solution),
+            Ok(_) | Err(good_lp::ResolutionError::Infeasible) => {}
+            Err(error) => failure = error.to_string(),
+        }
+    }
+    best.ok_or(LinearError::Unsolved(failure))
+}
+
+/// The cheapest plan that fills the slots before `finishing` and ends in it.
+///
+/// A variable is the part of its slot's time that a point gets, the work is 1 and the dearest variable costs 1, so that
+/// rows and objective are of one magnitude whatever the units.
+fn finish_in(problem: &Problem, finishing: usize, work: f64) -> Result<Solution, good_lp::ResolutionError> {
+    let points = problem.points();
+    // In a slot much longer than the work, parts of the slot would be tiny.
+    let longest = 2.0 * work / problem.fastest().get();
+    let span = |slot: usize| {
+        if slot < finishing {
+            problem.slots()[slot].slot.duration().get()
+        } else {
+            problem.usable(&problem.slots()[slot]).get().min(longest)
+        }
+    };
+    let cost = |slot: usize, point: usize| problem.second_cost(slot, point) * span(slot);
+    let every = || (0..=finishing).flat_map(|slot| (0..points.len()).map(move |point| (slot, point)));
+    let dearest = every().map(|(slot, point)| cost(slot, point)).fold(f64::MIN_POSITIVE, f64::max);
+
+    let mut variables = ProblemVariables::new();
+    let parts: Vec<Vec<Variable>> =
+        (0..=finishing).map(|_| points.iter().map(|_| variables.add(variable().min(0.0))).collect()).collect();
+    let objective: Expression = every().map(|(slot, point)| parts[slot][point] * (cost(slot, point) / dearest)).sum();
+    let done: Expression =
+        every().map(|(slot, point)| parts[slot][point] * (points[point].throughput.get() * span(slot) / work)).sum();
+    let mut programme = variables.minimise(objective).using(microlp).with(constraint!(done == 1.0));
+    for (slot, parts) in parts.iter().enumerate() {
+        let used: Expression = parts.iter().sum();
+        if slot < finishing {
+            programme = programme.with(constraint!(used == 1.0));
+        } else {
+            let usable = problem.usable(&problem.slots()[slot]).get();
+            programme = programme.with(constraint!(used <= usable / span(slot).max(f64::MIN_POSITIVE)));
+        }
+    }
+    let solved = programme.solve()?;
+    let shares = parts.iter().enumerate().map(|(slot, parts)| {
+        let seconds = |part: &Variable| Seconds::new(solved.value(*part).max(0.0) * span(slot));
+        parts.iter().map(seconds).enumerate().filter(|share| share.1 > Seconds::ZERO).collect()
+    });
+    Ok(problem.evaluate(shares.collect()))
+}

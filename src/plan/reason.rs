@@ -1,0 +1,240 @@
+//! Why a plan chooses a point for a slot, from the multiplier λ and the slot's own marginal costs.
+
+use std::fmt;
+
+use super::dual::{Rung, finishing_ladder, full_ladder, hull};
+use super::problem::{Problem, Solution};
+use super::schedule::Promise;
+use crate::units::{GramsPerKwh, Seconds};
+
+/// Intensities this close to their mean are a flat forecast.
+const FLAT: f64 = 1e-6;
+
+/// Costs at the margin in gCO2e per sample, weighed as in `planning.md` §2. In an optimal plan
+/// `slower ≤ price ≤ faster` wherever a slot is at one point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Margin {
+    /// What each sample lost by the next slower hull point would save here; `None` at the slowest.
+    pub slower: Option<f64>,
+    /// What each sample gained by the next faster hull point would cost here; `None` at the fastest.
+    pub faster: Option<f64>,
+    /// λ: the highest price that the plan pays for a sample anywhere.
+    pub price: f64,
+}
+
+/// Why a segment has its point. Prints as one sentence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// No plan keeps the promise, or the work does not fit into the horizon.
+    FlatOut {
+        /// The promise that cannot be kept with certainty, if any was made.
+        promise: Option<Promise>,
+    },
+    /// Every point that may be used is dominated by this one.
+    OnlyPoint,
+    /// No work is owed for now, so each slot has its own optimum.
+    LeastCostPerSample {
+        /// The slot's.
+        intensity: GramsPerKwh,
+    },
+    /// The forecast doesn't change over the plan: when makes no difference, only how fast.
+    Flat {
+        /// The same for all slots.
+        intensity: GramsPerKwh,
+        /// The plan's, over the job's life.
+        slowdown: f64,
+        /// The promise that keeps the plan from being slower, if one does.
+        promise: Option<Promise>,
+    },
+    /// Every slot is at the fastest point and the plan ends at the last moment.
+    NoSlack {
+        /// The promise that sets the last moment.
+        promise: Promise,
+    },
+    /// Two points share the slot in which the last samples are bought.
+    Shared {
+        /// The part of the used time at the faster one.
+        faster_part: f64,
+        /// The slot's.
+        intensity: GramsPerKwh,
+    },
+    /// The work ends in this slot, at the point of least cost per sample.
+    Last {
+        /// The slot's.
+        intensity: GramsPerKwh,
+    },
+    /// Cleaner than the plan's mean, and faster than other slots.
+    Cleaner {
+        /// The slot's.
+        intensity: GramsPerKwh,
+        /// The plan's, weighed with time.
+        mean: GramsPerKwh,
+        /// Why neither slower nor faster.
+        margin: Margin,
+    },
+    /// Dirtier than the plan's mean, and slower than other slots.
+    Dirtier {
+        /// The slot's.
+        intensity: GramsPerKwh,
+        /// The plan's, weighed with time.
+        mean: GramsPerKwh,
+        /// Why neither slower nor faster.
+        margin: Margin,
+    },
+    /// Neither slower nor faster pays.
+    Steady {
+        /// The slot's.
+        intensity: GramsPerKwh,
+        /// Why.
+        margin: Margin,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::FlatOut { promise: Some(promise) } => write!(f, "flat out: no slower plan safely keeps {promise}"),
+            Self::FlatOut { promise: None } => f.write_str("flat out: the work does not fit into the horizon"),
+            Self::OnlyPoint => f.write_str("the only limit worth using: no other is faster or draws less"),
+            Self::LeastCostPerSample { intensity } => {
+                write!(f, "no work is owed for now: least cost per sample at {}", g(intensity))
+            }
+            Self::Flat { intensity, slowdown, promise } => {
+                let percent = slowdown * 100.0;
+                write!(f, "flat forecast ({}): static mix with {percent:.1} % slowdown, ", g(intensity))?;
+                match promise {
+                    Some(promise) => write!(f, "as slow as {promise} allows"),
+                    None => f.write_str("the least cost per sample"),
+                }
+            }
+            Self::NoSlack { promise } => write!(f, "no slack: only the fastest limit keeps {promise}"),
+            Self::Shared { faster_part, intensity } => {
+                let percent = faster_part * 100.0;
+                write!(f, "two limits share this slot ({}), {percent:.0} % for the faster one, ", g(intensity))?;
+                f.write_str("so that exactly the remaining work is done")
+            }
+            Self::Last { intensity } => {
+                write!(f, "the work ends in this slot: least cost per sample at {}", g(intensity))
+            }
+            Self::Cleaner { intensity, mean, margin } => {
+                write!(f, "cleaner than the plan's mean ({}, mean {}), so work is done here: ", g(intensity), g(mean))?;
+                margin.fmt(f)
+            }
+            Self::Dirtier { intensity, mean, margin } => {
+                write!(
+                    f,
+                    "dirtier than the plan's mean ({}, mean {}), so work is done elsewhere: ",
+                    g(intensity),
+                    g(mean)
+                )?;
+                margin.fmt(f)
+            }
+            Self::Steady { intensity, margin } => {
+                write!(f, "the best pace at {}: ", g(intensity))?;
+                margin.fmt(f)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Margin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("against the plan's dearest sample, ")?;
+        match (self.slower, self.faster) {
+            (None, None) => f.write_str("there is no other limit"),
+            (Some(slower), None) => write!(f, "a slower limit saves {}", self.against_price(slower)),
+            (None, Some(faster)) => write!(f, "a faster limit costs {}", self.against_price(faster)),
+            (Some(slower), Some(faster)) => {
+                let (slower, faster) = (self.against_price(slower), self.against_price(faster));
+                write!(f, "a slower limit saves {slower} and a faster one costs {faster}")
+            }
+        }
+    }
+}
+
+impl Margin {
+    fn against_price(&self, cost: f64) -> String {
+        let percent = (cost / self.price - 1.0) * 100.0;
+        if cost == self.price || percent.abs() < 0.5 {
+            "the same".to_owned()
+        } else if percent < 0.0 {
+            format!("{:.0} % less", -percent)
+        } else if percent.is_finite() {
+            format!("{percent:.0} % more")
+        } else {
+            "more, as that one is free".to_owned()
+        }
+    }
+}
+
+fn g(intensity: GramsPerKwh) -> String {
+    format!("{:.0} g/kWh", intensity.get())
+}
+
+/// What is known about the plan as a whole.
+pub(super) struct Story {
+    /// The promise that sets the latest end.
+    pub(super) promise: Option<Promise>,
+    /// The slowdown over the job's life.
+    pub(super) slowdown: f64,
+}
+
+/// The reason of each share of `shares`, which are the solution's but for parts too short to switch for.
+pub(super) fn explain(
+    problem: &Problem,
+    solution: &Solution,
+    shares: &[Vec<(usize, Seconds)>],
+    story: &Story,
+) -> Vec<Vec<Reason>> {
+    let hull = hull(problem);
+    let ladders: Vec<Vec<Rung>> = (0..solution.shares.len())
+        .map(|slot| match slot + 1 == solution.shares.len() {
+            true => finishing_ladder(problem, &hull, slot),
+            false => full_ladder(problem, &hull, slot),
+        })
+        .collect();
+    let bought = solution.shares.iter().zip(&ladders).filter_map(|(parts, ladder)| {
+        let (fastest, _) = parts.first()?;
+        Some(ladder.iter().find(|rung| rung.to == *fastest)?.price)
+    });
+    let price = bought.fold(0.0, f64::max);
+
+    let slots = || problem.slots().iter().zip(shares);
+    let used = |parts: &[(usize, Seconds)]| parts.iter().map(|part| part.1).sum::<Seconds>();
+    let time: Seconds = shares.iter().map(|parts| used(parts)).sum();
+    let mean = slots().map(|(slot, parts)| slot.intensity * (used(parts) / time)).sum::<GramsPerKwh>();
+    let flat = shares.len() > 1 && slots().all(|(slot, _)| (slot.intensity - mean).abs() <= mean * FLAT);
+    let throughput = |point: usize| problem.points()[point].throughput;
+    let choices = || shares.iter().flatten().map(|part| throughput(part.0));
+    let binding = problem.latest_end().is_some_and(|end| end - solution.ends_at <= chrono::TimeDelta::seconds(1));
+    let promise = story.promise.filter(|_| binding);
+    let no_slack = promise.filter(|_| choices().all(|r| r == problem.fastest()));
+
+    let reason = |slot: usize, parts: &[(usize, Seconds)], point: usize| {
+        let intensity = problem.slots()[slot].intensity;
+        let above = ladders[slot].iter().find(|rung| rung.from == Some(point));
+        let below = ladders[slot].iter().find(|rung| rung.to == point);
+        let margin = Margin { slower: below.map(|rung| rung.price), faster: above.map(|rung| rung.price), price };
+        let ends_here = slot + 1 == solution.shares.len() && below.is_some_and(|rung| rung.from.is_none());
+        if hull.len() == 1 {
+            Reason::OnlyPoint
+        } else if let Some(promise) = no_slack {
+            Reason::NoSlack { promise }
+        } else if flat {
+            Reason::Flat { intensity, slowdown: story.slowdown, promise }
+        } else if parts.len() > 1 {
+            Reason::Shared { faster_part: parts[0].1 / used(parts), intensity }
+        } else if ends_here {
+            Reason::Last { intensity }
+        } else if intensity < mean && choices().any(|r| r < throughput(point)) {
+            Reason::Cleaner { intensity, mean, margin }
+        } else if intensity > mean && choices().any(|r| r > throughput(point)) {
+            Reason::Dirtier { intensity, mean, margin }
+        } else {
+            Reason::Steady { intensity, margin }
+        }
+    };
+    let of_slot =
+        |(slot, parts): (usize, &Vec<(usize, Seconds)>)| parts.iter().map(|part| reason(slot, parts, part.0)).collect();
+    shares.iter().enumerate().map(of_slot).collect()
+}

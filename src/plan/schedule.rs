@@ -1,0 +1,134 @@
+//! A plan as data: which limits when, why, and what is expected of it. Immutable; nothing is left to decide.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+
+use super::problem::Infeasible;
+use super::reason::Reason;
+use crate::domain::{PowerLimit, Slot};
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// What was promised about the end of the work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Promise {
+    /// Done by this moment.
+    Deadline(DateTime<Utc>),
+    /// At most so much more time than at the ceiling, over the job's life: 0.03 is 3 %.
+    Slowdown(f64),
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deadline(at) => write!(f, "the deadline {}", at.format("%FT%TZ")),
+            Self::Slowdown(max) => write!(f, "the {:.1} % slowdown budget", max * 100.0),
+        }
+    }
+}
+
+/// A span with one setting of the limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// When; within one slot of the horizon.
+    pub slot: Slot,
+    /// One limit per group of equal boards, as in the profile's point.
+    pub limits: Vec<PowerLimit>,
+    /// The point's place in [`crate::domain::Profile::points`].
+    pub point: usize,
+    /// Expected average power of all the job's boards.
+    pub power: Watts,
+    /// Expected throughput of the whole job.
+    pub throughput: SamplesPerSecond,
+    /// Expected carbon intensity.
+    pub intensity: GramsPerKwh,
+    /// Why this point here.
+    pub reason: Reason,
+}
+
+impl Segment {
+    /// Expected samples of the whole segment.
+    pub fn samples(&self) -> Samples {
+        self.throughput * self.slot.duration()
+    }
+
+    /// Expected energy of the whole segment.
+    pub fn energy(&self) -> Joules {
+        self.power * self.slot.duration()
+    }
+}
+
+/// What a plan is expected to give, from when it was made to its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// When the planned work is done.
+    pub ends_at: DateTime<Utc>,
+    /// The planned work.
+    pub samples: Samples,
+    /// Carbon of the planned work.
+    pub carbon: GramsCo2e,
+    /// Energy of the planned work.
+    pub energy: Joules,
+    /// Time over the job's whole life, past and planned, over what the same samples take at the ceiling, less one.
+    /// May be negative.
+    pub slowdown: f64,
+    /// Carbon of the planned work at the ceiling, from now on without a pause.
+    pub carbon_at_ceiling: GramsCo2e,
+}
+
+/// Whether the promises are kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// The cheapest plan that keeps them all.
+    Optimal,
+    /// No plan keeps them, so the job runs at its fastest point. The promises that are broken say by how much; none is
+    /// where only the margin for the reference's error is used up.
+    FlatOut {
+        /// How long after its deadline the job ends.
+        misses_deadline_by: Option<Seconds>,
+        /// The slowdown above the one allowed, as a fraction: 0.01 is one percent point.
+        exceeds_slowdown_by: Option<f64>,
+        /// The planner's finding.
+        why: Infeasible,
+    },
+}
+
+/// Limits over time for one job. Only its present is meant to be applied (`planning.md` §4).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The present it was made in; the first segment begins here.
+    pub made_at: DateTime<Utc>,
+    /// Samples done by then.
+    pub samples_done: Samples,
+    /// Contiguous, oldest first. Empty where no work remains.
+    pub segments: Vec<Segment>,
+    /// What it should give.
+    pub expected: Expected,
+    /// Whether it keeps what was promised.
+    pub verdict: Verdict,
+    /// Where the forecast ended, if segments lie after that: these are planned with the forecast's mean.
+    pub extended_from: Option<DateTime<Utc>>,
+}
+
+impl Plan {
+    /// What is planned for a moment. `None` before the plan and after its end.
+    pub fn segment_at(&self, t: DateTime<Utc>) -> Option<&Segment> {
+        let next = self.segments.partition_point(|segment| segment.slot.end() <= t);
+        self.segments.get(next).filter(|segment| segment.slot.contains(t))
+    }
+
+    /// When the planned work is done.
+    pub fn ends_at(&self) -> DateTime<Utc> {
+        self.expected.ends_at
+    }
+
+    /// The samples that the job should have done in all by a moment if it follows the plan: what progress is compared
+    /// with. Constant before the plan and after its end.
+    pub fn expected_samples_at(&self, t: DateTime<Utc>) -> Samples {
+        let until = |segment: &Segment| {
+            let past = Slot::new(segment.slot.start(), t.min(segment.slot.end()))?;
+            Some(segment.throughput * past.duration())
+        };
+        self.samples_done + self.segments.iter().map_while(until).sum()
+    }
+}

@@ -1,0 +1,224 @@
+//! The throughput–power curve of a job and its concave hull (`planning.md` §2).
+
+use crate::domain::{OperatingPoint, Profile};
+use crate::units::{SamplesPerSecond, Watts};
+
+/// How far beyond the hull's fastest point a throughput may lie and still count as reached: rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// A point of the curve, as the planner sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HullPoint {
+    /// Its place in [`Profile::points`].
+    pub index: usize,
+    /// Average power of all the job's boards.
+    pub power: Watts,
+    /// Throughput of the whole job; more than zero.
+    pub throughput: SamplesPerSecond,
+}
+
+/// One or two hull points and the share of time at each: what a constant average throughput costs least with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mix {
+    /// The faster point first; shares are above 0 and add up to 1.
+    pub parts: Vec<(HullPoint, f64)>,
+}
+
+impl Mix {
+    /// Average power.
+    pub fn power(&self) -> Watts {
+        self.parts.iter().map(|(point, share)| point.power * *share).sum()
+    }
+
+    /// Average throughput.
+    pub fn throughput(&self) -> SamplesPerSecond {
+        self.parts.iter().map(|(point, share)| point.throughput * *share).sum()
+    }
+}
+
+/// What a profile says about throughput over power. Never empty.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    points: Vec<OperatingPoint>,
+    hull: Vec<HullPoint>,
+    ceiling: HullPoint,
+}
+
+impl Curve {
+    /// The curve through a profile's usable points: those with power and throughput above zero. A stalled
+    /// measurement says nothing about its limit. `None` if no point is usable.
+    pub fn from_profile(profile: &Profile) -> Option<Self> {
+        let usable: Vec<HullPoint> = (0..).zip(&profile.points).filter_map(|(i, p)| HullPoint::of(i, p)).collect();
+        let ceiling = *usable.first()?;
+        let coordinates: Vec<_> = usable.iter().map(|p| (p.power, p.throughput)).collect();
+        let hull = concave_envelope(&coordinates).into_iter().map(|i| usable[i]).collect();
+        let mut sorted = usable;
+        sorted.sort_by(|a, b| a.power.total_cmp(&b.power).then(b.throughput.total_cmp(&a.throughput)));
+        let points = sorted.into_iter().map(|p| profile.points[p.index].clone()).collect();
+        Some(Self { points, hull, ceiling })
+    }
+
+    /// The usable operating points, from the least power up; at equal power the faster one first.
+    pub fn points(&self) -> &[OperatingPoint] {
+        &self.points
+    }
+
+    /// The upper concave envelope of throughput over power, from the point of least power up to the point of greatest
+    /// throughput; power and throughput both rise strictly. Never empty. Any other point is dominated by
+    /// time-sharing two of these (`planning.md` §2, "Hull").
+    pub fn hull(&self) -> &[HullPoint] {
+        &self.hull
+    }
+
+    /// The reference of every slowdown, r(l_max) of `planning.md` §1: the ceiling's point, even where a lower limit is
+    /// faster or the ceiling is not on the hull. Where the ceiling's own measurement is unusable, the highest limit
+    /// that has a usable one.
+    pub fn ceiling(&self) -> &HullPoint {
+        &self.ceiling
+    }
+
+    /// The hull point with the least energy per sample: slower than this also costs energy.
+    pub fn most_efficient(&self) -> &HullPoint {
+        let joules_per_sample = |p: &HullPoint| p.power.get() / p.throughput.get();
+        self.hull.iter().fold(
+            &self.hull[0],
+            |best, p| {
+                if joules_per_sample(p) <= joules_per_sample(best) { p } else { best }
+            },
+        )
+    }
+
+    /// The least average power of a static mix that reaches a throughput; see [`Self::mix_at`].
+    pub fn power_at(&self, throughput: SamplesPerSecond) -> Option<Watts> {
+        Some(self.mix_at(throughput)?.power())
+    }
+
+    /// The static mix of least power that reaches a throughput: the two hull points around it. At or below the slowest
+    /// hull point it is that point alone. `None` where even the fastest point is too slow.
+    pub fn mix_at(&self, throughput: SamplesPerSecond) -> Option<Mix> {
+        let above = self.hull.partition_point(|p| p.throughput < throughput);
+        let Some(fast) = self.hull.get(above) else {
+            let top = *self.hull.last()?;
+            let reached = throughput.get() <= top.throughput.get() * (1.0 + ROUNDING);
+            return reached.then(|| Mix { parts: vec![(top, 1.0)] });
+        };
+        let Some(slow) = above.checked_sub(1).map(|below| self.hull[below]) else {
+            return Some(Mix { parts: vec![(*fast, 1.0)] });
+        };
+        let share = (throughput - slow.throughput) / (fast.throughput - slow.throughput);
+        let parts = [(*fast, share), (slow, 1.0 - share)];
+        Some(Mix { parts: parts.into_iter().filter(|(_, share)| *share > 0.0).collect() })
+    }
+}
+
+impl HullPoint {
+    fn of(index: usize, point: &OperatingPoint) -> Option<Self> {
+        let (power, throughput) = (point.power.mean, point.throughput.mean);
+        (power > Watts::ZERO && throughput > SamplesPerSecond::ZERO).then_some(Self { index, power, throughput })
+    }
+}
+
+/// The places of those points that form the upper concave envelope of throughput over power, from least power to
+/// greatest throughput. Of equal points the first counts; points on a straight line between others are left out.
+pub(crate) fn concave_envelope(points: &[(Watts, SamplesPerSecond)]) -> Vec<usize> {
+    let mut by_power: Vec<usize> = (0..points.len()).collect();
+    by_power.sort_by(|&a, &b| points[a].0.total_cmp(&points[b].0).then(points[b].1.total_cmp(&points[a].1)));
+    let mut hull: Vec<usize> = Vec::new();
+    for new in by_power {
+        // More power without more throughput is dominated. The last of the hull is the fastest so far.
+        if hull.last().is_some_and(|&last| points[new].1 <= points[last].1) {
+            continue;
+        }
+        while let [.., before, last] = hull[..]
+            && !bends_down(points[before], points[last], points[new])
+        {
+            hull.pop();
+        }
+        hull.push(new);
+    }
+    hull
+}
+
+/// Whether a watt more gains clearly less beyond `b` than before it. A bend that is only rounding is no bend, so that
+/// the watts per sample of the hull's steps rise strictly.
+fn bends_down(a: (Watts, SamplesPerSecond), b: (Watts, SamplesPerSecond), c: (Watts, SamplesPerSecond)) -> bool {
+    let before = (b.1 - a.1).get() * (c.0 - b.0).get();
+    let beyond = (c.1 - b.1).get() * (b.0 - a.0).get();
+    beyond < before * (1.0 - 1e-12)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::{Estimate, PowerLimit};
+    use crate::units::Seconds;
+
+    fn profile(points: &[(f64, f64)]) -> Profile {
+        let point = |(i, &(power, throughput)): (usize, &(f64, f64))| OperatingPoint {
+            limits: vec![PowerLimit::from_milliwatts(300_000 - 25_000 * i as u32)],
+            throughput: Estimate { mean: SamplesPerSecond::new(throughput), relative_error: 0.0 },
+            power: Estimate { mean: Watts::new(power), relative_error: 0.0 },
+            measured: Seconds::new(10.0),
+        };
+        Profile { points: points.iter().enumerate().map(point).collect() }
+    }
+
+    fn hull_of(points: &[(f64, f64)]) -> Vec<usize> {
+        let curve = Curve::from_profile(&profile(points)).expect("usable");
+        curve.hull().iter().map(|p| p.index).collect()
+    }
+
+    #[test]
+    fn the_hull_leaves_out_what_time_sharing_dominates() {
+        assert_eq!(hull_of(&[(300.0, 100.0), (200.0, 80.0), (100.0, 50.0)]), [2, 1, 0]);
+        assert_eq!(hull_of(&[(300.0, 100.0), (200.0, 70.0), (100.0, 50.0)]), [2, 0], "below the line");
+        assert_eq!(hull_of(&[(300.0, 100.0), (200.0, 75.0), (100.0, 50.0)]), [2, 0], "on the line");
+        assert_eq!(hull_of(&[(300.0, 90.0), (200.0, 95.0), (100.0, 50.0)]), [2, 1], "ceiling slower than below it");
+        assert_eq!(hull_of(&[(300.0, 100.0), (100.0, 60.0), (120.0, 50.0)]), [1, 0], "slowest draws more");
+        assert_eq!(hull_of(&[(300.0, 100.0), (300.0, 100.0), (300.0, 90.0)]), [0], "duplicates");
+        assert_eq!(hull_of(&[(300.0, 0.0), (200.0, 80.0), (0.0, 50.0)]), [1], "stalled and unread points");
+    }
+
+    #[test]
+    fn the_reference_is_the_ceiling_even_off_the_hull() {
+        let curve = Curve::from_profile(&profile(&[(300.0, 90.0), (200.0, 95.0), (100.0, 50.0)])).expect("usable");
+        assert_eq!((curve.ceiling().index, curve.ceiling().throughput.get()), (0, 90.0));
+        assert_eq!(curve.points().iter().map(|p| p.power.mean.get()).collect::<Vec<_>>(), [100.0, 200.0, 300.0]);
+        assert_eq!(curve.most_efficient().index, 2);
+        assert_eq!(Curve::from_profile(&profile(&[(300.0, 0.0)])), None);
+        assert_eq!(Curve::from_profile(&Profile::default()), None);
+    }
+
+    #[test]
+    fn a_static_mix_interpolates_the_hull() {
+        let curve = Curve::from_profile(&profile(&[(300.0, 100.0), (200.0, 80.0), (100.0, 50.0)])).expect("usable");
+        let at = |throughput| curve.power_at(SamplesPerSecond::new(throughput)).map(Watts::get);
+        assert_eq!(at(90.0), Some(250.0));
+        assert_eq!(at(80.0), Some(200.0));
+        assert_eq!(at(20.0), Some(100.0), "slower than the slowest: that one reaches it");
+        assert_eq!(at(100.1), None);
+        let mix = curve.mix_at(SamplesPerSecond::new(95.0)).expect("reachable");
+        assert_eq!(mix.parts.iter().map(|(p, s)| (p.index, *s)).collect::<Vec<_>>(), [(0, 0.75), (1, 0.25)]);
+        assert_eq!(mix.throughput().get(), 95.0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_point_lies_above_the_hull(points in prop::collection::vec((0u8..40, 0u8..40), 1..12)) {
+            let points: Vec<_> = points.iter().map(|&(p, r)| (f64::from(p) * 7.3, f64::from(r) * 1.9)).collect();
+            let Some(curve) = Curve::from_profile(&profile(&points)) else {
+                prop_assert!(points.iter().all(|p| p.0 <= 0.0 || p.1 <= 0.0));
+                return Ok(());
+            };
+            for pair in curve.hull().windows(2) {
+                prop_assert!(pair[0].power < pair[1].power && pair[0].throughput < pair[1].throughput);
+            }
+            for point in curve.points() {
+                let least = curve.power_at(point.throughput.mean).expect("within the curve");
+                prop_assert!(least.get() <= point.power.mean.get() * (1.0 + 1e-9));
+            }
+        }
+    }
+}
