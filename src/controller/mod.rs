@@ -11,6 +11,7 @@ mod handle;
 mod job;
 mod planning;
 mod requests;
+mod run;
 mod settings;
 mod show;
 mod start;
@@ -27,7 +28,9 @@ pub use gpu::{Act, Foreign, Gpu, Override};
 pub use handle::{Busy, Handle, Requests};
 pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
+pub use run::run;
 pub use settings::Settings;
+pub use start::{Parts, open_handles};
 
 use crate::clock::{Clock, Now};
 use crate::domain::{Forecast, GpuId, JobId};
@@ -76,6 +79,21 @@ impl Controller {
     /// The daemon's present.
     pub fn now(&self) -> Now {
         self.clock.now()
+    }
+
+    /// Time between two ticks.
+    pub fn tick_period(&self) -> crate::units::Seconds {
+        self.settings.tick_s
+    }
+
+    /// The feed, for waiting for its next answer.
+    pub fn signal(&self) -> watch::Receiver<FeedState> {
+        self.signal.clone()
+    }
+
+    /// Its boards' handles, for giving them back if the loop itself dies.
+    pub fn handles(&self) -> Vec<crate::gpu::thread::GpuHandle> {
+        self.gpus.values().map(|g| g.handle.clone()).collect()
     }
 
     fn observe(&mut self) {

@@ -121,7 +121,7 @@ impl Controller {
     /// The intensities to plan with: the forecast, followed as far as its skill goes, filled and extended.
     pub(super) fn outlook(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
         let policy = HorizonPolicy {
-            fallback: GramsPerKwh::new(self.carbon.fallback_g_per_kwh),
+            fallback: self.carbon.fallback_g_per_kwh,
             ..HorizonPolicy::default()
         };
         let nothing = CarbonSeries::default();

@@ -67,7 +67,7 @@ impl Controller {
             let filled = self.outlook_summary(now, ahead);
             notes.extend(filled);
         } else {
-            notes.push(format!("no forecast; planning with {} gCO2e/kWh throughout", self.carbon.fallback_g_per_kwh));
+            notes.push(format!("no forecast; planning with {} throughout", self.carbon.fallback_g_per_kwh));
         }
         CarbonView {
             zone: forecast.map(|f| f.zone.to_string()),
@@ -87,10 +87,10 @@ impl Controller {
                 _ => None,
             },
             fetched_at: state.fetched_at,
-            next_poll_at: state.next_poll_at,
+            next_poll_at: Some(state.next_poll_at),
             last_error: state.last_error.clone(),
             followed: forecast.map(|_| self.followed()),
-            fallback_g_per_kwh: self.carbon.fallback_g_per_kwh,
+            fallback_g_per_kwh: self.carbon.fallback_g_per_kwh.get(),
             notes,
         }
     }

@@ -1,0 +1,161 @@
+//! A training job on simulated boards: it behaves as a client of the daemon, and knows the truth about itself.
+
+use chrono::{DateTime, Utc};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, StandardNormal};
+
+use crate::domain::{CarbonSeries, Estimate, JobId, OperatingPoint, PowerLimit, Profile, Slot};
+use crate::gpu::simulated::{LoadCurve, SimulatedBoard};
+use crate::ledger::{self, Comparison, Done};
+use crate::profile::Curve;
+use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// A synchronous training job: all its boards run the same curve, the slowest decides.
+pub struct Training {
+    /// Its name.
+    pub name: String,
+    /// The daemon's id for it, once registered.
+    pub id: Option<JobId>,
+    /// Its boards.
+    pub boards: Vec<SimulatedBoard>,
+    /// What it has to do.
+    pub total: Samples,
+    /// What it has done.
+    pub done: Samples,
+    curve: LoadCurve,
+    noise: f64,
+    rng: ChaCha8Rng,
+    work_seen: Samples,
+    energy_seen: Joules,
+    started: Option<DateTime<Utc>>,
+    truth: Truth,
+}
+
+/// What really happened to a job: the boards' true energy and the grid's actual intensity.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Truth {
+    /// Energy drawn.
+    pub energy: Joules,
+    /// Its emissions.
+    pub carbon: GramsCo2e,
+    /// Time from first to last sample.
+    pub time: Seconds,
+}
+
+impl Training {
+    /// A job that takes `at_ceiling` at its boards' largest limit. Its throughput fluctuates by `noise` (relative
+    /// standard deviation) from one progress reading to the next.
+    pub fn new(
+        name: String,
+        boards: Vec<SimulatedBoard>,
+        curve: LoadCurve,
+        at_ceiling: Seconds,
+        noise: f64,
+        seed: u64,
+    ) -> Self {
+        let limit = boards.first().map_or(Watts::ZERO, |b| b.limit().watts());
+        let total = curve.at(limit).throughput * (boards.len() as f64) * at_ceiling;
+        Self {
+            name,
+            id: None,
+            boards,
+            total,
+            done: Samples::ZERO,
+            curve,
+            noise,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            work_seen: Samples::ZERO,
+            energy_seen: Joules::ZERO,
+            started: None,
+            truth: Truth::default(),
+        }
+    }
+
+    /// Lets the boards compute from now on.
+    pub fn start(&mut self, now: DateTime<Utc>) {
+        for board in &self.boards {
+            board.run(Some(self.curve.clone()));
+        }
+        self.work_seen = self.work();
+        self.energy_seen = self.energy();
+        self.started = Some(now);
+    }
+
+    /// Takes stock of what happened in the last `span`, up to `now`.
+    pub fn step(&mut self, now: DateTime<Utc>, span: Seconds, actual: &CarbonSeries) {
+        if self.started.is_none() || self.is_done() {
+            return;
+        }
+        let deviation: f64 = StandardNormal.sample(&mut self.rng);
+        let (work, energy) = (self.work(), self.energy());
+        self.done += (work - self.work_seen) * (1.0 + self.noise * deviation).max(0.0);
+        let used = energy - self.energy_seen;
+        (self.work_seen, self.energy_seen) = (work, energy);
+        self.truth.energy += used;
+        self.truth.time += span;
+        let intensity = Slot::new(now - span.to_delta(), now).and_then(|s| ledger::mean_intensity(actual, &s));
+        if let Some(intensity) = intensity {
+            self.truth.carbon += used * intensity;
+        }
+        if self.is_done() {
+            for board in &self.boards {
+                board.run(None);
+            }
+        }
+    }
+
+    /// Whether all its work is done.
+    pub fn is_done(&self) -> bool {
+        self.done >= self.total
+    }
+
+    /// How long the rest takes at the present limits, without fluctuations.
+    pub fn time_left(&self) -> Seconds {
+        let rates = self.boards.iter().map(|b| self.curve.at(b.limit().watts()).throughput);
+        let rate = rates.reduce(SamplesPerSecond::min).unwrap_or(SamplesPerSecond::ZERO) * (self.boards.len() as f64);
+        if rate > SamplesPerSecond::ZERO { (self.total - self.done).max(Samples::ZERO) / rate } else { Seconds::ZERO }
+    }
+
+    /// What really happened so far.
+    pub fn truth(&self) -> Truth {
+        self.truth
+    }
+
+    /// The truth against the truth at the largest limit: from the curve, not from estimates.
+    pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
+        let boards = self.boards.len() as f64;
+        let mut points = self.curve.points().to_vec();
+        points.reverse();
+        let point = |p: &crate::gpu::simulated::CurvePoint| OperatingPoint {
+            limits: vec![PowerLimit::from_watts(p.limit)],
+            throughput: Estimate { mean: p.throughput * boards, relative_error: 0.0 },
+            power: Estimate { mean: p.power * boards, relative_error: 0.0 },
+            measured: Seconds::ZERO,
+        };
+        let profile = Profile { points: points.iter().map(point).collect() };
+        let (curve, ceiling) = (Curve::from_profile(&profile)?, profile.ceiling()?);
+        let done = Done {
+            started: self.started?,
+            active: self.truth.time,
+            samples: self.done,
+            energy: self.truth.energy,
+            carbon: self.truth.carbon,
+        };
+        let top = (ceiling.throughput.mean, ceiling.power.mean);
+        // Slower than any mix of limits happens only while boards settle.
+        let slowest = curve.hull().first().map(|p| (p.throughput, p.power))?;
+        let constant = |rate| curve.power_at(rate).or((rate < slowest.0).then_some(slowest.1));
+        ledger::compare(&done, top, constant, actual)
+    }
+
+    /// Work of the slowest board, for all of them: training is synchronous.
+    fn work(&self) -> Samples {
+        let slowest = self.boards.iter().map(SimulatedBoard::work_done).reduce(Samples::min);
+        slowest.unwrap_or(Samples::ZERO) * (self.boards.len() as f64)
+    }
+
+    fn energy(&self) -> Joules {
+        self.boards.iter().map(SimulatedBoard::true_energy).sum()
+    }
+}

@@ -1,0 +1,264 @@
+//! A small world: boards, jobs and a grid on a clock that moves step by step, with the real daemon in its middle.
+//!
+//! Each step moves the clock, lets the jobs report as clients would, ticks the controller, and answers whoever asks
+//! over HTTP. The outcome depends on the seed alone, not on the speed of the machine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use super::grid::TraceProvider;
+use super::training::Training;
+use crate::clock::{Clock, ManualClock};
+use crate::controller::{
+    ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Requests, Settings, StartError,
+};
+use crate::domain::{CarbonSeries, JobName, LimitRange, Objective, PowerLimit, Work};
+use crate::gpu::GpuDevice;
+use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use crate::gpu::thread::Sampling;
+use crate::ledger::Comparison;
+use crate::profile::Settings as ProfileSettings;
+use crate::providers::{CarbonSettings, Feed};
+use crate::simulate::Truth;
+use crate::units::{Seconds, Watts};
+
+/// Time between two reports of a job while it is profiled.
+const FINE: Seconds = Seconds::new(1.0);
+/// And otherwise.
+const COARSE: Seconds = Seconds::new(10.0);
+/// The last step of a job is not made shorter than this.
+const FINEST: Seconds = Seconds::new(0.05);
+
+/// A job to simulate.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// Its name.
+    pub name: String,
+    /// How many boards it takes.
+    pub boards: u32,
+    /// What it does on each.
+    pub curve: LoadCurve,
+    /// How long it takes at the ceiling.
+    pub at_ceiling: Seconds,
+    /// What it may cost.
+    pub objective: Objective,
+}
+
+/// What to simulate.
+pub struct Scenario {
+    /// The jobs; each gets boards of its own.
+    pub jobs: Vec<Plot>,
+    /// The model's name of all boards.
+    pub model: String,
+    /// The grid as the daemon sees it.
+    pub grid: TraceProvider,
+    /// The grid as it is.
+    pub actual: CarbonSeries,
+    /// When it begins.
+    pub start: DateTime<Utc>,
+    /// Relative noise of each power reading and each progress reading.
+    pub noise: f64,
+    /// Seed of that noise.
+    pub seed: u64,
+}
+
+/// How a job came out, by the boards' truth.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Its name.
+    pub name: String,
+    /// Its objective.
+    pub objective: Objective,
+    /// What really happened.
+    pub truth: Truth,
+    /// Against the ceiling; none while the job is unfinished or the grid unknown.
+    pub against_ceiling: Option<Comparison>,
+}
+
+/// Why a world cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum WorldError {
+    /// The daemon in it does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The daemon in it refuses a job.
+    #[error("the daemon refused job {name}")]
+    Refused {
+        /// The job.
+        name: String,
+        /// Why.
+        #[source]
+        source: ControlError,
+    },
+}
+
+/// The world.
+pub struct World {
+    clock: Arc<ManualClock>,
+    controller: Controller,
+    requests: Requests,
+    feed: Feed,
+    jobs: Vec<(Training, Objective)>,
+    actual: CarbonSeries,
+}
+
+impl World {
+    /// Builds it, with the daemon's state in `state_dir`, and registers the jobs.
+    ///
+    /// # Errors
+    /// If the daemon does not start there, or refuses a job.
+    pub async fn build(scenario: Scenario, state_dir: &Path, requests: Requests) -> Result<Self, WorldError> {
+        let clock = Arc::new(ManualClock::at(scenario.start));
+        let settings = Settings { tick_s: COARSE, default_lease_s: Seconds::new(600.0), ..Settings::default() };
+        let mut feed = Feed::start(Arc::new(scenario.grid), None, scenario.start).await;
+        feed.poll_once(scenario.start).await;
+        let (mut devices, mut jobs, mut plots) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, plot) in (0u64..).zip(scenario.jobs) {
+            let seed = scenario.seed.wrapping_mul(1_000_003).wrapping_add(number * 101);
+            let mut boards = Vec::new();
+            for _ in 0..plot.boards {
+                let index = u32::try_from(devices.len()).unwrap_or(u32::MAX);
+                let physics = physics(&plot.curve, scenario.noise, seed.wrapping_add(u64::from(index)));
+                let board = SimulatedBoard::new(physics, clock.clone());
+                devices.push(Box::new(board.device(index, &scenario.model)) as Box<dyn GpuDevice>);
+                boards.push((index, board));
+            }
+            let (indexes, boards): (Vec<u32>, Vec<SimulatedBoard>) = boards.into_iter().unzip();
+            let (curve, name) = (plot.curve.clone(), plot.name.clone());
+            jobs.push((Training::new(name, boards, curve, plot.at_ceiling, scenario.noise, seed), plot.objective));
+            plots.push((indexes, plot));
+        }
+        let parts = Parts {
+            settings,
+            profiling: ProfileSettings::default(),
+            carbon: CarbonSettings::default(),
+            state_dir,
+            clock: clock.clone(),
+            devices,
+            sampling: Sampling::OnRequest,
+            signal: feed.subscribe(),
+            problems: vec!["this is a simulation: no hardware is measured or set".into()],
+        };
+        let mut controller = Controller::start(parts).await?;
+        controller.tick().await;
+        for ((training, _), (indexes, plot)) in jobs.iter_mut().zip(plots) {
+            let refused = |source| WorldError::Refused { name: plot.name.clone(), source };
+            let name = JobName::new(&plot.name);
+            let name = name.map_err(|e| refused(ControlError::Conflict(e.to_string())))?;
+            let new = NewJob {
+                name,
+                gpus: indexes.into_iter().map(GpuRef::Index).collect(),
+                batch_size: None,
+                work: Work::TotalSamples(training.total),
+                objective: plot.objective,
+                lease: None,
+                control: true,
+                tags: std::collections::BTreeMap::new(),
+            };
+            let registered = controller.register(new).await.map_err(refused)?;
+            training.id = crate::domain::JobId::new(registered.job_id).ok();
+            training.start(scenario.start);
+        }
+        let mut world = Self { clock, controller, requests, feed, jobs, actual: scenario.actual };
+        world.report().await;
+        world.controller.tick().await;
+        Ok(world)
+    }
+
+    /// Whether all jobs are done.
+    pub fn is_done(&self) -> bool {
+        self.jobs.iter().all(|(job, _)| job.is_done())
+    }
+
+    /// Moves on by one step: fine while something is measured, coarse otherwise, and just to the end of a job.
+    pub async fn step(&mut self) {
+        let running = self.jobs.iter().filter(|(job, _)| !job.is_done());
+        let soonest = running.map(|(job, _)| job.time_left()).reduce(Seconds::min).unwrap_or(COARSE);
+        let measuring = self.controller.jobs().iter().any(|j| j.phase == Some(Phase::Profiling));
+        let span = if measuring { FINE } else { COARSE }.min(soonest.max(FINEST));
+        self.clock.advance(span);
+        let now = self.clock.utc();
+        if self.feed.state().next_poll_at <= now {
+            self.feed.poll_once(now).await;
+        }
+        for (job, _) in &mut self.jobs {
+            job.step(now, span, &self.actual);
+        }
+        self.report().await;
+        self.controller.tick().await;
+        self.answer().await;
+    }
+
+    /// Answers those who ask over HTTP.
+    pub async fn answer(&mut self) {
+        while let Some(asked) = self.requests.waiting() {
+            asked.answer(&mut self.controller).await;
+        }
+    }
+
+    /// Each running job tells how far it is; one that is done says goodbye.
+    async fn report(&mut self) {
+        let at = self.clock.monotonic().since(crate::clock::Monotonic::default());
+        for (job, _) in &mut self.jobs {
+            let Some(id) = job.id.clone() else { continue };
+            let report = ProgressReport { samples: job.done, at: Some(at) };
+            if let Err(error) = self.controller.progress(&id, report).await {
+                tracing::error!(job.id = %id, "the daemon refused a report: {error}");
+            }
+            if job.is_done() {
+                if let Err(error) = self.controller.end(&id).await {
+                    tracing::error!(job.id = %id, "the daemon could not end a job: {error}");
+                }
+                job.id = None;
+            }
+        }
+    }
+
+    /// The daemon in it.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// The jobs' clients.
+    pub fn jobs(&self) -> impl Iterator<Item = &Training> {
+        self.jobs.iter().map(|(job, _)| job)
+    }
+
+    /// The world's present.
+    pub fn now(&self) -> DateTime<Utc> {
+        self.clock.utc()
+    }
+
+    /// How the jobs came out.
+    pub fn outcomes(&self) -> Vec<Outcome> {
+        let outcome = |(job, objective): &(Training, Objective)| Outcome {
+            name: job.name.clone(),
+            objective: *objective,
+            truth: job.truth(),
+            against_ceiling: job.against_ceiling(&self.actual).filter(|_| job.is_done()),
+        };
+        self.jobs.iter().map(outcome).collect()
+    }
+
+    /// Shuts the daemon down as a signal would.
+    pub async fn end(self) {
+        self.controller.shut_down().await;
+    }
+}
+
+/// A board that takes the limits of the curve and is found at the largest.
+fn physics(curve: &LoadCurve, noise: f64, seed: u64) -> Physics {
+    let limit = |w: Option<Watts>| PowerLimit::from_watts(w.unwrap_or(Watts::ZERO));
+    let min = limit(curve.points().first().map(|p| p.limit));
+    let max = limit(curve.points().last().map(|p| p.limit));
+    Physics {
+        range: LimitRange { min, max, default: max },
+        found: max,
+        idle: Watts::new(25.0),
+        settling: Seconds::new(0.5),
+        noise,
+        seed,
+    }
+}
