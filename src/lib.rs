@@ -1,6 +1,7 @@
 //! wattune makes GPU training follow the clean hours of the grid.
 
 pub mod clock;
+pub mod controller;
 pub mod domain;
 pub mod forecast;
 pub mod gpu;
@@ -8,5 +9,6 @@ pub mod ledger;
 pub mod plan;
 pub mod profile;
 pub mod providers;
+pub mod simulate;
 pub mod store;
 pub mod units;

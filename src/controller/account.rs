@@ -34,9 +34,12 @@ impl Controller {
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
                 let jobs = &self.jobs;
                 let gap = Seconds::from_delta(now.utc - last.at);
-                let holders: Vec<JobId> = last.holders.iter().filter(|h| {
-                    jobs.get(*h).is_some_and(|j| gap <= j.spec.lease)
-                }).cloned().collect();
+                let holders: Vec<JobId> = last
+                    .holders
+                    .iter()
+                    .filter(|h| jobs.get(*h).is_some_and(|j| gap <= j.spec.lease))
+                    .cloned()
+                    .collect();
                 let energy = counter.checked_since(last.counter).unwrap_or(counter);
                 self.backlog.intervals.extend(ledger::gap_intervals(&id, last.at, now.utc, energy, &holders));
             }
@@ -55,7 +58,8 @@ impl Controller {
             .values()
             .filter(|g| {
                 let Some(books) = &g.books else { return false };
-                books.age(now) >= due.max(Seconds::new(0.5)) || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
+                books.age(now) >= due.max(Seconds::new(0.5))
+                    || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
             })
             .map(|g| g.id().clone())
             .collect();

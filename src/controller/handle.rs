@@ -26,7 +26,6 @@ pub struct Requests {
     questions: mpsc::Receiver<Question>,
 }
 
-
 impl Handle {
     /// Both ends of a new queue.
     pub fn queue() -> (Self, Requests) {

@@ -173,7 +173,8 @@ impl Job {
             if let (Some(at), Some(before)) = (report.at, last.at_s)
                 && at.get() < before
             {
-                let why = format!("is {}, before the {before} reported last; it must come from a monotonic clock", at.get());
+                let why =
+                    format!("is {}, before the {before} reported last; it must come from a monotonic clock", at.get());
                 return invalid("at_s", why);
             }
             let span = match (report.at, last.at_s) {
@@ -254,7 +255,9 @@ impl Job {
             (Some(why), _) => (Phase::Observing, why.clone()),
             (None, None) => (Phase::Observing, "its boards have no power limit to set".into()),
             (None, Some(_)) if !self.is_alive() => (Phase::Waiting, "waiting for the first progress report".into()),
-            (None, Some(_)) if finished => (Phase::Observing, "its work is done; its boards have their limits back".into()),
+            (None, Some(_)) if finished => {
+                (Phase::Observing, "its work is done; its boards have their limits back".into())
+            }
             (None, Some(profiler)) => match (profiler.stage(), profiler.wanted()) {
                 (Stage::Done, _) | (_, None) => (Phase::Planned, String::new()),
                 (stage, Some(setting)) => (Phase::Profiling, profiling_reason(stage, setting)),

@@ -7,9 +7,7 @@ use super::job::{Job, Phase};
 use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CarbonSeries, GpuId, Origin, PowerLimit, Profile, Slot, Work};
-use crate::forecast::{
-    Basis, HorizonPolicy, SkillPolicy, measure_skill, plan_horizon, reference_intensity, shrink,
-};
+use crate::forecast::{Basis, HorizonPolicy, SkillPolicy, measure_skill, plan_horizon, reference_intensity, shrink};
 use crate::plan::{Plan, PlanSlot, Progress, Request, Verdict, plan};
 use crate::profile::Stage;
 use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
@@ -120,10 +118,7 @@ impl Controller {
 
     /// The intensities to plan with: the forecast, followed as far as its skill goes, filled and extended.
     pub(super) fn outlook(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
-        let policy = HorizonPolicy {
-            fallback: self.carbon.fallback_g_per_kwh,
-            ..HorizonPolicy::default()
-        };
+        let policy = HorizonPolicy { fallback: self.carbon.fallback_g_per_kwh, ..HorizonPolicy::default() };
         let nothing = CarbonSeries::default();
         let (expected, recent) = match &self.forecast {
             Some(forecast) => (&forecast.expected, known_intensities(forecast)),
@@ -237,9 +232,8 @@ impl Job {
         else {
             return Vec::new();
         };
-        let deadline = misses_deadline_by.map(|late| {
-            format!("the deadline will be missed by {:.0} s although the job runs flat out", late.get())
-        });
+        let deadline = misses_deadline_by
+            .map(|late| format!("the deadline will be missed by {:.0} s although the job runs flat out", late.get()));
         let slowdown = exceeds_slowdown_by.map(|over| {
             format!("the job will be {:.2} points slower than allowed although it runs flat out", 100.0 * over)
         });

@@ -280,7 +280,8 @@ impl Controller {
             let why = format!("is {asked}; this board takes {} to {ceiling}{found}", range.min);
             return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "power_limit_w", why }));
         }
-        gpu.manual = Some(Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() });
+        gpu.manual =
+            Some(Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() });
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), "GPU {id}: set by hand to {asked} for {ttl}");
         self.replan_all("a limit was set by hand");
         self.plan();

@@ -6,9 +6,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::domain::{
-    CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, TimeSeries, Zone,
-};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, TimeSeries, Zone};
 use crate::providers::{Answer, CarbonProvider, ProviderError};
 use crate::units::{GramsPerKwh, Seconds};
 

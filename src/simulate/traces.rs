@@ -8,7 +8,7 @@ use crate::gpu::simulated::{CurvePoint, LoadCurve};
 use crate::units::{SamplesPerSecond, Watts};
 
 /// What a trace row counts as one epoch: a sample stands for a millionth of it, whatever the data set's size.
-pub const SAMPLES_PER_EPOCH: f64 = 1e6;
+const SAMPLES_PER_EPOCH: f64 = 1e6;
 
 /// Which rows of a power trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,8 @@ impl std::str::FromStr for Workload {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not a workload; it is written dataset/network/batch size: imagenet/resnet50/128");
+        let wrong =
+            || format!("{text:?} is not a workload; it is written dataset/network/batch size: imagenet/resnet50/128");
         let mut parts = text.split('/');
         let (Some(dataset), Some(network), Some(batch_size), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -120,7 +121,8 @@ pub fn power_curve(path: &Path, workload: &Workload, optimizer: Option<&str>) ->
         })
     };
     let points: Option<Vec<CurvePoint>> = found.iter().map(point).collect();
-    let points = points.ok_or_else(|| unusable(format!("{workload} has a limit, time or power that is not positive")))?;
+    let points =
+        points.ok_or_else(|| unusable(format!("{workload} has a limit, time or power that is not positive")))?;
     LoadCurve::new(points).ok_or_else(|| unusable(format!("{workload} has no rows")))
 }
 
