@@ -262,3 +262,7 @@ fn physics(curve: &LoadCurve, noise: f64, seed: u64) -> Physics {
         seed,
     }
 }
+
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod tests;

@@ -1,0 +1,415 @@
+//! `wattune demo`: the real daemon on simulated boards, an accelerated clock, and a generated or recorded grid.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{Format, stopped};
+use crate::clock::{Clock, SystemClock};
+use crate::controller::Handle;
+use crate::domain::{CarbonSeries, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone};
+use crate::gpu::simulated::LoadCurve;
+use crate::http;
+use crate::ledger;
+use crate::providers::{FileSettings, file};
+use crate::simulate::{Outcome, Plot, Scenario, SyntheticGrid, TraceProvider, Workload, World, power_curve};
+use crate::units::{SamplesPerSecond, Seconds, Watts};
+
+/// Shows the whole daemon at work in a minute: simulated GPUs, an accelerated clock, and a generated grid or recorded
+/// traces. Nothing is measured or set on hardware.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where the daemon in it answers.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: std::net::SocketAddr,
+    /// About how long it takes, in real seconds; less where the machine allows no less, never more than it needs.
+    #[arg(long, value_name = "SECONDS", default_value_t = 45.0)]
+    duration: f64,
+    /// How long the jobs take at the largest limit, in simulated days [default: 2, or 64 hours with a power trace].
+    #[arg(long, value_name = "DAYS", conflicts_with = "hours")]
+    days: Option<f64>,
+    /// The same in hours.
+    #[arg(long, value_name = "HOURS")]
+    hours: Option<f64>,
+    /// How many jobs [default: 2, or 1 with a power trace].
+    #[arg(long, value_name = "N")]
+    jobs: Option<u32>,
+    /// Seed of the grid and of the boards' noise.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How much slower the jobs may get: 0.03 is 3 %.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.03)]
+    max_slowdown: f64,
+    /// Relative noise of each power and each progress reading.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.01)]
+    noise: f64,
+    /// A recorded grid in place of the generated one: CSV or JSON. Plans use its forecast column, books its actual one.
+    #[arg(long, value_name = "FILE")]
+    carbon_trace: Option<PathBuf>,
+    /// Column of the slot's start, if its name is not recognised.
+    #[arg(long, value_name = "NAME", requires = "carbon_trace")]
+    time_column: Option<String>,
+    /// Column of the forecast, if its name is not recognised.
+    #[arg(long, value_name = "NAME", requires = "carbon_trace")]
+    value_column: Option<String>,
+    /// Column of what came, if its name is not recognised.
+    #[arg(long, value_name = "NAME", requires = "carbon_trace")]
+    actual_column: Option<String>,
+    /// When the jobs begin within the recorded grid [default: its first slot].
+    #[arg(long, value_name = "TIME", requires = "carbon_trace")]
+    start: Option<DateTime<Utc>>,
+    /// Throughput and power at each limit as measured on a real board: a trace file of Zeus.
+    #[arg(long, value_name = "FILE", requires = "workload")]
+    power_trace: Option<PathBuf>,
+    /// Which workload of the power trace: dataset/network/batch size.
+    #[arg(long, value_name = "WORKLOAD", requires = "power_trace")]
+    workload: Option<Workload>,
+    /// Which optimizer, where the power trace has several for the workload.
+    #[arg(long, value_name = "NAME", requires = "power_trace")]
+    optimizer: Option<String>,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// The demo's only object in JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    simulated: bool,
+    carbon_source: String,
+    noise_per_reading: f64,
+    jobs: Vec<JobReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct JobReport {
+    name: String,
+    max_slowdown: Option<f64>,
+    energy_j: f64,
+    energy_at_max_j: f64,
+    energy_reduction_pct: f64,
+    carbon_g: f64,
+    carbon_at_max_g: f64,
+    carbon_reduction_pct: f64,
+    time_s: f64,
+    time_at_max_s: f64,
+    time_increase_pct: f64,
+    energy_effect_pct: f64,
+    timing_effect_pct: f64,
+}
+
+/// Runs it to its end, or until it is interrupted.
+///
+/// # Errors
+/// For traces that cannot be used, and addresses that cannot be listened on.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    ensure!(args.duration >= 0.0 && args.duration.is_finite(), "--duration must be 0 or more seconds");
+    ensure!((0.0..0.5).contains(&args.noise), "--noise must be within 0 to 0.5; 0.01 is 1 % per reading");
+    let (scenario, source) = scenario(&args)?;
+    let (actual, start) = (scenario.actual.clone(), scenario.start);
+    let longest = scenario.jobs.iter().map(|j| j.at_ceiling).fold(Seconds::ZERO, Seconds::max);
+    let state = StateDir::make().context("cannot make a temporary directory for the demo's state")?;
+    let (handle, requests) = Handle::queue();
+    let cancel = CancellationToken::new();
+    let settings = http::Settings { listen: Some(args.listen), ..http::Settings::default() };
+    let server = http::Server::bind(settings, handle).await?;
+    let address = server.tcp_address();
+    let mut world = World::build(scenario, &state.0, requests).await?;
+    let serving = tokio::spawn(server.serve(cancel.clone()));
+    let mut screen = Screen::new();
+    screen.say(&format!(
+        "wattune demo — simulated GPUs, {source}, {:.0} simulated hours in about {:.0} s",
+        longest.get() / 3600.0,
+        args.duration
+    ));
+    if let Some(address) = address {
+        screen.say(&format!("the daemon's API: http://{address}/v1/status (Ctrl-C ends the demo)"));
+    }
+    let finished = tokio::select! {
+        () = pace(&mut world, &mut screen, longest, start, args.duration) => true,
+        () = stopped() => false,
+    };
+    screen.end();
+    let outcomes = world.outcomes();
+    world.end().await;
+    cancel.cancel();
+    // The server only ever ends by this token.
+    let _ = serving.await;
+    if !finished {
+        screen.say("interrupted; the simulated GPUs have their found limits back");
+        return Ok(());
+    }
+    let report = Report {
+        simulated: true,
+        carbon_source: source,
+        noise_per_reading: args.noise,
+        jobs: outcomes.iter().map(|o| job_report(o, &actual)).collect::<anyhow::Result<_>>()?,
+    };
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &report)?;
+            writeln!(out)?;
+        }
+        Format::Table => out.write_all(table(&report).as_bytes())?,
+    }
+    Ok(())
+}
+
+/// Runs the world at about the pace that ends it after `duration` real seconds.
+async fn pace(world: &mut World, screen: &mut Screen, span: Seconds, start: DateTime<Utc>, duration: f64) {
+    let real = SystemClock::start();
+    let begun = real.monotonic();
+    let rate = if duration > 0.0 { span / Seconds::new(duration) } else { f64::INFINITY };
+    while !world.is_done() {
+        world.step().await;
+        let simulated = Seconds::from_delta(world.now() - start);
+        let elapsed = real.monotonic().since(begun);
+        screen.show(world, elapsed);
+        let ahead = simulated / rate - elapsed;
+        if ahead > Seconds::new(0.005) {
+            // Meanwhile the API answers.
+            let mut left = ahead;
+            while left > Seconds::ZERO {
+                tokio::time::sleep(left.min(Seconds::new(0.02)).to_std()).await;
+                world.answer().await;
+                left -= Seconds::new(0.02);
+            }
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
+    let traced = args.power_trace.is_some();
+    let hours = args.hours.or(args.days.map(|d| d * 24.0)).unwrap_or(if traced { 64.0 } else { 48.0 });
+    ensure!(hours > 0.0 && hours <= 24.0 * 366.0, "the jobs must take more than 0 and at most 366 days");
+    let count = args.jobs.unwrap_or(if traced { 1 } else { 2 });
+    ensure!((1..=16).contains(&count), "--jobs must be within 1 to 16");
+    let objective = Objective::new(None, Some(args.max_slowdown), None).context("--max-slowdown")?;
+    let at_ceiling = Seconds::new(hours * 3600.0);
+    let needed = at_ceiling * (1.0 + args.max_slowdown) + Seconds::new(1800.0);
+    let (grid, actual, start, source) = match &args.carbon_trace {
+        Some(path) => recorded(args, path, needed)?,
+        None => generated(args, needed)?,
+    };
+    let (jobs, model) = match (&args.power_trace, &args.workload) {
+        (Some(path), Some(workload)) => {
+            let curve = power_curve(path, workload, args.optimizer.as_deref())?;
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            let model = stem.strip_prefix("summary_power_").unwrap_or(&stem).to_uppercase();
+            let plot = |n| Plot {
+                name: if count == 1 { workload.to_string() } else { format!("{workload}-{n}") },
+                boards: 1,
+                curve: curve.clone(),
+                at_ceiling,
+                objective,
+            };
+            ((1..=count).map(plot).collect(), model)
+        }
+        _ => ((1..=count).map(|n| invented(n, at_ceiling, objective)).collect(), "Demo GPU".to_owned()),
+    };
+    Ok((Scenario { jobs, model, grid, actual, start, noise: args.noise, seed: args.seed }, source))
+}
+
+/// Jobs of different hunger, for a demo without traces; each second one trains on two boards.
+fn invented(n: u32, at_ceiling: Seconds, objective: Objective) -> Plot {
+    let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
+    let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
+    let demand = Watts::new(295.0 - 30.0 * f64::from((n - 1) % 3));
+    let curve = LoadCurve::saturating(&range, demand, Watts::new(70.0), SamplesPerSecond::new(400.0));
+    let shrink = 1.0 - 0.25 * f64::from((n - 1) % 3);
+    let name = ["resnet50", "bert-base", "gpt2-small"][((n - 1) % 3) as usize];
+    let name = if n <= 3 { name.to_owned() } else { format!("{name}-{n}") };
+    Plot { name, boards: 1 + (n - 1) % 2, curve, at_ceiling: at_ceiling * shrink, objective }
+}
+
+type Grid = (TraceProvider, CarbonSeries, DateTime<Utc>, String);
+
+fn generated(args: &Args, needed: Seconds) -> anyhow::Result<Grid> {
+    let start: DateTime<Utc> = "2026-06-01T00:00:00Z".parse()?;
+    let (expected, actual) = SyntheticGrid { seed: args.seed }.generate(start, needed + Seconds::new(86_400.0));
+    let kind = (SignalKind::Average, SignalScope::Unspecified);
+    let provider = TraceProvider::new("synthetic", Zone::new("synthetic")?, kind, expected, actual.clone());
+    Ok((provider, actual, start, format!("a synthetic grid (generated, seed {})", args.seed)))
+}
+
+fn recorded(args: &Args, path: &std::path::Path, needed: Seconds) -> anyhow::Result<Grid> {
+    let settings = FileSettings {
+        path: Some(path.to_owned()),
+        time_column: args.time_column.clone(),
+        value_column: args.value_column.clone(),
+        actual_column: args.actual_column.clone(),
+        ..FileSettings::default()
+    };
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read the carbon trace {}", path.display()))?;
+    let parsed = file::parse(&bytes, &settings, None).with_context(|| format!("carbon trace {}", path.display()))?;
+    let expected = if parsed.expected.is_empty() { parsed.actual.clone() } else { parsed.expected };
+    let actual = if parsed.actual.is_empty() { expected.clone() } else { parsed.actual };
+    let first = actual.start().context("the carbon trace has no value")?;
+    let start = args.start.unwrap_or(first);
+    let span = Slot::new(start, start + needed.to_delta()).context("the jobs have no length")?;
+    if ledger::mean_intensity(&actual, &span).is_none() {
+        let end = actual.end().unwrap_or(first);
+        let hole = actual.gaps().next().map_or(String::new(), |g| format!(", with a gap at {g}"));
+        bail!(
+            "the carbon trace {} tells {first} to {end}{hole}, and the jobs need {span}; give fewer --hours or another \
+             --start",
+            path.display()
+        );
+    }
+    let zone = parsed.zone.unwrap_or(Zone::new(path.file_stem().unwrap_or_default().to_string_lossy())?);
+    let provider = TraceProvider::new("trace", zone, (parsed.kind, parsed.scope), expected, actual.clone());
+    Ok((provider, actual, start, format!("the recorded grid {}", path.display())))
+}
+
+fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobReport> {
+    let Some(against) = &outcome.against_ceiling else {
+        let end = actual.end().map(|e| e.to_rfc3339()).unwrap_or_default();
+        bail!("job {} ran past the end of the carbon trace ({end}); give fewer --hours", outcome.name);
+    };
+    let (energy, at_max) = (outcome.truth.energy.get(), against.energy_at_ceiling.get());
+    Ok(JobReport {
+        name: outcome.name.clone(),
+        max_slowdown: outcome.objective.max_slowdown,
+        energy_j: energy,
+        energy_at_max_j: at_max,
+        energy_reduction_pct: 100.0 * (1.0 - energy / at_max),
+        carbon_g: outcome.truth.carbon.get(),
+        carbon_at_max_g: against.carbon_at_ceiling.get(),
+        carbon_reduction_pct: against.carbon_reduction_pct,
+        time_s: outcome.truth.time.get(),
+        time_at_max_s: against.time_at_ceiling.get(),
+        time_increase_pct: against.time_increase_pct,
+        energy_effect_pct: against.energy_effect_pct,
+        timing_effect_pct: against.timing_effect_pct,
+    })
+}
+
+fn table(report: &Report) -> String {
+    let mut text = format!(
+        "\nEach job against itself at the largest limit, by the simulated boards' truth ({}).\n\n",
+        report.carbon_source
+    );
+    let width = report.jobs.iter().map(|j| j.name.chars().count()).max().unwrap_or(0).max(3);
+    text += &format!(
+        "{:<width$}  {:>10} {:>8}  {:>11} {:>8}  {:>9} {:>8}   {:>13} {:>13}\n",
+        "job", "energy kWh", "change", "carbon gCO2e", "change", "time h", "change", "energy effect", "timing effect"
+    );
+    for job in &report.jobs {
+        text += &format!(
+            "{:<width$}  {:>10.3} {:>+7.2}%  {:>12.1} {:>+7.2}%  {:>9.3} {:>+7.2}%   {:>+12.2}% {:>+12.2}%\n",
+            job.name,
+            job.energy_j / 3.6e6,
+            -job.energy_reduction_pct,
+            job.carbon_g,
+            -job.carbon_reduction_pct,
+            job.time_s / 3600.0,
+            job.time_increase_pct,
+            -job.energy_effect_pct,
+            -job.timing_effect_pct,
+        );
+        text += &format!(
+            "{:<width$}  {:>10.3} {:>8}  {:>12.1} {:>8}  {:>9.3}\n",
+            "  at max",
+            job.energy_at_max_j / 3.6e6,
+            "",
+            job.carbon_at_max_g,
+            "",
+            job.time_at_max_s / 3600.0,
+        );
+    }
+    text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \
+             following\nthe grid adds. Both in percent of the carbon at the largest limit.\n";
+    text
+}
+
+/// Progress on the terminal: lines that are redrawn where there is one, a line now and then where there is none.
+struct Screen {
+    terminal: bool,
+    drawn: usize,
+    last: Option<Seconds>,
+}
+
+impl Screen {
+    fn new() -> Self {
+        Self { terminal: std::io::stderr().is_terminal(), drawn: 0, last: None }
+    }
+
+    #[expect(clippy::print_stderr, reason = "progress is for people, results go to stdout")]
+    fn say(&self, text: &str) {
+        eprintln!("{text}");
+    }
+
+    fn show(&mut self, world: &World, elapsed: Seconds) {
+        let period = if self.terminal { Seconds::new(0.2) } else { Seconds::new(5.0) };
+        if self.last.is_some_and(|last| elapsed - last < period) {
+            return;
+        }
+        self.last = Some(elapsed);
+        let controller = world.controller();
+        let carbon = controller.carbon_now();
+        let intensity = carbon.intensity_g_per_kwh.map_or("unknown".into(), |g| format!("{g:.0} gCO2e/kWh"));
+        let mut lines = vec![format!("{}  {intensity}", world.now().format("%F %H:%M"))];
+        for training in world.jobs() {
+            let share = 100.0 * (training.done / training.total).min(1.0);
+            let view = training.id.as_ref().and_then(|id| controller.jobs().into_iter().find(|j| j.job_id == id.as_str()));
+            lines.push(match view {
+                Some(view) => format!(
+                    "  {:<24} {share:5.1} %  {:>6}  slower {:>7}  {}",
+                    training.name,
+                    view.power_limit_w.map_or("–".into(), |w| format!("{w:.0} W")),
+                    view.slowdown.map_or("–".into(), |s| format!("{:+.2} %", 100.0 * s)),
+                    view.reason
+                ),
+                None => format!("  {:<24} {share:5.1} %  done", training.name),
+            });
+        }
+        self.draw(&lines);
+    }
+
+    fn draw(&mut self, lines: &[String]) {
+        if !self.terminal {
+            self.say(&lines.join("\n"));
+            return;
+        }
+        let mut text = String::new();
+        if self.drawn > 0 {
+            text += &format!("\x1b[{}A", self.drawn);
+        }
+        for line in lines {
+            let line: String = line.chars().take(118).collect();
+            text += &format!("\x1b[2K{line}\n");
+        }
+        self.drawn = lines.len();
+        // A terminal that is gone is no reason to stop.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+
+    fn end(&mut self) {
+        self.drawn = 0;
+    }
+}
+
+/// A directory that goes with the demo.
+struct StateDir(PathBuf);
+
+impl StateDir {
+    fn make() -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("wattune-demo-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        // What cannot be removed is in the system's temporary directory.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
