@@ -1,0 +1,246 @@
+//! One file of settings, checked once. Each room owns its settings' type and gets it by value; this room only puts
+//! them together, and says for each mistake in which file and line it is and what would be right.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::nvml;
+use crate::providers::CarbonSettings;
+use crate::{controller, http, profile, telemetry};
+
+/// Which boards the daemon steers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// NVIDIA boards, through the driver's library.
+    #[default]
+    Nvml,
+    /// Boards without hardware, for trying the API out.
+    Simulated,
+}
+
+/// `[gpus]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GpuSettings {
+    /// Which boards.
+    pub backend: Backend,
+    /// Used with `backend = "nvml"`.
+    pub nvml: nvml::Settings,
+    /// Used with `backend = "simulated"`.
+    pub simulated: SimulatedSettings,
+}
+
+/// `[gpus.simulated]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SimulatedSettings {
+    /// How many boards.
+    pub boards: u32,
+    /// Seed of their noise.
+    pub seed: u64,
+}
+
+impl Default for SimulatedSettings {
+    fn default() -> Self {
+        Self { boards: 2, seed: 1 }
+    }
+}
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where state is kept: the database, the restore journal, the signal's cache.
+    pub state_dir: Option<PathBuf>,
+    /// Which boards.
+    pub gpus: GpuSettings,
+    /// The control loop.
+    pub control: controller::Settings,
+    /// The just-in-time profiler.
+    pub profile: profile::Settings,
+    /// The carbon signal.
+    pub carbon: CarbonSettings,
+    /// The API.
+    pub http: http::Settings,
+    /// The log.
+    pub log: telemetry::Settings,
+}
+
+/// A mistake in the settings.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Syntax, an unknown key, a wrong type or value.
+    #[error("{}:{line}:{column}: {message}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+    /// A value that is out of range and was not given in the file, or whose place in it cannot be told.
+    #[error("{section}: {message}")]
+    OutOfRange {
+        /// The table.
+        section: &'static str,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+}
+
+impl Settings {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// At the first mistake: with file, line and what would be right.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        let settings = Self::parse(&text, path)?;
+        settings.check().map_err(|error| match error {
+            ConfigError::OutOfRange { section, message } => locate(&text, path, section, message),
+            other => other,
+        })?;
+        Ok(settings)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| {
+            let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
+            let message = error.message().trim_end().replace('\n', " ");
+            ConfigError::Wrong { path: path.to_owned(), line, column, message }
+        })
+    }
+
+    /// Checks what types cannot: ranges, and settings that need one another.
+    ///
+    /// # Errors
+    /// At the first value out of range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
+        self.control.check().map_err(in_section("control"))?;
+        self.profile.check().map_err(in_section("profile"))?;
+        self.carbon.check().map_err(|e| e.to_string()).map_err(in_section("carbon"))?;
+        self.http.check().map_err(in_section("http"))?;
+        self.log.check().map_err(in_section("log"))?;
+        if !(1..=64).contains(&self.gpus.simulated.boards) {
+            let message = format!("boards = {} must be within 1 to 64", self.gpus.simulated.boards);
+            return Err(ConfigError::OutOfRange { section: "gpus.simulated", message });
+        }
+        Ok(())
+    }
+
+    /// Where state is kept: as set, else `/var/lib/wattune` for root, else below the user's state directory.
+    pub fn state_dir(&self) -> PathBuf {
+        if let Some(dir) = &self.state_dir {
+            return dir.clone();
+        }
+        let home = |key: &str| std::env::var_os(key).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let user = home("XDG_STATE_HOME").or_else(|| Some(home("HOME")?.join(".local/state")));
+        match user {
+            Some(dir) if !is_root() => dir.join("wattune"),
+            _ => PathBuf::from("/var/lib/wattune"),
+        }
+    }
+}
+
+/// Whether this process may do everything: it owns its own entry in /proc as user 0.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+/// Finds the key that a message begins with, in the table it belongs to.
+fn locate(text: &str, path: &Path, section: &'static str, message: String) -> ConfigError {
+    let key = message.split_whitespace().next().unwrap_or_default();
+    let mut table = String::new();
+    for (number, line) in text.lines().enumerate() {
+        let trimmed = line.trim();
+        if let Some(name) = trimmed.strip_prefix('[').and_then(|l| l.split(']').next()) {
+            table = name.trim().to_owned();
+        }
+        let here = table == section || table.starts_with(&format!("{section}."));
+        let assigned = trimmed.split('=').next().map(str::trim);
+        if here && assigned == Some(key) && trimmed.contains('=') {
+            let column = line.len() - line.trim_start().len() + 1;
+            return ConfigError::Wrong { path: path.to_owned(), line: number + 1, column, message };
+        }
+    }
+    ConfigError::OutOfRange { section, message }
+}
+
+/// Line and column, from 1, of a byte's place.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let before = &text[..at.min(text.len())];
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        let error = Settings::load(file.path()).expect_err("wrong").to_string();
+        error.rsplit('/').next().unwrap_or_default().split_once(':').map(|(_, rest)| rest.to_owned()).unwrap_or(error)
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        assert_eq!(Settings::parse("", Path::new("x")).expect("right"), Settings::default());
+    }
+
+    #[test]
+    fn mistakes_are_told_with_line_and_what_would_be_right() {
+        let unknown = error("[control]\ntick_s = 1\nobseve = true\n");
+        assert!(unknown.starts_with("3:1: unknown field `obseve`") && unknown.contains("`observe`"), "{unknown}");
+        let kind = error("[control]\nobserve = \"yes\"\n");
+        assert!(kind.starts_with("2:11: invalid type: string \"yes\", expected a boolean"), "{kind}");
+        let range = error("[profile]\nstep_w = 25\n\n  window_s = 1 # short\n");
+        assert!(range.starts_with("4:3: window_s = 1 must be at least 5 s"), "{range}");
+        let nan = error("[profile]\nstep_w = nan\n");
+        assert!(nan.starts_with("2:10: ") && nan.contains("a finite number of W"), "{nan}");
+        let variant = error("[gpus]\nbackend = \"nvlm\"\n");
+        assert!(variant.starts_with("2:11: unknown variant `nvlm`") && variant.contains("`nvml`"), "{variant}");
+        let syntax = error("[control\n");
+        assert!(syntax.starts_with("1:"), "{syntax}");
+    }
+
+    #[test]
+    fn the_annotated_file_has_every_key_with_its_default() {
+        let text = include_str!("../../config/wattune.toml");
+        let path = Path::new("config/wattune.toml");
+        assert_eq!(Settings::parse(text, path).expect("right"), Settings::default());
+        // With the comment signs of absent values taken away, the file has exactly the keys that there are.
+        let all: String = text
+            .lines()
+            .map(|l| if l.starts_with("#: ") { format!("{}\n", &l[3..]) } else { format!("{l}\n") })
+            .collect();
+        let given: toml::Table = toml::from_str(&all).expect("right");
+        Settings::parse(&all, path).expect("examples are right");
+        let known = serde_json::to_value(Settings::default()).expect("serialises");
+        assert_eq!(keys(&serde_json::to_value(given).expect("serialises"), ""), keys(&known, ""));
+    }
+
+    fn keys(value: &serde_json::Value, prefix: &str) -> std::collections::BTreeSet<String> {
+        let serde_json::Value::Object(table) = value else { return std::iter::once(prefix.to_owned()).collect() };
+        table.iter().flat_map(|(k, v)| keys(v, &format!("{prefix}.{k}"))).collect()
+    }
+}
