@@ -126,8 +126,8 @@ impl GpuDevice for NvmlDevice {
             let limit = PowerLimit::from_milliwatts;
             reading.requested = inquiry.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
             reading.enforced = inquiry.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?;
-            // The wrapper has this value by its old name only. CUDA 14 drops that name; until the wrapper follows,
-            // reasons are absent there.
+            // The wrapper has reasons and temperature by their old names only. CUDA 14 drops those; until the wrapper
+            // follows, they are absent there.
             reading.reasons = inquiry
                 .ask(call::REASONS, |d| d.current_throttle_reasons().map(|r| EventReasons::from_bits(r.bits())))?;
             reading.temperature_c =
