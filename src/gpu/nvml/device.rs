@@ -1,0 +1,362 @@
+//! One board behind the driver's library.
+
+use std::sync::Arc;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode, TemperatureSensor};
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
+
+use super::Library;
+use super::error::{gpu_error, is_gone};
+use crate::domain::{Board, EventReasons, GpuId, LimitRange, PowerLimit};
+use crate::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
+use crate::units::{Millijoules, Watts};
+
+/// The C functions behind the wrapper's, by the names that people can look up.
+mod call {
+    pub(super) const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
+    pub(super) const UUID: &str = "nvmlDeviceGetUUID";
+    pub(super) const NAME: &str = "nvmlDeviceGetName";
+    pub(super) const PCI: &str = "nvmlDeviceGetPciInfo_v3";
+    pub(super) const MIG: &str = "nvmlDeviceGetMigMode";
+    pub(super) const VIRTUALIZATION: &str = "nvmlDeviceGetVirtualizationMode";
+    pub(super) const ENERGY: &str = "nvmlDeviceGetTotalEnergyConsumption";
+    pub(super) const FIELDS: &str = "nvmlDeviceGetFieldValues";
+    pub(super) const POWER: &str = "nvmlDeviceGetPowerUsage";
+    pub(super) const CONSTRAINTS: &str = "nvmlDeviceGetPowerManagementLimitConstraints";
+    pub(super) const DEFAULT_LIMIT: &str = "nvmlDeviceGetPowerManagementDefaultLimit";
+    pub(super) const LIMIT: &str = "nvmlDeviceGetPowerManagementLimit";
+    pub(super) const ENFORCED_LIMIT: &str = "nvmlDeviceGetEnforcedPowerLimit";
+    pub(super) const REASONS: &str = "nvmlDeviceGetCurrentClocksThrottleReasons";
+    pub(super) const TEMPERATURE: &str = "nvmlDeviceGetTemperature";
+    pub(super) const CLOCK: &str = "nvmlDeviceGetClockInfo";
+    pub(super) const PERSISTENCE: &str = "nvmlDeviceGetPersistenceMode";
+    pub(super) const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
+    pub(super) const SET_LIMIT: &str = "nvmlDeviceSetPowerManagementLimit";
+    pub(super) const SET_PERSISTENCE: &str = "nvmlDeviceSetPersistenceMode";
+}
+
+/// Which of the driver's two power readings is used; decided when the board is opened.
+///
+/// [`Self::Usage`] is a one-second average on Ampere (but GA100) and newer, and the newest sample on older boards.
+/// [`Self::Instant`] is the newest sample everywhere, and what is used wherever the driver has it.
+///
+/// Both are the GPU's: the wrapper leaves the scope of field values at 0. On GH200 and GB200 the module's draw (scope
+/// 1, CPU and memory included) is therefore not to be had, and on GH200 the instantaneous value was seen to contain
+/// the CPU's all the same (arXiv 2312.02741).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerSource {
+    /// Field 186 of `nvmlDeviceGetFieldValues`.
+    Instant,
+    /// `nvmlDeviceGetPowerUsage`.
+    Usage,
+}
+
+impl PowerSource {
+    fn call(self) -> &'static str {
+        match self {
+            Self::Instant => call::FIELDS,
+            Self::Usage => call::POWER,
+        }
+    }
+
+    fn read(self, device: &Device<'_>) -> Result<Watts, NvmlError> {
+        match self {
+            Self::Instant => {
+                let mut samples = device.field_values_for(&[FieldId(NVML_FI_DEV_POWER_INSTANT)])?;
+                let sample = samples.pop().ok_or(NvmlError::NoData)??;
+                match sample.value? {
+                    SampleValue::U32(milliwatts) if milliwatts > 0 => Ok(Watts::from_milliwatts(milliwatts)),
+                    // A driver that does not know the field may leave it as the wrapper made it: success, and a zero.
+                    _ => Err(NvmlError::NoData),
+                }
+            }
+            Self::Usage => device.power_usage().map(Watts::from_milliwatts),
+        }
+    }
+}
+
+/// A board, known by its UUID.
+pub struct NvmlDevice {
+    library: Arc<Library>,
+    device: Device<'static>,
+    board: Board,
+    found: Found,
+    /// Calls that this board or this driver does not have: made once, then never again.
+    absent: Vec<&'static str>,
+}
+
+/// What the probe found.
+struct Found {
+    capabilities: Capabilities,
+    power_source: PowerSource,
+}
+
+impl NvmlDevice {
+    pub(super) fn open(library: Arc<Library>, index: u32) -> Result<Self, GpuError> {
+        let device = library.nvml().device_by_index(index).map_err(|error| gpu_error(call::HANDLE, error))?;
+        let board = identify(&device, index)?;
+        let found = probe(&device)?;
+        Ok(Self { library, device, board, found, absent: Vec::new() })
+    }
+
+    /// Where its power readings come from.
+    pub fn power_source(&self) -> PowerSource {
+        self.found.power_source
+    }
+}
+
+impl GpuDevice for NvmlDevice {
+    fn board(&self) -> &Board {
+        &self.board
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.found.capabilities
+    }
+
+    fn read(&mut self, depth: Depth) -> Result<Reading, GpuError> {
+        let power_source = self.found.power_source;
+        let mut inquiry = Inquiry::new(&self.device, &mut self.absent);
+        let mut reading = Reading::default();
+        if depth == Depth::Full {
+            let limit = PowerLimit::from_milliwatts;
+            reading.requested = inquiry.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
+            reading.enforced = inquiry.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?;
+            // The wrapper has reasons and temperature by their old names only. CUDA 14 drops those; until the wrapper
+            // follows, they are absent there.
+            reading.reasons = inquiry
+                .ask(call::REASONS, |d| d.current_throttle_reasons().map(|r| EventReasons::from_bits(r.bits())))?;
+            reading.temperature_c =
+                inquiry.ask(call::TEMPERATURE, |d| d.temperature(TemperatureSensor::Gpu).map(f64::from))?;
+            reading.sm_clock_mhz = inquiry.ask(call::CLOCK, |d| d.clock_info(Clock::SM))?;
+            reading.persistence = inquiry.ask(call::PERSISTENCE, |d| d.is_in_persistent_mode())?;
+            // Asks for the number alone, without the list.
+            reading.processes = inquiry.ask(call::PROCESSES, |d| d.running_compute_processes_count())?;
+        }
+        // Energy last: the caller looks at the clock as soon as this returns, and the two belong together.
+        reading.power = inquiry.ask(power_source.call(), |d| power_source.read(d))?;
+        reading.energy = inquiry.ask(call::ENERGY, |d| d.total_energy_consumption().map(Millijoules::new))?;
+        inquiry.end()?;
+        Ok(reading)
+    }
+
+    fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError> {
+        self.device.set_power_management_limit(limit.milliwatts()).map_err(|error| {
+            match (error, &self.found.capabilities.limits) {
+                (NvmlError::InvalidArg, Ok(range)) => {
+                    let message = format!("{limit} is refused; the board accepts {} to {}", range.min, range.max);
+                    GpuError::Driver { call: call::SET_LIMIT, message }
+                }
+                (error, _) => gpu_error(call::SET_LIMIT, error),
+            }
+        })
+    }
+
+    fn set_persistence(&mut self, on: bool) -> Result<(), GpuError> {
+        self.device.set_persistent(on).map_err(|error| gpu_error(call::SET_PERSISTENCE, error))?;
+        // On boards with coherent memory, turning it off invalidates every handle. If there is no new one either,
+        // the next read will say so.
+        if !on && let Ok(device) = self.library.find(&self.board.id) {
+            self.device = device;
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<(), GpuError> {
+        let device = self.library.find(&self.board.id)?;
+        // The driver may be another one by now, and so may be what it can do.
+        self.found = probe(&device)?;
+        self.device = device;
+        self.absent.clear();
+        Ok(())
+    }
+}
+
+/// The calls of one read: each value on its own, unless the board turns out to be gone.
+struct Inquiry<'a> {
+    device: &'a Device<'static>,
+    absent: &'a mut Vec<&'static str>,
+    answered: bool,
+    failure: Option<GpuError>,
+}
+
+impl<'a> Inquiry<'a> {
+    fn new(device: &'a Device<'static>, absent: &'a mut Vec<&'static str>) -> Self {
+        Self { device, absent, answered: false, failure: None }
+    }
+
+    fn ask<T>(
+        &mut self,
+        call: &'static str,
+        get: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
+    ) -> Result<Option<T>, GpuError> {
+        if self.absent.contains(&call) {
+            return Ok(None);
+        }
+        match unless_gone(call, get(self.device))? {
+            Ok(value) => {
+                self.answered = true;
+                Ok(Some(value))
+            }
+            Err(error) => {
+                if error.is_unsupported() {
+                    self.absent.push(call);
+                } else {
+                    self.failure = Some(error);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// A handle that has become invalid makes every call fail, each for a reason that is harmless by itself. A board
+    /// that is there at least knows who it is.
+    fn end(self) -> Result<(), GpuError> {
+        match self.failure {
+            Some(failure) if !self.answered && self.device.uuid().is_err() => Err(failure),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The value or why there is none; an outer error if the board is gone.
+fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Result<T, GpuError>, GpuError> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if is_gone(&error) => Err(gpu_error(call, error)),
+        Err(error) => Ok(Err(gpu_error(call, error))),
+    }
+}
+
+fn identify(device: &Device<'_>, index: u32) -> Result<Board, GpuError> {
+    let uuid = device.uuid().map_err(|error| gpu_error(call::UUID, error))?;
+    let id = GpuId::new(uuid).map_err(|error| GpuError::Driver { call: call::UUID, message: error.to_string() })?;
+    // These two are for people: their absence is no reason to leave the board alone.
+    let unknown = |_| String::from("unknown");
+    let pci_bus_id = unless_gone(call::PCI, device.pci_info().map(|pci| pci.bus_id))?.unwrap_or_else(unknown);
+    let model = unless_gone(call::NAME, device.name())?.unwrap_or_else(unknown);
+    Ok(Board { id, index, pci_bus_id, model, simulated: false })
+}
+
+fn probe(device: &Device<'_>) -> Result<Found, GpuError> {
+    let instant = unless_gone(call::FIELDS, PowerSource::Instant.read(device))?;
+    let usage = unless_gone(call::POWER, PowerSource::Usage.read(device))?;
+    let (power_source, power) = choose_power(instant, usage);
+
+    let mig = known_mode(unless_gone(call::MIG, device.mig_mode().map(|mode| mode.current == 1))?);
+    let virtualised = known_mode(unless_gone(
+        call::VIRTUALIZATION,
+        device.virtualization_mode().map(|mode| mode == GpuVirtualizationMode::Vgpu),
+    )?);
+    let constraints = device.power_management_limit_constraints().map(|c| (c.min_limit, c.max_limit));
+    let range = limit_range(
+        unless_gone(call::CONSTRAINTS, constraints)?,
+        unless_gone(call::DEFAULT_LIMIT, device.power_management_limit_default())?,
+    );
+    let capabilities = Capabilities {
+        energy_counter: unless_gone(call::ENERGY, device.total_energy_consumption().map(drop))?,
+        power,
+        persistence: unless_gone(call::PERSISTENCE, device.is_in_persistent_mode().map(drop))?,
+        mig: mig == Ok(true),
+        virtualised: virtualised == Ok(true),
+        // Where it cannot be told whether the limit is ours to set, it is not.
+        limits: mig.and(virtualised).and(range),
+        driver: device.nvml().sys_driver_version().unwrap_or_else(|_| "unknown".into()),
+    };
+    Ok(Found { capabilities, power_source })
+}
+
+/// A mode that the board or its driver does not have is off.
+fn known_mode(mode: Result<bool, GpuError>) -> Result<bool, GpuError> {
+    match mode {
+        Err(error) if error.is_unsupported() => Ok(false),
+        mode => mode,
+    }
+}
+
+/// The instantaneous reading where it works, else the other. If neither does, the failure is that of the one that
+/// every driver has.
+fn choose_power(
+    instant: Result<Watts, GpuError>,
+    usage: Result<Watts, GpuError>,
+) -> (PowerSource, Result<(), GpuError>) {
+    match instant {
+        Ok(_) => (PowerSource::Instant, Ok(())),
+        Err(_) => (PowerSource::Usage, usage.map(drop)),
+    }
+}
+
+fn limit_range(
+    constraints: Result<(u32, u32), GpuError>,
+    default: Result<u32, GpuError>,
+) -> Result<LimitRange, GpuError> {
+    let (min, max) = constraints?;
+    let default = default?;
+    if min > max || max == 0 {
+        let message = format!("the driver says that limits go from {min} mW to {max} mW");
+        return Err(GpuError::Driver { call: call::CONSTRAINTS, message });
+    }
+    let limit = PowerLimit::from_milliwatts;
+    Ok(LimitRange { min: limit(min), max: limit(max), default: limit(default) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unsupported<T>(call: &'static str) -> Result<T, GpuError> {
+        Err(GpuError::NotSupported { call })
+    }
+
+    #[test]
+    fn newest_power_sample_is_preferred() {
+        let watts = Watts::new(250.0);
+        assert_eq!(choose_power(Ok(watts), Ok(watts)), (PowerSource::Instant, Ok(())));
+        assert_eq!(choose_power(Ok(watts), unsupported(call::POWER)), (PowerSource::Instant, Ok(())));
+        assert_eq!(choose_power(unsupported(call::FIELDS), Ok(watts)), (PowerSource::Usage, Ok(())));
+        assert_eq!(
+            choose_power(unsupported(call::FIELDS), unsupported(call::POWER)),
+            (PowerSource::Usage, unsupported(call::POWER))
+        );
+    }
+
+    #[test]
+    fn a_range_needs_all_of_its_numbers() {
+        let limit = PowerLimit::from_milliwatts;
+        assert_eq!(
+            limit_range(Ok((100_000, 1_000_000)), Ok(700_000)),
+            Ok(LimitRange { min: limit(100_000), max: limit(1_000_000), default: limit(700_000) })
+        );
+        assert_eq!(limit_range(unsupported(call::CONSTRAINTS), Ok(1)), unsupported(call::CONSTRAINTS));
+        assert_eq!(limit_range(Ok((1, 2)), unsupported(call::DEFAULT_LIMIT)), unsupported(call::DEFAULT_LIMIT));
+    }
+
+    #[test]
+    fn a_range_upside_down_is_none() {
+        for nonsense in [(300_000, 100_000), (0, 0)] {
+            let error = limit_range(Ok(nonsense), Ok(200_000)).expect_err("nonsense");
+            assert_eq!(error.call(), call::CONSTRAINTS);
+        }
+    }
+
+    #[test]
+    fn an_absent_mode_is_off_and_a_failing_one_is_not() {
+        assert_eq!(known_mode(Ok(true)), Ok(true));
+        assert_eq!(known_mode(unsupported(call::MIG)), Ok(false));
+        assert_eq!(known_mode(Err(GpuError::MissingSymbol { call: call::MIG })), Ok(false));
+        let failing = Err(GpuError::Driver { call: call::MIG, message: "an internal driver error occurred".into() });
+        assert_eq!(known_mode(failing.clone()), failing);
+    }
+
+    #[test]
+    fn only_a_gone_board_ends_the_inquiry() {
+        assert_eq!(unless_gone(call::POWER, Ok(1)), Ok(Ok(1)));
+        assert_eq!(unless_gone::<u32>(call::POWER, Err(NvmlError::NotSupported)), Ok(unsupported(call::POWER)));
+        assert_eq!(unless_gone::<u32>(call::POWER, Err(NvmlError::GpuLost)), Err(GpuError::Lost { call: call::POWER }));
+        assert!(unless_gone::<u32>(call::POWER, Err(NvmlError::Uninitialized)).is_err());
+    }
+}
