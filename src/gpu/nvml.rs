@@ -12,7 +12,7 @@ mod library;
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub use device::{NvmlDevice, PowerSource};
 pub use library::{Library, OpenError};
@@ -20,7 +20,7 @@ pub use library::{Library, OpenError};
 use super::{GpuDevice, GpuError};
 
 /// How to reach the driver.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The driver's library, where the dynamic linker does not find it by its usual names.

@@ -1,0 +1,205 @@
+//! `wattune doctor`: what works here, what does not, and what to do about it. Writes nothing to any GPU.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::serve::handles;
+use super::{Exit, Format, Overrides};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Settings, is_root};
+use crate::gpu::journal::{Journal, boot_id};
+use crate::gpu::thread::GpuHandle;
+use crate::providers;
+use crate::units::Seconds;
+
+/// Checks what the daemon needs: configuration, driver, boards, rights, state directory, carbon signal, address.
+/// Reads only.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    overrides: Overrides,
+    /// How the findings are written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Good,
+    Limited,
+    Broken,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: String,
+    verdict: Verdict,
+    detail: String,
+}
+
+fn finding(what: impl Into<String>, verdict: Verdict, detail: impl Into<String>) -> Finding {
+    Finding { what: what.into(), verdict, detail: detail.into() }
+}
+
+/// Checks and prints; fails if something is broken.
+///
+/// # Errors
+/// Only if the findings cannot be written.
+pub async fn run(args: Args) -> anyhow::Result<Exit> {
+    let findings = match args.overrides.settings() {
+        Ok(settings) => {
+            let mut findings = vec![finding("configuration", Verdict::Good, "read and checked")];
+            findings.extend(gpus(&settings));
+            findings.extend(state(&settings));
+            findings.push(signal(&settings).await);
+            findings.push(address(&settings));
+            findings
+        }
+        Err(error) => vec![finding("configuration", Verdict::Broken, format!("{error:#}"))],
+    };
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&findings)?)?,
+        Format::Table => {
+            for f in &findings {
+                let mark = match f.verdict {
+                    Verdict::Good => "ok     ",
+                    Verdict::Limited => "limited",
+                    Verdict::Broken => "BROKEN ",
+                };
+                writeln!(out, "{mark}  {}: {}", f.what, f.detail)?;
+            }
+        }
+    }
+    let broken = findings.iter().any(|f| f.verdict == Verdict::Broken);
+    Ok(if broken { Exit::Failed } else { Exit::Done })
+}
+
+fn gpus(settings: &Settings) -> Vec<Finding> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let (handles, problems) = match handles(settings, &clock) {
+        Ok(found) => found,
+        Err(error) => return vec![finding("GPUs", Verdict::Broken, format!("{error:#}"))],
+    };
+    let mut findings: Vec<Finding> =
+        problems.into_iter().map(|p| finding("GPUs", Verdict::Limited, p)).collect();
+    if handles.is_empty() {
+        findings.push(finding("GPUs", Verdict::Broken, "the driver knows no GPU"));
+    }
+    findings.extend(handles.iter().map(|handle| board(handle, settings)));
+    if !is_root() && !settings.control.observe {
+        let detail = "not root: limits can most likely not be set (nvmlDeviceSetPowerManagementLimit needs it); run the \
+                      daemon as root, or with --observe";
+        findings.push(finding("rights", Verdict::Limited, detail));
+    }
+    findings
+}
+
+fn board(handle: &GpuHandle, settings: &Settings) -> Finding {
+    let (board, can) = (handle.board(), handle.capabilities());
+    let what = format!("GPU {} ({}, {})", board.index, board.model, board.id);
+    let mut waited = Seconds::ZERO;
+    while handle.observe().at.is_none() && handle.observe().fault.is_none() && waited < settings.control.call_timeout_s {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        waited += Seconds::new(0.01);
+    }
+    let seen = handle.observe();
+    if let Some((error, _)) = seen.fault {
+        return finding(what, Verdict::Broken, error.to_string());
+    }
+    let mut limits = Vec::new();
+    limits.extend(can.why_no_control());
+    limits.extend(can.energy_counter.as_ref().err().map(|e| format!("energy is integrated from power: {e}")));
+    limits.extend(can.power.as_ref().err().map(ToString::to_string));
+    if seen.reading.persistence == Some(false) && !settings.control.enable_persistence {
+        limits.push(
+            "persistence mode is off: a limit is lost when the last client leaves (nvidia-smi -pm 1, or \
+             control.enable_persistence = true)"
+                .into(),
+        );
+    }
+    if let (Some(requested), Some(enforced)) = (seen.reading.requested, seen.reading.enforced)
+        && enforced < requested
+        && !enforced.same_as(requested)
+    {
+        limits.push(format!("an out-of-band cap holds it at {enforced}, below the {requested} asked for"));
+    }
+    let range = can.limits.as_ref().map_or(String::new(), |r| format!(", takes {} to {}", r.min, r.max));
+    let now = seen.reading.requested.map_or(String::new(), |l| format!(", limit {l}"));
+    if limits.is_empty() {
+        finding(what, Verdict::Good, format!("driver {}, energy counter{now}{range}", can.driver))
+    } else {
+        finding(what, Verdict::Limited, limits.join("; "))
+    }
+}
+
+fn state(settings: &Settings) -> Vec<Finding> {
+    let dir = settings.state_dir();
+    let what = format!("state in {}", dir.display());
+    let existing = dir.ancestors().find(|d| d.exists()).unwrap_or(&dir);
+    let writable = tempfile_in(existing);
+    let mut findings = vec![match writable {
+        Ok(()) => finding(what.clone(), Verdict::Good, "can be written"),
+        Err(error) => finding(what.clone(), Verdict::Broken, format!("{}: {error}", existing.display())),
+    }];
+    match Journal::open(&dir, boot_id()) {
+        Ok(journal) => {
+            for (gpu, entry) in journal.entries() {
+                let detail = format!(
+                    "is set by wattune; {} comes back when its job or its daemon ends (if no daemon runs: wattune restore)",
+                    entry.found
+                );
+                findings.push(finding(format!("GPU {gpu}"), Verdict::Good, detail));
+            }
+        }
+        Err(error) => findings.push(finding(what, Verdict::Broken, error.to_string())),
+    }
+    findings
+}
+
+fn tempfile_in(dir: &std::path::Path) -> std::io::Result<()> {
+    let path = dir.join(format!(".wattune-doctor-{}", uuid::Uuid::new_v4()));
+    std::fs::File::create(&path)?;
+    std::fs::remove_file(path)
+}
+
+async fn signal(settings: &Settings) -> Finding {
+    let what = "carbon signal";
+    let provider = match providers::build(&settings.carbon) {
+        Ok(provider) => provider,
+        Err(error) => return finding(what, Verdict::Broken, error.to_string()),
+    };
+    let now = SystemClock::start().utc();
+    let (source, zone) = (provider.source(), provider.zone());
+    match provider.fetch(now).await {
+        Ok(answer) => {
+            let forecast = answer.forecast;
+            let ahead = forecast.expected.end().map_or(0.0, |e| Seconds::from_delta(e - now).get() / 3600.0);
+            let present = forecast.best_at(now).map_or("nothing for the present".into(), |(_, i)| {
+                format!("{:.0} gCO2e/kWh now", i.value.get())
+            });
+            let notes = answer.notes.iter().map(|n| format!("; {n}")).collect::<String>();
+            let detail = format!("{source}, zone {zone}: {present}, {ahead:.0} h ahead{notes}");
+            let verdict = if forecast.best_at(now).is_some() { Verdict::Good } else { Verdict::Limited };
+            finding(what, verdict, detail)
+        }
+        Err(error) => finding(what, Verdict::Limited, format!("{source}, zone {zone}: {error}")),
+    }
+}
+
+fn address(settings: &Settings) -> Finding {
+    let Some(address) = settings.http.listen else {
+        return finding("API", Verdict::Good, "on the Unix socket only");
+    };
+    match std::net::TcpListener::bind(address) {
+        Ok(_) => finding("API", Verdict::Good, format!("{address} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            let detail = format!("{address} is in use: a daemon runs already (wattune status), or choose another --listen");
+            finding("API", Verdict::Limited, detail)
+        }
+        Err(error) => finding("API", Verdict::Broken, format!("{address}: {error}")),
+    }
+}

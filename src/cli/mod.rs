@@ -1,0 +1,89 @@
+//! The command line: one file per subcommand. `main` parses, runs and maps the end to an exit code.
+
+mod demo;
+mod doctor;
+mod restore;
+mod serve;
+mod settings;
+mod status;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+pub use settings::Overrides;
+
+/// Makes GPU training follow the clean hours of the grid.
+///
+/// A daemon beside training jobs: it learns what each job does at every power limit, follows the carbon-intensity
+/// forecast with the limits, and keeps the books of energy and carbon. What a job computes never changes.
+#[derive(Debug, Parser)]
+#[command(name = "wattune", version, max_term_width = 120)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Demo(demo::Args),
+    Status(status::Args),
+    Doctor(doctor::Args),
+    Restore(restore::Args),
+}
+
+/// How a result is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Done,
+    /// Not everything could be done; what, has been said.
+    Failed,
+}
+
+impl Cli {
+    /// Carries the command out.
+    ///
+    /// # Errors
+    /// What a person should read; the exit code is 1.
+    pub fn run(self) -> anyhow::Result<Exit> {
+        match self.command {
+            Command::Serve(args) => serve::run(args),
+            Command::Demo(args) => block_on(demo::run(args)).map(|()| Exit::Done),
+            Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),
+            Command::Doctor(args) => block_on(doctor::run(args)),
+            Command::Restore(args) => restore::run(args),
+        }
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    runtime()?.block_on(future)
+}
+
+/// Two threads: the daemon mostly waits.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+}
+
+/// Waits for SIGTERM or SIGINT.
+async fn stopped() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::error!("cannot listen for signals; stop the process with SIGKILL and run `wattune restore`");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

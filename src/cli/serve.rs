@@ -1,0 +1,199 @@
+//! `wattune serve`: the daemon.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use tokio_util::sync::CancellationToken;
+
+use super::{Exit, Overrides, runtime, stopped};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Backend, Settings};
+use crate::controller::{Controller, Handle, Parts, open_handles, restore_all, run as control};
+use crate::domain::{GpuId, LimitRange, PowerLimit};
+use crate::gpu::journal::{Journal, Restored, boot_id};
+use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use crate::gpu::thread::{GpuHandle, Sampling};
+use crate::gpu::{GpuDevice, nvml};
+use crate::http;
+use crate::providers::{self, Feed};
+use crate::units::{SamplesPerSecond, Seconds, Watts};
+
+/// Runs the daemon until SIGTERM or SIGINT. Whatever ends it, GPUs get the limits back that were found.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+/// After a signal, everything together may take this long.
+const GRACE: Seconds = Seconds::new(20.0);
+
+/// Runs the daemon.
+///
+/// # Errors
+/// If it cannot start; the message says why and what to do.
+pub fn run(args: Args) -> anyhow::Result<Exit> {
+    let settings = args.overrides.settings()?;
+    settings.log.init();
+    let runtime = runtime()?;
+    let exit = runtime.block_on(serve(settings));
+    // Threads that hang in a driver call must not keep the process.
+    runtime.shutdown_background();
+    exit
+}
+
+async fn serve(settings: Settings) -> anyhow::Result<Exit> {
+    let state_dir = settings.state_dir();
+    let _lock = Lock::take(&state_dir)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let (devices, problems) = open_devices(&settings, &clock)?;
+    tracing::info!("wattune {} with {} GPU(s), state in {}", env!("CARGO_PKG_VERSION"), devices.len(), state_dir.display());
+    let cancel = CancellationToken::new();
+    let provider = providers::build(&settings.carbon)?;
+    let feed = Feed::spawn(provider, Some(&state_dir), clock.clone(), cancel.child_token()).await;
+    let (handle, requests) = Handle::queue();
+    let server = http::Server::bind(settings.http.clone(), handle).await?;
+    let parts = Parts {
+        sampling: Sampling::Every(settings.control.sample_s),
+        settings: settings.control,
+        profiling: settings.profile,
+        carbon: settings.carbon,
+        state_dir: &state_dir,
+        clock: clock.clone(),
+        devices,
+        signal: feed.state.clone(),
+        problems,
+    };
+    let controller = Controller::start(parts).await?;
+    let handles = controller.handles();
+    let ready = server.ready();
+    for address in server.addresses() {
+        tracing::info!("listening on {address}");
+    }
+    let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
+    let mut serving = tokio::spawn(server.serve(stop_serving.clone()));
+    let mut controlling = tokio::spawn(control(controller, requests, stop_control.clone()));
+    ready.set(true);
+    // Each task runs until it is told to stop; an early end of any is the end of the daemon.
+    let ended = tokio::select! {
+        () = stopped() => None,
+        _ = &mut serving => Some("the API"),
+        outcome = &mut controlling => {
+            stop_serving.cancel();
+            cancel.cancel();
+            return died(&state_dir, handles, outcome.err().map(|e| e.to_string()).unwrap_or_default()).await;
+        }
+    };
+    match ended {
+        None => tracing::info!("stopping: GPUs get their found limits back"),
+        Some(what) => tracing::error!("{what} ended unexpectedly; stopping"),
+    }
+    ready.set(false);
+    stop_serving.cancel();
+    stop_control.cancel();
+    cancel.cancel();
+    match tokio::time::timeout(GRACE.to_std(), &mut controlling).await {
+        Ok(Ok(restored)) => Ok(if ended.is_none() { exit_of(&restored) } else { Exit::Failed }),
+        Ok(Err(panicked)) => died(&state_dir, handles, panicked.to_string()).await,
+        Err(_) => bail!("not everything ended within {GRACE}; `wattune restore` gives GPUs back that are left"),
+    }
+}
+
+/// The loop itself died: give the boards back from the journal, and say so.
+async fn died(state_dir: &Path, handles: Vec<GpuHandle>, why: String) -> anyhow::Result<Exit> {
+    tracing::error!("the control loop died ({why}); giving GPUs their found limits back");
+    let mut journal = Journal::open(state_dir, boot_id())?;
+    let restoring = tokio::task::spawn_blocking(move || restore_all(&mut journal, &handles, Seconds::new(3.0)));
+    restoring.await.context("restoring died too; run `wattune restore`")?;
+    Ok(Exit::Failed)
+}
+
+fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {
+    let failed = restored.iter().any(|(_, outcome)| matches!(outcome, Restored::Failed { .. }));
+    if failed { Exit::Failed } else { Exit::Done }
+}
+
+/// The boards that the settings choose, and those that are there and cannot be used.
+pub(super) fn open_devices(
+    settings: &Settings,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<(Vec<Box<dyn GpuDevice>>, Vec<String>)> {
+    match settings.gpus.backend {
+        Backend::Nvml => {
+            let boards = nvml::open_all(&settings.gpus.nvml)?;
+            let problems: Vec<String> = boards.problems.iter().map(ToString::to_string).collect();
+            for problem in &problems {
+                tracing::error!("{problem}");
+            }
+            Ok((boards.devices, problems))
+        }
+        Backend::Simulated => {
+            let simulated = &settings.gpus.simulated;
+            let board = |index: u32| simulated_board(index, simulated.seed, clock);
+            let note = "the GPUs are simulated: nothing is measured or set on hardware".to_owned();
+            Ok(((0..simulated.boards).map(board).collect(), vec![note]))
+        }
+    }
+}
+
+/// A board that is always busy, for trying the API out.
+fn simulated_board(index: u32, seed: u64, clock: &Arc<dyn Clock>) -> Box<dyn GpuDevice> {
+    let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
+    let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
+    let physics = Physics {
+        range,
+        found: range.default,
+        idle: Watts::new(25.0),
+        settling: Seconds::new(0.5),
+        noise: 0.01,
+        seed: seed.wrapping_add(u64::from(index)),
+    };
+    let world = SimulatedBoard::new(physics, clock.clone());
+    let curve = LoadCurve::saturating(&range, Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
+    world.run(Some(curve));
+    Box::new(world.device(index, "Demo GPU"))
+}
+
+/// Handles for boards that are only to be given back or looked at.
+pub(super) fn handles(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Vec<GpuHandle>, Vec<String>)> {
+    let (devices, problems) = open_devices(settings, clock)?;
+    let timeout = settings.control.call_timeout_s;
+    Ok((open_handles(devices, clock, Sampling::Every(Seconds::new(1.0)), timeout), problems))
+}
+
+/// Held while a process owns a state directory; the kernel frees it with the process.
+pub(super) struct Lock {
+    _file: std::fs::File,
+}
+
+impl Lock {
+    /// Takes it, making the directory if need be.
+    ///
+    /// # Errors
+    /// If the directory cannot be made or another process owns it.
+    pub(super) fn take(state_dir: &Path) -> anyhow::Result<Self> {
+        make_private(state_dir).with_context(|| {
+            format!("cannot make the state directory {}; give another one with --state-dir", state_dir.display())
+        })?;
+        let path = state_dir.join("lock");
+        let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = file.with_context(|| format!("cannot write in the state directory {}", state_dir.display()))?;
+        if file.try_lock().is_err() {
+            bail!(
+                "another wattune owns the state directory {}; stop it first, or give another one with --state-dir",
+                state_dir.display()
+            );
+        }
+        Ok(Self { _file: file })
+    }
+}
+
+/// Only its owner reads the books of a machine that others share.
+fn make_private(dir: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    if dir.is_dir() {
+        return Ok(());
+    }
+    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)
+}

@@ -1,0 +1,76 @@
+//! Settings from the file, from `WATTUNE_…` variables and from flags: the later ones win.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::config::{Backend, Settings};
+use crate::providers;
+
+/// Where the configuration is looked for unless told otherwise.
+const USUAL_FILE: &str = "/etc/wattune/wattune.toml";
+
+/// Flags that every command with a daemon's settings takes.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Overrides {
+    /// Configuration file [default: /etc/wattune/wattune.toml, if it is there].
+    #[arg(long, value_name = "FILE", env = "WATTUNE_CONFIG")]
+    config: Option<PathBuf>,
+    /// Which boards: `gpus.backend`.
+    #[arg(long, value_enum, value_name = "BACKEND", env = "WATTUNE_GPUS")]
+    gpus: Option<Backend>,
+    /// The driver's library: `gpus.nvml.library`.
+    #[arg(long, value_name = "PATH", env = "WATTUNE_NVML_LIBRARY")]
+    nvml_library: Option<PathBuf>,
+    /// Where state is kept: `state_dir`.
+    #[arg(long, value_name = "DIR", env = "WATTUNE_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// Loopback address of the API: `http.listen`.
+    #[arg(long, value_name = "ADDRESS", env = "WATTUNE_LISTEN")]
+    listen: Option<SocketAddr>,
+    /// Unix socket of the API: `http.socket`.
+    #[arg(long, value_name = "PATH", env = "WATTUNE_SOCKET")]
+    socket: Option<PathBuf>,
+    /// Carbon intensities from a CSV or JSON file: `carbon.source = "file"` and `carbon.file.path`.
+    #[arg(long, value_name = "FILE", env = "WATTUNE_CARBON_FILE")]
+    carbon_file: Option<PathBuf>,
+    /// Plan and book, but set nothing: `control.observe`.
+    #[arg(long, env = "WATTUNE_OBSERVE", value_parser = clap::builder::BoolishValueParser::new())]
+    observe: bool,
+}
+
+impl Overrides {
+    /// The settings that result, checked.
+    ///
+    /// # Errors
+    /// For the first mistake, with file and line or with the flag's key.
+    pub fn settings(&self) -> anyhow::Result<Settings> {
+        let usual = PathBuf::from(USUAL_FILE);
+        let mut settings = match &self.config {
+            Some(path) => Settings::load(path)?,
+            None if usual.exists() => Settings::load(&usual)?,
+            None => Settings::default(),
+        };
+        if let Some(backend) = self.gpus {
+            settings.gpus.backend = backend;
+        }
+        if let Some(library) = &self.nvml_library {
+            settings.gpus.nvml.library = Some(library.clone());
+        }
+        if let Some(dir) = &self.state_dir {
+            settings.state_dir = Some(dir.clone());
+        }
+        if let Some(listen) = self.listen {
+            settings.http.listen = Some(listen);
+        }
+        if let Some(socket) = &self.socket {
+            settings.http.socket = Some(std::path::absolute(socket)?);
+        }
+        if let Some(file) = &self.carbon_file {
+            settings.carbon.source = providers::Source::File;
+            settings.carbon.file.path = Some(file.clone());
+        }
+        settings.control.observe |= self.observe;
+        settings.check()?;
+        Ok(settings)
+    }
+}
