@@ -1,0 +1,107 @@
+//! The last forecast on disk, so that a restart without network is not blind.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::MAX_G_PER_KWH;
+use super::time::in_range;
+use crate::domain::{CarbonSeries, Forecast, Zone};
+
+/// Raised when the form changes; other versions are ignored.
+const VERSION: u32 = 1;
+
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A file per source and zone.
+#[derive(Clone, Debug)]
+pub(super) struct Cache {
+    path: PathBuf,
+    source: &'static str,
+    zone: Zone,
+}
+
+#[derive(Deserialize)]
+struct Stored {
+    version: u32,
+    forecast: Forecast,
+}
+
+#[derive(Serialize)]
+struct Storing<'a> {
+    version: u32,
+    forecast: &'a Forecast,
+}
+
+/// Why there is nothing to begin with.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CacheProblem {
+    #[error("cannot be read or written ({0}); check the directory's permissions")]
+    Io(#[from] io::Error),
+    #[error("is not a stored forecast ({0}); ignored, and written anew with the next answer")]
+    Corrupt(String),
+}
+
+impl Cache {
+    pub(super) fn new(directory: &Path, source: &'static str, zone: Zone) -> Self {
+        // Other characters may mean something to a file system. Two zones may then share a file: see `load`.
+        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let name: String = zone.as_str().chars().map(safe).collect();
+        Self { path: directory.join(format!("carbon-{source}-{name}.json")), source, zone }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `None` if nothing is stored, or it is of another zone or from the future. Blocks.
+    pub(super) fn load(&self, now: DateTime<Utc>) -> Result<Option<Forecast>, CacheProblem> {
+        let file = match std::fs::File::open(&self.path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        let stored: Stored = serde_json::from_slice(&bytes).map_err(|e| CacheProblem::Corrupt(e.to_string()))?;
+        if stored.version != VERSION {
+            return Err(CacheProblem::Corrupt(format!("version {}, expected {VERSION}", stored.version)));
+        }
+        if !well_formed(&stored.forecast) {
+            return Err(CacheProblem::Corrupt("slots out of order, or values that are no intensities".to_owned()));
+        }
+        let forecast = stored.forecast;
+        let ours = forecast.source == self.source && forecast.zone == self.zone && forecast.retrieved_at <= now;
+        Ok(ours.then_some(forecast))
+    }
+
+    /// Replaces what is stored, whole or not at all. Blocks.
+    pub(super) fn store(&self, forecast: &Forecast) -> Result<(), CacheProblem> {
+        if let Some(directory) = self.path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let temporary = self.path.with_extension("json.tmp");
+        let mut file = std::fs::File::create(&temporary)?;
+        let bytes = serde_json::to_vec(&Storing { version: VERSION, forecast }).map_err(io::Error::from)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        Ok(std::fs::rename(&temporary, &self.path)?)
+    }
+}
+
+/// Whether slots are in order without overlaps, and values are intensities: what reading does not check.
+pub(super) fn well_formed(forecast: &Forecast) -> bool {
+    let right = |series: &CarbonSeries| {
+        let points = series.points();
+        points.iter().all(|(slot, intensity)| {
+            slot.start() < slot.end()
+                && in_range(slot.start()).is_ok()
+                && in_range(slot.end()).is_ok()
+                && (0.0..=MAX_G_PER_KWH).contains(&intensity.value.get())
+        }) && points.windows(2).all(|pair| pair[0].0.end() <= pair[1].0.start())
+    };
+    let times = [forecast.issued_at, forecast.retrieved_at];
+    right(&forecast.expected) && right(&forecast.actual) && times.into_iter().all(|t| in_range(t).is_ok())
+}

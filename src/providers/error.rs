@@ -1,0 +1,101 @@
+//! Why a source gave no usable answer.
+
+use crate::units::Seconds;
+
+/// Why a source gave no usable answer. Each message says what failed and what to do; none holds a secret.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ProviderError {
+    /// No connection, or it broke.
+    #[error("{host} cannot be reached ({why}); check the network, the name and the proxy. Trying again")]
+    Unreachable {
+        /// Host, with its port if it is not the usual one.
+        host: String,
+        /// The innermost cause.
+        why: String,
+    },
+    /// Connected or not, the answer was not complete in time.
+    #[error("{host} did not answer completely within {} s; raise carbon.timeout_s if this is usual", after.get())]
+    TimedOut {
+        /// Host, with its port if it is not the usual one.
+        host: String,
+        /// The limit on the whole exchange.
+        after: Seconds,
+    },
+    /// The key or what it may see. Asking more often would not help.
+    #[error("refused with status {status} ({message}); check the key, what it may read, and the zone. Trying hourly")]
+    Refused {
+        /// 401 or 403.
+        status: u16,
+        /// What the body said, shortened.
+        message: String,
+    },
+    /// Too many requests.
+    #[error("asked too often{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
+    RateLimited {
+        /// How long to wait, if the source said so.
+        retry_after: Option<Seconds>,
+    },
+    /// The fault is on the other side.
+    #[error("the service failed with status {status} ({message}); nothing to do here. Trying again")]
+    ServerError {
+        /// 500 to 599.
+        status: u16,
+        /// What the body said, shortened.
+        message: String,
+    },
+    /// Another answer than the one asked for.
+    #[error("answered with status {status} ({message}); check the zone and the address in the settings")]
+    Unexpected {
+        /// The HTTP status.
+        status: u16,
+        /// What the body said, or where it redirected to, shortened.
+        message: String,
+    },
+    /// The body is longer than allowed; the rest was not read.
+    #[error("more than {limit_bytes} bytes; raise the limit (carbon.max_body_bytes) if this is really the answer")]
+    TooLarge {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The answer cannot be read.
+    #[error("{at}: {what}")]
+    Malformed {
+        /// What is wrong, and what would be right.
+        what: String,
+        /// Where: a field of the body, or file, line and column.
+        at: String,
+    },
+    /// Well-formed, but without a single usable value.
+    #[error("no usable value: {what}")]
+    Empty {
+        /// What was missing.
+        what: String,
+    },
+    /// The file is not there or may not be read.
+    #[error("{path} cannot be read ({why}); check carbon.file.path and the permissions")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// The system's reason.
+        why: String,
+    },
+}
+
+fn wait(retry_after: Option<Seconds>) -> String {
+    retry_after.map_or_else(String::new, |s| format!("; the service asks to wait {} s", s.get()))
+}
+
+/// Text from outside, made fit for a message: one line, without control characters, at most 200 characters.
+pub(super) fn shortened(text: &str) -> String {
+    let mut line = String::new();
+    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()) {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if line.chars().count() > 200 {
+            return line.chars().take(199).chain(['…']).collect();
+        }
+    }
+    line
+}

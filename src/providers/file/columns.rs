@@ -1,0 +1,166 @@
+//! Which column of a file means what.
+
+use super::ParseError;
+use crate::providers::FileSettings;
+
+/// Names are compared in small letters, without anything but letters and digits.
+const TIME: &[&str] = &[
+    "timestamp",
+    "timestamputc",
+    "datetime",
+    "datetimeutc",
+    "time",
+    "timeutc",
+    "from",
+    "start",
+    "starttime",
+    "pointtime",
+];
+const END: &[&str] = &["to", "end", "endtime", "until"];
+const DURATION: &[&str] = &["duration", "durationminutes", "durationmin"];
+const ZONE: &[&str] = &["zone", "location", "region", "zonekey"];
+const FORECAST: &[&str] = &["forecast", "forecastgco2perkwh", "forecastgperkwh", "expected", "predicted", "prediction"];
+const ACTUAL: &[&str] = &["actual", "actualgco2perkwh", "actualgperkwh", "hist", "measured", "observed", "outcome"];
+const VALUE: &[&str] = &[
+    "value",
+    "carbonintensity",
+    "carbonintensitygco2perkwh",
+    "carbonintensitygco2eperkwh",
+    "carbonintensitygco2eqperkwh",
+    "carbonintensitygperkwh",
+    "intensity",
+    "intensitygperkwh",
+    "gco2perkwh",
+    "gco2eperkwh",
+    "gperkwh",
+];
+
+/// A column of the file: its place among the names, and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) index: usize,
+    pub(super) name: String,
+}
+
+/// What was found. At least one of `expected` and `actual` is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Columns {
+    pub(super) time: Column,
+    pub(super) end: Option<Column>,
+    pub(super) duration: Option<Column>,
+    pub(super) zone: Option<Column>,
+    pub(super) expected: Option<Column>,
+    pub(super) actual: Option<Column>,
+    /// The name of the time column says that its times are UTC.
+    pub(super) named_utc: bool,
+}
+
+impl Columns {
+    /// Finds the columns by the configured names, else by names in use.
+    pub(super) fn find(names: &[String], settings: &FileSettings) -> Result<Self, ParseError> {
+        let find = |configured: &Option<String>, known: &[&str]| named(names, configured.as_deref(), known);
+        let Some(time) = find(&settings.time_column, TIME)? else {
+            return Err(missing("time", "timestamp", "time_column", names));
+        };
+        let (expected, actual) = values(names, settings)?;
+        if expected.is_none() && actual.is_none() {
+            return Err(missing("values", "carbon_intensity_gco2_per_kwh", "value_column", names));
+        }
+        Ok(Self {
+            named_utc: plain(&time.name).ends_with("utc"),
+            time,
+            end: find(&settings.end_column, END)?,
+            duration: find(&settings.duration_column, DURATION)?,
+            zone: find(&settings.zone_column, ZONE)?,
+            expected,
+            actual,
+        })
+    }
+}
+
+/// A lone value column serves as forecast and as outcome, unless its name says forecast.
+fn values(names: &[String], settings: &FileSettings) -> Result<(Option<Column>, Option<Column>), ParseError> {
+    let forecast = named(names, settings.value_column.as_deref(), FORECAST)?;
+    let actual = named(names, settings.actual_column.as_deref(), ACTUAL)?;
+    let neutral = named(names, None, VALUE)?;
+    Ok(match (forecast, actual, neutral) {
+        (Some(forecast), Some(actual), _) => (Some(forecast), Some(actual)),
+        // "carbon_intensity" beside "forecast" is what came.
+        (Some(forecast), None, Some(neutral)) if settings.value_column.is_none() => (Some(forecast), Some(neutral)),
+        (Some(forecast), None, _) if says_forecast(&forecast.name) => (Some(forecast), None),
+        (None, Some(actual), Some(neutral)) => (Some(neutral), Some(actual)),
+        (Some(only), None, _) | (None, Some(only), None) | (None, None, Some(only)) => (Some(only.clone()), Some(only)),
+        (None, None, None) => (None, None),
+    })
+}
+
+fn says_forecast(name: &str) -> bool {
+    ["forecast", "predict", "expected"].iter().any(|word| plain(name).contains(word))
+}
+
+fn named(names: &[String], configured: Option<&str>, known: &[&str]) -> Result<Option<Column>, ParseError> {
+    let column = |index: usize| Column { index, name: names[index].clone() };
+    if let Some(wanted) = configured {
+        let index = names.iter().position(|name| name.trim() == wanted.trim());
+        return index.map(|i| Some(column(i))).ok_or_else(|| ParseError {
+            at: "the first line".to_owned(),
+            what: format!("there is no column {wanted:?}; there are {}", listed(names)),
+        });
+    }
+    let found = known.iter().find_map(|known| names.iter().position(|name| plain(name) == *known));
+    Ok(found.map(column))
+}
+
+fn missing(what: &str, example: &str, setting: &str, names: &[String]) -> ParseError {
+    ParseError {
+        at: "the first line".to_owned(),
+        what: format!(
+            "no column for {what} among {}; name it like {example:?} or set carbon.file.{setting}",
+            listed(names)
+        ),
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    let shown: Vec<_> = names.iter().take(12).map(|name| format!("{:?}", super::shortened(name))).collect();
+    if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roles(header: &str, settings: &FileSettings) -> Result<(Option<String>, Option<String>), ParseError> {
+        let names: Vec<_> = header.split(',').map(str::to_owned).collect();
+        Columns::find(&names, settings).map(|c| (c.expected.map(|c| c.name), c.actual.map(|c| c.name)))
+    }
+
+    #[test]
+    fn value_columns_find_their_roles() {
+        let default = FileSettings::default();
+        let both = |a: &str, b: &str| Ok((Some(a.to_owned()), Some(b.to_owned())));
+        assert_eq!(roles("location,timestamp,duration,value,hist", &default), both("value", "hist"));
+        assert_eq!(roles("timestamp_utc,Carbon Intensity gCO2/kWh,actual", &default), both("actual", "actual"));
+        assert_eq!(roles("from,to,forecast,actual", &default), both("forecast", "actual"));
+        assert_eq!(roles("datetime,carbonIntensity", &default), both("carbonIntensity", "carbonIntensity"));
+        assert_eq!(roles("datetime,carbonIntensity,forecast", &default), both("forecast", "carbonIntensity"));
+        let only = Ok((Some("forecast_gco2_per_kwh".to_owned()), None));
+        assert_eq!(roles("timestamp_utc,forecast_gco2_per_kwh", &default), only);
+        let chosen = FileSettings { value_column: Some("x".to_owned()), ..FileSettings::default() };
+        assert_eq!(roles("time,x,value", &chosen), both("x", "x"));
+    }
+
+    #[test]
+    fn a_missing_column_is_told_with_those_there_are() {
+        let default = FileSettings::default();
+        let error = roles("when,value", &default).expect_err("no time").to_string();
+        assert!(error.contains("\"when\", \"value\"") && error.contains("carbon.file.time_column"), "{error}");
+        let chosen = FileSettings { actual_column: Some("came".to_owned()), ..FileSettings::default() };
+        let error = roles("time,value", &chosen).expect_err("no such column").to_string();
+        assert!(error.contains("no column \"came\""), "{error}");
+    }
+}

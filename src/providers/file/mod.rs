@@ -1,0 +1,246 @@
+//! Intensities from a file, with its own times or played from now on.
+
+mod columns;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+pub use parse::{ParseError, ParsedFile, parse};
+
+use super::error::shortened;
+use super::{Answer, CarbonProvider, CarbonSettings, FileSettings, ProviderError, SettingsError, Timing};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Slot, Zone};
+use crate::units::Seconds;
+
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// A look at the modification time costs nothing, so an edit is seen soon.
+const CADENCE: Seconds = Seconds::new(300.0);
+
+/// How much of a long file one answer holds.
+const PAST: TimeDelta = TimeDelta::days(31);
+const AHEAD: TimeDelta = TimeDelta::days(31);
+
+/// About as many rows are given on each side of now at the most, when a short file is repeated often: 35 days of 5 min.
+const MOST_ROWS: usize = 10_000;
+
+/// A CSV or JSON file as a source. It is read again when its modification time or length changes.
+#[derive(Debug)]
+pub struct FileProvider {
+    path: PathBuf,
+    settings: FileSettings,
+    zone: Option<Zone>,
+    cadence: Seconds,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    loaded: Option<Arc<Loaded>>,
+    /// When the file was first played.
+    anchor: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    stamp: Stamp,
+    file: ParsedFile,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: SystemTime,
+    length: u64,
+}
+
+impl FileProvider {
+    /// Reads nothing yet.
+    ///
+    /// # Errors
+    /// Without a path.
+    pub fn new(settings: &CarbonSettings) -> Result<Self, SettingsError> {
+        Ok(Self {
+            path: settings.file.path.clone().ok_or(SettingsError::NoPath)?,
+            settings: settings.file.clone(),
+            zone: settings.zone.clone(),
+            cadence: settings.poll_interval_s.unwrap_or(CADENCE),
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn load(&self) -> Result<Arc<Loaded>, ProviderError> {
+        let known = self.state().loaded.clone();
+        let (path, settings, zone) = (self.path.clone(), self.settings.clone(), self.zone.clone());
+        let reading = move || read(&path, &settings, zone.as_ref(), known);
+        let loaded = tokio::task::spawn_blocking(reading).await.unwrap_or_else(|stopped| {
+            Err(ProviderError::Unreadable { path: self.shown(), why: stopped.to_string() })
+        })?;
+        let mut state = self.state();
+        if !state.loaded.as_ref().is_some_and(|known| Arc::ptr_eq(known, &loaded)) {
+            for note in &loaded.file.notes {
+                tracing::warn!(path = %self.path.display(), "carbon file: {note}");
+            }
+            state.loaded = Some(Arc::clone(&loaded));
+        }
+        Ok(loaded)
+    }
+
+    async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
+        let loaded = self.load().await?;
+        let file = &loaded.file;
+        let modified = DateTime::<Utc>::from(loaded.stamp.modified).min(now);
+        let (expected, actual, issued_at) = match self.settings.timing {
+            Timing::Absolute => {
+                let span = Slot::new(now - PAST, now + AHEAD);
+                let part = |series: &CarbonSeries| span.map_or_else(Vec::new, |s| series.overlapping(&s).to_vec());
+                (part(&file.expected), part(&file.actual), file.issued_at.unwrap_or(modified))
+            }
+            Timing::Replay => {
+                let anchor = *self.state().anchor.get_or_insert(now);
+                let play = Play::new(file, &self.settings, anchor);
+                (play.around(&file.expected, now), play.around(&file.actual, now), now)
+            }
+        };
+        if !expected.iter().any(|(slot, _)| now < slot.end()) {
+            return Err(ProviderError::Empty { what: self.nothing_ahead(file) });
+        }
+        let past = actual.into_iter().filter(|(slot, _)| slot.end() <= now).collect();
+        let forecast = Forecast {
+            zone: file.zone.clone().unwrap_or_else(|| self.zone()),
+            source: self.source().to_owned(),
+            kind: file.kind,
+            scope: file.scope,
+            issued_at,
+            retrieved_at: now,
+            expected: CarbonSeries::from_points(expected).0,
+            actual: CarbonSeries::from_points(past).0,
+        };
+        Ok(Answer { forecast, notes: file.notes.clone() })
+    }
+
+    fn nothing_ahead(&self, file: &ParsedFile) -> String {
+        let what = match file.expected.end() {
+            Some(end) => format!("the forecast in {} ends at {}", self.shown(), end.format("%FT%TZ")),
+            None => format!("{} has no forecast column, only what came", self.shown()),
+        };
+        match self.settings.timing {
+            Timing::Absolute => format!("{what}; append newer rows, or set carbon.file.timing = \"replay\""),
+            Timing::Replay => format!("{what} and was played to its end; set carbon.file.repeat = true to begin again"),
+        }
+    }
+
+    fn shown(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+impl CarbonProvider for FileProvider {
+    fn source(&self) -> &'static str {
+        "file"
+    }
+
+    fn zone(&self) -> Zone {
+        let loaded = || self.state().loaded.as_ref().and_then(|loaded| loaded.file.zone.clone());
+        self.zone.clone().or_else(loaded).unwrap_or_else(|| Zone::new("file").expect("a plain word"))
+    }
+
+    fn cadence(&self) -> Seconds {
+        self.cadence
+    }
+
+    /// The file itself is what is kept.
+    fn keeps_answers(&self) -> bool {
+        false
+    }
+
+    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
+        self.answer(now).boxed()
+    }
+}
+
+/// A file placed at another time, once or again and again.
+#[derive(Clone, Copy, Debug)]
+struct Play {
+    shift: TimeDelta,
+    period: TimeDelta,
+    start: DateTime<Utc>,
+    repeat: bool,
+}
+
+impl Play {
+    fn new(file: &ParsedFile, settings: &FileSettings, anchor: DateTime<Utc>) -> Self {
+        let earliest = |a: Option<DateTime<Utc>>, b: Option<DateTime<Utc>>| a.into_iter().chain(b).min();
+        let start = earliest(file.expected.start(), file.actual.start()).unwrap_or(anchor);
+        let end = file.expected.end().max(file.actual.end()).unwrap_or(start);
+        Self {
+            shift: anchor - settings.replay_start.unwrap_or(start),
+            period: end - start,
+            start,
+            repeat: settings.repeat,
+        }
+    }
+
+    /// The slots of all rounds that lie around `now`. The first round begins with the file's first row; there is
+    /// nothing before it.
+    fn around(&self, series: &CarbonSeries, now: DateTime<Utc>) -> Vec<(Slot, Intensity)> {
+        let Some(span) = Slot::new(now - PAST, now + AHEAD).filter(|_| !series.is_empty()) else { return Vec::new() };
+        let round_of = |t: DateTime<Utc>| {
+            let since = (t - (self.start + self.shift)).num_milliseconds();
+            since.div_euclid(self.period.num_milliseconds().max(1))
+        };
+        let (first, last) = if self.repeat {
+            let (most, current) = (i64::try_from(MOST_ROWS / series.points().len()).unwrap_or(0) + 1, round_of(now));
+            (round_of(span.start()).max(current - most).max(0), round_of(span.end()).min(current + most).max(0))
+        } else {
+            (0, 0)
+        };
+        let mut points = Vec::new();
+        for round in first..=last {
+            let shift = TimeDelta::milliseconds(self.period.num_milliseconds() * round) + self.shift;
+            let moved = |slot: &Slot| Slot::new(slot.start() + shift, slot.end() + shift);
+            let placed = series.points().iter().filter_map(|(slot, value)| Some((moved(slot)?, *value)));
+            points.extend(placed.filter(|(slot, _)| slot.intersection(&span).is_some()));
+        }
+        points
+    }
+}
+
+fn read(
+    path: &Path,
+    settings: &FileSettings,
+    zone: Option<&Zone>,
+    known: Option<Arc<Loaded>>,
+) -> Result<Arc<Loaded>, ProviderError> {
+    let unreadable =
+        |e: std::io::Error| ProviderError::Unreadable { path: path.display().to_string(), why: e.to_string() };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    let stamp = Stamp { modified: metadata.modified().map_err(unreadable)?, length: metadata.len() };
+    if let Some(known) = known.filter(|known| known.stamp == stamp) {
+        return Ok(known);
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(ProviderError::Unreadable {
+            path: path.display().to_string(),
+            why: "files are read up to 64 MiB".to_owned(),
+        });
+    }
+    let malformed =
+        |e: ParseError| ProviderError::Malformed { what: e.what, at: format!("{}, {}", path.display(), e.at) };
+    Ok(Arc::new(Loaded { stamp, file: parse(&bytes, settings, zone).map_err(malformed)? }))
+}

@@ -1,0 +1,329 @@
+//! CSV and JSON files of intensities, read without a clock.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Map, Value};
+
+use super::columns::{Column, Columns};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SeriesProblem, SignalKind, SignalScope, Slot, Zone};
+use crate::providers::cache::well_formed;
+use crate::providers::time::{from_unix, parse_time};
+use crate::providers::{FileSettings, MAX_G_PER_KWH};
+use crate::units::GramsPerKwh;
+
+/// A tree of JSON takes many times the room of its text.
+const MAX_JSON_BYTES: usize = 16 << 20;
+
+/// No slot is longer.
+const LONGEST_SLOT: TimeDelta = TimeDelta::days(366);
+
+/// How many problems of a series are told one by one.
+const PROBLEMS_TOLD: usize = 5;
+
+/// What a file says, whatever the time is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParsedFile {
+    /// The forecast, oldest first; all rows.
+    pub expected: CarbonSeries,
+    /// What came, oldest first; all rows, also those that lie ahead of now.
+    pub actual: CarbonSeries,
+    /// The part of the grid, if the file or the caller names one.
+    pub zone: Option<Zone>,
+    /// Average or marginal.
+    pub kind: SignalKind,
+    /// Lifecycle or operational.
+    pub scope: SignalScope,
+    /// When the forecast was made, if the file says so.
+    pub issued_at: Option<DateTime<Utc>>,
+    /// Gaps, overlaps and disorder.
+    pub notes: Vec<String>,
+}
+
+/// What is wrong in a file, where, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {what}")]
+pub struct ParseError {
+    /// Row and column.
+    pub at: String,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+/// Reads a CSV file with a header line, a JSON array of objects (also under `data`), or a stored [`Forecast`].
+///
+/// Empty fields and nulls are absent values. If the file has several zones, `zone` chooses among them.
+///
+/// # Errors
+/// At the first value that is neither absent nor a time or an intensity, with its row and column; if the columns are
+/// not recognised; if there is no value at all.
+pub fn parse(bytes: &[u8], settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let parsed = match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
+        None => return Err(error("the file", "is empty; write a header line and one row per slot")),
+        Some(b'[' | b'{') => parse_json(bytes, settings, zone)?,
+        Some(_) => Rows::from_csv(bytes, settings)?.into_file(settings, zone)?,
+    };
+    if parsed.expected.is_empty() && parsed.actual.is_empty() {
+        return Err(error("the file", "has no row with a value"));
+    }
+    Ok(parsed)
+}
+
+fn parse_json(bytes: &[u8], settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
+    if bytes.len() > MAX_JSON_BYTES {
+        return Err(error("the file", "JSON is read up to 16 MiB; use CSV for more"));
+    }
+    let unreadable = |e: serde_json::Error| error(&format!("line {}, column {}", e.line(), e.column()), &e.to_string());
+    let mut tree: Value = serde_json::from_slice(bytes).map_err(unreadable)?;
+    if tree.get("expected").is_some() && tree.get("retrieved_at").is_some() {
+        return stored_forecast(tree, zone);
+    }
+    if let Some(data) = tree.get_mut("data") {
+        tree = data.take();
+    }
+    let Value::Array(entries) = tree else {
+        return Err(error("the file", "write an array of objects, also as {\"data\": […]}"));
+    };
+    Rows::from_json(&entries, settings)?.into_file(settings, zone)
+}
+
+fn stored_forecast(tree: Value, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
+    let forecast: Forecast = serde_json::from_value(tree).map_err(|e| error("the stored forecast", &e.to_string()))?;
+    if let Some(wanted) = zone.filter(|z| **z != forecast.zone) {
+        return Err(error("the stored forecast", &format!("is for {}, not for {wanted}", forecast.zone)));
+    }
+    if !well_formed(&forecast) {
+        return Err(error("the stored forecast", "has slots out of order, or values that are no intensities"));
+    }
+    Ok(ParsedFile {
+        expected: forecast.expected,
+        actual: forecast.actual,
+        zone: Some(forecast.zone),
+        kind: forecast.kind,
+        scope: forecast.scope,
+        issued_at: Some(forecast.issued_at),
+        notes: Vec::new(),
+    })
+}
+
+/// A field of a row as the formats have it.
+enum Cell<'a> {
+    Absent,
+    Text(&'a str),
+    Number(f64),
+    Other,
+}
+
+impl<'a> Cell<'a> {
+    fn text(text: &'a str) -> Self {
+        let text = text.trim();
+        if text.is_empty() || text.eq_ignore_ascii_case("null") { Self::Absent } else { Self::Text(text) }
+    }
+
+    fn json(object: &'a Map<String, Value>, column: &Column) -> Self {
+        match object.get(&column.name) {
+            None | Some(Value::Null) => Self::Absent,
+            Some(Value::String(text)) => Self::text(text),
+            Some(Value::Number(number)) => number.as_f64().map_or(Self::Other, Self::Number),
+            Some(_) => Self::Other,
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Absent => "nothing".to_owned(),
+            Self::Text(text) => format!("{:?}", super::shortened(text)),
+            Self::Number(number) => number.to_string(),
+            Self::Other => "a nested value".to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    start: DateTime<Utc>,
+    end: Option<DateTime<Utc>>,
+    zone: Option<String>,
+    expected: Option<GramsPerKwh>,
+    actual: Option<GramsPerKwh>,
+}
+
+#[derive(Debug)]
+struct Rows {
+    rows: Vec<Row>,
+    /// One column serves as forecast and as outcome.
+    one_for_both: bool,
+}
+
+impl Rows {
+    fn from_csv(bytes: &[u8], settings: &FileSettings) -> Result<Self, ParseError> {
+        let unreadable = |e: csv::Error| {
+            let at = e.position().map_or_else(|| "the file".to_owned(), |p| format!("line {}", p.line()));
+            error(&at, &super::shortened(&e.to_string()))
+        };
+        let mut reader = csv::ReaderBuilder::new().from_reader(bytes);
+        let names: Vec<_> = reader.headers().map_err(unreadable)?.iter().map(|n| n.trim().to_owned()).collect();
+        let columns = Columns::find(&names, settings)?;
+        let mut rows = Vec::new();
+        let mut record = csv::StringRecord::new();
+        while reader.read_record(&mut record).map_err(unreadable)? {
+            let line = record.position().map_or(0, csv::Position::line);
+            let cell = |column: &Column| Cell::text(record.get(column.index).unwrap_or_default());
+            rows.push(read_row(&format!("line {line}"), &columns, settings, cell)?);
+        }
+        Ok(Self { rows, one_for_both: columns.expected == columns.actual })
+    }
+
+    fn from_json(entries: &[Value], settings: &FileSettings) -> Result<Self, ParseError> {
+        let place = |i: usize| format!("entry {}", i + 1);
+        let objects = entries.iter().enumerate().map(|(i, entry)| {
+            entry
+                .as_object()
+                .ok_or_else(|| error(&place(i), "is not an object; write {\"timestamp\": …, \"value\": …}"))
+        });
+        let objects = objects.collect::<Result<Vec<_>, _>>()?;
+        let names: BTreeSet<_> = objects.iter().flat_map(|object| object.keys().cloned()).collect();
+        let columns = Columns::find(&names.into_iter().collect::<Vec<_>>(), settings)?;
+        let rows = objects.iter().enumerate();
+        let rows = rows.map(|(i, object)| read_row(&place(i), &columns, settings, |c| Cell::json(object, c)));
+        Ok(Self { rows: rows.collect::<Result<_, _>>()?, one_for_both: columns.expected == columns.actual })
+    }
+
+    fn into_file(mut self, settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
+        let mut notes = Vec::new();
+        let zone = self.choose_zone(zone)?;
+        if !self.rows.is_sorted_by_key(|row| row.start) {
+            // Newest first is common. Sorting here keeps a long file from being sorted by insertion.
+            notes.push("rows are not in time order; sorted".to_owned());
+            self.rows.sort_by_key(|row| row.start);
+        }
+        let slots = slots_of(&self.rows, settings);
+        let mut series = |what: &str, origin: Origin, value: fn(&Row) -> Option<GramsPerKwh>, told: bool| {
+            let points = self.rows.iter().zip(&slots);
+            let points = points.filter_map(|(row, slot)| Some(((*slot)?, Intensity { value: value(row)?, origin })));
+            let (series, problems) = CarbonSeries::from_points(points.collect());
+            if told {
+                tell(&mut notes, what, &problems);
+            }
+            series
+        };
+        // What a generator made belongs to no real grid, ahead as little as behind.
+        let ahead = if settings.origin == Origin::Synthetic { Origin::Synthetic } else { Origin::Forecast };
+        let expected = series("forecast", ahead, |row| row.expected, true);
+        let actual = series("actual", settings.origin, |row| row.actual, !self.one_for_both);
+        Ok(ParsedFile { expected, actual, zone, kind: settings.kind, scope: settings.scope, issued_at: None, notes })
+    }
+
+    /// Keeps the rows of one zone: the wanted one, else the only one.
+    fn choose_zone(&mut self, wanted: Option<&Zone>) -> Result<Option<Zone>, ParseError> {
+        let zones: BTreeSet<_> = self.rows.iter().filter_map(|row| row.zone.as_deref()).collect();
+        let named = zones.iter().take(12).map(|zone| format!("{zone:?}")).collect::<Vec<_>>().join(", ");
+        match (wanted, zones.len()) {
+            (_, 0) => Ok(wanted.cloned()),
+            (Some(wanted), _) if zones.contains(wanted.as_str()) => {
+                self.rows.retain(|row| row.zone.as_deref() == Some(wanted.as_str()));
+                Ok(Some(wanted.clone()))
+            }
+            (Some(wanted), _) => Err(error("the file", &format!("has no rows for {wanted}, but for {named}"))),
+            (None, 1) => {
+                let only = zones.first().map_or_else(String::new, |zone| (*zone).to_owned());
+                Zone::new(only).map(Some).map_err(|e| error("the file", &e.to_string()))
+            }
+            (None, _) => Err(error("the file", &format!("has rows for {named}; choose with carbon.zone"))),
+        }
+    }
+}
+
+fn read_row<'a>(
+    place: &str,
+    columns: &Columns,
+    settings: &FileSettings,
+    cell: impl Fn(&Column) -> Cell<'a>,
+) -> Result<Row, ParseError> {
+    let at = |column: &Column| format!("{place}, column {:?}", super::shortened(&column.name));
+    let time = |column: &Column| {
+        let found = cell(column);
+        let time = match &found {
+            Cell::Absent => return Ok(None),
+            Cell::Text(text) => parse_time(text, settings.assume_utc || columns.named_utc),
+            Cell::Number(number) => from_unix(*number),
+            Cell::Other => parse_time("", false),
+        };
+        time.map(Some).map_err(|problem| error(&at(column), &format!("{} {problem}", found.shown())))
+    };
+    let number = |column: &Column, most: f64, right: &str| {
+        let found = cell(column);
+        let number = match &found {
+            Cell::Absent => return Ok(None),
+            Cell::Text(text) => text.parse().ok(),
+            Cell::Number(number) => Some(*number),
+            Cell::Other => None,
+        };
+        number.filter(|n| (0.0..=most).contains(n)).map(Some).ok_or_else(|| {
+            error(&at(column), &format!("{} is not {right}; leave the field empty where there is none", found.shown()))
+        })
+    };
+    let intensity = |column: &Option<Column>| match column {
+        Some(column) => Ok(number(column, MAX_G_PER_KWH, "a carbon intensity (grams per kWh, from 0 to 20000)")?
+            // Adding zero turns −0 into 0.
+            .map(|value| GramsPerKwh::new(value + 0.0))),
+        None => Ok(None),
+    };
+    let Some(start) = time(&columns.time)? else {
+        return Err(error(&at(&columns.time), "is empty; every row needs the start of its slot"));
+    };
+    let end = match (&columns.end, &columns.duration) {
+        (Some(column), _) => time(column)?.map(|end| (end, column)),
+        (None, Some(column)) => {
+            let minutes = number(column, 527_040.0, "a length in minutes")?;
+            minutes.map(|m| (start + crate::units::Seconds::new(m * 60.0).to_delta(), column))
+        }
+        (None, None) => None,
+    };
+    if let Some((end, column)) = end
+        && !(start < end && end - start <= LONGEST_SLOT)
+    {
+        return Err(error(&at(column), "the slot must end after it starts, and within 366 days"));
+    }
+    let zone = columns.zone.as_ref().and_then(|column| match cell(column) {
+        Cell::Text(text) => Some(text.to_owned()),
+        Cell::Number(number) => Some(number.to_string()),
+        Cell::Absent | Cell::Other => None,
+    });
+    let (expected, actual) = (intensity(&columns.expected)?, intensity(&columns.actual)?);
+    Ok(Row { start, end: end.map(|(end, _)| end), zone, expected, actual })
+}
+
+/// One slot per row; rows are in time order. Where a row does not say where it ends, it lasts until the next one
+/// starts, but no longer than usual in this file: a missing row is a gap, not a long slot.
+fn slots_of(rows: &[Row], settings: &FileSettings) -> Vec<Option<Slot>> {
+    let mut steps: Vec<_> = rows.windows(2).map(|pair| pair[1].start - pair[0].start).collect();
+    steps.retain(|step| *step > TimeDelta::zero());
+    steps.sort_unstable();
+    let usual = steps.get(steps.len() / 2).copied().filter(|step| *step <= LONGEST_SLOT);
+    let given = settings.step_s.map(crate::units::Seconds::to_delta);
+    let usual = given.or(usual).unwrap_or(TimeDelta::hours(1));
+    let mut step = usual;
+    let slot = |row: &Row| {
+        let later = rows.partition_point(|other| other.start <= row.start);
+        step = match rows.get(later).map(|next| next.start - row.start) {
+            Some(until_next) if until_next * 2 <= usual * 3 => until_next,
+            Some(_) => usual,
+            None => step,
+        };
+        Slot::new(row.start, row.end.unwrap_or(row.start + step))
+    };
+    rows.iter().map(slot).collect()
+}
+
+fn tell(notes: &mut Vec<String>, what: &str, problems: &[SeriesProblem]) {
+    notes.extend(problems.iter().take(PROBLEMS_TOLD).map(|problem| format!("{what}: {problem}")));
+    if let Some(more) = problems.len().checked_sub(PROBLEMS_TOLD).filter(|more| *more > 0) {
+        notes.push(format!("{what}: and {more} more of the kind"));
+    }
+}
+
+fn error(at: &str, what: &str) -> ParseError {
+    ParseError { at: at.to_owned(), what: what.to_owned() }
+}
