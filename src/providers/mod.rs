@@ -1,14 +1,17 @@
-//! Sources of carbon intensity.
+//! Sources of carbon intensity, and the feed that polls one of them.
 //!
 //! A source implements [`CarbonProvider`] and turns its answers into [`Forecast`]s, units and times converted at the
-//! door.
+//! door. The [`Feed`] polls it, keeps what is still valid when it fails, and publishes a [`FeedState`]. A source that
+//! fails is a state ("stale since …"), never a crash and never a zero.
 
 mod cache;
 mod error;
+mod feed;
 mod fetch;
 pub mod file;
 mod fixed;
 mod settings;
+mod state;
 mod time;
 mod uk;
 
@@ -18,11 +21,13 @@ use chrono::{DateTime, Utc};
 use futures_util::future::BoxFuture;
 
 pub use error::ProviderError;
+pub use feed::{Feed, FeedHandle};
 pub use file::FileProvider;
 pub use fixed::FixedProvider;
 pub use settings::{
     BaseUrl, CarbonSettings, FileSettings, FixedSettings, Postcode, RegionId, SettingsError, Source, Timing, UkSettings,
 };
+pub use state::{FeedState, Freshness};
 pub use uk::UkProvider;
 
 use crate::domain::{Forecast, Zone};
