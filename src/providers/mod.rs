@@ -13,6 +13,8 @@ mod fixed;
 mod settings;
 mod state;
 mod time;
+#[cfg(test)]
+mod traces;
 mod uk;
 
 use std::sync::Arc;
