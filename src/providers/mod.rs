@@ -90,3 +90,24 @@ pub fn build(settings: &CarbonSettings) -> Result<Arc<dyn CarbonProvider>, Setti
         Source::UkCarbonIntensity => Arc::new(UkProvider::new(settings)),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_choose_the_source() {
+        for (text, source, zone, cadence) in [
+            ("", "fixed", "fixed", 3600.0),
+            ("source = \"file\"\nfile.path = \"a.csv\"", "file", "file", 300.0),
+            ("source = \"uk_carbon_intensity\"", "uk_carbon_intensity", "GB", 1800.0),
+            ("source = \"uk_carbon_intensity\"\nzone = \"X\"\npoll_interval_s = 60", "uk_carbon_intensity", "X", 60.0),
+        ] {
+            let provider = build(&toml::from_str(text).expect(text)).expect(text);
+            assert_eq!((provider.source(), provider.zone().as_str()), (source, zone));
+            assert_eq!(provider.cadence(), Seconds::new(cadence));
+        }
+        let without_path = CarbonSettings { source: Source::File, ..CarbonSettings::default() };
+        assert_eq!(build(&without_path).err(), Some(SettingsError::NoPath));
+    }
+}

@@ -15,6 +15,7 @@ const KEPT: TimeDelta = TimeDelta::days(32);
 const FIRST_BACKOFF: Seconds = Seconds::new(15.0);
 const LONGEST_BACKOFF: Seconds = Seconds::new(900.0);
 const REFUSED_RETRY: Seconds = Seconds::new(3600.0);
+const EMPTY_RETRY: Seconds = Seconds::new(3600.0);
 const SHORTEST_RATE_LIMIT: Seconds = Seconds::new(60.0);
 
 /// An answer counts as fresh for this many cadences.
@@ -127,7 +128,7 @@ impl FeedState {
         let failures = self.consecutive_failures.saturating_add(1);
         let next_poll_at = match error {
             // Not the network's fault: the source has nothing yet.
-            ProviderError::Empty { .. } => after_next_answer(now, self.cadence, jitter),
+            ProviderError::Empty { .. } => after_next_answer(now, self.cadence.min(EMPTY_RETRY), jitter),
             other => now + retry_delay(other, failures, self.cadence, jitter).to_delta(),
         };
         Self {

@@ -1,5 +1,8 @@
 //! Polls one source, and publishes what is known.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 use std::sync::Arc;
 

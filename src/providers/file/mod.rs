@@ -30,8 +30,8 @@ const CADENCE: Seconds = Seconds::new(300.0);
 const PAST: TimeDelta = TimeDelta::days(31);
 const AHEAD: TimeDelta = TimeDelta::days(31);
 
-/// The rows that one answer holds at the most, when a short file is repeated often.
-const MOST_ROWS: usize = 100_000;
+/// About as many rows are given on each side of now at the most, when a short file is repeated often: 35 days of 5 min.
+const MOST_ROWS: usize = 10_000;
 
 /// A CSV or JSON file as a source. It is read again when its modification time or length changes.
 #[derive(Debug)]
@@ -201,18 +201,18 @@ impl Play {
             let since = (t - (self.start + self.shift)).num_milliseconds();
             since.div_euclid(self.period.num_milliseconds().max(1))
         };
-        let last = if self.repeat { round_of(span.end()).max(0) } else { 0 };
-        let past = i64::try_from(MOST_ROWS / series.points().len().max(1)).unwrap_or(i64::MAX);
-        let first = if self.repeat { round_of(span.start()).max(round_of(now) - past).max(0) } else { 0 };
+        let (first, last) = if self.repeat {
+            let (most, current) = (i64::try_from(MOST_ROWS / series.points().len()).unwrap_or(0) + 1, round_of(now));
+            (round_of(span.start()).max(current - most).max(0), round_of(span.end()).min(current + most).max(0))
+        } else {
+            (0, 0)
+        };
         let mut points = Vec::new();
         for round in first..=last {
             let shift = TimeDelta::milliseconds(self.period.num_milliseconds() * round) + self.shift;
             let moved = |slot: &Slot| Slot::new(slot.start() + shift, slot.end() + shift);
             let placed = series.points().iter().filter_map(|(slot, value)| Some((moved(slot)?, *value)));
             points.extend(placed.filter(|(slot, _)| slot.intersection(&span).is_some()));
-            if points.len() > 3 * MOST_ROWS {
-                break;
-            }
         }
         points
     }

@@ -1,1 +1,276 @@
+use std::fs;
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::{Origin, SignalKind, SignalScope};
+use crate::units::GramsPerKwh;
+
+fn at(text: &str) -> DateTime<Utc> {
+    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
+}
+
+fn read_text(text: &str) -> Result<ParsedFile, ParseError> {
+    parse(text.as_bytes(), &FileSettings::default(), None)
+}
+
+fn parsed(text: &str) -> ParsedFile {
+    read_text(text).expect(text)
+}
+
+fn refused(text: &str) -> String {
+    read_text(text).expect_err(text).to_string()
+}
+
+fn values(series: &CarbonSeries) -> Vec<f64> {
+    series.points().iter().map(|(_, i)| i.value.get()).collect()
+}
+
+fn minutes(series: &CarbonSeries) -> Vec<f64> {
+    series.points().iter().map(|(slot, _)| slot.duration().get() / 60.0).collect()
+}
+
+#[test]
+fn a_row_with_forecast_and_outcome_gives_both() {
+    let file = parsed(
+        "location,timestamp,duration,value,hist\nX,2022-10-20T06:20:00+00:00,30,646.5,619.25\nX,2022-10-20T06:50:00+00:00,30,639,\n",
+    );
+    assert_eq!((values(&file.expected), values(&file.actual)), (vec![646.5, 639.0], vec![619.25]));
+    assert_eq!(file.zone, Some(Zone::new("X").expect("a zone")));
+    assert_eq!(file.expected.start(), Some(at("2022-10-20T06:20:00Z")));
+    assert_eq!(file.expected.points()[0].1.origin, Origin::Forecast);
+    assert_eq!(file.actual.points()[0].1.origin, Origin::Measured);
+    assert!(file.notes.is_empty());
+}
+
+#[test]
+fn a_lone_value_serves_as_both_unless_it_says_forecast() {
+    let file =
+        parsed("timestamp_utc,carbon_intensity_gco2_per_kwh\n2021-01-01T00:00:00Z,0\n2021-01-01T01:00:00,355.03");
+    assert_eq!((values(&file.expected), values(&file.actual)), (vec![0.0, 355.03], vec![0.0, 355.03]));
+    let file = parsed("timestamp_utc,forecast_gco2_per_kwh\n2021-01-01T00:00:00Z,310");
+    assert_eq!((values(&file.expected), values(&file.actual)), (vec![310.0], vec![]));
+    let made = FileSettings { origin: Origin::Synthetic, ..FileSettings::default() };
+    let file = parse(b"time,value\n2021-01-01T00:00:00Z,1", &made, None).expect("synthetic");
+    assert_eq!(file.expected.points()[0].1.origin, Origin::Synthetic);
+}
+
+#[test]
+fn steps_come_from_the_file() {
+    let ends = parsed("from,to,value\n2021-01-01T00:00Z,2021-01-01T00:05Z,1\n2021-01-01T00:05Z,2021-01-01T01:00Z,2\n");
+    assert_eq!(minutes(&ends.expected), [5.0, 55.0]);
+    let neighbours = parsed("time,value\n0,1\n900,2\n1800,\n2700,4\n5400,5\n6300,6");
+    assert_eq!(minutes(&neighbours.expected), [15.0; 5], "neither a null nor a missing row makes a longer slot");
+    assert_eq!(neighbours.notes.iter().filter(|n| n.contains("nothing given")).count(), 2, "{:?}", neighbours.notes);
+    assert_eq!(minutes(&parsed("time,value\n0,1").expected), [60.0], "an hour where nothing tells");
+}
+
+#[test]
+fn json_has_the_same_names() {
+    for text in [
+        r#"[{"timestamp":"2021-01-01T00:00:00Z","value":7,"actual":null},{"timestamp":"2021-01-01T00:30Z","value":"8","actual":9}]"#,
+        r#"{"data":[{"timestamp":1609459200,"value":7},{"timestamp":1609461000000,"value":8.0,"actual":9}]}"#,
+    ] {
+        let file = parsed(text);
+        assert_eq!((values(&file.expected), values(&file.actual)), (vec![7.0, 8.0], vec![9.0]), "{text}");
+        assert_eq!(minutes(&file.expected), [30.0, 30.0]);
+    }
+}
+
+#[test]
+fn a_stored_forecast_is_read_back() {
+    let file = parsed("time,value\n2021-01-01T00:00:00Z,1\n2021-01-01T01:00:00Z,2");
+    let forecast = Forecast {
+        zone: Zone::new("DE").expect("a zone"),
+        source: "file".to_owned(),
+        kind: SignalKind::Average,
+        scope: SignalScope::Lifecycle,
+        issued_at: at("2021-01-01T00:00:00Z"),
+        retrieved_at: at("2021-01-01T00:00:00Z"),
+        expected: file.expected.clone(),
+        actual: file.actual,
+    };
+    let text = serde_json::to_string(&forecast).expect("plain data");
+    let read = parsed(&text);
+    assert_eq!((read.expected, read.kind, read.scope), (file.expected, SignalKind::Average, SignalScope::Lifecycle));
+    assert!(refused(&text.replace("T01:00:00Z", "T00:00:00Z")).contains("out of order"));
+    assert!(refused(&text.replace("2.0", "-2.0")).contains("no intensities"));
+}
+
+#[test]
+fn errors_name_row_column_and_what_would_be_right() {
+    let error = refused("timestamp,value\n2021-01-01T00:00:00Z,1\n2021-01-01T01:00:00Z,NaN\n");
+    assert_eq!(
+        error,
+        "line 3, column \"value\": \"NaN\" is not a carbon intensity (grams per kWh, from 0 to 20000); \
+         leave the field empty where there is none"
+    );
+    for (text, part) in [
+        ("timestamp,value\n2021-01-01T00:00:00Z,-1", "\"-1\" is not a carbon intensity"),
+        ("timestamp,value\n2021-01-01T00:00:00Z,many", "\"many\" is not a carbon intensity"),
+        ("timestamp,value\n2021-01-01T00:00:00Z,1e9", "from 0 to 20000"),
+        ("timestamp,value\n2021-01-01T00:00:00,1", "has no zone; write UTC with a Z"),
+        ("timestamp,value\n,1", "every row needs the start"),
+        ("timestamp,value\n2021-01-01T00:00:00Z,1,2", "line 2"),
+        ("from,to,value\n2021-01-01T00:00:00Z,2021-01-01T00:00:00Z,1", "must end after it starts"),
+        ("timestamp,duration,value\n2021-01-01T00:00:00Z,0,1", "must end after it starts"),
+        ("timestamp,value\n2021-01-01T00:00:00Z,\n", "no row with a value"),
+        ("timestamp,value\n", "no row with a value"),
+        (" \n", "is empty"),
+        ("[1]", "entry 1: is not an object"),
+        ("{\"data\":3}", "array of objects"),
+        ("[{\"time\":{},\"value\":1}]", "entry 1, column \"time\": a nested value is not a time"),
+        ("[{\"time\":1,\"value\":[]}]", "a nested value is not a carbon intensity"),
+        ("[{\"time\":1,", "line 1"),
+        ("zone,time,value\nA,1,1\nB,1,1", "\"A\", \"B\"; choose with carbon.zone"),
+    ] {
+        assert!(refused(text).contains(part), "{text:?} gave {:?}", refused(text));
+    }
+    assert!(parse(b"time,value\n\xff\xfe,1", &FileSettings::default(), None).is_err());
+}
+
+#[test]
+fn disorder_is_sorted_out_and_told() {
+    let file = parsed("time,value\n7200,3\n3600,2\n0,1\n0,4");
+    assert_eq!(values(&file.expected), [4.0, 2.0, 3.0], "of two for the same time the later row counts");
+    assert!(file.notes.iter().any(|n| n.contains("not in time order")), "{:?}", file.notes);
+    assert!(file.notes.iter().any(|n| n.contains("overlaps")), "{:?}", file.notes);
+}
+
+#[test]
+fn one_zone_is_chosen_among_several() {
+    let text = "zone,time,value\nA,0,1\nB,0,2\nA,3600,3";
+    let zone = |name| Zone::new(name).expect("a zone");
+    let file = parse(text.as_bytes(), &FileSettings::default(), Some(&zone("A"))).expect("there is an A");
+    assert_eq!(values(&file.expected), [1.0, 3.0]);
+    let error = parse(text.as_bytes(), &FileSettings::default(), Some(&zone("C"))).expect_err("there is no C");
+    assert!(error.to_string().contains("no rows for C"), "{error}");
+}
+
+struct Kept {
+    directory: tempfile::TempDir,
+    provider: FileProvider,
+}
+
+impl Kept {
+    fn with(text: &str, settings: FileSettings) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("carbon.csv");
+        fs::write(&path, text).expect("written");
+        let file = FileSettings { path: Some(path), ..settings };
+        let provider = FileProvider::new(&CarbonSettings { file, ..CarbonSettings::default() }).expect("has a path");
+        Self { directory, provider }
+    }
+
+    fn rewrite(&self, text: &str) {
+        fs::write(self.directory.path().join("carbon.csv"), text).expect("written");
+    }
+
+    async fn at(&self, text: &str) -> Result<Forecast, ProviderError> {
+        self.provider.fetch(at(text)).await.map(|answer| answer.forecast)
+    }
+}
+
+const HOURS: &str = "zone,time,value\nZ,2021-01-01T00:00Z,1\nZ,2021-01-01T01:00Z,2\nZ,2021-01-01T02:00Z,3\n";
+
+#[tokio::test]
+async fn outcomes_are_only_told_of_slots_that_have_ended() {
+    let kept = Kept::with(HOURS, FileSettings::default());
+    let forecast = kept.at("2021-01-01T02:00:00Z").await.expect("covers now");
+    assert_eq!((values(&forecast.expected), values(&forecast.actual)), (vec![1.0, 2.0, 3.0], vec![1.0, 2.0]));
+    assert_eq!(forecast.zone.as_str(), "Z");
+    assert_eq!(kept.provider.zone().as_str(), "Z");
+    let ended = kept.at("2021-01-01T03:00:00Z").await.expect_err("all past").to_string();
+    assert!(ended.contains("ends at 2021-01-01T03:00:00Z") && ended.contains("replay"), "{ended}");
+}
+
+#[tokio::test]
+async fn a_changed_file_is_read_again_and_a_broken_one_named() {
+    let kept = Kept::with(HOURS, FileSettings::default());
+    kept.at("2021-01-01T00:00:00Z").await.expect("as written");
+    kept.rewrite(&format!("{HOURS}Z,2021-01-01T03:00Z,4\n"));
+    assert_eq!(values(&kept.at("2021-01-01T00:00:00Z").await.expect("longer").expected), [1.0, 2.0, 3.0, 4.0]);
+    kept.rewrite("zone,time,value\nZ,2021-01-01T00:00Z,x\n");
+    let error = kept.at("2021-01-01T00:00:00Z").await.expect_err("not a number").to_string();
+    assert!(error.contains("carbon.csv, line 2, column \"value\""), "{error}");
+    fs::remove_file(kept.directory.path().join("carbon.csv")).expect("removed");
+    let error = kept.at("2021-01-01T00:00:00Z").await.expect_err("gone").to_string();
+    assert!(error.contains("cannot be read") && error.contains("carbon.file.path"), "{error}");
+}
+
+#[tokio::test]
+async fn a_replay_begins_at_the_first_poll_and_again_at_the_end() {
+    let kept = Kept::with(HOURS, FileSettings { timing: Timing::Replay, ..FileSettings::default() });
+    let first = kept.at("2026-05-01T10:07:00Z").await.expect("always");
+    assert_eq!(first.expected.start(), Some(at("2026-05-01T10:07:00Z")));
+    assert!(first.actual.is_empty());
+    let later = kept.at("2026-05-01T13:37:00Z").await.expect("always");
+    assert_eq!(later.best_at(at("2026-05-01T13:37:00Z")).map(|(_, i)| i.value), Some(GramsPerKwh::new(1.0)));
+    assert_eq!(values(&later.actual), [1.0, 2.0, 3.0]);
+    assert!(later.expected.gaps().next().is_none());
+    let much_later = kept.at("2027-05-01T10:08:00Z").await.expect("always");
+    assert!(much_later.best_at(at("2027-05-01T10:08:00Z")).is_some());
+
+    let once = Kept::with(HOURS, FileSettings { timing: Timing::Replay, repeat: false, ..FileSettings::default() });
+    once.at("2026-05-01T10:00:00Z").await.expect("the first hour");
+    let error = once.at("2026-05-01T13:00:00Z").await.expect_err("played").to_string();
+    assert!(error.contains("carbon.file.repeat"), "{error}");
+}
+
+#[tokio::test]
+async fn a_replay_can_begin_in_the_middle_with_a_past() {
+    let replay_start = Some(at("2021-01-01T02:00:00Z"));
+    let kept = Kept::with(HOURS, FileSettings { timing: Timing::Replay, replay_start, ..FileSettings::default() });
+    let first = kept.at("2026-05-01T10:00:00Z").await.expect("always");
+    assert_eq!(values(&first.actual), [1.0, 2.0]);
+    assert_eq!(first.best_at(at("2026-05-01T10:00:00Z")).map(|(_, i)| i.value), Some(GramsPerKwh::new(3.0)));
+    assert_eq!(first.best_at(at("2026-05-01T11:00:00Z")).map(|(_, i)| i.value), Some(GramsPerKwh::new(1.0)));
+}
+
+#[tokio::test]
+async fn the_shortest_replay_stays_small() {
+    let replay = FileSettings { timing: Timing::Replay, ..FileSettings::default() };
+    let kept = Kept::with("from,to,value\n0,0.01,1\n", replay);
+    kept.at("2026-05-01T10:00:00Z").await.expect("always");
+    let later = kept.at("2026-06-01T10:00:00Z").await.expect("always");
+    assert!(later.expected.points().len() < 3 * MOST_ROWS);
+    assert!(later.best_at(at("2026-06-01T10:00:00Z")).is_some());
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = parse(&bytes, &FileSettings::default(), None);
+    }
+
+    #[test]
+    fn no_table_panics(
+        rows in prop::collection::vec(("[-0-9TZ:e+.]{0,22}", "[-0-9e.NaN]{0,6}", "[-0-9e.]{0,8}", "[A-B]{0,1}"), 0..20),
+        json in any::<bool>(),
+        assume_utc in any::<bool>(),
+    ) {
+        let text = if json {
+            let rows = rows.iter().map(|(t, v, d, z)| format!(r#"{{"time":"{t}","value":"{v}","duration":"{d}","zone":"{z}"}}"#));
+            format!("[{}]", rows.collect::<Vec<_>>().join(","))
+        } else {
+            let rows = rows.iter().map(|(t, v, d, z)| format!("{t},{v},{d},{z}\n"));
+            format!("time,value,duration,zone\n{}", rows.collect::<String>())
+        };
+        let settings = FileSettings { assume_utc, ..FileSettings::default() };
+        let _ = parse(text.as_bytes(), &settings, None);
+    }
+
+    #[test]
+    fn what_is_written_is_read(values in prop::collection::vec(prop::option::of(0.0f64..2000.0), 1..60), step in 1i64..200) {
+        prop_assume!(values.iter().any(Option::is_some));
+        let rows = values.iter().zip(0i64..).map(|(value, i)| {
+            let time = DateTime::UNIX_EPOCH + TimeDelta::minutes(i * step);
+            format!("{},{}\n", time.format("%FT%TZ"), value.map(|v| v.to_string()).unwrap_or_default())
+        });
+        let file = parsed(&format!("time,value\n{}", rows.collect::<String>()));
+        for (value, i) in values.iter().zip(0i64..) {
+            let found = file.expected.at(DateTime::UNIX_EPOCH + TimeDelta::minutes(i * step)).map(|(_, v)| v.value.get());
+            prop_assert_eq!(found, *value);
+        }
+    }
+}

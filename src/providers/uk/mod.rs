@@ -3,13 +3,13 @@
 //! `carbon-apis.md` §3 has the shapes and the traps. Of the past only `actual` is taken: the archive's `forecast` is
 //! overwritten afterwards, so that it would flatter the measured skill.
 
+#[cfg(test)]
+mod tests;
+
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-
-#[cfg(test)]
-mod tests;
 
 use super::fetch::Http;
 use super::time::parse_time;
