@@ -22,7 +22,7 @@ use crate::units::{SamplesPerSecond, Seconds, Watts};
 /// Shows the whole daemon at work in a minute: simulated GPUs, an accelerated clock, and a generated grid or recorded
 /// traces. Nothing is measured or set on hardware.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Where the daemon in it answers.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: std::net::SocketAddr,
@@ -106,7 +106,7 @@ struct JobReport {
 ///
 /// # Errors
 /// For traces that cannot be used, and addresses that cannot be listened on.
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     ensure!(args.duration >= 0.0 && args.duration.is_finite(), "--duration must be 0 or more seconds");
     ensure!((0.0..0.5).contains(&args.noise), "--noise must be within 0 to 0.5; 0.01 is 1 % per reading");
     let (scenario, source) = scenario(&args)?;

@@ -17,7 +17,7 @@ use crate::units::Seconds;
 /// Checks what the daemon needs: configuration, driver, boards, rights, state directory, carbon signal, address.
 /// Reads only.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
     /// How the findings are written.
@@ -48,7 +48,7 @@ fn finding(what: impl Into<String>, verdict: Verdict, detail: impl Into<String>)
 ///
 /// # Errors
 /// Only if the findings cannot be written.
-pub async fn run(args: Args) -> anyhow::Result<Exit> {
+pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let findings = match args.overrides.settings() {
         Ok(settings) => {
             let mut findings = vec![finding("configuration", Verdict::Good, "read and checked")];

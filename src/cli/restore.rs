@@ -12,7 +12,7 @@ use crate::units::Seconds;
 /// Gives every GPU that a daemon left set its found limit back. For when the daemon was killed and will not start again;
 /// a starting daemon does the same.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
     /// How the result is written.
@@ -31,7 +31,7 @@ struct Line {
 ///
 /// # Errors
 /// If a daemon owns the state directory, or the driver or the journal cannot be used.
-pub fn run(args: Args) -> anyhow::Result<Exit> {
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
     let state_dir = settings.state_dir();

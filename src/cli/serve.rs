@@ -21,7 +21,7 @@ use crate::units::{SamplesPerSecond, Seconds, Watts};
 
 /// Runs the daemon until SIGTERM or SIGINT. Whatever ends it, GPUs get the limits back that were found.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
 }
@@ -33,7 +33,7 @@ const GRACE: Seconds = Seconds::new(20.0);
 ///
 /// # Errors
 /// If it cannot start; the message says why and what to do.
-pub fn run(args: Args) -> anyhow::Result<Exit> {
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
     let runtime = runtime()?;

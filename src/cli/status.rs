@@ -10,7 +10,7 @@ use super::Format;
 
 /// Asks a running daemon how it is.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Where the daemon listens on TCP.
     #[arg(long, value_name = "ADDRESS", env = "WATTUNE_LISTEN", default_value = "127.0.0.1:4938")]
     listen: std::net::SocketAddr,
@@ -26,7 +26,7 @@ pub struct Args {
 ///
 /// # Errors
 /// If no daemon answers there.
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     // The client wants a TLS library even for plain HTTP; only a second installation fails.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5)).no_proxy().tls_certs_only([]);
