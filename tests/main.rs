@@ -1,1 +1,4 @@
+//! Integration tests: the real daemon as a process, and the rules that the sources keep.
 
+mod nvml;
+mod support;

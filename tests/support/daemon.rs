@@ -1,0 +1,151 @@
+//! `wattune serve` as a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{FakeDriver, eventually};
+
+/// A running daemon. Killed, not stopped, when dropped.
+pub(crate) struct Daemon {
+    child: Child,
+    base: String,
+    log: PathBuf,
+    client: reqwest::Client,
+}
+
+/// Status and body of an answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) content_type: String,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e} in {}", self.text))
+    }
+
+    /// The body, of an answer with this status.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{}", self.text);
+        self.json()
+    }
+}
+
+impl Daemon {
+    /// Settings that make the sweep short enough for tests.
+    pub(crate) const QUICK: &str = "[control]\ntick_s = 0.1\ninterval_s = 5\n[profile]\nstep_w = 50\nsettle_s = 0.3\n\
+                                    standard_error = 0.02\nreference_standard_error = 0.02\n";
+
+    /// The command that starts a daemon over `driver`, with its state in `state` and [`Self::QUICK`] settings.
+    pub(crate) fn command(driver: &FakeDriver, state: &Path) -> Command {
+        Self::command_with(driver, state, &FakeDriver::library(), Self::QUICK)
+    }
+
+    pub(crate) fn command_with(driver: &FakeDriver, state: &Path, library: &Path, settings: &str) -> Command {
+        std::fs::create_dir_all(state).expect("a directory");
+        let config = state.join("test.toml");
+        std::fs::write(&config, settings).expect("written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wattune"));
+        command.arg("serve").arg("--config").arg(config).args(["--gpus", "nvml", "--listen", "127.0.0.1:0"]);
+        command.arg("--nvml-library").arg(library).arg("--state-dir").arg(state);
+        command.env("FAKE_NVML_DIR", driver.dir());
+        command
+    }
+
+    /// Starts it and waits until it is ready.
+    pub(crate) async fn start(mut command: Command, state: &Path) -> Self {
+        let log = state.join("log.txt");
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&log).expect("a log");
+        let from = file.metadata().expect("a file").len() as usize;
+        let child = command.stdout(Stdio::null()).stderr(file).spawn().expect("starts");
+        let mut daemon = Self { child, base: String::new(), log, client: client() };
+        let address = eventually("listening", Duration::from_secs(20), async || {
+            let log = daemon.log();
+            let line = log.get(from..)?.lines().find_map(|l| l.split("listening on http://").nth(1).map(str::to_owned));
+            assert!(line.is_some() || daemon.child.try_wait().expect("known").is_none(), "it ended:\n{log}");
+            line
+        });
+        daemon.base = format!("http://{}", address.await.trim());
+        eventually("readiness", Duration::from_secs(10), async || {
+            (daemon.get("/readyz").await.status == 200).then_some(())
+        })
+        .await;
+        daemon
+    }
+
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(self.client.get(format!("{}{path}", self.base))).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(self.client.post(format!("{}{path}", self.base)).json(body)).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send(self.client.put(format!("{}{path}", self.base)).json(body)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.send(self.client.delete(format!("{}{path}", self.base))).await
+    }
+
+    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        let answer = request.send().await.unwrap_or_else(|e| panic!("{e}\n{}", self.log()));
+        let content_type = answer.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+        Answer { status: answer.status().as_u16(), content_type, text: answer.text().await.expect("a body") }
+    }
+
+    pub(crate) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    /// The view of one board.
+    pub(crate) async fn gpu(&self, board: usize) -> Value {
+        self.get(&format!("/v1/gpus/{board}")).await.expect(200)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `kill -9`: nothing is tidied up.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    /// Sends a signal by name and waits for the end.
+    pub(crate) async fn stop(mut self, signal: &str) -> ExitStatus {
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
+        assert!(sent.expect("kill runs").success());
+        eventually("the end", Duration::from_secs(20), async || self.child.try_wait().expect("known")).await
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Most often it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client() -> reqwest::Client {
+    // Only a second installation fails.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(Duration::from_secs(20)).build().expect("a client")
+}

@@ -1,0 +1,148 @@
+//! The fake `libnvidia-ml.so.1` (see `tests/fake_nvml`): its script, its memory and its log of writes.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// One directory of the fake driver.
+pub(crate) struct FakeDriver {
+    dir: tempfile::TempDir,
+    boards: std::sync::Mutex<Vec<Value>>,
+}
+
+/// A line of the driver's log.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Write {
+    pub(crate) at: f64,
+    pub(crate) uuid: String,
+    pub(crate) call: String,
+    pub(crate) argument: String,
+    pub(crate) code: i32,
+}
+
+impl FakeDriver {
+    /// A driver with these boards (fields as in `tests/fake_nvml/README.md`).
+    pub(crate) fn new(boards: &[Value]) -> Self {
+        let driver =
+            Self { dir: tempfile::tempdir().expect("a directory"), boards: std::sync::Mutex::new(boards.to_vec()) };
+        driver.write_script();
+        driver
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Changes fields of one board.
+    pub(crate) fn set(&self, board: usize, fields: Value) {
+        {
+            let mut boards = self.boards.lock().expect("not poisoned");
+            let target = boards[board].as_object_mut().expect("an object");
+            target.extend(fields.as_object().expect("an object").clone());
+        }
+        self.write_script();
+    }
+
+    fn write_script(&self) {
+        let boards = self.boards.lock().expect("not poisoned");
+        let next = self.dir.path().join("boards.json.new");
+        std::fs::write(&next, json!({ "boards": *boards }).to_string()).expect("written");
+        std::fs::rename(next, self.dir.path().join("boards.json")).expect("renamed");
+    }
+
+    pub(crate) fn uuid(board: usize) -> String {
+        format!("GPU-00000000-0000-0000-0000-{board:012}")
+    }
+
+    fn memory(&self, board: usize) -> std::collections::HashMap<String, String> {
+        let path = self.dir.path().join("state").join(format!("{}.txt", Self::uuid(board)));
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect()
+    }
+
+    fn number(&self, board: usize, key: &str) -> Option<f64> {
+        self.memory(board).get(key)?.parse().ok()
+    }
+
+    /// The board's requested limit in watts.
+    pub(crate) fn limit_w(&self, board: usize) -> Option<f64> {
+        Some(self.number(board, "limit_mw")? / 1e3)
+    }
+
+    /// What the board's counter shows now, in joules.
+    pub(crate) fn counter_j(&self, board: usize) -> f64 {
+        let now = super::now().timestamp_nanos_opt().expect("this century") as f64;
+        let get = |key| self.number(board, key).expect("known");
+        get("energy_uj") / 1e6 + get("draw_mw") / 1e3 * (now - get("since_unix_ns")) / 1e9
+    }
+
+    /// Sets the limit behind wattune's back, as another tool would.
+    pub(crate) fn set_limit_as_somebody_else(&self, board: usize, watts: u32) {
+        let path = self.dir.path().join("state").join(format!("{}.txt", Self::uuid(board)));
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let line = |l: &str| {
+            if l.starts_with("limit_mw=") { format!("limit_mw={}\n", watts * 1000) } else { format!("{l}\n") }
+        };
+        let next = path.with_extension("new");
+        std::fs::write(&next, text.lines().map(line).collect::<String>()).expect("written");
+        std::fs::rename(next, path).expect("renamed");
+    }
+
+    /// Every write call so far, oldest first.
+    pub(crate) fn writes(&self) -> Vec<Write> {
+        let text = std::fs::read_to_string(self.dir.path().join("writes.log")).unwrap_or_default();
+        text.lines().map(parse).collect()
+    }
+
+    /// The limits written to a board so far, in watts, oldest first; refused writes are left out.
+    pub(crate) fn limits_written(&self, board: usize) -> Vec<f64> {
+        let uuid = Self::uuid(board);
+        let limits = self
+            .writes()
+            .into_iter()
+            .filter(|w| w.uuid == uuid && w.call == "nvmlDeviceSetPowerManagementLimit" && w.code == 0);
+        limits.map(|w| w.argument.parse::<f64>().expect("milliwatts") / 1e3).collect()
+    }
+
+    /// The library that the tests' build made.
+    pub(crate) fn library() -> PathBuf {
+        // The test runs from target/<profile>/deps; the cdylib lies beside it in examples.
+        let test = std::env::current_exe().expect("known");
+        let profile = test.parent().and_then(Path::parent).expect("target/<profile>/deps");
+        let library = profile.join("examples/libfake_nvml.so");
+        assert!(library.exists(), "no {}; run `cargo build --examples` first", library.display());
+        library
+    }
+
+    /// An older driver: a copy of the library in this driver's directory that lacks some functions.
+    pub(crate) fn library_without(&self, symbols: &[&str]) -> PathBuf {
+        let mut bytes = std::fs::read(Self::library()).expect("readable");
+        for symbol in symbols {
+            let name = format!("{symbol}\0").into_bytes();
+            let places: Vec<usize> =
+                (0..bytes.len() - name.len()).filter(|&i| bytes[i..i + name.len()] == name).collect();
+            assert!(!places.is_empty(), "the library has no {symbol}");
+            for place in places {
+                bytes[place] = b'x';
+            }
+        }
+        let path = self.dir.path().join("libnvidia-ml-old.so");
+        std::fs::write(&path, bytes).expect("written");
+        path
+    }
+}
+
+/// `<unix seconds> pid=<pid> <uuid> <call> <arguments> -> <code>`
+fn parse(line: &str) -> Write {
+    let (head, code) = line.rsplit_once(" -> ").expect("a code");
+    let mut words = head.split(' ');
+    let mut next = || words.next().expect("a word").to_owned();
+    let (at, _pid, uuid, call) = (next(), next(), next(), next());
+    Write {
+        at: at.parse().expect("seconds"),
+        uuid,
+        call,
+        argument: words.collect::<Vec<_>>().join(" "),
+        code: code.trim().parse().expect("a code"),
+    }
+}

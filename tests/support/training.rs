@@ -1,0 +1,72 @@
+//! A training job in real time: its throughput follows the limit that the fake board really has.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::FakeDriver;
+
+/// Limit in watts and samples per second there; linear in between.
+pub(crate) type Curve = &'static [(f64, f64)];
+
+/// A client that reports progress ten times a second until it is told to stop.
+pub(crate) struct Training {
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<Vec<Value>>,
+}
+
+fn rate(curve: Curve, limit: f64) -> f64 {
+    let next = curve.partition_point(|p| p.0 < limit);
+    match (next.checked_sub(1).map(|i| curve[i]), curve.get(next)) {
+        (Some(a), Some(b)) => a.1 + (b.1 - a.1) * (limit - a.0) / (b.0 - a.0),
+        (Some(a), None) => a.1,
+        (None, Some(b)) => b.1,
+        (None, None) => 0.0,
+    }
+}
+
+impl Training {
+    /// Trains as job `id` of the daemon at `base` on these boards, at the pace of the slowest, beginning with `done`
+    /// samples.
+    pub(crate) fn start(
+        base: &str,
+        id: &str,
+        driver: &Arc<FakeDriver>,
+        boards: Vec<(usize, Curve)>,
+        mut done: f64,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, driver) = (stop.clone(), driver.clone());
+        let url = format!("{base}/v1/jobs/{id}/progress");
+        let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().expect("a client");
+        let task = tokio::spawn(async move {
+            let mut answers = Vec::new();
+            let begun = super::now();
+            let mut last = 0.0;
+            while !told.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let at = (super::now() - begun).as_seconds_f64();
+                let slowest = boards.iter().filter_map(|(b, curve)| Some(rate(curve, driver.limit_w(*b)?)));
+                done += slowest.fold(f64::INFINITY, f64::min) * (at - last);
+                last = at;
+                let body = json!({ "samples": done, "at_s": at });
+                // A daemon that was killed comes back, or the test ends.
+                if let Ok(answer) = client.post(&url).json(&body).send().await
+                    && let Ok(answer) = answer.json().await
+                {
+                    answers.push(answer);
+                }
+            }
+            answers
+        });
+        Self { stop, task }
+    }
+
+    /// Stops training; answers with what the daemon said to each report.
+    pub(crate) async fn stop(self) -> Vec<Value> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.expect("no panic")
+    }
+}
