@@ -5,6 +5,7 @@ pub mod controller;
 pub mod domain;
 pub mod forecast;
 pub mod gpu;
+pub mod http;
 pub mod ledger;
 pub mod plan;
 pub mod profile;

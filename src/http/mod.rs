@@ -1,0 +1,70 @@
+//! The HTTP API, on loopback TCP and a Unix socket.
+//!
+//! [`Server::bind`] takes the addresses, [`Server::serve`] answers until told to stop. Handlers hold no state: each asks
+//! the controller one question through its [`Handle`] and shows the answer. Requests from foreign web pages end in
+//! [`guard`]; every refusal is a [`error::Problem`].
+
+pub mod error;
+mod extract;
+pub mod guard;
+mod health;
+mod listen;
+pub mod metrics;
+mod openapi;
+mod routes;
+mod server;
+mod settings;
+mod socket;
+mod v1;
+pub mod wire;
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+pub use health::{HealthView, Ready};
+pub use listen::BindError;
+pub use server::Server;
+pub use settings::Settings;
+pub use socket::SocketError;
+
+use crate::controller::view::StatusView;
+use crate::controller::{Controller, Handle};
+use error::Problem;
+
+/// What handlers share.
+#[derive(Clone)]
+struct Shared {
+    handle: Handle,
+    ready: Ready,
+    timeout: Duration,
+    body_limit: usize,
+}
+
+impl Shared {
+    async fn ask<T, F>(&self, question: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, T> + Send + 'static,
+    {
+        self.ask_within(self.timeout, question).await
+    }
+
+    async fn ask_within<T, F>(&self, patience: Duration, question: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, T> + Send + 'static,
+    {
+        match tokio::time::timeout(patience, self.handle.ask(question)).await {
+            Ok(answer) => answer.map_err(Problem::from),
+            Err(_) => Err(Problem::timed_out(patience)),
+        }
+    }
+
+    async fn status(&self) -> Result<StatusView, Problem> {
+        self.ask(|controller| Box::pin(async move { controller.status() })).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

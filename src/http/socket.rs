@@ -1,0 +1,209 @@
+//! The Unix socket: for its owner and one group alone, at every moment of its life.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+
+const MODE: u32 = 0o660;
+
+/// Why there is no Unix socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A daemon answers there.
+    #[error("another daemon answers at {0:?}; stop it (`ss -lxp src {0:?}` says which it is), or choose another path")]
+    Live(PathBuf),
+    /// Something is there that wattune has not made.
+    #[error("{0:?} exists and is not a socket; wattune does not touch it: move it away, or choose another path")]
+    Occupied(PathBuf),
+    /// There is no directory for it.
+    #[error("there is no directory {0:?}; create it for the daemon's user (systemd: RuntimeDirectory=wattune)")]
+    NoDirectory(PathBuf),
+    /// Unix sockets have short names.
+    #[error("{0:?} is too long for a Unix socket; choose a path of at most 90 bytes")]
+    TooLong(PathBuf),
+    /// The group is unknown.
+    #[error("socket_group: there is no group {0:?} in /etc/group; create it, or give a number")]
+    NoGroup(String),
+    /// Only root may give files to groups it is not in.
+    #[error("socket_group: this process may not give the socket to group {0:?}; run it as root or as a member of it")]
+    GroupNotPermitted(String),
+    /// The system refused.
+    #[error("{path:?}: cannot {what}: {source}")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Doing what.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A socket that listens; its file is removed with it.
+pub(super) struct Socket {
+    pub(super) listener: UnixListener,
+    pub(super) file: SocketFile,
+}
+
+/// The file of a socket, and which one it is.
+pub(super) struct SocketFile {
+    pub(super) path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Another daemon may have put its own there meanwhile.
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A directory of mode 0700 beside the socket, removed again.
+struct PrivateDirectory(PathBuf);
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Listens at `path`. The file appears there with its final rights and group: it is made in a private directory and
+/// renamed. A dead daemon's socket is replaced.
+pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, SocketError> {
+    let io = |what| move |source| SocketError::Io { path: path.to_owned(), what, source };
+    let parent = path.parent().filter(|p| p.is_dir());
+    let Some(parent) = parent else {
+        return Err(SocketError::NoDirectory(path.parent().unwrap_or(path).to_owned()));
+    };
+    if path.as_os_str().len() > 90 {
+        return Err(SocketError::TooLong(path.to_owned()));
+    }
+    refuse_others(path).await?;
+    let group = group.map(|name| Ok((name, group_id(name)?))).transpose()?;
+
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    let private = PrivateDirectory(parent.join(format!(".{}", &id[..8])));
+    DirBuilder::new().mode(0o700).create(&private.0).map_err(io("create a directory beside it"))?;
+    let draft = private.0.join("s");
+    let listener = UnixListener::bind(&draft).map_err(io("create it"))?;
+    if let Some((name, gid)) = group {
+        chown(&draft, None, Some(gid)).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => SocketError::GroupNotPermitted(name.to_owned()),
+            _ => SocketError::Io { path: path.to_owned(), what: "give it to its group", source },
+        })?;
+    }
+    fs::set_permissions(&draft, Permissions::from_mode(MODE)).map_err(io("set its permissions"))?;
+    let made = fs::symlink_metadata(&draft).map_err(io("look at it"))?;
+    fs::rename(&draft, path).map_err(io("put it in its place"))?;
+    Ok(Socket { listener, file: SocketFile { path: path.to_owned(), inode: (made.dev(), made.ino()) } })
+}
+
+/// Whether the path is free, or holds the socket of a daemon that is dead.
+async fn refuse_others(path: &Path) -> Result<(), SocketError> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(SocketError::Io { path: path.to_owned(), what: "look at it", source }),
+        Ok(found) => found,
+    };
+    if !found.file_type().is_socket() {
+        return Err(SocketError::Occupied(path.to_owned()));
+    }
+    // One that does not even accept within a second is alive and busy.
+    match tokio::time::timeout(Duration::from_secs(1), UnixStream::connect(path)).await {
+        Ok(Ok(_)) | Err(_) => Err(SocketError::Live(path.to_owned())),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            tracing::info!("replacing {path:?}, the socket of a daemon that is gone");
+            Ok(())
+        }
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A full backlog: somebody listens and is slow.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Live(path.to_owned())),
+        Ok(Err(source)) => {
+            let what = "find out whether a daemon listens there";
+            Err(SocketError::Io { path: path.to_owned(), what, source })
+        }
+    }
+}
+
+/// The number of a group.
+fn group_id(name: &str) -> Result<u32, SocketError> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let file = Path::new("/etc/group");
+    let io = |source| SocketError::Io { path: file.to_owned(), what: "read it", source };
+    let text = fs::read(file).map_err(io)?;
+    find_group(&String::from_utf8_lossy(&text), name).ok_or_else(|| SocketError::NoGroup(name.to_owned()))
+}
+
+/// `group(5)`: name, password, number, members, separated by colons.
+fn find_group(text: &str, name: &str) -> Option<u32> {
+    text.lines().find_map(|line| {
+        let mut parts = line.split(':');
+        (parts.next()? == name).then(|| parts.nth(1)?.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_by_name_and_number() {
+        let text = "root:x:0:\ngpu-users:x:4711:ada,bob\nbroken\nworse:x:many:\n";
+        assert_eq!(find_group(text, "gpu-users"), Some(4711));
+        assert_eq!(find_group(text, "gpu"), None);
+        assert_eq!(find_group(text, "worse"), None);
+        assert_eq!(group_id("4711").ok(), Some(4711));
+        let error = group_id("no such group").expect_err("unknown").to_string();
+        assert!(error.contains("create it, or give a number"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_private_and_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("wattune.sock");
+        let own = fs::metadata(directory.path()).expect("metadata").gid();
+        let socket = bind(&path, Some(&own.to_string())).await.map_err(|e| e.to_string()).map(Some);
+        let socket = socket.expect("bound").expect("socket");
+        let made = fs::symlink_metadata(&path).expect("socket");
+        assert_eq!((made.permissions().mode() & 0o7777, made.gid()), (MODE, own));
+        assert_eq!(fs::read_dir(directory.path()).expect("directory").count(), 1, "nothing but the socket");
+        assert!(UnixStream::connect(&path).await.is_ok());
+
+        let refused = bind(&path, None).await.map(|_| ()).expect_err("a live daemon").to_string();
+        assert!(refused.contains("another daemon answers"), "{refused}");
+        drop(socket);
+        assert!(!path.exists(), "the file goes with the socket");
+    }
+
+    #[tokio::test]
+    async fn a_dead_daemons_socket_is_replaced_and_a_file_is_not() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("wattune.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
+        assert!(path.exists());
+        let socket = bind(&path, None).await.map_err(|e| e.to_string()).map(Some).expect("replaced");
+        // Somebody replaces ours: then it is not ours to remove.
+        fs::remove_file(&path).expect("removed");
+        fs::write(&path, "notes").expect("written");
+        drop(socket);
+        assert_eq!(fs::read_to_string(&path).expect("still there"), "notes");
+
+        let refused = bind(&path, None).await.map(|_| ()).expect_err("a file").to_string();
+        assert!(refused.contains("is not a socket"), "{refused}");
+        let nowhere = directory.path().join("missing/wattune.sock");
+        let refused = bind(&nowhere, None).await.map(|_| ()).expect_err("no directory").to_string();
+        assert!(refused.contains("there is no directory"), "{refused}");
+        let long = directory.path().join("x".repeat(90));
+        let refused = bind(&long, None).await.map(|_| ()).expect_err("too long").to_string();
+        assert!(refused.contains("at most 90 bytes"), "{refused}");
+        assert_eq!(fs::read_dir(directory.path()).expect("directory").count(), 1, "no private directory is left");
+    }
+}
