@@ -1,0 +1,167 @@
+//! Every refusal as RFC 9457 problem details: the one place where errors become HTTP.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::guard::Refusal;
+use crate::controller::{Busy, ControlError};
+use crate::domain::InvalidJob;
+
+/// Media type of a [`Problem`].
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Why a request is not carried out, and what would be right (RFC 9457).
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct Problem {
+    /// Always `about:blank`: the status says which kind of problem it is.
+    #[serde(rename = "type")]
+    #[schema(example = "about:blank")]
+    pub kind: &'static str,
+    /// The status in words.
+    #[schema(example = "Unprocessable Entity")]
+    pub title: &'static str,
+    /// The HTTP status.
+    #[schema(example = 422)]
+    pub status: u16,
+    /// What is wrong and what would be right, in one sentence.
+    pub detail: String,
+    /// The field of the request that is wrong, as a path: `objective.eta`, `gpus[1]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// The line of the request's body, counted from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// The column in that line, counted from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+}
+
+impl Problem {
+    /// A problem of the kind that `status` says.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            kind: "about:blank",
+            title: status.canonical_reason().unwrap_or("Unknown"),
+            status: status.as_u16(),
+            detail: detail.into(),
+            field: None,
+            line: None,
+            column: None,
+        }
+    }
+
+    /// The same, with the field that is wrong.
+    #[must_use]
+    pub fn of_field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// The same, with the place in the body.
+    #[must_use]
+    pub fn at(mut self, line: usize, column: usize) -> Self {
+        (self.line, self.column) = (Some(line), Some(column));
+        self
+    }
+
+    /// The controller did not answer in time.
+    pub fn timed_out(timeout: std::time::Duration) -> Self {
+        let detail = format!(
+            "the daemon did not answer within {} s; it may still carry the request out, so look before asking again",
+            timeout.as_secs_f64()
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl From<InvalidJob> for Problem {
+    fn from(error: InvalidJob) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()).of_field(error.field)
+    }
+}
+
+impl From<ControlError> for Problem {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::NotFound { .. } => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            ControlError::Invalid(invalid) => invalid.into(),
+            ControlError::Conflict(why) => Self::new(StatusCode::CONFLICT, why),
+            ControlError::Forbidden(why) => Self::new(StatusCode::FORBIDDEN, why),
+            ControlError::Store(cause) => {
+                // The cause may name paths: it is for the operator.
+                tracing::error!("a request was answered with 503: the database failed: {cause}");
+                let detail = "the books cannot be read or written now; the daemon's log says why";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+            }
+        }
+    }
+}
+
+impl From<Busy> for Problem {
+    fn from(busy: Busy) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, busy.to_string())
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal {
+            Refusal::Host(_) | Refusal::Origin(_) | Refusal::CrossSite => StatusCode::FORBIDDEN,
+            Refusal::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        };
+        Self::new(status, refusal.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_of_the_controller_has_its_status() {
+        let invalid = InvalidJob { field: "lease_s", why: "is 0; it must be within 1 to 86400 seconds".into() };
+        let not_found = ControlError::NotFound { what: "GPU", given: "7".into(), hint: "; this machine has 0".into() };
+        let table = [
+            (not_found.into(), 404, "no GPU \"7\"; this machine has 0", None),
+            (ControlError::Invalid(invalid).into(), 422, "lease_s: is 0; it must be within", Some("lease_s")),
+            (ControlError::Conflict("held by job a".into()).into(), 409, "held by job a", None),
+            (ControlError::Forbidden("observes only".into()).into(), 403, "observes only", None),
+            (Problem::from(Busy), 503, "try again", None),
+        ];
+        for (problem, status, detail, field) in table {
+            assert_eq!(problem.status, status);
+            assert!(problem.detail.contains(detail), "{problem:?}");
+            assert_eq!(problem.field.as_deref(), field);
+        }
+    }
+
+    #[test]
+    fn a_problem_has_the_fields_of_the_rfc_and_its_media_type() {
+        let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "name: is empty").of_field("name").at(1, 9);
+        let expected = serde_json::json!({
+            "type": "about:blank", "title": "Unprocessable Entity", "status": 422, "detail": "name: is empty",
+            "field": "name", "line": 1, "column": 9,
+        });
+        assert_eq!(serde_json::to_value(&problem).expect("JSON"), expected);
+        let response = problem.into_response();
+        assert_eq!(response.headers()["content-type"], PROBLEM_JSON);
+        let busy = Problem::from(Busy).into_response();
+        assert_eq!(busy.headers()["retry-after"], "1");
+    }
+}

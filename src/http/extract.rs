@@ -1,0 +1,159 @@
+//! What a request carries, read with errors that say where and what would be right.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::IntoResponse;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::error::Category;
+
+use super::Shared;
+use super::error::Problem;
+
+/// The body of a request, as its author should have written it.
+pub(super) trait Wire: DeserializeOwned {
+    /// Field paths, and what belongs there.
+    const RIGHT: &'static [(&'static str, &'static str)];
+}
+
+/// A JSON body. That its media type is JSON is the guard's business.
+pub(super) struct Payload<T>(pub T);
+
+impl<T: Wire> FromRequest<Shared> for Payload<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Problem> {
+        let body = tokio::time::timeout(shared.timeout, Bytes::from_request(request, shared)).await;
+        let body = body.map_err(|_| {
+            let detail = format!("the body did not arrive within {} s", shared.timeout.as_secs_f64());
+            Problem::new(StatusCode::REQUEST_TIMEOUT, detail)
+        })?;
+        let body = body.map_err(|rejection| match rejection.into_response().status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let detail = format!("the body is larger than {} bytes (http.body_limit_bytes)", shared.body_limit);
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+            }
+            _ => Problem::new(StatusCode::BAD_REQUEST, "the body did not arrive whole"),
+        })?;
+        read(&body).map(Self)
+    }
+}
+
+/// Reads a JSON body.
+///
+/// # Errors
+/// 400 for what is not JSON, 422 for JSON of another shape.
+pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        let detail = "the body is empty; give a JSON object, see GET /openapi.json";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = match serde_path_to_error::deserialize(&mut reader) {
+        Ok(Object(value)) => value,
+        Err(error) => {
+            let path = error.path().to_string();
+            return Err(refuse::<T>(&path, &error.into_inner()));
+        }
+    };
+    reader.end().map_err(|error| refuse::<T>(".", &error))?;
+    Ok(value)
+}
+
+/// A JSON object and nothing else: serde alone would also take an array of the fields' values.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData)).map(Self)
+    }
+}
+
+/// Reads a field that is an object, null or absent.
+pub(super) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
+    Ok(Option::<Object<T>>::deserialize(d)?.map(|Object(value)| value))
+}
+
+fn refuse<T: Wire>(path: &str, error: &serde_json::Error) -> Problem {
+    let (line, column) = (error.line(), error.column());
+    let message = error.to_string();
+    let place = format!(" at line {line} column {column}");
+    let what = message.strip_suffix(&place).unwrap_or(&message);
+    if error.classify() != Category::Data {
+        let hint = "; JSON has no NaN, no infinity, no comments and no trailing commas";
+        let detail = format!("the body is not JSON: {what}, at line {line}, column {column}{hint}");
+        return Problem::new(StatusCode::BAD_REQUEST, detail).at(line, column);
+    }
+    let parent = if path == "." { "" } else { path };
+    let about = |prefix| what.strip_prefix(prefix).and_then(|rest| rest.strip_suffix('`'));
+    let field = match about("missing field `").or_else(|| about("duplicate field `")) {
+        Some(name) if parent.is_empty() => name.to_owned(),
+        Some(name) => format!("{parent}.{name}"),
+        None => parent.to_owned(),
+    };
+    let right = what_is_right(T::RIGHT, &field).map(|r| format!("; {r}")).unwrap_or_default();
+    let subject = if field.is_empty() { "the body" } else { &field };
+    let detail = format!("{subject}: {what} (line {line}, column {column}){right}");
+    let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail).at(line, column);
+    if field.is_empty() { problem } else { problem.of_field(field) }
+}
+
+/// The entry of the nearest enclosing field that has one: `gpus[1]` is described at `gpus`.
+fn what_is_right(right: &'static [(&'static str, &'static str)], field: &str) -> Option<&'static str> {
+    let mut path = field;
+    loop {
+        if let Some((_, what)) = right.iter().find(|(name, _)| *name == path) {
+            return Some(what);
+        }
+        path = &path[..path.rfind(['.', '['])?];
+    }
+}
+
+/// One segment of the path.
+pub(super) struct Segment(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segment {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        path.map(|Path(segment)| Self(segment)).map_err(|rejection: PathRejection| {
+            Problem::new(StatusCode::BAD_REQUEST, format!("the address cannot be read: {}", rejection.body_text()))
+        })
+    }
+}
+
+/// The query string.
+pub(super) struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query.map(|Query(params)| Self(params)).map_err(|rejection: QueryRejection| {
+            let text = rejection.body_text();
+            let what = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the query string is wrong: {what}"))
+        })
+    }
+}

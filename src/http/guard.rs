@@ -1,0 +1,283 @@
+//! Who may talk to the daemon through a browser: nobody but its own page.
+//!
+//! The API has no passwords on loopback, so that a web page of somebody else must not reach it: not by a form or a
+//! `fetch` (Origin, Sec-Fetch-Site, media type), and not by pointing its own name at 127.0.0.1 (Host). No CORS header is
+//! ever sent.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, Uri, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::error::Problem;
+
+/// What a listener lets through.
+#[derive(Clone, Copy, Debug)]
+pub struct Guard {
+    check_host: bool,
+    tcp: Option<SocketAddr>,
+}
+
+/// Why a request is not let through.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It was sent to another name.
+    #[error(
+        "the request is for host {0:?}; only localhost, 127.0.0.1 and [::1] are answered here, so that no web page can \
+         reach the daemon through a name of its own"
+    )]
+    Host(String),
+    /// It was made by a page of another origin.
+    #[error("the request comes from a page of {0:?}; only wattune's own page may use this API from a browser")]
+    Origin(String),
+    /// The browser says that another site made it.
+    #[error("the request was made by another site (Sec-Fetch-Site: cross-site); only wattune's own page may do that")]
+    CrossSite,
+    /// It carries something else than JSON.
+    #[error("the body's content type is {0}; it must be application/json")]
+    MediaType(String),
+}
+
+impl Guard {
+    /// For a TCP listener on `bound`.
+    pub const fn tcp(bound: SocketAddr) -> Self {
+        Self { check_host: true, tcp: Some(bound) }
+    }
+
+    /// For a Unix socket: its clients give any host. `tcp` is where the same daemon also listens; its page is its own.
+    pub const fn unix(tcp: Option<SocketAddr>) -> Self {
+        Self { check_host: false, tcp }
+    }
+
+    /// Whether the request may go on.
+    ///
+    /// # Errors
+    /// For the first reason against it.
+    pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+        if self.check_host {
+            self.check_host(uri, headers)?;
+        }
+        for origin in headers.get_all(header::ORIGIN) {
+            let text = String::from_utf8_lossy(origin.as_bytes()).into_owned();
+            if !self.is_own_origin(&text) {
+                return Err(Refusal::Origin(text));
+            }
+        }
+        let cross_site = |value: &axum::http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"cross-site");
+        if headers.get_all("sec-fetch-site").iter().any(cross_site) {
+            return Err(Refusal::CrossSite);
+        }
+        if changes_something(method) && has_body(headers) { check_media_type(headers) } else { Ok(()) }
+    }
+
+    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let host = hosts.next().map(|h| String::from_utf8_lossy(h.as_bytes()).into_owned()).unwrap_or_default();
+        let known = |text: &str| parse(text).is_some_and(|(name, _)| self.is_own_host(&name));
+        if !known(&host) || hosts.next().is_some() {
+            return Err(Refusal::Host(host));
+        }
+        // An absolute request target takes precedence over Host (RFC 9112 §3.2.2).
+        match uri.authority() {
+            Some(authority) if !known(authority.as_str()) => Err(Refusal::Host(authority.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_own_host(&self, host: &HostName) -> bool {
+        match host {
+            HostName::Name(name) => name.eq_ignore_ascii_case("localhost"),
+            HostName::Address(ip) => {
+                *ip == IpAddr::V4(Ipv4Addr::LOCALHOST)
+                    || *ip == IpAddr::V6(Ipv6Addr::LOCALHOST)
+                    || self.tcp.is_some_and(|bound| bound.ip() == *ip)
+            }
+        }
+    }
+
+    fn is_own_origin(&self, origin: &str) -> bool {
+        let Some(own) = self.tcp else { return false };
+        let authority = origin.strip_prefix("http://").and_then(parse);
+        authority.is_some_and(|(host, port)| self.is_own_host(&host) && port.unwrap_or(80) == own.port())
+    }
+}
+
+/// The guard as a middleware.
+pub async fn enforce(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Problem> {
+    guard.check(request.method(), request.uri(), request.headers())?;
+    Ok(next.run(request).await)
+}
+
+enum HostName {
+    Name(String),
+    Address(IpAddr),
+}
+
+/// Host and port of `host`, `host:port`, `[v6]` or `[v6]:port`; `None` for everything else.
+fn parse(text: &str) -> Option<(HostName, Option<u16>)> {
+    let authority: Authority = text.parse().ok()?;
+    let (host, port) = (authority.host(), authority.port_u16());
+    // Neither user names nor ports that are no ports.
+    let rest = text.strip_prefix(host)?;
+    if !(rest.is_empty() || rest.starts_with(':') && port.is_some()) {
+        return None;
+    }
+    let name = match host.strip_prefix('[') {
+        Some(v6) => HostName::Address(IpAddr::V6(v6.strip_suffix(']')?.parse().ok()?)),
+        None => match host.parse() {
+            Ok(v4) => HostName::Address(IpAddr::V4(v4)),
+            Err(_) => HostName::Name(host.to_owned()),
+        },
+    };
+    Some((name, port))
+}
+
+fn changes_something(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
+}
+
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::TRANSFER_ENCODING)
+        || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
+}
+
+fn check_media_type(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut types = headers.get_all(header::CONTENT_TYPE).iter();
+    let Some(given) = types.next() else { return Err(Refusal::MediaType("missing".into())) };
+    let text = String::from_utf8_lossy(given.as_bytes()).into_owned();
+    let essence = text.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") && types.next().is_none() {
+        Ok(())
+    } else {
+        Err(Refusal::MediaType(format!("{text:?}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let name: HeaderName = name.parse().expect("header name");
+            headers.append(name, HeaderValue::from_str(value).expect("header value"));
+        }
+        headers
+    }
+
+    fn decide(guard: Guard, method: &str, uri: &str, pairs: &[(&str, &str)]) -> Result<(), Refusal> {
+        let method = method.parse().expect("method");
+        guard.check(&method, &uri.parse().expect("URI"), &headers(pairs))
+    }
+
+    fn tcp(address: &str) -> Guard {
+        Guard::tcp(address.parse().expect("address"))
+    }
+
+    #[test]
+    fn only_loopback_hosts_are_answered_on_tcp() {
+        let own = ["localhost", "LocalHost:4938", "127.0.0.1", "127.0.0.1:9", "[::1]", "[::1]:4938", "localhost:80"];
+        for host in own {
+            assert_eq!(decide(tcp("127.0.0.1:4938"), "GET", "/", &[("host", host)]), Ok(()), "{host}");
+        }
+        let others = [
+            "",
+            "evil.example",
+            "localhost.evil.example:4938",
+            "127.0.0.1.evil.example",
+            "127.0.0.2",
+            "10.0.0.1:4938",
+            "evil.example@localhost",
+            "user@127.0.0.1:4938",
+            "localhost:",
+            "localhost:99999",
+            "[::1].evil.example",
+            "[::1",
+            "::1",
+            "[::ffff:127.0.0.1]",
+            "localhost localhost",
+            "localhost,evil.example",
+            "0.0.0.0:4938",
+        ];
+        for host in others {
+            let refused = decide(tcp("127.0.0.1:4938"), "GET", "/", &[("host", host)]);
+            assert_eq!(refused, Err(Refusal::Host(host.into())), "{host}");
+        }
+        assert_eq!(decide(tcp("127.0.0.2:80"), "GET", "/", &[("host", "127.0.0.2:80")]), Ok(()));
+        assert_eq!(decide(tcp("127.0.0.1:80"), "GET", "/", &[]), Err(Refusal::Host(String::new())));
+        let twice = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(decide(tcp("127.0.0.1:80"), "GET", "/", &twice), Err(Refusal::Host("localhost".into())));
+        let absolute = decide(tcp("127.0.0.1:80"), "GET", "http://evil.example/v1/status", &[("host", "localhost")]);
+        assert_eq!(absolute, Err(Refusal::Host("evil.example".into())));
+    }
+
+    #[test]
+    fn only_the_own_page_uses_the_api_from_a_browser() {
+        let table = [
+            ("http://localhost:4938", true),
+            ("http://127.0.0.1:4938", true),
+            ("http://[::1]:4938", true),
+            ("http://localhost", false),
+            ("http://localhost:3000", false),
+            ("https://localhost:4938", false),
+            ("http://evil.example:4938", false),
+            ("http://localhost:4938.evil.example", false),
+            ("http://localhost:4938/", false),
+            ("null", false),
+            ("", false),
+        ];
+        for (origin, allowed) in table {
+            let pairs = [("host", "localhost:4938"), ("origin", origin)];
+            let decision = decide(tcp("127.0.0.1:4938"), "GET", "/v1/status", &pairs);
+            let expected = if allowed { Ok(()) } else { Err(Refusal::Origin(origin.into())) };
+            assert_eq!(decision, expected, "{origin}");
+            let through_socket = decide(Guard::unix(None), "GET", "/v1/status", &pairs);
+            assert_eq!(through_socket, Err(Refusal::Origin(origin.into())), "{origin}");
+        }
+        for (site, allowed) in [("cross-site", false), ("same-origin", true), ("same-site", true), ("none", true)] {
+            let pairs = [("host", "localhost"), ("sec-fetch-site", site)];
+            let decision = decide(tcp("127.0.0.1:4938"), "GET", "/", &pairs);
+            assert_eq!(decision, if allowed { Ok(()) } else { Err(Refusal::CrossSite) }, "{site}");
+        }
+    }
+
+    #[test]
+    fn what_a_form_can_send_changes_nothing() {
+        let table = [
+            ("POST", "5", Some("application/json"), true),
+            ("POST", "5", Some("Application/JSON; charset=utf-8"), true),
+            ("POST", "5", Some("text/plain"), false),
+            ("POST", "5", Some("application/x-www-form-urlencoded"), false),
+            ("POST", "5", Some("application/json-evil"), false),
+            ("POST", "5", None, false),
+            ("PUT", "5", None, false),
+            ("PATCH", "5", Some("text/plain"), false),
+            ("DELETE", "5", Some("text/plain"), false),
+            ("DELETE", "0", None, true),
+            ("GET", "5", Some("text/plain"), true),
+        ];
+        for (method, length, media_type, allowed) in table {
+            let mut pairs = vec![("host", "localhost"), ("content-length", length)];
+            pairs.extend(media_type.map(|t| ("content-type", t)));
+            let decision = decide(tcp("127.0.0.1:4938"), method, "/v1/jobs", &pairs);
+            assert_eq!(decision.is_ok(), allowed, "{method} {media_type:?}: {decision:?}");
+            assert_eq!(decide(Guard::unix(None), method, "/v1/jobs", &pairs).is_ok(), allowed);
+        }
+        let chunked = [("host", "localhost"), ("transfer-encoding", "chunked")];
+        let refused = decide(tcp("127.0.0.1:4938"), "POST", "/v1/jobs", &chunked);
+        assert_eq!(refused, Err(Refusal::MediaType("missing".into())));
+    }
+
+    #[test]
+    fn hosts_are_not_looked_at_on_the_socket() {
+        for host in ["localhost", "wattune", "evil.example"] {
+            assert_eq!(decide(Guard::unix(None), "GET", "/", &[("host", host)]), Ok(()));
+        }
+    }
+}
