@@ -1,0 +1,218 @@
+//! The API's description, made of the handlers themselves.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use axum::http::header;
+use axum::response::IntoResponse;
+use utoipa::openapi::content::ContentBuilder;
+use utoipa::openapi::{Ref, RefOr, Response, ResponseBuilder};
+use utoipa::{IntoResponses, OpenApi, ToResponse};
+
+use super::error::{PROBLEM_JSON, Problem};
+use super::wire::JobState;
+
+/// What is common to all routes.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "wattune",
+        description = "Steers the power limits of GPU training jobs along the grid's carbon intensity. Field names carry \
+                       the unit; absent values are null or left out, never zero; times are RFC 3339 in UTC; errors are \
+                       RFC 9457 problem details.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    tags(
+        (name = "status", description = "The daemon as a whole"),
+        (name = "gpus", description = "Boards, and limits set by hand"),
+        (name = "carbon", description = "The carbon signal"),
+        (name = "jobs", description = "Training runs"),
+        (name = "health", description = "Health, metrics and description"),
+    ),
+    components(schemas(Problem, JobState), responses(Problem))
+)]
+pub(super) struct Api;
+
+/// Every other answer of every route.
+pub(super) struct Problems;
+
+impl IntoResponses for Problems {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        BTreeMap::from([("default".to_owned(), RefOr::Ref(Ref::from_response_name("Problem")))])
+    }
+}
+
+impl<'r> ToResponse<'r> for Problem {
+    fn response() -> (&'r str, RefOr<Response>) {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        let response = ResponseBuilder::new()
+            .description("Why the request is not carried out, and what would be right")
+            .content(PROBLEM_JSON, content)
+            .build();
+        ("Problem", response.into())
+    }
+}
+
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+    let mut document = serde_json::to_value(super::routes::documented().into_openapi()).unwrap_or_default();
+    name_units(&mut document);
+    describe_answers(&mut document);
+    document.to_string()
+});
+
+/// The units by which field names end, the longest first.
+const UNITS: [(&str, &str); 15] = [
+    ("_g_per_kwh", "gCO2e/kWh"),
+    ("samples_per_s", "samples/s"),
+    ("samples_per_s_error", "a fraction"),
+    ("joules_per_sample", "J per sample"),
+    ("_uncertainty", "a fraction"),
+    ("slowdown", "a fraction; 0.03 is 3 %"),
+    ("_pct", "percent"),
+    ("_mhz", "MHz"),
+    ("_limits_w", "W each"),
+    ("measuring_w", "W each"),
+    ("_w", "W"),
+    ("_j", "J"),
+    ("_g", "gCO2e"),
+    ("_c", "°C"),
+    ("_s", "s"),
+];
+
+/// Spells out in each description the unit that the field's name ends with.
+fn name_units(document: &mut serde_json::Value) {
+    let schemas = document.pointer_mut("/components/schemas").and_then(serde_json::Value::as_object_mut);
+    for schema in schemas.into_iter().flat_map(|s| s.values_mut()) {
+        let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) else {
+            continue;
+        };
+        for (name, property) in properties {
+            let Some((_, unit)) = UNITS.iter().find(|(suffix, _)| name.ends_with(suffix)) else { continue };
+            let Some(property) = property.as_object_mut() else { continue };
+            let said = property.get("description").and_then(serde_json::Value::as_str).unwrap_or_default();
+            let description = format!("{said} Unit: {unit}.").trim_start().to_owned();
+            property.insert("description".into(), description.into());
+        }
+    }
+}
+
+/// OpenAPI 3.1 wants a description of every answer, also of those that their schema describes.
+fn describe_answers(document: &mut serde_json::Value) {
+    let paths = document.get_mut("paths").and_then(serde_json::Value::as_object_mut);
+    let operations = paths.into_iter().flat_map(|p| p.values_mut()).filter_map(serde_json::Value::as_object_mut);
+    for operation in operations.flat_map(|o| o.values_mut()) {
+        let summary = operation.get("summary").cloned().unwrap_or_default();
+        let responses = operation.get_mut("responses").and_then(serde_json::Value::as_object_mut);
+        for response in responses.into_iter().flat_map(|r| r.values_mut()).filter_map(serde_json::Value::as_object_mut)
+        {
+            if !response.contains_key("$ref") {
+                response.entry("description").or_insert_with(|| summary.clone());
+            }
+        }
+    }
+}
+
+/// This description.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "health",
+    responses((status = OK, body = serde_json::Value, content_type = "application/json"), Problems)
+)]
+pub(super) async fn openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_and_schema_is_described() {
+        let document: serde_json::Value = serde_json::from_str(&DOCUMENT).expect("JSON");
+        let paths = document["paths"].as_object().expect("paths");
+        let (mut routes, mut ids) = (Vec::new(), std::collections::BTreeSet::new());
+        for (path, item) in paths {
+            for (method, operation) in item.as_object().expect("operations") {
+                routes.push(format!("{} {path}", method.to_uppercase()));
+                let id = operation["operationId"].as_str().expect("operation id");
+                assert!(ids.insert(id.to_owned()), "{id} is the id of two operations");
+                for (status, answer) in operation["responses"].as_object().expect("responses") {
+                    assert!(answer.get("$ref").or(answer.get("description")).is_some(), "{method} {path} {status}");
+                }
+                assert!(operation["summary"].is_string(), "{method} {path} has no summary");
+                assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Problem");
+            }
+        }
+        routes.sort();
+        insta::assert_snapshot!(routes.join("\n"), @r"
+        DELETE /v1/gpus/{id}/power-limit
+        DELETE /v1/jobs/{id}
+        GET /
+        GET /health
+        GET /healthz
+        GET /metrics
+        GET /openapi.json
+        GET /readyz
+        GET /v1/carbon
+        GET /v1/carbon/forecast
+        GET /v1/carbon/history
+        GET /v1/gpus
+        GET /v1/gpus/{id}
+        GET /v1/jobs
+        GET /v1/jobs/{id}
+        GET /v1/jobs/{id}/emissions
+        GET /v1/jobs/{id}/plan
+        GET /v1/jobs/{id}/profile
+        GET /v1/status
+        POST /v1/jobs
+        POST /v1/jobs/{id}/progress
+        PUT /v1/gpus/{id}/power-limit
+        ");
+        let schemas = document["components"]["schemas"].as_object().expect("schemas");
+        let mut references = Vec::new();
+        collect_references(&document, &mut references);
+        for reference in references {
+            let found = document.pointer(reference.strip_prefix('#').expect("local"));
+            assert!(found.is_some(), "{reference} leads nowhere");
+        }
+        insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join(" "), @"AccountView CarbonView ComparisonView GpuName GpuView HealthView IntensityView JobState JobView ObjectiveView Phase PlanView PointView Problem ProfileView ProgressView RegisterJob ReportProgress SegmentView SetPowerLimit StatusView Wishes WorkToDo");
+        assert_eq!(document["info"]["title"], "wattune");
+        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(document["info"]["license"]["identifier"], "Apache-2.0");
+    }
+
+    fn collect_references(value: &serde_json::Value, into: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(map) => {
+                into.extend(map.get("$ref").and_then(|r| r.as_str()).map(str::to_owned));
+                map.values().for_each(|v| collect_references(v, into));
+            }
+            serde_json::Value::Array(list) => list.iter().for_each(|v| collect_references(v, into)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn descriptions_spell_out_the_units() {
+        let document: serde_json::Value = serde_json::from_str(&DOCUMENT).expect("JSON");
+        let described = |schema: &str, field: &str| {
+            let text = &document["components"]["schemas"][schema]["properties"][field]["description"];
+            text.as_str().unwrap_or_default().to_owned()
+        };
+        let table = [
+            ("GpuView", "power_w", "Unit: W."),
+            ("GpuView", "energy_j", "Unit: J."),
+            ("GpuView", "temperature_c", "Unit: °C."),
+            ("CarbonView", "intensity_g_per_kwh", "Unit: gCO2e/kWh."),
+            ("JobView", "carbon_g", "Unit: gCO2e."),
+            ("JobView", "lease_s", "Unit: s."),
+            ("PointView", "samples_per_s", "Unit: samples/s."),
+            ("PlanView", "expected_carbon_at_max_g", "Unit: gCO2e."),
+            ("SetPowerLimit", "power_limit_w", "Unit: W."),
+        ];
+        for (schema, field, unit) in table {
+            let text = described(schema, field);
+            assert!(text.ends_with(unit), "{schema}.{field}: {text:?}");
+        }
+        assert!(!described("GpuView", "pci_bus_id").contains("Unit"));
+    }
+}

@@ -1,0 +1,100 @@
+//! Which address is answered by whom, and what surrounds every answer.
+
+use std::any::Any;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::trace::{DefaultOnResponse, TraceLayer};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::error::Problem;
+use super::guard::{self, Guard};
+use super::openapi::Api;
+use super::v1::{carbon, gpus, jobs, status};
+use super::{Shared, health, metrics, openapi};
+
+/// All routes with their descriptions.
+pub(super) fn documented() -> OpenApiRouter<Shared> {
+    OpenApiRouter::with_openapi(Api::openapi())
+        .routes(routes!(status::status))
+        .routes(routes!(gpus::list))
+        .routes(routes!(gpus::show))
+        .routes(routes!(gpus::set_power_limit, gpus::release_power_limit))
+        .routes(routes!(carbon::now))
+        .routes(routes!(carbon::forecast))
+        .routes(routes!(carbon::history))
+        .routes(routes!(jobs::register, jobs::list))
+        .routes(routes!(jobs::show, jobs::end))
+        .routes(routes!(jobs::progress))
+        .routes(routes!(jobs::plan))
+        .routes(routes!(jobs::profile))
+        .routes(routes!(jobs::emissions))
+        .routes(routes!(metrics::metrics))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::health))
+        .routes(routes!(health::readyz))
+        .routes(routes!(openapi::openapi))
+        .routes(routes!(health::landing))
+}
+
+/// The whole service of one listener.
+pub(super) fn service(shared: Shared, guard: Guard) -> Router {
+    let (router, _) = documented().split_for_parts();
+    let body_limit = shared.body_limit;
+    router
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(shared)
+        .layer(DefaultBodyLimit::max(body_limit))
+        .layer(from_fn_with_state(guard, guard::enforce))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(add_headers))
+        .layer(
+            TraceLayer::new_for_http()
+                .make_span_with(span)
+                .on_request(())
+                .on_response(DefaultOnResponse::new())
+                .on_body_chunk(())
+                .on_eos(())
+                .on_failure(()),
+        )
+}
+
+async fn unknown(uri: Uri) -> Problem {
+    let path: String = uri.path().chars().take(200).collect();
+    Problem::new(StatusCode::NOT_FOUND, format!("there is nothing at {path}; GET / lists the addresses"))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    let path: String = uri.path().chars().take(200).collect();
+    let detail = format!("{path} does not take {method}; the header Allow says what it takes");
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+}
+
+/// The panic itself is in the log: the hook wrote it.
+fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
+    tracing::error!("a request was answered with 500: its handler panicked");
+    let detail = "the daemon made a mistake while answering; its log says which; power limits are unaffected";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+}
+
+async fn add_headers(request: Request, next: axum::middleware::Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    response
+}
+
+fn span(request: &Request) -> tracing::Span {
+    let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str);
+    tracing::debug_span!("request", http.method = %request.method(), http.route = route)
+}

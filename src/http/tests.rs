@@ -1,0 +1,209 @@
+//! The whole server over real connections, without a controller behind it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::controller::Requests;
+use crate::units::Seconds;
+
+struct Daemon {
+    address: SocketAddr,
+    socket: PathBuf,
+    ready: Ready,
+    /// Keeps questions waiting; without it they are refused.
+    requests: Option<Requests>,
+    cancel: CancellationToken,
+    serving: JoinHandle<()>,
+    _directory: tempfile::TempDir,
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).expect(&self.body)
+    }
+
+    fn detail(&self) -> String {
+        assert!(self.head.contains("content-type: application/problem+json"), "{}\n{}", self.head, self.body);
+        let problem = self.json();
+        assert_eq!(problem["status"], self.status);
+        assert_eq!(problem["type"], "about:blank");
+        assert!(problem["title"].is_string());
+        problem["detail"].as_str().expect("detail").to_owned()
+    }
+}
+
+impl Daemon {
+    async fn start(settings: Settings) -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        let socket = directory.path().join("wattune.sock");
+        let settings =
+            Settings { listen: Some("127.0.0.1:0".parse().expect("address")), socket: Some(socket), ..settings };
+        let (handle, requests) = Handle::queue();
+        let ready = Ready::default();
+        let server = Server::bind(&settings, handle, ready.clone()).await.expect("bound");
+        let cancel = CancellationToken::new();
+        Self {
+            address: server.tcp_address().expect("TCP"),
+            socket: server.socket_path().expect("socket").to_owned(),
+            ready,
+            requests: Some(requests),
+            serving: tokio::spawn(server.serve(cancel.clone())),
+            cancel,
+            _directory: directory,
+        }
+    }
+
+    /// One whose controller is gone.
+    async fn without_controller() -> Self {
+        let mut daemon = Self::start(Settings::default()).await;
+        daemon.requests = None;
+        daemon
+    }
+
+    async fn send(&self, request: &str) -> Answer {
+        exchange(TcpStream::connect(self.address).await.expect("connected"), request).await
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")).await
+    }
+
+    async fn post(&self, path: &str, body: &str) -> Answer {
+        self.send(&format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+        .await
+    }
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Answer {
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.expect("answered");
+    let (head, body) = text.split_once("\r\n\r\n").expect("head and body");
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("status");
+    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+}
+
+#[tokio::test]
+async fn without_a_controller_everything_that_asks_it_says_try_again() {
+    let daemon = Daemon::without_controller().await;
+    daemon.ready.set(true);
+    let asking = ["/v1/status", "/v1/gpus", "/v1/gpus/0", "/v1/carbon", "/v1/jobs", "/v1/jobs?state=ended", "/metrics"];
+    for path in asking.into_iter().chain(["/healthz", "/health", "/readyz", "/v1/carbon/history", "/v1/jobs/a/plan"]) {
+        let answer = daemon.get(path).await;
+        assert_eq!(answer.status, 503, "{path}");
+        assert!(answer.detail().contains("try again"), "{path}: {}", answer.body);
+        assert!(answer.head.contains("retry-after: 1"), "{}", answer.head);
+    }
+    let landing = daemon.get("/").await;
+    assert_eq!(landing.status, 200);
+    assert!(landing.head.contains("content-type: text/plain") && landing.body.contains("/metrics"), "{}", landing.body);
+    let description = daemon.get("/openapi.json").await;
+    assert_eq!((description.status, description.json()["openapi"].is_string()), (200, true));
+}
+
+#[tokio::test]
+async fn every_refusal_is_a_problem() {
+    let daemon = Daemon::without_controller().await;
+    let table = [
+        (daemon.get("/nowhere").await, 404, "there is nothing at /nowhere"),
+        (daemon.get("/v1/jobs/").await, 404, "there is nothing at /v1/jobs/"),
+        (daemon.get("/v1/jobs/a%20b").await, 404, "letters, digits and '-'"),
+        (daemon.get("/v1/jobs/%ff").await, 400, "address cannot be read"),
+        (daemon.get("/v1/jobs?state=gone").await, 422, "unknown variant `gone`, expected `open` or `ended`"),
+        (daemon.get("/v1/jobs?limit=0").await, 422, "within 1 to 1000"),
+        (daemon.get("/v1/jobs?status=open").await, 422, "unknown field `status`"),
+        (daemon.get("/v1/carbon/history?hours=NaN").await, 422, "more than 0 and at most 744"),
+        (daemon.get("/v1/carbon/history?hours=x").await, 422, "invalid float"),
+        (daemon.post("/v1/jobs", "{\"name\": NaN}").await, 400, "the body is not JSON"),
+        (daemon.post("/v1/jobs", "").await, 400, "the body is empty"),
+        (daemon.post("/v1/jobs", &format!("\"{}\"", "x".repeat(70_000))).await, 413, "larger than 65536 bytes"),
+        (daemon.post("/v1/jobs/a/progress", "{\"samples\": -1}").await, 422, "cannot be negative"),
+        (daemon.post("/v1/status", "{}").await, 405, "/v1/status does not take POST"),
+    ];
+    for (answer, status, detail) in table {
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.detail().contains(detail), "{}", answer.body);
+        assert!(answer.head.contains("x-content-type-options: nosniff"), "{}", answer.head);
+    }
+    let wrong_method = daemon.send("PATCH /v1/jobs/a HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
+    assert_eq!(wrong_method.status, 405);
+    assert!(wrong_method.head.contains("allow: get,head,delete"), "{}", wrong_method.head);
+}
+
+#[tokio::test]
+async fn foreign_pages_and_forms_are_refused() {
+    let daemon = Daemon::without_controller().await;
+    let answer = daemon.send("GET / HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n").await;
+    assert_eq!((answer.status, answer.detail().contains("evil.example")), (403, true));
+    let form = "POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: text/plain\r\n\
+                content-length: 2\r\n\r\n{}";
+    let answer = daemon.send(form).await;
+    assert_eq!((answer.status, answer.detail().contains("must be application/json")), (415, true));
+    assert!(!answer.head.contains("access-control"), "{}", answer.head);
+    let own = format!(
+        "GET / HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost:{}\r\nconnection: close\r\n\r\n",
+        daemon.address.port()
+    );
+    assert_eq!(daemon.send(&own).await.status, 200);
+    let mut http2 = TcpStream::connect(daemon.address).await.expect("connected");
+    http2.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("sent");
+    let mut answer = Vec::new();
+    http2.read_to_end(&mut answer).await.expect("closed");
+    assert!(answer.is_empty(), "HTTP/2 is not spoken: {answer:?}");
+}
+
+#[tokio::test]
+async fn a_controller_that_does_not_answer_is_waited_for_in_vain() {
+    let settings = Settings { request_timeout_s: Seconds::new(0.2), ..Settings::default() };
+    let daemon = Daemon::start(settings).await;
+    let answer = daemon.get("/v1/status").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.detail().contains("did not answer within 0.2 s"), "{}", answer.body);
+    let healthz = daemon.get("/healthz").await;
+    assert!(healthz.detail().contains("control loop does not answer"), "{}", healthz.body);
+    assert!(daemon.get("/readyz").await.detail().contains("still starting"));
+    let slow = "POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+                content-length: 10\r\n\r\n{";
+    let answer = daemon.send(slow).await;
+    assert_eq!((answer.status, answer.detail().contains("did not arrive within")), (408, true));
+}
+
+#[tokio::test]
+async fn the_socket_takes_any_host_and_goes_with_the_daemon() {
+    let daemon = Daemon::without_controller().await;
+    let stream = UnixStream::connect(&daemon.socket).await.expect("connected");
+    let answer = exchange(stream, "GET / HTTP/1.1\r\nhost: wattune\r\nconnection: close\r\n\r\n").await;
+    assert_eq!(answer.status, 200);
+    // An idle connection does not hold the shutdown up.
+    let _idle = TcpStream::connect(daemon.address).await.expect("connected");
+    daemon.cancel.cancel();
+    tokio::time::timeout(Duration::from_secs(3), daemon.serving).await.expect("in time").expect("no panic");
+    assert!(!daemon.socket.exists());
+    assert!(TcpStream::connect(daemon.address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_taken_port_is_said_to_be_taken() {
+    let daemon = Daemon::without_controller().await;
+    let settings = Settings { listen: Some(daemon.address), ..Settings::default() };
+    let (handle, _requests) = Handle::queue();
+    let refused = Server::bind(&settings, handle, Ready::default()).await.map(|_| ()).expect_err("in use").to_string();
+    assert!(refused.contains("is in use") && refused.contains("ss -ltnp"), "{refused}");
+}

@@ -1,0 +1,72 @@
+//! Boards, and their limits set by hand.
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::controller::GpuRef;
+use crate::controller::view::GpuView;
+use crate::http::Shared;
+use crate::http::error::Problem;
+use crate::http::extract::{Payload, Segment};
+use crate::http::openapi::Problems;
+use crate::http::wire::SetPowerLimit;
+
+/// All boards, by index.
+#[utoipa::path(get, path = "/v1/gpus", operation_id = "list_gpus", tag = "gpus", responses((status = OK, body = Vec<GpuView>), Problems))]
+pub(in crate::http) async fn list(State(shared): State<Shared>) -> Result<Json<Vec<GpuView>>, Problem> {
+    Ok(Json(shared.ask(|controller| Box::pin(async move { controller.gpus() })).await?))
+}
+
+/// One board.
+#[utoipa::path(
+    get, path = "/v1/gpus/{id}", operation_id = "get_gpu", tag = "gpus",
+    params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
+    responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem), Problems)
+)]
+pub(in crate::http) async fn show(
+    State(shared): State<Shared>,
+    Segment(id): Segment,
+) -> Result<Json<GpuView>, Problem> {
+    let which = GpuRef::parse(&id);
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu(&which) })).await??))
+}
+
+/// Sets a board's limit by hand for a while; it takes precedence over the board's job.
+#[utoipa::path(
+    put, path = "/v1/gpus/{id}/power-limit", operation_id = "set_power_limit", tag = "gpus",
+    params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
+    request_body = SetPowerLimit,
+    responses(
+        (status = OK, body = GpuView, description = "The board; its limit follows within a tick"),
+        (status = FORBIDDEN, response = Problem),
+        (status = NOT_FOUND, response = Problem),
+        (status = UNPROCESSABLE_ENTITY, response = Problem),
+        Problems
+    )
+)]
+pub(in crate::http) async fn set_power_limit(
+    State(shared): State<Shared>,
+    Segment(id): Segment,
+    Payload(body): Payload<SetPowerLimit>,
+) -> Result<Json<GpuView>, Problem> {
+    let which = GpuRef::parse(&id);
+    let (limit, ttl) = body.checked()?;
+    let answer =
+        shared.ask(move |controller| Box::pin(async move { controller.set_override(&which, limit, ttl).await }));
+    Ok(Json(answer.await??))
+}
+
+/// Takes a limit set by hand back, and a limit that somebody else set: the board is its job's again.
+#[utoipa::path(
+    delete, path = "/v1/gpus/{id}/power-limit", operation_id = "release_power_limit", tag = "gpus",
+    params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
+    responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem), Problems)
+)]
+pub(in crate::http) async fn release_power_limit(
+    State(shared): State<Shared>,
+    Segment(id): Segment,
+) -> Result<Json<GpuView>, Problem> {
+    let which = GpuRef::parse(&id);
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.release_override(&which).await }));
+    Ok(Json(answer.await??))
+}

@@ -1,0 +1,6 @@
+//! The daemon's own API, by resource.
+
+pub(super) mod carbon;
+pub(super) mod gpus;
+pub(super) mod jobs;
+pub(super) mod status;

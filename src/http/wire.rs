@@ -1,0 +1,316 @@
+//! What clients send. Each type becomes the controller's own by one constructor that fails.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use utoipa::{IntoParams, ToSchema};
+
+use super::extract::{Wire, optional_object};
+use crate::controller::{GpuRef, NewJob, ProgressReport};
+use crate::domain::{InvalidJob, JobName, Objective, Work};
+use crate::units::{Samples, Seconds, Watts};
+
+/// A training run to be registered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "name": "resnet50", "gpus": [0], "batch_size": 256, "work": {"total_samples": 100_000_000},
+    "objective": {"max_slowdown": 0.03}, "lease_s": 60, "tags": {"team": "vision"},
+}))]
+pub struct RegisterJob {
+    /// Its name; recurring runs share it, and with it their profile. 1 to 128 characters.
+    pub name: String,
+    /// Its boards, by index or UUID, each once.
+    pub gpus: Vec<GpuName>,
+    /// Samples per step over all its boards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<u64>,
+    /// How much there is to do; absent if that is not known.
+    #[serde(default, deserialize_with = "optional_object", skip_serializing_if = "Option::is_none")]
+    pub work: Option<WorkToDo>,
+    /// What it may cost; absent or empty means `{"max_slowdown": 0.03}`.
+    #[serde(default, deserialize_with = "optional_object", skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Wishes>,
+    /// How long after its last word it is taken for dead. 1 to 86400 s; the daemon's default if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_s: Option<f64>,
+    /// Whether its boards' limits may be set; if not, it is only booked.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub control: bool,
+    /// The user's own labels, at most 16.
+    #[serde(default)]
+    #[schema(default = json!({}))]
+    pub tags: BTreeMap<String, String>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// A board, by its index at this boot or by its UUID.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum GpuName {
+    /// Index at this boot.
+    Index(u32),
+    /// UUID or PCI bus id.
+    Id(String),
+}
+
+impl<'de> Deserialize<'de> for GpuName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl de::Visitor<'_> for Either {
+            type Value = GpuName;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the index or the UUID of a GPU")
+            }
+
+            fn visit_u64<E: de::Error>(self, index: u64) -> Result<GpuName, E> {
+                let small = u32::try_from(index);
+                small.map(GpuName::Index).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(index), &self))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<GpuName, E> {
+                if text.is_empty() {
+                    return Err(E::invalid_value(de::Unexpected::Str(text), &self));
+                }
+                Ok(GpuName::Id(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl From<GpuName> for GpuRef {
+    fn from(name: GpuName) -> Self {
+        match name {
+            GpuName::Index(index) => Self::Index(index),
+            GpuName::Id(text) => Self::parse(&text),
+        }
+    }
+}
+
+/// How much there is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkToDo {
+    /// Samples in all, in whatever the job counts; more than 0.
+    pub total_samples: f64,
+}
+
+/// What the user wants and does not want to pay; the constraints combine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wishes {
+    /// 1 is carbon alone (the default), 0 is time alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 1)]
+    pub eta: Option<f64>,
+    /// Allowed increase of the job's time over running at the ceiling, as a fraction: 0.03 is 3 %.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 10)]
+    pub max_slowdown: Option<f64>,
+    /// When the work must be done; needs `work.total_samples`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DateTime<Utc>>,
+}
+
+impl Wire for RegisterJob {
+    const RIGHT: &'static [(&'static str, &'static str)] = &[
+        ("name", "give a text of 1 to 128 characters"),
+        ("gpus", "give a list of indexes or UUIDs, such as [0, \"GPU-3f…\"], see GET /v1/gpus"),
+        ("batch_size", "give the whole number of samples per step, more than 0, or leave it out"),
+        ("work", "give {\"total_samples\": N}, or leave it out if the work is unknown"),
+        ("work.total_samples", "give the number of samples in all, more than 0"),
+        ("objective", "give an object with any of eta, max_slowdown and deadline"),
+        ("objective.eta", "give a number from 0 (time alone) to 1 (carbon alone)"),
+        ("objective.max_slowdown", "give a fraction of the job's time: 0.03 allows 3 % more"),
+        ("objective.deadline", "give a time in RFC 3339, such as \"2026-11-21T18:00:00Z\""),
+        ("lease_s", "give seconds, from 1 to 86400"),
+        ("control", "give true or false"),
+        ("tags", "give an object of texts, such as {\"team\": \"vision\"}"),
+    ];
+}
+
+impl TryFrom<RegisterJob> for NewJob {
+    type Error = InvalidJob;
+
+    fn try_from(wire: RegisterJob) -> Result<Self, InvalidJob> {
+        let name = JobName::new(wire.name).map_err(|e| InvalidJob { field: "name", why: e.to_string() })?;
+        let work = match wire.work {
+            Some(work) => Work::TotalSamples(finite("work.total_samples", Samples::try_new(work.total_samples))?),
+            None => Work::Unknown,
+        };
+        let wishes = wire.objective.unwrap_or_default();
+        let lease = wire.lease_s.map(|s| finite("lease_s", Seconds::try_new(s))).transpose()?;
+        Ok(Self {
+            name,
+            gpus: wire.gpus.into_iter().map(GpuRef::from).collect(),
+            batch_size: wire.batch_size,
+            work,
+            objective: Objective::new(wishes.eta, wishes.max_slowdown, wishes.deadline)?,
+            lease,
+            control: wire.control,
+            tags: wire.tags,
+        })
+    }
+}
+
+/// How far a job has come.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"samples": 123_456, "at_s": 8123.25}))]
+pub struct ReportProgress {
+    /// Cumulative samples of this run.
+    #[schema(minimum = 0)]
+    pub samples: f64,
+    /// The client's monotonic seconds at that count, so that windows are exact; the time of arrival if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub at_s: Option<f64>,
+}
+
+impl Wire for ReportProgress {
+    const RIGHT: &'static [(&'static str, &'static str)] = &[
+        ("samples", "give the cumulative count of samples of this run"),
+        ("at_s", "give seconds of a monotonic clock, or leave it out"),
+    ];
+}
+
+impl TryFrom<ReportProgress> for ProgressReport {
+    type Error = InvalidJob;
+
+    fn try_from(wire: ReportProgress) -> Result<Self, InvalidJob> {
+        let samples = finite("samples", Samples::try_new(wire.samples))?;
+        let at = wire.at_s.map(|at| finite("at_s", Seconds::try_new(at))).transpose()?;
+        if samples < Samples::ZERO {
+            let why = format!("is {}; it is a count and cannot be negative", wire.samples);
+            return Err(InvalidJob { field: "samples", why });
+        }
+        if let Some(at) = at.filter(|at| *at < Seconds::ZERO) {
+            let why = format!("is {}; it counts seconds from a fixed moment and cannot be negative", at.get());
+            return Err(InvalidJob { field: "at_s", why });
+        }
+        Ok(Self { samples, at })
+    }
+}
+
+/// A limit set by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"power_limit_w": 225, "ttl_s": 600}))]
+pub struct SetPowerLimit {
+    /// The limit, from the board's minimum up to its ceiling.
+    pub power_limit_w: f64,
+    /// How long it holds unless renewed or released. 1 to 604800 s.
+    #[schema(minimum = 1, maximum = 604_800)]
+    pub ttl_s: f64,
+}
+
+impl Wire for SetPowerLimit {
+    const RIGHT: &'static [(&'static str, &'static str)] = &[
+        ("power_limit_w", "give watts, within the board's power_limit_min_w and power_limit_max_w"),
+        ("ttl_s", "give seconds, from 1 to 604800: a limit set by hand always ends"),
+    ];
+}
+
+impl SetPowerLimit {
+    /// Limit and time to live.
+    ///
+    /// # Errors
+    /// If a value makes no sense on any board.
+    pub fn checked(self) -> Result<(Watts, Seconds), InvalidJob> {
+        let limit = finite("power_limit_w", Watts::try_new(self.power_limit_w))?;
+        let ttl = finite("ttl_s", Seconds::try_new(self.ttl_s))?;
+        if limit <= Watts::ZERO {
+            let why = format!("is {}; it must be more than 0 watts", self.power_limit_w);
+            return Err(InvalidJob { field: "power_limit_w", why });
+        }
+        if !(1.0..=604_800.0).contains(&ttl.get()) {
+            let why = format!("is {}; it must be within 1 to 604800 seconds", self.ttl_s);
+            return Err(InvalidJob { field: "ttl_s", why });
+        }
+        Ok((limit, ttl))
+    }
+}
+
+/// Which jobs to list.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct JobsQuery {
+    /// Those that have not ended (`open`, the default), or those that have (`ended`), the latest first.
+    #[serde(default)]
+    pub state: JobState,
+    /// At most so many, from 1 to 1000; 50 ended ones and all open ones if absent.
+    #[param(minimum = 1, maximum = 1000)]
+    pub limit: Option<u32>,
+}
+
+/// Whether a job has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// It has not.
+    #[default]
+    Open,
+    /// It has.
+    Ended,
+}
+
+impl JobsQuery {
+    /// The limit, if one is given.
+    ///
+    /// # Errors
+    /// If it is outside 1..=1000.
+    pub fn limit(&self) -> Result<Option<u32>, InvalidJob> {
+        match self.limit {
+            Some(limit) if !(1..=1000).contains(&limit) => {
+                Err(InvalidJob { field: "limit", why: format!("is {limit}; it must be within 1 to 1000") })
+            }
+            limit => Ok(limit),
+        }
+    }
+}
+
+/// How far to look back.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct HistoryQuery {
+    /// Hours up to now, more than 0 and at most 744 (31 days).
+    #[serde(default = "a_day")]
+    #[param(default = 24.0, maximum = 744)]
+    pub hours: f64,
+}
+
+const fn a_day() -> f64 {
+    24.0
+}
+
+impl HistoryQuery {
+    /// The hours.
+    ///
+    /// # Errors
+    /// If they are not within 0 to 744, the upper bound included.
+    pub fn checked(self) -> Result<f64, InvalidJob> {
+        if self.hours > 0.0 && self.hours <= 744.0 {
+            return Ok(self.hours);
+        }
+        let why = format!("is {}; it must be more than 0 and at most 744 (31 days)", self.hours);
+        Err(InvalidJob { field: "hours", why })
+    }
+}
+
+fn finite<Q>(field: &'static str, quantity: Option<Q>) -> Result<Q, InvalidJob> {
+    quantity.ok_or_else(|| InvalidJob { field, why: "is not a finite number".into() })
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

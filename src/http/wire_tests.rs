@@ -1,0 +1,126 @@
+use std::collections::BTreeMap;
+
+use super::super::extract::read;
+use super::*;
+
+/// What is sent, and status, field and text of the refusal.
+type Refused = (&'static str, u16, Option<&'static str>, &'static str);
+
+fn register(text: &str) -> Result<NewJob, super::super::error::Problem> {
+    Ok(NewJob::try_from(read::<RegisterJob>(text.as_bytes())?)?)
+}
+
+#[test]
+fn the_documented_request_is_understood() {
+    let text = r#"{"name":"resnet50","gpus":[0,"GPU-3f","1"],"batch_size":256,"work":{"total_samples":100000000},
+        "objective":{"max_slowdown":0.03,"deadline":"2026-11-21T19:00:00+01:00"},"lease_s":60,"tags":{"team":"vision"}}"#;
+    let job = register(text).expect("valid");
+    let expected = NewJob {
+        name: JobName::new("resnet50").expect("name"),
+        gpus: vec![GpuRef::Index(0), GpuRef::Id("GPU-3f".into()), GpuRef::Index(1)],
+        batch_size: Some(256),
+        work: Work::TotalSamples(Samples::new(1e8)),
+        objective: Objective {
+            eta: 1.0,
+            max_slowdown: Some(0.03),
+            deadline: Some("2026-11-21T18:00:00Z".parse().expect("time")),
+        },
+        lease: Some(Seconds::new(60.0)),
+        control: true,
+        tags: BTreeMap::from([("team".to_owned(), "vision".to_owned())]),
+    };
+    assert_eq!(job, expected);
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    for text in [r#"{"name":"a","gpus":[0]}"#, r#"{"name":"a","gpus":[0],"work":null,"objective":{},"lease_s":null}"#] {
+        let job = register(text).expect("valid");
+        assert_eq!((job.work, job.objective, job.lease, job.control), (Work::Unknown, Objective::DEFAULT, None, true));
+    }
+    let job = register(r#"{"name":"a","gpus":[0],"control":false,"objective":{"eta":0.5}}"#).expect("valid");
+    assert_eq!((job.control, job.objective.eta, job.objective.max_slowdown), (false, 0.5, None));
+}
+
+#[test]
+fn wrong_registrations_say_where_and_what_would_be_right() {
+    let table: &[Refused] = &[
+        (r#"{"name":"a","gpus":[0]"#, 400, None, "EOF while parsing an object, at line 1, column 22"),
+        (r#"{"name":"a","gpus":[0],}"#, 400, None, "no trailing commas"),
+        (r#"{"name":"a","gpus":[0]} x"#, 400, None, "trailing characters"),
+        (r#"{"name":"a","gpus":[0],"lease_s":NaN}"#, 400, None, "JSON has no NaN"),
+        (r#"{"name":"a","gpus":[0],"lease_s":1e999}"#, 400, None, "number out of range"),
+        ("\"text\"", 422, None, "the body: invalid type: string \"text\", expected an object"),
+        ("[\"a\",[0]]", 422, None, "the body: invalid type: sequence, expected an object"),
+        (r#"{"name":"a","gpus":[0],"objective":[0.5]}"#, 422, Some("objective"), "expected an object"),
+        (r#"{"gpus":[0]}"#, 422, Some("name"), "name: missing field `name`"),
+        (r#"{"name":"a"}"#, 422, Some("gpus"), "see GET /v1/gpus"),
+        (r#"{"name":7,"gpus":[0]}"#, 422, Some("name"), "invalid type: integer `7`, expected a string"),
+        (r#"{"name":"","gpus":[0]}"#, 422, Some("name"), "1 to 128 characters"),
+        (r#"{"name":"a","gpus":0}"#, 422, Some("gpus"), "give a list of indexes or UUIDs"),
+        (r#"{"name":"a","gpus":[0,-1]}"#, 422, Some("gpus[1]"), "expected the index or the UUID of a GPU"),
+        (r#"{"name":"a","gpus":[0,1.5]}"#, 422, Some("gpus[1]"), "floating point `1.5`"),
+        (r#"{"name":"a","gpus":[4294967296]}"#, 422, Some("gpus[0]"), "give a list of indexes or UUIDs"),
+        (r#"{"name":"a","gpus":[""]}"#, 422, Some("gpus[0]"), "expected the index or the UUID"),
+        (r#"{"name":"a","gpus":[0],"batch_size":-1}"#, 422, Some("batch_size"), "more than 0, or leave it out"),
+        (r#"{"name":"a","gpus":[0],"gpu":1}"#, 422, Some("gpu"), "unknown field `gpu`, expected one of `name`"),
+        (r#"{"name":"a","name":"b","gpus":[0]}"#, 422, Some("name"), "duplicate field `name`"),
+        (r#"{"name":"a","gpus":[0],"work":{}}"#, 422, Some("work.total_samples"), "more than 0"),
+        (r#"{"name":"a","gpus":[0],"work":"all"}"#, 422, Some("work"), "leave it out if the work is unknown"),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"carbon_budget_g":5}}"#,
+            422,
+            Some("objective.carbon_budget_g"),
+            "expected one of `eta`, `max_slowdown`, `deadline`",
+        ),
+        (r#"{"name":"a","gpus":[0],"objective":{"eta":1.5}}"#, 422, Some("objective.eta"), "1 is carbon alone"),
+        (r#"{"name":"a","gpus":[0],"objective":{"eta":"1"}}"#, 422, Some("objective.eta"), "give a number from 0"),
+        (r#"{"name":"a","gpus":[0],"objective":{"max_slowdown":-1}}"#, 422, Some("objective.max_slowdown"), "0.03"),
+        (r#"{"name":"a","gpus":[0],"objective":{"deadline":"noon"}}"#, 422, Some("objective.deadline"), "RFC 3339"),
+        (r#"{"name":"a","gpus":[0],"tags":{"team":1}}"#, 422, Some("tags.team"), "give an object of texts"),
+        (r#"{"name":"a","gpus":[0],"control":"no"}"#, 422, Some("control"), "give true or false"),
+    ];
+    for (text, status, field, detail) in table {
+        let problem = register(text).expect_err(text);
+        assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
+        assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
+    }
+    let problem = register("{\"name\": \"a\",\n \"gpus\": {}}").expect_err("an object");
+    assert_eq!(problem.line, Some(2));
+}
+
+#[test]
+fn reports_and_limits_are_finite_and_make_sense() {
+    let report = |text: &str| {
+        Ok::<_, super::super::error::Problem>(ProgressReport::try_from(read::<ReportProgress>(text.as_bytes())?)?)
+    };
+    let table: &[Refused] = &[
+        (r#"{"samples":-1}"#, 422, Some("samples"), "cannot be negative"),
+        (r#"{"samples":1,"at_s":-0.5}"#, 422, Some("at_s"), "cannot be negative"),
+        (r#"{"samples":"1"}"#, 422, Some("samples"), "cumulative count"),
+        (r#"{"at_s":1}"#, 422, Some("samples"), "missing field"),
+        (r#"{"samples":Infinity}"#, 400, None, "no infinity"),
+        (r#"{"samples":1,"loss":2}"#, 422, Some("loss"), "expected `samples` or `at_s`"),
+    ];
+    for (text, status, field, detail) in table {
+        let problem = report(text).expect_err(text);
+        assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
+        assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
+    }
+    let expected = ProgressReport { samples: Samples::new(123_456.0), at: Some(Seconds::new(8123.25)) };
+    assert_eq!(report(r#"{"samples":123456,"at_s":8123.25}"#), Ok(expected));
+
+    let limit = |text: &str| Ok::<_, super::super::error::Problem>(read::<SetPowerLimit>(text.as_bytes())?.checked()?);
+    let table: &[Refused] = &[
+        (r#"{"power_limit_w":0,"ttl_s":600}"#, 422, Some("power_limit_w"), "more than 0 watts"),
+        (r#"{"power_limit_w":225}"#, 422, Some("ttl_s"), "a limit set by hand always ends"),
+        (r#"{"power_limit_w":225,"ttl_s":1e300}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
+        (r#"{"power_limit_w":225,"ttl_s":0}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
+    ];
+    for (text, status, field, detail) in table {
+        let problem = limit(text).expect_err(text);
+        assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
+        assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
+    }
+    assert_eq!(limit(r#"{"power_limit_w":225,"ttl_s":600}"#), Ok((Watts::new(225.0), Seconds::new(600.0))));
+}
