@@ -1,0 +1,115 @@
+//! Metric families in the order in which they are described, with series in the order in which they are added.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+pub(super) type Labels = Vec<(String, String)>;
+
+/// Everything that is shown.
+#[derive(Debug, Default)]
+pub(super) struct Families(Vec<Family>);
+
+/// One metric with its series.
+#[derive(Debug)]
+pub(super) struct Family {
+    name: &'static str,
+    unit: Option<Unit>,
+    help: &'static str,
+    kind: MetricType,
+    series: Vec<(Labels, f64)>,
+}
+
+impl Families {
+    /// A value that goes up and down. The unit becomes the end of the name.
+    pub(super) fn gauge(&mut self, name: &'static str, unit: &'static str, help: &'static str) -> &mut Family {
+        self.family(name, unit, help, MetricType::Gauge)
+    }
+
+    /// A value that only grows; its name ends with the unit and `_total`.
+    pub(super) fn counter(&mut self, name: &'static str, unit: &'static str, help: &'static str) -> &mut Family {
+        self.family(name, unit, help, MetricType::Counter)
+    }
+
+    /// Labels alone; the name ends with `_info`.
+    pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> &mut Family {
+        self.family(name, "", help, MetricType::Info)
+    }
+
+    fn family(&mut self, name: &'static str, unit: &str, help: &'static str, kind: MetricType) -> &mut Family {
+        let unit = (!unit.is_empty()).then(|| Unit::Other(unit.to_owned()));
+        self.0.push(Family { name, unit, help, kind, series: Vec::new() });
+        let last = self.0.len() - 1;
+        &mut self.0[last]
+    }
+}
+
+impl Family {
+    fn encode_value(&self, encoder: &mut MetricEncoder, value: &f64) -> Result<(), std::fmt::Error> {
+        match self.kind {
+            MetricType::Counter => encoder.encode_counter::<NoLabelSet, f64, f64>(value, None),
+            _ => encoder.encode_gauge(value),
+        }
+    }
+
+    /// One series. Absent values have none.
+    pub(super) fn add<'k>(
+        &mut self,
+        labels: impl IntoIterator<Item = (&'k str, String)>,
+        value: impl Into<Option<f64>>,
+    ) -> &mut Self {
+        if let Some(value) = value.into().filter(|v| v.is_finite()) {
+            self.series.push((labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(), value));
+        }
+        self
+    }
+
+    /// One set of labels of an info.
+    pub(super) fn push<'k>(&mut self, labels: impl IntoIterator<Item = (&'k str, String)>) -> &mut Self {
+        self.add(labels, 1.0)
+    }
+
+    /// One series per possible state, 1 for the present ones and 0 for the others.
+    pub(super) fn states<'k>(
+        &mut self,
+        labels: &[(&'k str, String)],
+        key: &'k str,
+        known: impl IntoIterator<Item = &'static str>,
+        present: impl Fn(&str) -> bool,
+    ) {
+        for state in known {
+            let value = f64::from(u8::from(present(state)));
+            self.add(labels.iter().cloned().chain([(key, state.to_owned())]), value);
+        }
+    }
+}
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        for family in self.0.iter().filter(|f| !f.series.is_empty()) {
+            let metric = encoder.encode_descriptor(family.name, family.help, family.unit.as_ref(), family.kind)?;
+            family.encode(metric)?;
+        }
+        Ok(())
+    }
+}
+
+impl EncodeMetric for Family {
+    fn encode(&self, mut encoder: MetricEncoder) -> Result<(), std::fmt::Error> {
+        for (labels, value) in &self.series {
+            if matches!(self.kind, MetricType::Info) {
+                encoder.encode_info(labels)?;
+            } else if labels.is_empty() {
+                self.encode_value(&mut encoder, value)?;
+            } else {
+                self.encode_value(&mut encoder.encode_family(labels)?, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        self.kind
+    }
+}

@@ -1,0 +1,92 @@
+//! The jobs that have not ended.
+
+use std::collections::BTreeMap;
+
+use super::device;
+use super::family::Families;
+use crate::controller::Phase;
+use crate::controller::view::{JobView, StatusView};
+
+const PHASES: [(Phase, &str); 4] = [
+    (Phase::Waiting, "waiting"),
+    (Phase::Profiling, "profiling"),
+    (Phase::Planned, "planned"),
+    (Phase::Observing, "observing"),
+];
+
+type Value = fn(&JobView) -> Option<f64>;
+
+const GAUGES: [(&str, &str, &str, Value); 7] = [
+    ("job_work", "samples", "All the job's work", |j| j.total_samples),
+    ("job_slowdown", "ratio", "Slower than at the ceiling so far: 0.012 is 1.2 %", |j| j.slowdown),
+    ("job_max_slowdown", "ratio", "The slowdown that the job allows", |j| j.objective.max_slowdown),
+    ("job_lease", "seconds", "The job's lease", |j| Some(j.lease_s)),
+    ("job_lease_left", "seconds", "Time until the lease ends without a further word", |j| j.lease_left_s),
+    ("job_expected_end_time", "seconds", "When the plan expects the job to end, since the Unix epoch", |j| {
+        j.expected_end.map(|t| t.timestamp_micros() as f64 / 1e6)
+    }),
+    ("job_warnings", "", "Promises that cannot be kept; GET /v1/jobs/{id} says which", |j| {
+        Some(j.warnings.len() as f64)
+    }),
+];
+
+const COUNTERS: [(&str, &str, &str, Value); 5] = [
+    ("job_energy", "joules", "Energy booked for the job", |j| Some(j.energy_j)),
+    ("job_carbon", "gco2e", "Emissions booked for the job, by the best intensity known", |j| j.carbon_g),
+    ("job_samples", "", "Samples reported by the job", |j| j.samples),
+    ("job_active", "seconds", "Time the job spent training", |j| Some(j.active_s)),
+    ("job_stalled", "seconds", "Time in which the job stood still for its own reasons", |j| Some(j.stalled_s)),
+];
+
+pub(super) fn describe(status: &StatusView, families: &mut Families) {
+    let jobs: Vec<&JobView> = status.jobs.iter().filter(|j| j.ended_at.is_none()).collect();
+    let info = families.info("job", "What the job is; join it by job_id");
+    for job in &jobs {
+        info.push(identity(job).iter().map(|(key, value)| (key.as_str(), value.clone())));
+    }
+    let boards = families.info("job_gpu", "Which boards the job trains on");
+    for job in &jobs {
+        for uuid in &job.gpus {
+            let mut labels = vec![("job_id", job.job_id.clone())];
+            match status.gpus.iter().find(|g| g.uuid == *uuid) {
+                Some(gpu) => labels.extend(device::labels(gpu)),
+                None => labels.push(("gpu_uuid", uuid.clone())),
+            }
+            boards.push(labels);
+        }
+    }
+    for (name, unit, help, value) in GAUGES {
+        let family = families.gauge(name, unit, help);
+        for job in &jobs {
+            family.add([("job_id", job.job_id.clone())], value(job));
+        }
+    }
+    for (name, unit, help, value) in COUNTERS {
+        let family = families.counter(name, unit, help);
+        for job in &jobs {
+            family.add([("job_id", job.job_id.clone())], value(job));
+        }
+    }
+    let phases = families.gauge("job_phase", "", "What is done for the job: 1 for the present phase");
+    for job in &jobs {
+        let present = PHASES.iter().find(|(phase, _)| Some(*phase) == job.phase).map(|(_, name)| *name);
+        phases.states(&[("job_id", job.job_id.clone())], "phase", PHASES.map(|(_, name)| name), |p| present == Some(p));
+    }
+}
+
+/// Labels that say who a job is. Tags become `tag_…`; of tags that become the same label, the first one counts.
+fn identity(job: &JobView) -> Vec<(String, String)> {
+    let mut labels = vec![
+        ("job_id".to_owned(), job.job_id.clone()),
+        ("name".to_owned(), job.name.clone()),
+        ("control".to_owned(), job.control.to_string()),
+    ];
+    labels.extend(job.batch_size.map(|size| ("batch_size".to_owned(), size.to_string())));
+    let mut tags = BTreeMap::new();
+    for (key, value) in &job.tags {
+        let safe: String = key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        tags.entry(format!("tag_{safe}")).or_insert_with(|| value.clone());
+    }
+    labels.extend(tags);
+    labels
+}
