@@ -116,10 +116,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let (handle, requests) = Handle::queue();
     let cancel = CancellationToken::new();
     let settings = http::Settings { listen: Some(args.listen), ..http::Settings::default() };
-    let server = http::Server::bind(settings, handle).await?;
+    let ready = http::Ready::default();
+    let server = http::Server::bind(&settings, handle, ready.clone()).await?;
     let address = server.tcp_address();
     let mut world = World::build(scenario, &state.0, requests).await?;
     let serving = tokio::spawn(server.serve(cancel.clone()));
+    ready.set(true);
     let mut screen = Screen::new();
     screen.say(&format!(
         "wattune demo — simulated GPUs, {source}, {:.0} simulated hours in about {:.0} s",
@@ -358,7 +360,8 @@ impl Screen {
         let mut lines = vec![format!("{}  {intensity}", world.now().format("%F %H:%M"))];
         for training in world.jobs() {
             let share = 100.0 * (training.done / training.total).min(1.0);
-            let view = training.id.as_ref().and_then(|id| controller.jobs().into_iter().find(|j| j.job_id == id.as_str()));
+            let view =
+                training.id.as_ref().and_then(|id| controller.jobs().into_iter().find(|j| j.job_id == id.as_str()));
             lines.push(match view {
                 Some(view) => format!(
                     "  {:<24} {share:5.1} %  {:>6}  slower {:>7}  {}",

@@ -84,8 +84,7 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
         Ok(found) => found,
         Err(error) => return vec![finding("GPUs", Verdict::Broken, format!("{error:#}"))],
     };
-    let mut findings: Vec<Finding> =
-        problems.into_iter().map(|p| finding("GPUs", Verdict::Limited, p)).collect();
+    let mut findings: Vec<Finding> = problems.into_iter().map(|p| finding("GPUs", Verdict::Limited, p)).collect();
     if handles.is_empty() {
         findings.push(finding("GPUs", Verdict::Broken, "the driver knows no GPU"));
     }
@@ -102,7 +101,8 @@ fn board(handle: &GpuHandle, settings: &Settings) -> Finding {
     let (board, can) = (handle.board(), handle.capabilities());
     let what = format!("GPU {} ({}, {})", board.index, board.model, board.id);
     let mut waited = Seconds::ZERO;
-    while handle.observe().at.is_none() && handle.observe().fault.is_none() && waited < settings.control.call_timeout_s {
+    while handle.observe().at.is_none() && handle.observe().fault.is_none() && waited < settings.control.call_timeout_s
+    {
         std::thread::sleep(std::time::Duration::from_millis(10));
         waited += Seconds::new(0.01);
     }
@@ -178,9 +178,9 @@ async fn signal(settings: &Settings) -> Finding {
         Ok(answer) => {
             let forecast = answer.forecast;
             let ahead = forecast.expected.end().map_or(0.0, |e| Seconds::from_delta(e - now).get() / 3600.0);
-            let present = forecast.best_at(now).map_or("nothing for the present".into(), |(_, i)| {
-                format!("{:.0} gCO2e/kWh now", i.value.get())
-            });
+            let present = forecast
+                .best_at(now)
+                .map_or("nothing for the present".into(), |(_, i)| format!("{:.0} gCO2e/kWh now", i.value.get()));
             let notes = answer.notes.iter().map(|n| format!("; {n}")).collect::<String>();
             let detail = format!("{source}, zone {zone}: {present}, {ahead:.0} h ahead{notes}");
             let verdict = if forecast.best_at(now).is_some() { Verdict::Good } else { Verdict::Limited };
@@ -197,7 +197,8 @@ fn address(settings: &Settings) -> Finding {
     match std::net::TcpListener::bind(address) {
         Ok(_) => finding("API", Verdict::Good, format!("{address} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            let detail = format!("{address} is in use: a daemon runs already (wattune status), or choose another --listen");
+            let detail =
+                format!("{address} is in use: a daemon runs already (wattune status), or choose another --listen");
             finding("API", Verdict::Limited, detail)
         }
         Err(error) => finding("API", Verdict::Broken, format!("{address}: {error}")),

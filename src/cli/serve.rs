@@ -48,12 +48,18 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let _lock = Lock::take(&state_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let (devices, problems) = open_devices(&settings, &clock)?;
-    tracing::info!("wattune {} with {} GPU(s), state in {}", env!("CARGO_PKG_VERSION"), devices.len(), state_dir.display());
+    tracing::info!(
+        "wattune {} with {} GPU(s), state in {}",
+        env!("CARGO_PKG_VERSION"),
+        devices.len(),
+        state_dir.display()
+    );
     let cancel = CancellationToken::new();
     let provider = providers::build(&settings.carbon)?;
     let feed = Feed::spawn(provider, Some(&state_dir), clock.clone(), cancel.child_token()).await;
     let (handle, requests) = Handle::queue();
-    let server = http::Server::bind(settings.http.clone(), handle).await?;
+    let ready = http::Ready::default();
+    let server = http::Server::bind(&settings.http, handle, ready.clone()).await?;
     let parts = Parts {
         sampling: Sampling::Every(settings.control.sample_s),
         settings: settings.control,
@@ -67,9 +73,11 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     };
     let controller = Controller::start(parts).await?;
     let handles = controller.handles();
-    let ready = server.ready();
-    for address in server.addresses() {
-        tracing::info!("listening on {address}");
+    if let Some(address) = server.tcp_address() {
+        tracing::info!("listening on http://{address}");
+    }
+    if let Some(path) = server.socket_path() {
+        tracing::info!("listening on {}", path.display());
     }
     let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
     let mut serving = tokio::spawn(server.serve(stop_serving.clone()));

@@ -7,7 +7,6 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::Format;
-use crate::providers;
 
 /// Asks a running daemon how it is.
 #[derive(Debug, clap::Args)]
@@ -28,10 +27,13 @@ pub struct Args {
 /// # Errors
 /// If no daemon answers there.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    providers::install_tls();
-    let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5)).no_proxy();
+    // The client wants a TLS library even for plain HTTP; only a second installation fails.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5)).no_proxy().tls_certs_only([]);
     let (client, url, place) = match &args.socket {
-        Some(path) => (client.unix_socket(path.clone()), "http://localhost/v1/status".to_owned(), path.display().to_string()),
+        Some(path) => {
+            (client.unix_socket(path.clone()), "http://localhost/v1/status".to_owned(), path.display().to_string())
+        }
         None => (client, format!("http://{}/v1/status", args.listen), args.listen.to_string()),
     };
     let answer = client.build()?.get(&url).send().await.with_context(|| {
@@ -62,7 +64,8 @@ fn table(status: &Value) -> String {
         text(&carbon["freshness"]),
         text(&carbon["source"]),
     );
-    page += &format!("{:<4} {:<28} {:<12} {:>8} {:>8} {:>8}  {}\n", "GPU", "model", "state", "draw", "limit", "found", "");
+    page +=
+        &format!("{:<4} {:<28} {:<12} {:>8} {:>8} {:>8}  {}\n", "GPU", "model", "state", "draw", "limit", "found", "");
     for gpu in status["gpus"].as_array().into_iter().flatten() {
         page += &format!(
             "{:<4} {:<28} {:<12} {:>8} {:>8} {:>8}  {}\n",

@@ -11,7 +11,10 @@ use crate::http::openapi::Problems;
 use crate::http::wire::HistoryQuery;
 
 /// The signal now: intensity, source, freshness.
-#[utoipa::path(get, path = "/v1/carbon", operation_id = "get_carbon", tag = "carbon", responses((status = OK, body = CarbonView), Problems))]
+#[utoipa::path(
+    get, path = "/v1/carbon", operation_id = "get_carbon", tag = "carbon",
+    responses((status = OK, body = CarbonView), Problems)
+)]
 pub(in crate::http) async fn now(State(shared): State<Shared>) -> Result<Json<CarbonView>, Problem> {
     Ok(Json(shared.ask(|controller| Box::pin(async move { controller.carbon_now() })).await?))
 }

@@ -12,7 +12,10 @@ use crate::http::openapi::Problems;
 use crate::http::wire::SetPowerLimit;
 
 /// All boards, by index.
-#[utoipa::path(get, path = "/v1/gpus", operation_id = "list_gpus", tag = "gpus", responses((status = OK, body = Vec<GpuView>), Problems))]
+#[utoipa::path(
+    get, path = "/v1/gpus", operation_id = "list_gpus", tag = "gpus",
+    responses((status = OK, body = Vec<GpuView>), Problems)
+)]
 pub(in crate::http) async fn list(State(shared): State<Shared>) -> Result<Json<Vec<GpuView>>, Problem> {
     Ok(Json(shared.ask(|controller| Box::pin(async move { controller.gpus() })).await?))
 }

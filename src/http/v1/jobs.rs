@@ -63,7 +63,8 @@ pub(in crate::http) async fn list(
 
 /// One job, running or ended.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}", operation_id = "get_job", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}", operation_id = "get_job",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses((status = OK, body = JobView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn show(
@@ -76,7 +77,8 @@ pub(in crate::http) async fn show(
 
 /// Ends a job: its boards get their found limits back, its account is final.
 #[utoipa::path(
-    delete, path = "/v1/jobs/{id}", operation_id = "end_job", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    delete, path = "/v1/jobs/{id}", operation_id = "end_job",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = OK, body = AccountView, description = "The final account"),
         (status = NOT_FOUND, response = Problem),
@@ -94,7 +96,8 @@ pub(in crate::http) async fn end(
 
 /// Tells how far a job has come, and renews its lease.
 #[utoipa::path(
-    post, path = "/v1/jobs/{id}/progress", operation_id = "report_progress", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    post, path = "/v1/jobs/{id}/progress", operation_id = "report_progress",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     request_body = ReportProgress,
     responses(
         (status = OK, body = ProgressView),
@@ -117,7 +120,8 @@ pub(in crate::http) async fn progress(
 
 /// What will happen to a job's limits, and why.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/plan", operation_id = "get_job_plan", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}/plan", operation_id = "get_job_plan",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses((status = OK, body = PlanView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn plan(
@@ -130,7 +134,8 @@ pub(in crate::http) async fn plan(
 
 /// What was learned about a job: throughput and draw at each limit.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/profile", operation_id = "get_job_profile", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}/profile", operation_id = "get_job_profile",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses((status = OK, body = ProfileView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn profile(
@@ -143,7 +148,8 @@ pub(in crate::http) async fn profile(
 
 /// What a job used and emitted so far, and against running at the ceiling.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/emissions", operation_id = "get_job_emissions", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}/emissions", operation_id = "get_job_emissions",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses((status = OK, body = AccountView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn emissions(
