@@ -17,9 +17,9 @@ use super::wire::JobState;
 #[openapi(
     info(
         title = "wattune",
-        description = "Steers the power limits of GPU training jobs along the grid's carbon intensity. Field names carry \
-                       the unit; absent values are null or left out, never zero; times are RFC 3339 in UTC; errors are \
-                       RFC 9457 problem details.",
+        description = "Steers the power limits of GPU training jobs along the grid's carbon intensity. Field names \
+                       carry the unit; absent values are null or left out, never zero; times are \
+                       RFC 3339 in UTC; errors are RFC 9457 problem details.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     tags(
@@ -174,7 +174,31 @@ mod tests {
             let found = document.pointer(reference.strip_prefix('#').expect("local"));
             assert!(found.is_some(), "{reference} leads nowhere");
         }
-        insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join(" "), @"AccountView CarbonView ComparisonView GpuName GpuView HealthView IntensityView JobState JobView ObjectiveView Phase PlanView PointView Problem ProfileView ProgressView RegisterJob ReportProgress SegmentView SetPowerLimit StatusView Wishes WorkToDo");
+        insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
+        AccountView
+        CarbonView
+        ComparisonView
+        GpuName
+        GpuView
+        HealthView
+        IntensityView
+        JobState
+        JobView
+        ObjectiveView
+        Phase
+        PlanView
+        PointView
+        Problem
+        ProfileView
+        ProgressView
+        RegisterJob
+        ReportProgress
+        SegmentView
+        SetPowerLimit
+        StatusView
+        Wishes
+        WorkToDo
+        ");
         assert_eq!(document["info"]["title"], "wattune");
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
         assert_eq!(document["info"]["license"]["identifier"], "Apache-2.0");

@@ -21,8 +21,14 @@ const LATEST_ENDED: u32 = 50;
     post, path = "/v1/jobs", operation_id = "register_job", tag = "jobs", request_body = RegisterJob,
     responses(
         (status = CREATED, body = JobView, headers(("location" = String, description = "The job's address"))),
-        (status = NOT_FOUND, body = Problem, content_type = "application/problem+json", description = "There is no such GPU"),
-        (status = CONFLICT, body = Problem, content_type = "application/problem+json", description = "Another job controls one of the GPUs"),
+        (
+            status = NOT_FOUND, body = Problem, content_type = "application/problem+json",
+            description = "There is no such GPU"
+        ),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "Another job controls one of the GPUs"
+        ),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
     )
@@ -82,7 +88,10 @@ pub(in crate::http) async fn show(
     responses(
         (status = OK, body = AccountView, description = "The final account"),
         (status = NOT_FOUND, response = Problem),
-        (status = CONFLICT, body = Problem, content_type = "application/problem+json", description = "It has ended already"),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "It has ended already"
+        ),
         Problems
     )
 )]
@@ -102,8 +111,14 @@ pub(in crate::http) async fn end(
     responses(
         (status = OK, body = ProgressView),
         (status = NOT_FOUND, response = Problem),
-        (status = CONFLICT, body = Problem, content_type = "application/problem+json", description = "It has ended"),
-        (status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json", description = "It contradicts the report before"),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "It has ended"
+        ),
+        (
+            status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
+            description = "It contradicts the report before"
+        ),
         Problems
     )
 )]
