@@ -1,12 +1,17 @@
 //! What a request carries, read with errors that say where and what would be right.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::IntoResponse;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 
 use super::Shared;
@@ -52,7 +57,7 @@ pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = match serde_path_to_error::deserialize(&mut reader) {
-        Ok(value) => value,
+        Ok(Object(value)) => value,
         Err(error) => {
             let path = error.path().to_string();
             return Err(refuse::<T>(&path, &error.into_inner()));
@@ -60,6 +65,32 @@ pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
     };
     reader.end().map_err(|error| refuse::<T>(".", &error))?;
     Ok(value)
+}
+
+/// A JSON object and nothing else: serde alone would also take an array of the fields' values.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData)).map(Self)
+    }
+}
+
+/// Reads a field that is an object, null or absent.
+pub(super) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
+    Ok(Option::<Object<T>>::deserialize(d)?.map(|Object(value)| value))
 }
 
 fn refuse<T: Wire>(path: &str, error: &serde_json::Error) -> Problem {
@@ -73,7 +104,8 @@ fn refuse<T: Wire>(path: &str, error: &serde_json::Error) -> Problem {
         return Problem::new(StatusCode::BAD_REQUEST, detail).at(line, column);
     }
     let parent = if path == "." { "" } else { path };
-    let field = match what.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+    let about = |prefix| what.strip_prefix(prefix).and_then(|rest| rest.strip_suffix('`'));
+    let field = match about("missing field `").or_else(|| about("duplicate field `")) {
         Some(name) if parent.is_empty() => name.to_owned(),
         Some(name) => format!("{parent}.{name}"),
         None => parent.to_owned(),

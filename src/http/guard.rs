@@ -1,8 +1,8 @@
 //! Who may talk to the daemon through a browser: nobody but its own page.
 //!
 //! The API has no passwords on loopback, so that a web page of somebody else must not reach it: not by a form or a
-//! `fetch` (Origin, Sec-Fetch-Site, media type), and not by pointing its own name at 127.0.0.1 (Host). No CORS header is
-//! ever sent.
+//! `fetch` (Origin, Sec-Fetch-Site, media type), and not by pointing its own name at 127.0.0.1 (Host). No CORS header
+//! is ever sent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -15,8 +15,8 @@ pub enum BindError {
     Settings(String),
     /// Somebody else has the address.
     #[error(
-        "http.listen: {0} is in use, perhaps by another wattune; `ss -ltnp 'sport = :{port}'` says by whom; stop that, or \
-         choose another port",
+        "http.listen: {0} is in use, perhaps by another wattune; `ss -ltnp 'sport = :{port}'` says by whom; stop that, \
+         or choose another port",
         port = .0.port()
     )]
     InUse(SocketAddr),

@@ -1,5 +1,5 @@
-//! Prometheus metrics, made of the daemon's status when they are asked for: nothing is kept in between, so that series of
-//! ended jobs are gone, and absent values have none.
+//! Prometheus metrics, made of the daemon's status when they are asked for: nothing is kept in between, so that series
+//! of ended jobs are gone, and absent values have none.
 
 mod carbon;
 mod device;

@@ -10,15 +10,16 @@ use utoipa::openapi::{Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{IntoResponses, OpenApi, ToResponse};
 
 use super::error::{PROBLEM_JSON, Problem};
+use super::wire::JobState;
 
 /// What is common to all routes.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "wattune",
-        description = "Steers the power limits of GPU training jobs along the grid's carbon intensity. Field names carry \
-                       the unit; absent values are null or left out, never zero; times are RFC 3339 in UTC; errors are \
-                       RFC 9457 problem details.",
+        description = "Steers the power limits of GPU training jobs along the grid's carbon intensity. Field names \
+                       carry the unit; absent values are null or left out, never zero; times are \
+                       RFC 3339 in UTC; errors are RFC 9457 problem details.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     tags(
@@ -28,7 +29,7 @@ use super::error::{PROBLEM_JSON, Problem};
         (name = "jobs", description = "Training runs"),
         (name = "health", description = "Health, metrics and description"),
     ),
-    components(schemas(Problem), responses(Problem))
+    components(schemas(Problem, JobState), responses(Problem))
 )]
 pub(super) struct Api;
 
@@ -55,6 +56,7 @@ impl<'r> ToResponse<'r> for Problem {
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     let mut document = serde_json::to_value(super::routes::documented().into_openapi()).unwrap_or_default();
     name_units(&mut document);
+    describe_answers(&mut document);
     document.to_string()
 });
 
@@ -94,6 +96,22 @@ fn name_units(document: &mut serde_json::Value) {
     }
 }
 
+/// OpenAPI 3.1 wants a description of every answer, also of those that their schema describes.
+fn describe_answers(document: &mut serde_json::Value) {
+    let paths = document.get_mut("paths").and_then(serde_json::Value::as_object_mut);
+    let operations = paths.into_iter().flat_map(|p| p.values_mut()).filter_map(serde_json::Value::as_object_mut);
+    for operation in operations.flat_map(|o| o.values_mut()) {
+        let summary = operation.get("summary").cloned().unwrap_or_default();
+        let responses = operation.get_mut("responses").and_then(serde_json::Value::as_object_mut);
+        for response in responses.into_iter().flat_map(|r| r.values_mut()).filter_map(serde_json::Value::as_object_mut)
+        {
+            if !response.contains_key("$ref") {
+                response.entry("description").or_insert_with(|| summary.clone());
+            }
+        }
+    }
+}
+
 /// This description.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "health",
@@ -111,16 +129,44 @@ mod tests {
     fn every_route_and_schema_is_described() {
         let document: serde_json::Value = serde_json::from_str(&DOCUMENT).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
-        let mut routes = Vec::new();
+        let (mut routes, mut ids) = (Vec::new(), std::collections::BTreeSet::new());
         for (path, item) in paths {
             for (method, operation) in item.as_object().expect("operations") {
                 routes.push(format!("{} {path}", method.to_uppercase()));
+                let id = operation["operationId"].as_str().expect("operation id");
+                assert!(ids.insert(id.to_owned()), "{id} is the id of two operations");
+                for (status, answer) in operation["responses"].as_object().expect("responses") {
+                    assert!(answer.get("$ref").or(answer.get("description")).is_some(), "{method} {path} {status}");
+                }
                 assert!(operation["summary"].is_string(), "{method} {path} has no summary");
                 assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Problem");
             }
         }
         routes.sort();
-        insta::assert_snapshot!(routes.join("\n"), @r"");
+        insta::assert_snapshot!(routes.join("\n"), @r"
+        DELETE /v1/gpus/{id}/power-limit
+        DELETE /v1/jobs/{id}
+        GET /
+        GET /health
+        GET /healthz
+        GET /metrics
+        GET /openapi.json
+        GET /readyz
+        GET /v1/carbon
+        GET /v1/carbon/forecast
+        GET /v1/carbon/history
+        GET /v1/gpus
+        GET /v1/gpus/{id}
+        GET /v1/jobs
+        GET /v1/jobs/{id}
+        GET /v1/jobs/{id}/emissions
+        GET /v1/jobs/{id}/plan
+        GET /v1/jobs/{id}/profile
+        GET /v1/status
+        POST /v1/jobs
+        POST /v1/jobs/{id}/progress
+        PUT /v1/gpus/{id}/power-limit
+        ");
         let schemas = document["components"]["schemas"].as_object().expect("schemas");
         let mut references = Vec::new();
         collect_references(&document, &mut references);
@@ -128,7 +174,31 @@ mod tests {
             let found = document.pointer(reference.strip_prefix('#').expect("local"));
             assert!(found.is_some(), "{reference} leads nowhere");
         }
-        insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join(" "), @r"");
+        insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
+        AccountView
+        CarbonView
+        ComparisonView
+        GpuName
+        GpuView
+        HealthView
+        IntensityView
+        JobState
+        JobView
+        ObjectiveView
+        Phase
+        PlanView
+        PointView
+        Problem
+        ProfileView
+        ProgressView
+        RegisterJob
+        ReportProgress
+        SegmentView
+        SetPowerLimit
+        StatusView
+        Wishes
+        WorkToDo
+        ");
         assert_eq!(document["info"]["title"], "wattune");
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
         assert_eq!(document["info"]["license"]["identifier"], "Apache-2.0");

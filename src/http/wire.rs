@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::Wire;
+use super::extract::{Wire, optional_object};
 use crate::controller::{GpuRef, NewJob, ProgressReport};
 use crate::domain::{InvalidJob, JobName, Objective, Work};
 use crate::units::{Samples, Seconds, Watts};
@@ -28,10 +28,10 @@ pub struct RegisterJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<u64>,
     /// How much there is to do; absent if that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "optional_object", skip_serializing_if = "Option::is_none")]
     pub work: Option<WorkToDo>,
     /// What it may cost; absent or empty means `{"max_slowdown": 0.03}`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "optional_object", skip_serializing_if = "Option::is_none")]
     pub objective: Option<Wishes>,
     /// How long after its last word it is taken for dead. 1 to 86400 s; the daemon's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -46,6 +46,13 @@ impl Families {
 }
 
 impl Family {
+    fn encode_value(&self, encoder: &mut MetricEncoder, value: &f64) -> Result<(), std::fmt::Error> {
+        match self.kind {
+            MetricType::Counter => encoder.encode_counter::<NoLabelSet, f64, f64>(value, None),
+            _ => encoder.encode_gauge(value),
+        }
+    }
+
     /// One series. Absent values have none.
     pub(super) fn add<'k>(
         &mut self,
@@ -91,12 +98,12 @@ impl Collector for Families {
 impl EncodeMetric for Family {
     fn encode(&self, mut encoder: MetricEncoder) -> Result<(), std::fmt::Error> {
         for (labels, value) in &self.series {
-            match self.kind {
-                MetricType::Info => encoder.encode_info(labels)?,
-                MetricType::Counter => {
-                    encoder.encode_family(labels)?.encode_counter::<NoLabelSet, f64, f64>(value, None)?;
-                }
-                _ => encoder.encode_family(labels)?.encode_gauge(value)?,
+            if matches!(self.kind, MetricType::Info) {
+                encoder.encode_info(labels)?;
+            } else if labels.is_empty() {
+                self.encode_value(&mut encoder, value)?;
+            } else {
+                self.encode_value(&mut encoder.encode_family(labels)?, value)?;
             }
         }
         Ok(())

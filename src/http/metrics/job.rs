@@ -22,7 +22,7 @@ const GAUGES: [(&str, &str, &str, Value); 7] = [
     ("job_max_slowdown", "ratio", "The slowdown that the job allows", |j| j.objective.max_slowdown),
     ("job_lease", "seconds", "The job's lease", |j| Some(j.lease_s)),
     ("job_lease_left", "seconds", "Time until the lease ends without a further word", |j| j.lease_left_s),
-    ("job_expected_end", "seconds", "When the plan expects the job to end, since the Unix epoch", |j| {
+    ("job_expected_end_time", "seconds", "When the plan expects the job to end, since the Unix epoch", |j| {
         j.expected_end.map(|t| t.timestamp_micros() as f64 / 1e6)
     }),
     ("job_warnings", "", "Promises that cannot be kept; GET /v1/jobs/{id} says which", |j| {

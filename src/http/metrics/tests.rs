@@ -156,9 +156,16 @@ fn what_is_absent_has_no_series() {
         ..carbon()
     };
     let text = encode(&status).expect("text");
-    for name in
-        ["wattune_job", "gpu_power", "temperature", "carbon_intensity", "signal_age", "NaN", "carbon_signal_info"]
-    {
+    for name in [
+        "wattune_job",
+        "gpu_power",
+        "temperature",
+        "carbon_intensity",
+        "signal_age",
+        "NaN",
+        "carbon_signal_info",
+        "event_reason",
+    ] {
         assert!(!text.contains(name), "{name} in\n{text}");
     }
     assert!(text.contains("wattune_carbon_signal_fresh 0.0\n"), "{text}");

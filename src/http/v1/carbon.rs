@@ -11,14 +11,17 @@ use crate::http::openapi::Problems;
 use crate::http::wire::HistoryQuery;
 
 /// The signal now: intensity, source, freshness.
-#[utoipa::path(get, path = "/v1/carbon", tag = "carbon", responses((status = OK, body = CarbonView), Problems))]
+#[utoipa::path(
+    get, path = "/v1/carbon", operation_id = "get_carbon", tag = "carbon",
+    responses((status = OK, body = CarbonView), Problems)
+)]
 pub(in crate::http) async fn now(State(shared): State<Shared>) -> Result<Json<CarbonView>, Problem> {
     Ok(Json(shared.ask(|controller| Box::pin(async move { controller.carbon_now() })).await?))
 }
 
 /// What is planned with, slot by slot from now on; empty while there is no signal.
 #[utoipa::path(
-    get, path = "/v1/carbon/forecast", tag = "carbon",
+    get, path = "/v1/carbon/forecast", operation_id = "get_carbon_forecast", tag = "carbon",
     responses((status = OK, body = Vec<IntensityView>), Problems)
 )]
 pub(in crate::http) async fn forecast(State(shared): State<Shared>) -> Result<Json<Vec<IntensityView>>, Problem> {
@@ -27,7 +30,7 @@ pub(in crate::http) async fn forecast(State(shared): State<Shared>) -> Result<Js
 
 /// What was, slot by slot up to now, oldest first.
 #[utoipa::path(
-    get, path = "/v1/carbon/history", tag = "carbon", params(HistoryQuery),
+    get, path = "/v1/carbon/history", operation_id = "get_carbon_history", tag = "carbon", params(HistoryQuery),
     responses((status = OK, body = Vec<IntensityView>), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
 )]
 pub(in crate::http) async fn history(

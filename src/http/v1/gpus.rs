@@ -12,14 +12,17 @@ use crate::http::openapi::Problems;
 use crate::http::wire::SetPowerLimit;
 
 /// All boards, by index.
-#[utoipa::path(get, path = "/v1/gpus", tag = "gpus", responses((status = OK, body = Vec<GpuView>), Problems))]
+#[utoipa::path(
+    get, path = "/v1/gpus", operation_id = "list_gpus", tag = "gpus",
+    responses((status = OK, body = Vec<GpuView>), Problems)
+)]
 pub(in crate::http) async fn list(State(shared): State<Shared>) -> Result<Json<Vec<GpuView>>, Problem> {
     Ok(Json(shared.ask(|controller| Box::pin(async move { controller.gpus() })).await?))
 }
 
 /// One board.
 #[utoipa::path(
-    get, path = "/v1/gpus/{id}", tag = "gpus",
+    get, path = "/v1/gpus/{id}", operation_id = "get_gpu", tag = "gpus",
     params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
     responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem), Problems)
 )]
@@ -33,7 +36,7 @@ pub(in crate::http) async fn show(
 
 /// Sets a board's limit by hand for a while; it takes precedence over the board's job.
 #[utoipa::path(
-    put, path = "/v1/gpus/{id}/power-limit", tag = "gpus",
+    put, path = "/v1/gpus/{id}/power-limit", operation_id = "set_power_limit", tag = "gpus",
     params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
     request_body = SetPowerLimit,
     responses(
@@ -58,7 +61,7 @@ pub(in crate::http) async fn set_power_limit(
 
 /// Takes a limit set by hand back, and a limit that somebody else set: the board is its job's again.
 #[utoipa::path(
-    delete, path = "/v1/gpus/{id}/power-limit", tag = "gpus",
+    delete, path = "/v1/gpus/{id}/power-limit", operation_id = "release_power_limit", tag = "gpus",
     params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
     responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem), Problems)
 )]

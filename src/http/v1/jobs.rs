@@ -18,11 +18,17 @@ const LATEST_ENDED: u32 = 50;
 
 /// Registers a training run.
 #[utoipa::path(
-    post, path = "/v1/jobs", tag = "jobs", request_body = RegisterJob,
+    post, path = "/v1/jobs", operation_id = "register_job", tag = "jobs", request_body = RegisterJob,
     responses(
         (status = CREATED, body = JobView, headers(("location" = String, description = "The job's address"))),
-        (status = NOT_FOUND, body = Problem, content_type = "application/problem+json", description = "There is no such GPU"),
-        (status = CONFLICT, body = Problem, content_type = "application/problem+json", description = "Another job controls one of the GPUs"),
+        (
+            status = NOT_FOUND, body = Problem, content_type = "application/problem+json",
+            description = "There is no such GPU"
+        ),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "Another job controls one of the GPUs"
+        ),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
     )
@@ -39,7 +45,7 @@ pub(in crate::http) async fn register(
 
 /// The jobs that have not ended, or the latest that have.
 #[utoipa::path(
-    get, path = "/v1/jobs", tag = "jobs", params(JobsQuery),
+    get, path = "/v1/jobs", operation_id = "list_jobs", tag = "jobs", params(JobsQuery),
     responses((status = OK, body = Vec<JobView>), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
 )]
 pub(in crate::http) async fn list(
@@ -63,7 +69,8 @@ pub(in crate::http) async fn list(
 
 /// One job, running or ended.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}", operation_id = "get_job",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses((status = OK, body = JobView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn show(
@@ -76,11 +83,15 @@ pub(in crate::http) async fn show(
 
 /// Ends a job: its boards get their found limits back, its account is final.
 #[utoipa::path(
-    delete, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    delete, path = "/v1/jobs/{id}", operation_id = "end_job",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses(
         (status = OK, body = AccountView, description = "The final account"),
         (status = NOT_FOUND, response = Problem),
-        (status = CONFLICT, body = Problem, content_type = "application/problem+json", description = "It has ended already"),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "It has ended already"
+        ),
         Problems
     )
 )]
@@ -94,13 +105,20 @@ pub(in crate::http) async fn end(
 
 /// Tells how far a job has come, and renews its lease.
 #[utoipa::path(
-    post, path = "/v1/jobs/{id}/progress", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    post, path = "/v1/jobs/{id}/progress", operation_id = "report_progress",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     request_body = ReportProgress,
     responses(
         (status = OK, body = ProgressView),
         (status = NOT_FOUND, response = Problem),
-        (status = CONFLICT, body = Problem, content_type = "application/problem+json", description = "It has ended"),
-        (status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json", description = "It contradicts the report before"),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "It has ended"
+        ),
+        (
+            status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
+            description = "It contradicts the report before"
+        ),
         Problems
     )
 )]
@@ -117,7 +135,8 @@ pub(in crate::http) async fn progress(
 
 /// What will happen to a job's limits, and why.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/plan", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}/plan", operation_id = "get_job_plan",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses((status = OK, body = PlanView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn plan(
@@ -130,7 +149,8 @@ pub(in crate::http) async fn plan(
 
 /// What was learned about a job: throughput and draw at each limit.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/profile", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}/profile", operation_id = "get_job_profile",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses((status = OK, body = ProfileView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn profile(
@@ -143,7 +163,8 @@ pub(in crate::http) async fn profile(
 
 /// What a job used and emitted so far, and against running at the ceiling.
 #[utoipa::path(
-    get, path = "/v1/jobs/{id}/emissions", tag = "jobs", params(("id" = String, Path, description = "The job's id")),
+    get, path = "/v1/jobs/{id}/emissions", operation_id = "get_job_emissions",
+    tag = "jobs", params(("id" = String, Path, description = "The job's id")),
     responses((status = OK, body = AccountView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn emissions(

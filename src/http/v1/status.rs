@@ -9,7 +9,10 @@ use crate::http::error::Problem;
 use crate::http::openapi::Problems;
 
 /// Mode, signal, boards and their owners, open jobs, and what somebody should look at.
-#[utoipa::path(get, path = "/v1/status", tag = "status", responses((status = OK, body = StatusView), Problems))]
+#[utoipa::path(
+    get, path = "/v1/status", operation_id = "get_status", tag = "status",
+    responses((status = OK, body = StatusView), Problems)
+)]
 pub(in crate::http) async fn status(State(shared): State<Shared>) -> Result<Json<StatusView>, Problem> {
     shared.status().await.map(Json)
 }
