@@ -5,16 +5,13 @@
 //! small enough. It stops going down once two successive limits are worse in energy *and* time. Later progress at any
 //! setting keeps refining that setting's point; if it drifts away, the job is profiled again.
 
-use std::collections::VecDeque;
-
-use serde::{Deserialize, Serialize};
-
+use super::drift::{Known, Recent};
 use super::ladder::{self, GroupPoint, GroupRange, Setting};
+use super::point::{Chunk, PointStats, Record};
 use super::progress::STALL;
 use super::settings::Settings;
-use super::stats::RateStats;
 use crate::clock::Monotonic;
-use crate::domain::{Estimate, OperatingPoint, Profile};
+use crate::domain::{OperatingPoint, Profile};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Progress reports closer together than this are taken as one: single steps are not independent readings.
@@ -25,59 +22,6 @@ const MIN_CHUNKS: f64 = 5.0;
 const DAY: Seconds = Seconds::new(86_400.0);
 /// At most one part in this many of a job's time goes into profiling it again after drift.
 const DRIFT_PAUSE: f64 = 10.0;
-
-/// What is known of one setting, in sums that can be stored and added to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PointStats {
-    /// One limit per group.
-    pub setting: Setting,
-    throughput: RateStats,
-    /// One per group.
-    power: Vec<RateStats>,
-}
-
-impl PointStats {
-    fn new(setting: Setting) -> Self {
-        let power = vec![RateStats::default(); setting.len()];
-        Self { setting, throughput: RateStats::default(), power }
-    }
-
-    fn add(&mut self, chunk: &Chunk) {
-        self.throughput.add(chunk.span.get(), chunk.done.get());
-        if chunk.energy_span > Seconds::ZERO {
-            for (stats, energy) in self.power.iter_mut().zip(&chunk.energy) {
-                stats.add(chunk.energy_span.get(), energy.get());
-            }
-        }
-    }
-
-    fn operating_point(&self) -> Option<OperatingPoint> {
-        let unknown = 1.0;
-        let watts: Option<Vec<f64>> = self.power.iter().map(RateStats::rate).collect();
-        let worst = self.power.iter().map(|p| p.relative_error().unwrap_or(unknown)).fold(0.0, f64::max);
-        let throughput = self.throughput.rate().filter(|r| *r > 0.0)?;
-        Some(OperatingPoint {
-            limits: self.setting.clone(),
-            throughput: Estimate {
-                mean: SamplesPerSecond::new(throughput),
-                relative_error: self.throughput.relative_error().unwrap_or(unknown),
-            },
-            power: Estimate { mean: Watts::new(watts?.iter().sum()), relative_error: worst },
-            measured: Seconds::new(self.throughput.seconds()),
-        })
-    }
-}
-
-/// What is kept of a profile between runs and restarts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// What was measured, setting by setting.
-    pub points: Vec<PointStats>,
-    /// The ceiling whose sweep was finished and closed.
-    pub closed_at: Option<Setting>,
-    /// Throughput at the end of the sweep over throughput at its start, at the ceiling, less 1: what warming up did.
-    pub thermal_trend: Option<f64>,
-}
 
 /// What is known of a job's boards at one moment.
 #[derive(Clone, Debug)]
@@ -101,20 +45,6 @@ pub struct Report {
     pub at: Seconds,
     /// Cumulative samples.
     pub samples: Samples,
-}
-
-#[derive(Clone, Debug)]
-struct Chunk {
-    span: Seconds,
-    done: Samples,
-    energy_span: Seconds,
-    energy: Vec<Joules>,
-}
-
-impl Chunk {
-    fn rate(&self) -> f64 {
-        self.done.get() / self.span.get()
-    }
 }
 
 /// Where in its sweep a profiler is.
@@ -141,9 +71,9 @@ struct Hold {
     report: Option<Report>,
     energy: Option<(Monotonic, Vec<Joules>)>,
     pending: (Seconds, Vec<Joules>),
-    /// Throughput and power of the profile when this hold began, and the chunks since: for drift.
-    baseline: Option<(f64, f64)>,
-    recent: VecDeque<Chunk>,
+    /// The profile's point when this hold began, and the newest chunks since: for drift.
+    baseline: Option<Known>,
+    recent: Recent,
 }
 
 /// The just-in-time profiler of one job. Pure: it is told what happens, with times.
@@ -247,8 +177,8 @@ impl Profiler {
                 report: None,
                 energy: None,
                 pending: (Seconds::ZERO, vec![Joules::ZERO; setting.len()]),
-                baseline: baseline.map(|p| (p.throughput.mean.get(), p.power.mean.get())),
-                recent: VecDeque::new(),
+                baseline: baseline.map(|p| Known { throughput: p.throughput.mean, power: p.power.mean }),
+                recent: Recent::default(),
                 setting,
             });
         }
@@ -335,33 +265,12 @@ impl Profiler {
     }
 
     fn watch_drift(&mut self, chunk: Chunk) {
-        let (drift, long_enough) = (self.settings.drift, self.settings.drift_s);
-        let Some(hold) = self.hold.as_mut() else { return };
-        let Some((throughput, power)) = hold.baseline else { return };
-        hold.recent.push_back(chunk);
-        let total = |r: &VecDeque<Chunk>| r.iter().map(|c| c.span).sum::<Seconds>();
-        while hold.recent.len() > 1 && total(&hold.recent) - hold.recent[0].span >= long_enough {
-            hold.recent.pop_front();
-        }
-        let span = total(&hold.recent);
-        if span < long_enough || self.since_sweep < self.sweep_time * DRIFT_PAUSE {
-            return;
-        }
-        // Each quarter of the minute must be off, and to the same side: one slow moment is no drift.
-        let quarters = quarters(hold.recent.make_contiguous(), span);
-        let off = |of: fn(&[Chunk]) -> Option<f64>, known: f64| {
-            let each: Vec<f64> = quarters.iter().filter_map(|q| Some(of(q)? / known - 1.0)).collect();
-            let drifted = !each.is_empty() && (each.iter().all(|o| *o > drift) || each.iter().all(|o| *o < -drift));
-            (drifted, each.iter().sum::<f64>() / each.len().max(1) as f64)
-        };
-        let (throughput, power) = (off(mean_rate, throughput), off(mean_power, power));
-        if throughput.0 || power.0 {
-            self.profile_again(format!(
-                "throughput is {:+.1} %, power {:+.1} % off the profile for {} s",
-                100.0 * throughput.1,
-                100.0 * power.1,
-                span.get().round()
-            ));
+        let rested = self.since_sweep >= self.sweep_time * DRIFT_PAUSE;
+        let Settings { drift, drift_s, .. } = self.settings;
+        let Some(Hold { baseline: Some(known), recent, .. }) = self.hold.as_mut() else { return };
+        recent.push(chunk, drift_s);
+        if let Some(why) = recent.drifted(*known, drift, drift_s).filter(|_| rested) {
+            self.profile_again(why);
         }
     }
 
@@ -518,30 +427,6 @@ enum Pace {
     FarBelow,
     Stalled,
     Restart,
-}
-
-fn mean_rate(chunks: &[Chunk]) -> Option<f64> {
-    let span: Seconds = chunks.iter().map(|c| c.span).sum();
-    (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.done).sum::<Samples>().get() / span.get())
-}
-
-fn mean_power(chunks: &[Chunk]) -> Option<f64> {
-    let span: Seconds = chunks.iter().map(|c| c.energy_span).sum();
-    (span > Seconds::ZERO).then(|| chunks.iter().flat_map(|c| &c.energy).copied().sum::<Joules>().get() / span.get())
-}
-
-/// The chunks in four runs of about equal time; fewer if there are fewer chunks.
-fn quarters(chunks: &[Chunk], span: Seconds) -> Vec<&[Chunk]> {
-    let mut runs = Vec::with_capacity(4);
-    let (mut start, mut passed) = (0, Seconds::ZERO);
-    for (i, chunk) in chunks.iter().enumerate() {
-        passed += chunk.span;
-        if passed >= span * 0.25 * (runs.len() + 1) as f64 || i + 1 == chunks.len() {
-            runs.push(&chunks[start..=i]);
-            start = i + 1;
-        }
-    }
-    runs
 }
 
 fn describe(setting: &Setting) -> String {
