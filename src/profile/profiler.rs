@@ -1,6 +1,6 @@
 //! The just-in-time profiler: a state machine that is told what happens and says which setting it wants next.
 //!
-//! One sweep from the ceiling down, closing with the ceiling again. At each setting it lets the board settle, then
+//! One sweep from the ceiling down, closing with the ceiling again, which is visited now and then afterwards. At each setting it lets the board settle, then
 //! measures throughput from the job's own progress and power from the energy counters until the standard error is
 //! small enough. It stops going down once two successive limits are worse in energy *and* time. Later progress at any
 //! setting keeps refining that setting's point; if it drifts away, the job is profiled again.
@@ -18,8 +18,8 @@ use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 const CHUNK: Seconds = Seconds::new(1.0);
 /// A mean of fewer chunks has no error worth the name.
 const MIN_CHUNKS: f64 = 5.0;
-/// What a job that does not say how much it has to do is taken to last.
-const DAY: Seconds = Seconds::new(86_400.0);
+/// How long a later visit to the ceiling lasts.
+const VISIT: Seconds = Seconds::new(60.0);
 /// At most one part in this many of a job's time goes into profiling it again after drift.
 const DRIFT_PAUSE: f64 = 10.0;
 
@@ -59,6 +59,8 @@ pub enum Stage {
     },
     /// Measuring the ceiling once more.
     Closing,
+    /// Visiting the ceiling for a minute: its error goes straight into the slowdown's budget.
+    Visiting,
     /// Everything is measured; refining and watching for drift.
     Done,
 }
@@ -83,7 +85,6 @@ pub struct Profiler {
     ladders: Vec<Vec<Setting>>,
     record: Record,
     closing: Option<PointStats>,
-    work: Option<Samples>,
     stage: Stage,
     /// Reported time since this stage began, useful or not.
     stage_time: Seconds,
@@ -92,18 +93,19 @@ pub struct Profiler {
     hold: Option<Hold>,
     sweep_time: Seconds,
     since_sweep: Seconds,
+    /// All reported time, and the part of it spent at the ceiling for the reference's sake.
+    reported: Seconds,
+    spent_on_reference: Seconds,
     far_below: Seconds,
     notes: Vec<String>,
 }
 
 impl Profiler {
-    /// A profiler for boards in `groups`, starting from what earlier runs recorded. `work` is all that the job has to
-    /// do, if that is known: it bounds the time spent at the ceiling for the sake of the slowdown's reference.
-    pub fn new(settings: Settings, groups: &[GroupRange], record: Record, work: Option<Samples>) -> Self {
+    /// A profiler for boards in `groups`, starting from what earlier runs recorded.
+    pub fn new(settings: Settings, groups: &[GroupRange], record: Record) -> Self {
         let ladders = ladder::ladders(groups, settings.step_w, settings.lowest_w);
         let mut profiler = Self {
             settings,
-            work,
             ladders,
             record,
             closing: None,
@@ -113,6 +115,8 @@ impl Profiler {
             hold: None,
             sweep_time: Seconds::ZERO,
             since_sweep: Seconds::ZERO,
+            reported: Seconds::ZERO,
+            spent_on_reference: Seconds::ZERO,
             far_below: Seconds::ZERO,
             notes: Vec::new(),
         };
@@ -129,7 +133,7 @@ impl Profiler {
     pub fn wanted(&self) -> Option<&Setting> {
         match self.stage {
             Stage::Sweep { group, index } => self.ladders.get(group)?.get(index),
-            Stage::Closing => Some(self.ceiling()),
+            Stage::Closing | Stage::Visiting => Some(self.ceiling()),
             Stage::Done => None,
         }
     }
@@ -286,8 +290,17 @@ impl Profiler {
     }
 
     fn pass_time(&mut self, span: Seconds) {
+        self.reported += span;
         self.stage_time += span;
-        if self.stage == Stage::Done { self.since_sweep += span } else { self.sweep_time += span }
+        match self.stage {
+            Stage::Sweep { .. } => self.sweep_time += span,
+            Stage::Closing => {
+                self.sweep_time += span;
+                self.spent_on_reference += span;
+            }
+            Stage::Visiting => self.spent_on_reference += span,
+            Stage::Done => self.since_sweep += span,
+        }
     }
 
     /// Goes to the next stage as long as the present one has what it needs.
@@ -296,14 +309,15 @@ impl Profiler {
             let next = match self.stage {
                 Stage::Sweep { group, index } => self.after_rung(group, index),
                 Stage::Closing => self.after_closing(),
-                Stage::Done => None,
+                Stage::Visiting => (self.stage_time >= VISIT).then_some(Stage::Done),
+                Stage::Done => self.visit_is_due().then_some(Stage::Visiting),
             };
             let Some(next) = next else { return };
-            self.stage = next;
-            self.stage_time = Seconds::ZERO;
-            if next == Stage::Done {
+            if self.stage == Stage::Closing {
                 self.since_sweep = Seconds::ZERO;
             }
+            self.stage = next;
+            self.stage_time = Seconds::ZERO;
         }
     }
 
@@ -358,19 +372,13 @@ impl Profiler {
         let closing = self.closing.as_ref()?;
         let opening = self.stats(self.ceiling())?;
         let (first, last) = (opening.throughput, closing.throughput);
-        let Settings { window_s, reference_standard_error, reference_share, .. } = self.settings;
+        let Settings { window_s, standard_error, max_window_s, .. } = self.settings;
         let seconds = Seconds::new(last.seconds());
         if seconds < window_s || last.count() < MIN_CHUNKS {
             return None;
         }
         let (e0, e1) = (first.relative_error()?, last.relative_error()?);
-        let together = first.merged(&last);
-        let good_enough = together.relative_error().is_some_and(|e| e <= reference_standard_error);
-        let expected = match self.work {
-            Some(work) => work / SamplesPerSecond::new(first.rate()?),
-            None => DAY,
-        };
-        if !good_enough && seconds < expected * reference_share {
+        if e1 > standard_error && seconds < max_window_s {
             return None;
         }
         let trend = last.rate()? / first.rate()? - 1.0;
@@ -391,6 +399,14 @@ impl Profiler {
         self.record.thermal_trend = Some(trend);
         self.record.closed_at = Some(ceiling);
         Some(Stage::Done)
+    }
+
+    /// Whether the ceiling's throughput should be known better, and a share of the job's time so far allows a visit.
+    fn visit_is_due(&self) -> bool {
+        let Settings { reference_standard_error, reference_share, .. } = self.settings;
+        let error = self.stats(self.ceiling()).and_then(|s| s.throughput.relative_error());
+        let allowed = self.reported * reference_share - self.spent_on_reference;
+        error.is_some_and(|e| e > reference_standard_error) && allowed >= VISIT
     }
 
     fn group_curves(&self) -> Vec<Vec<GroupPoint>> {
