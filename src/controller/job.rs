@@ -294,9 +294,8 @@ fn profiling_reason(stage: Stage, setting: &Setting) -> String {
     let limits: Vec<String> = setting.iter().map(ToString::to_string).collect();
     let limits = limits.join(" + ");
     match stage {
-        Stage::Closing | Stage::Visiting => {
-            format!("measuring the ceiling, {limits}, once more: it is the reference of the slowdown")
-        }
+        Stage::Closing => format!("measuring the ceiling, {limits}, once more: it is the reference of the slowdown"),
+        Stage::Visiting => format!("measuring {limits} for another minute: it is the point known worst"),
         _ => format!("measuring throughput and power at {limits}"),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Planned anew whenever something relevant changed. Progress is accounted over the job's life: the slowdown budget is
 //! (1+ε)·W/r(l_max) of active time in all, so that time lost early is bought back later. Because r(l_max) is an
-//! estimate, and believing it too low allows too much time, plans use ε less one relative standard error of it.
+//! estimate, and believing it too low allows too much time, plans use ε less half a relative standard error of it.
 
 use chrono::{DateTime, Utc};
 
@@ -16,6 +16,9 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Se
 
 /// How far ahead unknown work is planned unless told otherwise: one day.
 pub const WINDOW: Seconds = Seconds::new(86_400.0);
+/// The margin, in standard errors of the reference. A whole one costs more carbon than the late visits to the ceiling,
+/// which make the error small, leave to chance.
+const GUARD: f64 = 0.5;
 /// The shortest part of a slot that is worth a switch.
 const SHORTEST: Seconds = Seconds::new(1.0);
 /// No plan reaches further than this, about 3,000 years, however much work there is.
@@ -151,10 +154,10 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The maximum slowdown to plan with, less one standard error of the reference.
+    /// The maximum slowdown to plan with, less the margin for the reference's error.
     fn guarded_slowdown(&self) -> Option<f64> {
         let error = self.request.progress.reference_error.max(0.0);
-        Some((self.request.objective.max_slowdown? - error).max(0.0))
+        Some((self.request.objective.max_slowdown? - GUARD * error).max(0.0))
     }
 
     fn owed(&self) -> Owed {

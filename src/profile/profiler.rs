@@ -1,6 +1,7 @@
 //! The just-in-time profiler: a state machine that is told what happens and says which setting it wants next.
 //!
-//! One sweep from the ceiling down, closing with the ceiling again, which is visited now and then afterwards. At each setting it lets the board settle, then
+//! One sweep from the ceiling down, closing with the ceiling again; afterwards the points known worst are visited now
+//! and then. At each setting it lets the board settle, then
 //! measures throughput from the job's own progress and power from the energy counters until the standard error is
 //! small enough. It stops going down once two successive limits are worse in energy *and* time. Later progress at any
 //! setting keeps refining that setting's point; if it drifts away, the job is profiled again.
@@ -18,7 +19,7 @@ use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 const CHUNK: Seconds = Seconds::new(1.0);
 /// A mean of fewer chunks has no error worth the name.
 const MIN_CHUNKS: f64 = 5.0;
-/// How long a later visit to the ceiling lasts.
+/// How long a later visit to a point lasts.
 const VISIT: Seconds = Seconds::new(60.0);
 /// At most one part in this many of a job's time goes into profiling it again after drift.
 const DRIFT_PAUSE: f64 = 10.0;
@@ -59,7 +60,7 @@ pub enum Stage {
     },
     /// Measuring the ceiling once more.
     Closing,
-    /// Visiting the ceiling for a minute: its error goes straight into the slowdown's budget.
+    /// Measuring the point that is known worst for another minute.
     Visiting,
     /// Everything is measured; refining and watching for drift.
     Done,
@@ -93,9 +94,10 @@ pub struct Profiler {
     hold: Option<Hold>,
     sweep_time: Seconds,
     since_sweep: Seconds,
-    /// All reported time, and the part of it spent at the ceiling for the reference's sake.
+    /// All reported time, and the part of it spent on visits, the present one included.
     reported: Seconds,
-    spent_on_reference: Seconds,
+    spent_on_visits: Seconds,
+    visiting: Option<Setting>,
     far_below: Seconds,
     notes: Vec<String>,
 }
@@ -116,7 +118,8 @@ impl Profiler {
             sweep_time: Seconds::ZERO,
             since_sweep: Seconds::ZERO,
             reported: Seconds::ZERO,
-            spent_on_reference: Seconds::ZERO,
+            spent_on_visits: Seconds::ZERO,
+            visiting: None,
             far_below: Seconds::ZERO,
             notes: Vec::new(),
         };
@@ -133,7 +136,8 @@ impl Profiler {
     pub fn wanted(&self) -> Option<&Setting> {
         match self.stage {
             Stage::Sweep { group, index } => self.ladders.get(group)?.get(index),
-            Stage::Closing | Stage::Visiting => Some(self.ceiling()),
+            Stage::Closing => Some(self.ceiling()),
+            Stage::Visiting => self.visiting.as_ref(),
             Stage::Done => None,
         }
     }
@@ -284,6 +288,7 @@ impl Profiler {
         self.closing = None;
         self.skipped.clear();
         self.far_below = Seconds::ZERO;
+        self.visiting = None;
         self.sweep_time = Seconds::ZERO;
         self.stage = Stage::Sweep { group: 0, index: 0 };
         self.stage_time = Seconds::ZERO;
@@ -293,12 +298,8 @@ impl Profiler {
         self.reported += span;
         self.stage_time += span;
         match self.stage {
-            Stage::Sweep { .. } => self.sweep_time += span,
-            Stage::Closing => {
-                self.sweep_time += span;
-                self.spent_on_reference += span;
-            }
-            Stage::Visiting => self.spent_on_reference += span,
+            Stage::Sweep { .. } | Stage::Closing => self.sweep_time += span,
+            Stage::Visiting => self.spent_on_visits += span,
             Stage::Done => self.since_sweep += span,
         }
     }
@@ -310,7 +311,10 @@ impl Profiler {
                 Stage::Sweep { group, index } => self.after_rung(group, index),
                 Stage::Closing => self.after_closing(),
                 Stage::Visiting => (self.stage_time >= VISIT).then_some(Stage::Done),
-                Stage::Done => self.visit_is_due().then_some(Stage::Visiting),
+                Stage::Done => {
+                    self.visiting = self.visit_due();
+                    self.visiting.is_some().then_some(Stage::Visiting)
+                }
             };
             let Some(next) = next else { return };
             if self.stage == Stage::Closing {
@@ -401,12 +405,27 @@ impl Profiler {
         Some(Stage::Done)
     }
 
-    /// Whether the ceiling's throughput should be known better, and a share of the job's time so far allows a visit.
-    fn visit_is_due(&self) -> bool {
-        let Settings { reference_standard_error, reference_share, .. } = self.settings;
-        let error = self.stats(self.ceiling()).and_then(|s| s.throughput.relative_error());
-        let allowed = self.reported * reference_share - self.spent_on_reference;
-        error.is_some_and(|e| e > reference_standard_error) && allowed >= VISIT
+    /// The point to visit now, if a share of the job's time so far allows a visit: the one known worst of those that a
+    /// plan may use, from the ceiling down to the most efficient. The ceiling counts threefold, since
+    /// its error goes straight into the slowdown's budget. A point that a plan avoids because chance made it look bad is
+    /// found out in this way only.
+    fn visit_due(&self) -> Option<Setting> {
+        let Settings { reference_standard_error, standard_error, visit_share, .. } = self.settings;
+        // The sweep may be doubled at once: a plan made from bad points costs more than the visits.
+        if self.reported * visit_share + self.sweep_time - self.spent_on_visits < VISIT {
+            return None;
+        }
+        let points = self.profile().points;
+        let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();
+        let best = (0..points.len()).min_by(|a, b| energy(&points[*a]).total_cmp(&energy(&points[*b])))?;
+        let urgency = |(place, point): (usize, &OperatingPoint)| {
+            let error = point.throughput.relative_error;
+            let (good_enough, weight) =
+                if place == 0 { (reference_standard_error, 3.0) } else { (standard_error / 3.0, 1.0) };
+            (error > good_enough).then_some((error * weight, point.limits.clone()))
+        };
+        let usable = points.iter().enumerate().take(best + 1);
+        usable.filter_map(urgency).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, setting)| setting)
     }
 
     fn group_curves(&self) -> Vec<Vec<GroupPoint>> {

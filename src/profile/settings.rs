@@ -21,10 +21,10 @@ pub struct Settings {
     /// The longest measurement of a point; after it the point is taken with the error it has.
     pub max_window_s: Seconds,
     /// The ceiling's error goes straight into the slowdown's budget: it is visited again now and then until its
-    /// standard error is this small, relative to it.
+    /// standard error is this small, relative to it. (Other points: until a third of `standard_error`.)
     pub reference_standard_error: f64,
-    /// The part of a job's time that may be spent on that.
-    pub reference_share: f64,
+    /// The part of a job's time that may be spent on such visits.
+    pub visit_share: f64,
     /// Throughput or power this far off the profile, relative to it, is drift.
     pub drift: f64,
     /// How long it must be off before the job is profiled again.
@@ -41,7 +41,7 @@ impl Default for Settings {
             standard_error: 0.003,
             max_window_s: Seconds::new(600.0),
             reference_standard_error: 0.0002,
-            reference_share: 0.01,
+            visit_share: 0.02,
             drift: 0.05,
             drift_s: Seconds::new(60.0),
         }
@@ -76,8 +76,8 @@ impl Settings {
         positive("reference_standard_error", self.reference_standard_error)?;
         positive("drift", self.drift)?;
         positive("drift_s", self.drift_s.get())?;
-        if !(0.0..=0.5).contains(&self.reference_share) {
-            return Err(format!("reference_share = {} must be within 0 to 0.5", self.reference_share));
+        if !(0.0..=0.5).contains(&self.visit_share) {
+            return Err(format!("visit_share = {} must be within 0 to 0.5", self.visit_share));
         }
         Ok(())
     }

@@ -49,12 +49,24 @@ async fn resnet_on_miso(max_slowdown: f64, seed: u64) -> Option<Outcome> {
     Some(outcome)
 }
 
-#[tokio::test]
-async fn three_percent_of_time_buy_fourteen_of_carbon() {
-    let Some(outcome) = resnet_on_miso(0.03, 1).await else { return };
-    let found = outcome.against_ceiling.expect("comparable");
-    println!("{found:?}");
-    assert!(found.carbon_reduction_pct >= 14.6 && found.time_increase_pct <= 3.05, "{found:?}");
+/// Less carbon and more time than at the ceiling, in percent; `None` without traces.
+async fn found(max_slowdown: f64, seed: u64) -> Option<(f64, f64)> {
+    let found = resnet_on_miso(max_slowdown, seed).await?.against_ceiling.expect("comparable");
     let sum = found.energy_effect_pct + found.timing_effect_pct;
     assert!((sum - found.carbon_reduction_pct).abs() < 1e-9, "{found:?}");
+    Some((found.carbon_reduction_pct, found.time_increase_pct))
+}
+
+// The clairvoyant bounds are 5.84, 15.03 and 18.88 %; seed 2 once made a useful limit look bad.
+
+#[tokio::test]
+async fn one_percent_of_time_buys_five_of_carbon() {
+    let Some((carbon, time)) = found(0.01, 2).await else { return };
+    assert!(carbon >= 5.4 && time <= 1.05, "{carbon} {time}");
+}
+
+#[tokio::test]
+async fn three_percent_of_time_buy_fourteen_of_carbon() {
+    let Some((carbon, time)) = found(0.03, 2).await else { return };
+    assert!(carbon >= 14.6 && time <= 3.05, "{carbon} {time}");
 }
