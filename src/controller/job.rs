@@ -95,13 +95,7 @@ impl Job {
         let key = ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards };
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range).collect();
         let lease_until = now.monotonic.after(spec.lease);
-        let profiler = profiling.map(|(settings, record)| {
-            let work = match spec.work {
-                Work::TotalSamples(total) => Some(total),
-                Work::Unknown => None,
-            };
-            Profiler::new(settings, &ranges, record, work)
-        });
+        let profiler = profiling.map(|(settings, record)| Profiler::new(settings, &ranges, record));
         Self {
             id,
             spec,
@@ -300,7 +294,9 @@ fn profiling_reason(stage: Stage, setting: &Setting) -> String {
     let limits: Vec<String> = setting.iter().map(ToString::to_string).collect();
     let limits = limits.join(" + ");
     match stage {
-        Stage::Closing => format!("measuring the ceiling, {limits}, once more: it is the reference of the slowdown"),
+        Stage::Closing | Stage::Visiting => {
+            format!("measuring the ceiling, {limits}, once more: it is the reference of the slowdown")
+        }
         _ => format!("measuring throughput and power at {limits}"),
     }
 }

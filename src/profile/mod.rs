@@ -1,7 +1,9 @@
 //! Just-in-time profiling (pure): throughput and power of a job at every limit, learned while it trains.
 
 mod curve;
+mod drift;
 pub mod ladder;
+mod point;
 mod profiler;
 mod progress;
 mod settings;
@@ -9,7 +11,8 @@ mod stats;
 
 pub(crate) use curve::concave_envelope;
 pub use curve::{Curve, HullPoint, Mix};
-pub use profiler::{PointStats, Profiler, Record, Report, Sight, Stage};
+pub use point::{PointStats, Record};
+pub use profiler::{Profiler, Report, Sight, Stage};
 pub use progress::ProgressAccount;
 pub use settings::Settings;
 pub use stats::RateStats;

@@ -1,83 +1,27 @@
 //! The just-in-time profiler: a state machine that is told what happens and says which setting it wants next.
 //!
-//! One sweep from the ceiling down, closing with the ceiling again. At each setting it lets the board settle, then
+//! One sweep from the ceiling down, closing with the ceiling again, which is visited now and then afterwards. At each setting it lets the board settle, then
 //! measures throughput from the job's own progress and power from the energy counters until the standard error is
 //! small enough. It stops going down once two successive limits are worse in energy *and* time. Later progress at any
 //! setting keeps refining that setting's point; if it drifts away, the job is profiled again.
 
-use std::collections::VecDeque;
-
-use serde::{Deserialize, Serialize};
-
+use super::drift::{Known, Recent};
 use super::ladder::{self, GroupPoint, GroupRange, Setting};
+use super::point::{Chunk, PointStats, Record};
 use super::progress::STALL;
 use super::settings::Settings;
-use super::stats::RateStats;
 use crate::clock::Monotonic;
-use crate::domain::{Estimate, OperatingPoint, Profile};
+use crate::domain::{OperatingPoint, Profile};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Progress reports closer together than this are taken as one: single steps are not independent readings.
 const CHUNK: Seconds = Seconds::new(1.0);
 /// A mean of fewer chunks has no error worth the name.
 const MIN_CHUNKS: f64 = 5.0;
-/// What a job that does not say how much it has to do is taken to last.
-const DAY: Seconds = Seconds::new(86_400.0);
+/// How long a later visit to the ceiling lasts.
+const VISIT: Seconds = Seconds::new(60.0);
 /// At most one part in this many of a job's time goes into profiling it again after drift.
 const DRIFT_PAUSE: f64 = 10.0;
-
-/// What is known of one setting, in sums that can be stored and added to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PointStats {
-    /// One limit per group.
-    pub setting: Setting,
-    throughput: RateStats,
-    /// One per group.
-    power: Vec<RateStats>,
-}
-
-impl PointStats {
-    fn new(setting: Setting) -> Self {
-        let power = vec![RateStats::default(); setting.len()];
-        Self { setting, throughput: RateStats::default(), power }
-    }
-
-    fn add(&mut self, chunk: &Chunk) {
-        self.throughput.add(chunk.span.get(), chunk.done.get());
-        if chunk.energy_span > Seconds::ZERO {
-            for (stats, energy) in self.power.iter_mut().zip(&chunk.energy) {
-                stats.add(chunk.energy_span.get(), energy.get());
-            }
-        }
-    }
-
-    fn operating_point(&self) -> Option<OperatingPoint> {
-        let unknown = 1.0;
-        let watts: Option<Vec<f64>> = self.power.iter().map(RateStats::rate).collect();
-        let worst = self.power.iter().map(|p| p.relative_error().unwrap_or(unknown)).fold(0.0, f64::max);
-        let throughput = self.throughput.rate().filter(|r| *r > 0.0)?;
-        Some(OperatingPoint {
-            limits: self.setting.clone(),
-            throughput: Estimate {
-                mean: SamplesPerSecond::new(throughput),
-                relative_error: self.throughput.relative_error().unwrap_or(unknown),
-            },
-            power: Estimate { mean: Watts::new(watts?.iter().sum()), relative_error: worst },
-            measured: Seconds::new(self.throughput.seconds()),
-        })
-    }
-}
-
-/// What is kept of a profile between runs and restarts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// What was measured, setting by setting.
-    pub points: Vec<PointStats>,
-    /// The ceiling whose sweep was finished and closed.
-    pub closed_at: Option<Setting>,
-    /// Throughput at the end of the sweep over throughput at its start, at the ceiling, less 1: what warming up did.
-    pub thermal_trend: Option<f64>,
-}
 
 /// What is known of a job's boards at one moment.
 #[derive(Clone, Debug)]
@@ -103,20 +47,6 @@ pub struct Report {
     pub samples: Samples,
 }
 
-#[derive(Clone, Debug)]
-struct Chunk {
-    span: Seconds,
-    done: Samples,
-    energy_span: Seconds,
-    energy: Vec<Joules>,
-}
-
-impl Chunk {
-    fn rate(&self) -> f64 {
-        self.done.get() / self.span.get()
-    }
-}
-
 /// Where in its sweep a profiler is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -129,6 +59,8 @@ pub enum Stage {
     },
     /// Measuring the ceiling once more.
     Closing,
+    /// Visiting the ceiling for a minute: its error goes straight into the slowdown's budget.
+    Visiting,
     /// Everything is measured; refining and watching for drift.
     Done,
 }
@@ -141,9 +73,9 @@ struct Hold {
     report: Option<Report>,
     energy: Option<(Monotonic, Vec<Joules>)>,
     pending: (Seconds, Vec<Joules>),
-    /// Throughput and power of the profile when this hold began, and the chunks since: for drift.
-    baseline: Option<(f64, f64)>,
-    recent: VecDeque<Chunk>,
+    /// The profile's point when this hold began, and the newest chunks since: for drift.
+    baseline: Option<Known>,
+    recent: Recent,
 }
 
 /// The just-in-time profiler of one job. Pure: it is told what happens, with times.
@@ -153,7 +85,6 @@ pub struct Profiler {
     ladders: Vec<Vec<Setting>>,
     record: Record,
     closing: Option<PointStats>,
-    work: Option<Samples>,
     stage: Stage,
     /// Reported time since this stage began, useful or not.
     stage_time: Seconds,
@@ -162,18 +93,19 @@ pub struct Profiler {
     hold: Option<Hold>,
     sweep_time: Seconds,
     since_sweep: Seconds,
+    /// All reported time, and the part of it spent at the ceiling for the reference's sake.
+    reported: Seconds,
+    spent_on_reference: Seconds,
     far_below: Seconds,
     notes: Vec<String>,
 }
 
 impl Profiler {
-    /// A profiler for boards in `groups`, starting from what earlier runs recorded. `work` is all that the job has to
-    /// do, if that is known: it bounds the time spent at the ceiling for the sake of the slowdown's reference.
-    pub fn new(settings: Settings, groups: &[GroupRange], record: Record, work: Option<Samples>) -> Self {
+    /// A profiler for boards in `groups`, starting from what earlier runs recorded.
+    pub fn new(settings: Settings, groups: &[GroupRange], record: Record) -> Self {
         let ladders = ladder::ladders(groups, settings.step_w, settings.lowest_w);
         let mut profiler = Self {
             settings,
-            work,
             ladders,
             record,
             closing: None,
@@ -183,6 +115,8 @@ impl Profiler {
             hold: None,
             sweep_time: Seconds::ZERO,
             since_sweep: Seconds::ZERO,
+            reported: Seconds::ZERO,
+            spent_on_reference: Seconds::ZERO,
             far_below: Seconds::ZERO,
             notes: Vec::new(),
         };
@@ -199,7 +133,7 @@ impl Profiler {
     pub fn wanted(&self) -> Option<&Setting> {
         match self.stage {
             Stage::Sweep { group, index } => self.ladders.get(group)?.get(index),
-            Stage::Closing => Some(self.ceiling()),
+            Stage::Closing | Stage::Visiting => Some(self.ceiling()),
             Stage::Done => None,
         }
     }
@@ -247,8 +181,8 @@ impl Profiler {
                 report: None,
                 energy: None,
                 pending: (Seconds::ZERO, vec![Joules::ZERO; setting.len()]),
-                baseline: baseline.map(|p| (p.throughput.mean.get(), p.power.mean.get())),
-                recent: VecDeque::new(),
+                baseline: baseline.map(|p| Known { throughput: p.throughput.mean, power: p.power.mean }),
+                recent: Recent::default(),
                 setting,
             });
         }
@@ -335,33 +269,12 @@ impl Profiler {
     }
 
     fn watch_drift(&mut self, chunk: Chunk) {
-        let (drift, long_enough) = (self.settings.drift, self.settings.drift_s);
-        let Some(hold) = self.hold.as_mut() else { return };
-        let Some((throughput, power)) = hold.baseline else { return };
-        hold.recent.push_back(chunk);
-        let total = |r: &VecDeque<Chunk>| r.iter().map(|c| c.span).sum::<Seconds>();
-        while hold.recent.len() > 1 && total(&hold.recent) - hold.recent[0].span >= long_enough {
-            hold.recent.pop_front();
-        }
-        let span = total(&hold.recent);
-        if span < long_enough || self.since_sweep < self.sweep_time * DRIFT_PAUSE {
-            return;
-        }
-        // Each quarter of the minute must be off, and to the same side: one slow moment is no drift.
-        let quarters = quarters(hold.recent.make_contiguous(), span);
-        let off = |of: fn(&[Chunk]) -> Option<f64>, known: f64| {
-            let each: Vec<f64> = quarters.iter().filter_map(|q| Some(of(q)? / known - 1.0)).collect();
-            let drifted = !each.is_empty() && (each.iter().all(|o| *o > drift) || each.iter().all(|o| *o < -drift));
-            (drifted, each.iter().sum::<f64>() / each.len().max(1) as f64)
-        };
-        let (throughput, power) = (off(mean_rate, throughput), off(mean_power, power));
-        if throughput.0 || power.0 {
-            self.profile_again(format!(
-                "throughput is {:+.1} %, power {:+.1} % off the profile for {} s",
-                100.0 * throughput.1,
-                100.0 * power.1,
-                span.get().round()
-            ));
+        let rested = self.since_sweep >= self.sweep_time * DRIFT_PAUSE;
+        let Settings { drift, drift_s, .. } = self.settings;
+        let Some(Hold { baseline: Some(known), recent, .. }) = self.hold.as_mut() else { return };
+        recent.push(chunk, drift_s);
+        if let Some(why) = recent.drifted(*known, drift, drift_s).filter(|_| rested) {
+            self.profile_again(why);
         }
     }
 
@@ -377,8 +290,17 @@ impl Profiler {
     }
 
     fn pass_time(&mut self, span: Seconds) {
+        self.reported += span;
         self.stage_time += span;
-        if self.stage == Stage::Done { self.since_sweep += span } else { self.sweep_time += span }
+        match self.stage {
+            Stage::Sweep { .. } => self.sweep_time += span,
+            Stage::Closing => {
+                self.sweep_time += span;
+                self.spent_on_reference += span;
+            }
+            Stage::Visiting => self.spent_on_reference += span,
+            Stage::Done => self.since_sweep += span,
+        }
     }
 
     /// Goes to the next stage as long as the present one has what it needs.
@@ -387,14 +309,15 @@ impl Profiler {
             let next = match self.stage {
                 Stage::Sweep { group, index } => self.after_rung(group, index),
                 Stage::Closing => self.after_closing(),
-                Stage::Done => None,
+                Stage::Visiting => (self.stage_time >= VISIT).then_some(Stage::Done),
+                Stage::Done => self.visit_is_due().then_some(Stage::Visiting),
             };
             let Some(next) = next else { return };
-            self.stage = next;
-            self.stage_time = Seconds::ZERO;
-            if next == Stage::Done {
+            if self.stage == Stage::Closing {
                 self.since_sweep = Seconds::ZERO;
             }
+            self.stage = next;
+            self.stage_time = Seconds::ZERO;
         }
     }
 
@@ -449,19 +372,13 @@ impl Profiler {
         let closing = self.closing.as_ref()?;
         let opening = self.stats(self.ceiling())?;
         let (first, last) = (opening.throughput, closing.throughput);
-        let Settings { window_s, reference_standard_error, reference_share, .. } = self.settings;
+        let Settings { window_s, standard_error, max_window_s, .. } = self.settings;
         let seconds = Seconds::new(last.seconds());
         if seconds < window_s || last.count() < MIN_CHUNKS {
             return None;
         }
         let (e0, e1) = (first.relative_error()?, last.relative_error()?);
-        let together = first.merged(&last);
-        let good_enough = together.relative_error().is_some_and(|e| e <= reference_standard_error);
-        let expected = match self.work {
-            Some(work) => work / SamplesPerSecond::new(first.rate()?),
-            None => DAY,
-        };
-        if !good_enough && seconds < expected * reference_share {
+        if e1 > standard_error && seconds < max_window_s {
             return None;
         }
         let trend = last.rate()? / first.rate()? - 1.0;
@@ -482,6 +399,14 @@ impl Profiler {
         self.record.thermal_trend = Some(trend);
         self.record.closed_at = Some(ceiling);
         Some(Stage::Done)
+    }
+
+    /// Whether the ceiling's throughput should be known better, and a share of the job's time so far allows a visit.
+    fn visit_is_due(&self) -> bool {
+        let Settings { reference_standard_error, reference_share, .. } = self.settings;
+        let error = self.stats(self.ceiling()).and_then(|s| s.throughput.relative_error());
+        let allowed = self.reported * reference_share - self.spent_on_reference;
+        error.is_some_and(|e| e > reference_standard_error) && allowed >= VISIT
     }
 
     fn group_curves(&self) -> Vec<Vec<GroupPoint>> {
@@ -518,30 +443,6 @@ enum Pace {
     FarBelow,
     Stalled,
     Restart,
-}
-
-fn mean_rate(chunks: &[Chunk]) -> Option<f64> {
-    let span: Seconds = chunks.iter().map(|c| c.span).sum();
-    (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.done).sum::<Samples>().get() / span.get())
-}
-
-fn mean_power(chunks: &[Chunk]) -> Option<f64> {
-    let span: Seconds = chunks.iter().map(|c| c.energy_span).sum();
-    (span > Seconds::ZERO).then(|| chunks.iter().flat_map(|c| &c.energy).copied().sum::<Joules>().get() / span.get())
-}
-
-/// The chunks in four runs of about equal time; fewer if there are fewer chunks.
-fn quarters(chunks: &[Chunk], span: Seconds) -> Vec<&[Chunk]> {
-    let mut runs = Vec::with_capacity(4);
-    let (mut start, mut passed) = (0, Seconds::ZERO);
-    for (i, chunk) in chunks.iter().enumerate() {
-        passed += chunk.span;
-        if passed >= span * 0.25 * (runs.len() + 1) as f64 || i + 1 == chunks.len() {
-            runs.push(&chunks[start..=i]);
-            start = i + 1;
-        }
-    }
-    runs
 }
 
 fn describe(setting: &Setting) -> String {

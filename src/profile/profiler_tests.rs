@@ -35,10 +35,10 @@ struct Job {
 
 impl Job {
     fn new(noise: f64, record: Record) -> Self {
-        let settings = Settings { step_w: Watts::new(50.0), reference_standard_error: 0.001, ..Settings::default() };
+        let settings = Settings { step_w: Watts::new(50.0), ..Settings::default() };
         let group = GroupRange { ceiling: w(300), min: w(50) };
         let rng = ChaCha8Rng::seed_from_u64(3);
-        let profiler = Profiler::new(settings, &[group], record, None);
+        let profiler = Profiler::new(settings, &[group], record);
         let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
         Self { profiler, noise, rng, now, samples, energy, scale: 1.0, void: false, visited: Vec::new() }
     }
@@ -89,13 +89,30 @@ fn points_are_measured_to_the_stated_error_and_refined_afterwards() {
     job.sweep();
     let profile = job.profiler.profile();
     assert!(profile.points.iter().all(|p| p.throughput.relative_error <= 0.003 && p.measured >= Seconds::new(5.0)));
-    let ceiling = profile.ceiling().expect("measured").throughput;
-    assert!(ceiling.relative_error <= 0.001, "{ceiling:?}");
-    assert!((ceiling.mean.get() / 100.0 - 1.0).abs() < 4.0 * 0.001, "{ceiling:?}");
     let before = profile.at(&[w(200)]).expect("measured").throughput;
-    (0..2000).for_each(|_| job.second(200, 1.0));
+    (0..3000).for_each(|_| job.second(200, 1.0));
     let after = job.profiler.profile().at(&[w(200)]).expect("measured").throughput;
     assert!(after.relative_error < before.relative_error / 3.0, "{before:?} {after:?}");
+}
+
+#[test]
+fn the_ceiling_is_visited_until_it_is_known_well_for_at_most_its_share_of_the_time() {
+    let mut job = Job::new(0.01, Record::default());
+    let sweep = job.sweep();
+    let seconds = 100_000;
+    let mut at_ceiling = 0;
+    for _ in sweep..seconds {
+        job.second(200, 1.0);
+        at_ceiling += u32::from(job.profiler.stage() == Stage::Visiting);
+    }
+    assert!((500..=1_100).contains(&at_ceiling), "{at_ceiling}");
+    let ceiling = job.profiler.profile().ceiling().expect("measured").throughput;
+    assert!(ceiling.relative_error < 0.0005, "{ceiling:?}");
+    assert!((ceiling.mean.get() / 100.0 - 1.0).abs() < 4.0 * ceiling.relative_error, "{ceiling:?}");
+    let mut exact = Job::new(0.0, Record::default());
+    exact.sweep();
+    (0..20_000).for_each(|_| exact.second(200, 1.0));
+    assert_eq!(exact.profiler.stage(), Stage::Done, "what is known exactly is not measured again");
 }
 
 #[test]

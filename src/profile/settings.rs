@@ -20,9 +20,10 @@ pub struct Settings {
     pub standard_error: f64,
     /// The longest measurement of a point; after it the point is taken with the error it has.
     pub max_window_s: Seconds,
-    /// The same for the ceiling, whose error goes straight into the slowdown's budget.
+    /// The ceiling's error goes straight into the slowdown's budget: it is visited again now and then until its
+    /// standard error is this small, relative to it.
     pub reference_standard_error: f64,
-    /// The part of a job's expected time that may be spent at the ceiling for that.
+    /// The part of a job's time that may be spent on that.
     pub reference_share: f64,
     /// Throughput or power this far off the profile, relative to it, is drift.
     pub drift: f64,

@@ -337,3 +337,6 @@ impl Store {
         Ok(series)
     }
 }
+
+#[cfg(test)]
+mod tests;

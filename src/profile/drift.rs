@@ -1,0 +1,81 @@
+//! Whether a job still behaves as its profile says.
+
+use std::collections::VecDeque;
+
+use super::point::Chunk;
+use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// What the profile said of a setting when it came into force.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) throughput: SamplesPerSecond,
+    pub(super) power: Watts,
+}
+
+/// The newest chunks at the setting in force.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recent {
+    chunks: VecDeque<Chunk>,
+}
+
+impl Recent {
+    /// Adds a chunk and forgets those that `span` can do without.
+    pub(super) fn push(&mut self, chunk: Chunk, span: Seconds) {
+        self.chunks.push_back(chunk);
+        while self.chunks.len() > 1 && self.span() - self.chunks[0].span >= span {
+            self.chunks.pop_front();
+        }
+    }
+
+    /// Why the job is to be profiled again: throughput or power was off by more than `drift`, relative, throughout
+    /// `span`. Each quarter of it must be off, and to the same side: one slow moment is no drift.
+    pub(super) fn drifted(&mut self, known: Known, drift: f64, span: Seconds) -> Option<String> {
+        let length = self.span();
+        if length < span {
+            return None;
+        }
+        let quarters = quarters(self.chunks.make_contiguous(), length);
+        let off = |of: fn(&[Chunk]) -> Option<f64>, known: f64| {
+            let each: Vec<f64> = quarters.iter().filter_map(|q| Some(of(q)? / known - 1.0)).collect();
+            let drifted = !each.is_empty() && (each.iter().all(|o| *o > drift) || each.iter().all(|o| *o < -drift));
+            (drifted, each.iter().sum::<f64>() / each.len().max(1) as f64)
+        };
+        let (throughput, power) = (off(mean_rate, known.throughput.get()), off(mean_power, known.power.get()));
+        (throughput.0 || power.0).then(|| {
+            format!(
+                "throughput is {:+.1} %, power {:+.1} % off the profile for {:.0} s",
+                100.0 * throughput.1,
+                100.0 * power.1,
+                length.get()
+            )
+        })
+    }
+
+    fn span(&self) -> Seconds {
+        self.chunks.iter().map(|c| c.span).sum()
+    }
+}
+
+fn mean_rate(chunks: &[Chunk]) -> Option<f64> {
+    let span: Seconds = chunks.iter().map(|c| c.span).sum();
+    (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.done).sum::<Samples>().get() / span.get())
+}
+
+fn mean_power(chunks: &[Chunk]) -> Option<f64> {
+    let span: Seconds = chunks.iter().map(|c| c.energy_span).sum();
+    (span > Seconds::ZERO).then(|| chunks.iter().flat_map(|c| &c.energy).copied().sum::<Joules>().get() / span.get())
+}
+
+/// The chunks in four runs of about equal time; fewer if there are fewer chunks.
+fn quarters(chunks: &[Chunk], span: Seconds) -> Vec<&[Chunk]> {
+    let mut runs = Vec::with_capacity(4);
+    let (mut start, mut passed) = (0, Seconds::ZERO);
+    for (i, chunk) in chunks.iter().enumerate() {
+        passed += chunk.span;
+        if passed >= span * 0.25 * (runs.len() + 1) as f64 || i + 1 == chunks.len() {
+            runs.push(&chunks[start..=i]);
+            start = i + 1;
+        }
+    }
+    runs
+}

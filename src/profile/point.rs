@@ -1,0 +1,80 @@
+//! What is known of each setting, and what is kept of it between runs.
+
+use serde::{Deserialize, Serialize};
+
+use super::ladder::Setting;
+use super::stats::RateStats;
+use crate::domain::{Estimate, OperatingPoint};
+use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// What happened between two progress reports at one settled setting.
+#[derive(Clone, Debug)]
+pub(super) struct Chunk {
+    /// On the client's clock.
+    pub(super) span: Seconds,
+    pub(super) done: Samples,
+    /// Energy has times of its own, on the daemon's clock.
+    pub(super) energy_span: Seconds,
+    /// One per group.
+    pub(super) energy: Vec<Joules>,
+}
+
+impl Chunk {
+    pub(super) fn rate(&self) -> f64 {
+        self.done.get() / self.span.get()
+    }
+}
+
+/// What is known of one setting, in sums that can be stored and added to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PointStats {
+    /// One limit per group.
+    pub setting: Setting,
+    pub(super) throughput: RateStats,
+    /// One per group.
+    pub(super) power: Vec<RateStats>,
+}
+
+impl PointStats {
+    pub(super) fn new(setting: Setting) -> Self {
+        let power = vec![RateStats::default(); setting.len()];
+        Self { setting, throughput: RateStats::default(), power }
+    }
+
+    pub(super) fn add(&mut self, chunk: &Chunk) {
+        self.throughput.add(chunk.span.get(), chunk.done.get());
+        if chunk.energy_span > Seconds::ZERO {
+            for (stats, energy) in self.power.iter_mut().zip(&chunk.energy) {
+                stats.add(chunk.energy_span.get(), energy.get());
+            }
+        }
+    }
+
+    /// What the sums say; `None` before anything is known.
+    pub(super) fn operating_point(&self) -> Option<OperatingPoint> {
+        let unknown = 1.0;
+        let watts: Option<Vec<f64>> = self.power.iter().map(RateStats::rate).collect();
+        let worst = self.power.iter().map(|p| p.relative_error().unwrap_or(unknown)).fold(0.0, f64::max);
+        let throughput = self.throughput.rate().filter(|r| *r > 0.0)?;
+        Some(OperatingPoint {
+            limits: self.setting.clone(),
+            throughput: Estimate {
+                mean: SamplesPerSecond::new(throughput),
+                relative_error: self.throughput.relative_error().unwrap_or(unknown),
+            },
+            power: Estimate { mean: Watts::new(watts?.iter().sum()), relative_error: worst },
+            measured: Seconds::new(self.throughput.seconds()),
+        })
+    }
+}
+
+/// What is kept of a profile between runs and restarts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// What was measured, setting by setting.
+    pub points: Vec<PointStats>,
+    /// The ceiling whose sweep was finished and closed.
+    pub closed_at: Option<Setting>,
+    /// Throughput at the end of the sweep over throughput at its start, at the ceiling, less 1: what warming up did.
+    pub thermal_trend: Option<f64>,
+}

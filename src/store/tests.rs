@@ -1,0 +1,153 @@
+//! What is written comes back, and what belongs together is written together.
+
+use super::*;
+use crate::clock::{Monotonic, Now};
+use crate::domain::{EnergySource, Objective, Origin, SignalKind, SignalScope, Work};
+use crate::ledger::{Metered, OpenInterval, Share};
+use crate::units::{Samples, Seconds};
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(seconds)
+}
+
+fn slot(from: i64, to: i64) -> Slot {
+    Slot::new(at(from), at(to)).expect("from < to")
+}
+
+fn gpu() -> GpuId {
+    GpuId::new("GPU-1").expect("an id")
+}
+
+fn job_id() -> JobId {
+    JobId::new("job-1").expect("an id")
+}
+
+fn job() -> StoredJob {
+    let spec = JobSpec {
+        name: crate::domain::JobName::new("resnet50").expect("a name"),
+        gpus: vec![gpu()],
+        batch_size: Some(256),
+        work: Work::TotalSamples(Samples::new(1e8)),
+        objective: Objective::DEFAULT,
+        lease: Seconds::new(60.0),
+        control: true,
+        tags: [("team".to_owned(), "vision".to_owned())].into(),
+    };
+    let last = LastReport { samples: 0.1 + 0.2, at_s: Some(12.5), received: at(7) };
+    let progress = StoredProgress { last: Some(last), started_at: Some(at(3)), ..StoredProgress::default() };
+    StoredJob { id: job_id(), spec, progress, registered_at: at(1), ended: None }
+}
+
+async fn store() -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    (dir, store)
+}
+
+#[tokio::test]
+async fn intervals_and_checkpoints_go_together() {
+    let (dir, store) = store().await;
+    let row = |from, to, share, energy| Interval {
+        gpu: gpu(),
+        share,
+        slot: slot(from, to),
+        energy: Millijoules::new(energy),
+        source: EnergySource::Counter,
+    };
+    let rows =
+        [row(0, 60, Share::Job(job_id()), 7), row(60, 120, Share::Idle, 5), row(120, 180, Share::Job(job_id()), 1)];
+    let point = Checkpoint { gpu: gpu(), counter: Millijoules::new(13), at: at(180), holders: vec![job_id()] };
+    store.append(&rows, std::slice::from_ref(&point)).await.expect("written");
+    store.close().await;
+    let again = Store::open(dir.path()).await.expect("opens");
+    assert_eq!(again.checkpoints().await.expect("read"), [point]);
+    let of_job: Vec<_> = rows.iter().filter(|r| r.share == Share::Job(job_id())).cloned().collect();
+    assert_eq!(again.intervals_of(&job_id()).await.expect("read"), of_job);
+    let totals = again.totals().await.expect("read");
+    assert_eq!(totals, [(gpu(), "idle".into(), Millijoules::new(5)), (gpu(), "job".into(), Millijoules::new(8))]);
+}
+
+#[tokio::test]
+async fn a_transaction_that_fails_leaves_nothing() {
+    let (_dir, store) = store().await;
+    let good = Interval {
+        gpu: gpu(),
+        share: Share::Idle,
+        slot: slot(0, 60),
+        energy: Millijoules::new(5),
+        source: EnergySource::Counter,
+    };
+    let too_much = Interval { energy: Millijoules::new(u64::MAX), ..good.clone() };
+    let point = Checkpoint { gpu: gpu(), counter: Millijoules::new(5), at: at(60), holders: vec![] };
+    assert!(store.append(&[good, too_much], &[point]).await.is_err());
+    assert_eq!(store.checkpoints().await.expect("read"), []);
+    assert_eq!(store.totals().await.expect("read"), []);
+}
+
+#[tokio::test]
+async fn jobs_come_back_as_they_were() {
+    let (_dir, store) = store().await;
+    let mut job = job();
+    store.save_job(&job).await.expect("written");
+    assert_eq!(store.open_jobs().await.expect("read"), [job.clone()]);
+    job.ended = Some((at(99), "lease expired".into()));
+    store.save_job(&job).await.expect("written");
+    assert_eq!(store.open_jobs().await.expect("read"), []);
+    assert_eq!(store.ended_jobs(10).await.expect("read"), [job.clone()]);
+    assert_eq!(store.job(&job_id()).await.expect("read"), Some(job));
+}
+
+#[tokio::test]
+async fn profiles_are_kept_by_job_batch_size_and_boards() {
+    let (_dir, store) = store().await;
+    let key = |batch_size| ProfileKey {
+        name: crate::domain::JobName::new("resnet50").expect("a name"),
+        batch_size,
+        boards: vec![("A40".into(), 2)],
+    };
+    let record = Record { thermal_trend: Some(-0.012), ..Record::default() };
+    store.save_profile(&key(Some(64)), &record, at(1)).await.expect("written");
+    assert_eq!(store.profile(&key(Some(64))).await.expect("read"), Some(record));
+    assert_eq!(store.profile(&key(None)).await.expect("read"), None);
+}
+
+#[tokio::test]
+async fn the_best_intensity_is_the_most_trusted_and_of_those_the_newest() {
+    let (_dir, store) = store().await;
+    let answer = |source: &str| Forecast {
+        zone: Zone::new("GB").expect("a zone"),
+        source: source.into(),
+        kind: SignalKind::Average,
+        scope: SignalScope::Operational,
+        issued_at: at(0),
+        retrieved_at: at(0),
+        expected: CarbonSeries::default(),
+        actual: CarbonSeries::default(),
+    };
+    let point = |value, origin| (slot(0, 1800), Intensity { value: GramsPerKwh::new(value), origin });
+    let uk = answer("uk");
+    store.append_intensities(&uk, &[point(200.0, Origin::Forecast)]).await.expect("written");
+    store.append_intensities(&uk, &[point(180.0, Origin::Estimated)]).await.expect("written");
+    store.append_intensities(&uk, &[point(210.0, Origin::Forecast)]).await.expect("written");
+    store.append_intensities(&uk, &[point(175.0, Origin::Estimated)]).await.expect("written");
+    store.append_intensities(&answer("other"), &[point(1.0, Origin::Measured)]).await.expect("written");
+    let zone = Zone::new("GB").expect("a zone");
+    let series = store.intensities(&zone, "uk", &slot(600, 700)).await.expect("read");
+    assert_eq!(series.points(), [point(175.0, Origin::Estimated)]);
+    assert!(store.intensities(&zone, "uk", &slot(1800, 1900)).await.expect("read").is_empty());
+}
+
+#[tokio::test]
+async fn what_the_ledger_closes_can_be_stored() {
+    let (_dir, store) = store().await;
+    let now = |s: f64| Now {
+        utc: at(0) + Seconds::new(s).to_delta(),
+        monotonic: Monotonic::default().after(Seconds::new(s)),
+    };
+    let mut books = OpenInterval::open(gpu(), now(0.0), Metered::default());
+    let metered = Metered { counter: Millijoules::new(3), gap: Millijoules::new(4), integrated: Millijoules::new(5) };
+    let rows = books.close(now(59.9), metered, &[job_id()], false).expect("long enough");
+    store.append(&rows, &[]).await.expect("written");
+    assert_eq!(store.intervals_of(&job_id()).await.expect("read"), rows);
+    assert_eq!(rows.len(), 3);
+}
