@@ -27,7 +27,7 @@
 //! Each may use those above it. `tests/architecture.rs` reads the sources and says where that is broken.
 //!
 //! * [`units`], pure: [`units::Watts`], [`units::Joules`] and the others, with only the products that physics has
-//! * [`domain`], pure: the nouns that all share, such as [`domain::PowerLimit`], [`domain::Forecast`], [`domain::Objective`]
+//! * [`domain`], pure: the nouns that all share, such as [`domain::PowerLimit`] and [`domain::Forecast`]
 //! * [`clock`]: the only place that asks the system for the time; pure rooms see [`clock::Now`] as an argument
 //! * [`telemetry`]: the log
 //! * [`forecast`], pure: a gapless horizon to plan over, and how far a source is to be believed
@@ -45,8 +45,8 @@
 //!
 //! # What the rooms do not know
 //!
-//! * [`plan`], [`profile`], [`forecast`] and [`ledger`] never see a socket, a file, a clock or a GPU. The same code runs
-//!   in the daemon and in the demo; `now` is an argument.
+//! * [`plan`], [`profile`], [`forecast`] and [`ledger`] never see a socket, a file, a clock or a GPU. The same code
+//!   runs in the daemon and in the demo; `now` is an argument.
 //! * The plan is data. It holds the reason for each choice, and the controller has no decision left to take.
 //! * The controller is never told what changed and retries nothing: the next tick is the retry.
 //! * A reading is what the hardware says, never what was written last. Absent is `None`, never zero.
@@ -65,8 +65,8 @@
 //!    the newest reading, and tells each job's [`profile::Profiler`] which limit is in force and what was drawn.
 //! 2. **Take the signal.** A new [`providers::FeedState`] is stored, and [`forecast::measure_skill`] says from past
 //!    forecasts and outcomes how far to follow it. Jobs that were silent for longer than their lease are ended.
-//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it over whoever held the board, and it goes
-//!    to the [`store::Store`] together with the counter up to which it reaches. If the database is away, it waits.
+//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it over whoever held the board, and it
+//!    goes to the [`store::Store`] with the counter up to which it reaches. If the database is away, it waits.
 //! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
 //!    [`forecast::plan_horizon`] makes slots without gaps, [`forecast::shrink`] pulls them towards their mean by what
 //!    the source lacks in skill, and [`plan::plan`] answers with a [`plan::Plan`].
