@@ -1,4 +1,80 @@
-//! wattune makes GPU training follow the clean hours of the grid.
+//! wattune makes GPU training follow the clean hours of the grid: a daemon beside training jobs learns what each job
+//! does at every power limit, follows the carbon-intensity forecast with the limits, and keeps the books of energy and
+//! carbon. This page is the map for readers; `README.md` is for users, `config/wattune.toml` has every setting.
+//!
+//! # Ways in
+//!
+//! * [`cli::Cli`] is the command line; `main` parses it and maps its end to an exit code. `wattune serve` puts the
+//!   parts together in the order in which they depend on one another, and takes them down in the other.
+//! * [`controller::Controller`] is the running daemon: [`Controller::tick`] is all it does by itself, and a
+//!   [`controller::Handle`] is how everybody else asks it something.
+//! * [`plan::plan`] is the decision: a job's state and a forecast in, limits over time with their reasons out.
+//! * [`profile::Profiler`] learns throughput and power at each limit from the job's own progress.
+//! * [`http::Server`] is the API; its answers are the plain data of [`controller::view`].
+//! * [`simulate::World`] is the same daemon on simulated boards and recorded or generated grids, for `wattune demo` and
+//!   tests.
+//!
+//! # What flows through it
+//!
+//! ```text
+//! carbon sources ─▶ providers ─▶ forecast ──────────────────┐
+//! jobs (HTTP) ─▶ controller ─▶ profile (just in time) ──────┼─▶ plan ─▶ controller ─▶ gpu: power limits
+//! boards ─▶ gpu ─▶ ledger (energy × intensity) ─▶ store ────┴─▶ status, plans, accounts, metrics (HTTP)
+//! ```
+//!
+//! # The rooms, in the order in which they may depend on one another
+//!
+//! Each may use those above it. `tests/architecture.rs` reads the sources and says where that is broken.
+//!
+//! * [`units`], pure: [`units::Watts`], [`units::Joules`] and the others, with only the products that physics has
+//! * [`domain`], pure: the nouns that all share, such as [`domain::PowerLimit`] and [`domain::Forecast`]
+//! * [`clock`]: the only place that asks the system for the time; pure rooms see [`clock::Now`] as an argument
+//! * [`telemetry`]: the log
+//! * [`forecast`], pure: a gapless horizon to plan over, and how far a source is to be believed
+//! * [`profile`], pure: the just-in-time profiler, the curve of throughput over power, its concave hull
+//! * [`plan`], pure: the problem, its optimum, the same as a linear programme, the receding horizon, reasons
+//! * [`ledger`], pure: meters, closed intervals in whole millijoules, emissions, the comparison with the ceiling
+//! * [`providers`], edge: sources behind [`providers::CarbonProvider`], and the [`providers::Feed`] that polls one
+//! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
+//! * [`store`], edge: SQLite; rows become domain types here and nowhere else
+//! * [`controller`]: the loop and all mutable state of a running daemon
+//! * [`simulate`]: the daemon driven by traces, a clock that moves when told to, and simulated boards
+//! * [`http`]: the API, its wire types, guards and metrics; the one place where errors become statuses
+//! * [`config`]: one file of settings, checked once; each room owns its own settings type and gets it by value
+//! * [`cli`]: one file per subcommand
+//!
+//! # What the rooms do not know
+//!
+//! * [`plan`], [`profile`], [`forecast`] and [`ledger`] never see a socket, a file, a clock or a GPU. The same code
+//!   runs in the daemon and in the demo; `now` is an argument.
+//! * The plan is data. It holds the reason for each choice, and the controller has no decision left to take.
+//! * The controller is never told what changed and retries nothing: the next tick is the retry.
+//! * A reading is what the hardware says, never what was written last. Absent is `None`, never zero.
+//! * A board is written to only after the limit found there stands in the journal on disk. A limit that somebody else
+//!   set meanwhile is theirs.
+//! * The books hold energy, in integer millijoules, written once. They hold no grams: those are energy times the best
+//!   intensity known, worked out when asked for.
+//! * A handler of the API holds no state; it asks the controller one question between two ticks.
+//! * A source that fails is a state ("stale since …"), not an error that travels.
+//!
+//! # One tick, from end to end
+//!
+//! [`Controller::tick`] is activated by a timer, or by a new answer of the feed.
+//!
+//! 1. **Observe.** Each board's thread has read its hardware meanwhile ([`gpu::Observation`]); the controller looks at
+//!    the newest reading, and tells each job's [`profile::Profiler`] which limit is in force and what was drawn.
+//! 2. **Take the signal.** A new [`providers::FeedState`] is stored, and [`forecast::measure_skill`] says from past
+//!    forecasts and outcomes how far to follow it. Jobs that were silent for longer than their lease are ended.
+//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it over whoever held the board, and it
+//!    goes to the [`store::Store`] with the counter up to which it reaches. If the database is away, it waits.
+//! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
+//!    [`forecast::plan_horizon`] makes slots without gaps, [`forecast::shrink`] pulls them towards their mean by what
+//!    the source lacks in skill, and [`plan::plan`] answers with a [`plan::Plan`].
+//! 5. **Compare and act.** For each board the wanted limit (a manual override's, else its job's, else the one found) is
+//!    compared with what the board says. If they differ, [`gpu::journal::Journal::note_write`] comes first, then the
+//!    write, handed to the board's thread; its outcome is seen at the next tick.
+//!
+//! [`Controller::tick`]: controller::Controller::tick
 
 pub mod cli;
 pub mod clock;
