@@ -1,5 +1,8 @@
 //! Integration tests: the real daemon as a process, and the rules that the sources keep.
 
+mod api;
 mod bad_input;
+mod forecast_file;
+mod jobs;
 mod nvml;
 mod support;

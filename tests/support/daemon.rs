@@ -90,11 +90,17 @@ impl Daemon {
         daemon
     }
 
-    /// Starts one with these flags besides the usual ones.
+    /// Starts one with these flags besides the usual ones, and waits until its boards have been read.
     pub(crate) async fn start_with(driver: &FakeDriver, state: &Path, flags: &[&str]) -> Self {
         let mut command = Self::command(driver, state);
         command.args(flags);
-        Self::start(command, state).await
+        let daemon = Self::start(command, state).await;
+        eventually("a reading of each board", Duration::from_secs(20), async || {
+            let gpus = daemon.get("/v1/gpus").await.expect(200);
+            gpus.as_array()?.iter().all(|g| !g["power_limit_requested_w"].is_null()).then_some(())
+        })
+        .await;
+        daemon
     }
 
     pub(crate) fn base(&self) -> &str {

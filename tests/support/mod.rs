@@ -3,11 +3,13 @@
 mod cli;
 mod daemon;
 mod driver;
+mod shape;
 mod training;
 
 pub(crate) use cli::{Ended, wattune};
 pub(crate) use daemon::{Answer, Daemon};
 pub(crate) use driver::{FakeDriver, Write};
+pub(crate) use shape::Shapes;
 pub(crate) use training::{Curve, Training};
 
 use std::path::PathBuf;
