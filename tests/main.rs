@@ -2,6 +2,7 @@
 
 mod api;
 mod bad_input;
+mod cli;
 mod forecast_file;
 mod jobs;
 mod nvml;

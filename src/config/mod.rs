@@ -128,7 +128,7 @@ impl Settings {
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
             let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
-            let message = error.message().trim_end().replace('\n', " ");
+            let message = in_plain_words(error.message().trim_end().replace('\n', " "));
             ConfigError::Wrong { path: path.to_owned(), line, column, message }
         })
     }
@@ -170,6 +170,16 @@ impl Settings {
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+/// What serde calls types, people call numbers.
+fn in_plain_words(message: String) -> String {
+    let Some((what, given)) = message.rsplit_once(", expected ") else { return message };
+    match given {
+        "f64" => format!("{what}, expected a number"),
+        "u64" | "u32" | "usize" => format!("{what}, expected a whole number"),
+        _ => message,
+    }
 }
 
 /// Finds the key, or the table, that a message begins with.
@@ -238,10 +248,7 @@ mod tests {
         let path = Path::new("config/wattune.toml");
         assert_eq!(Settings::parse(text, path).expect("right"), Settings::default());
         // With the comment signs of absent values taken away, the file has exactly the keys that there are.
-        let all: String = text
-            .lines()
-            .map(|l| if l.starts_with("#: ") { format!("{}\n", &l[3..]) } else { format!("{l}\n") })
-            .collect();
+        let all: String = text.lines().map(|l| format!("{}\n", l.strip_prefix("#: ").unwrap_or(l))).collect();
         let given: toml::Table = toml::from_str(&all).expect("right");
         Settings::parse(&all, path).expect("examples are right");
         let known = serde_json::to_value(Settings::default()).expect("serialises");
