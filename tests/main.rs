@@ -1,5 +1,10 @@
 //! Integration tests: the real daemon as a process, and the rules that the sources keep.
 
+mod api;
 mod architecture;
+mod bad_input;
+mod cli;
+mod forecast_file;
+mod jobs;
 mod nvml;
 mod support;

@@ -1,12 +1,16 @@
 //! `wattune demo`: the real daemon on simulated boards, an accelerated clock, and a generated or recorded grid.
 
-use std::io::{IsTerminal, Write};
+mod screen;
+
+use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+
+use screen::Screen;
 
 use super::{Format, stopped};
 use crate::clock::{Clock, SystemClock};
@@ -27,25 +31,25 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: std::net::SocketAddr,
     /// About how long it takes, in real seconds; less where the machine allows no less, never more than it needs.
-    #[arg(long, value_name = "SECONDS", default_value_t = 45.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 45.0, value_parser = seconds)]
     duration: f64,
     /// How long the jobs take at the largest limit, in simulated days [default: 2, or 64 hours with a power trace].
-    #[arg(long, value_name = "DAYS", conflicts_with = "hours")]
+    #[arg(long, value_name = "DAYS", conflicts_with = "hours", value_parser = days)]
     days: Option<f64>,
     /// The same in hours.
-    #[arg(long, value_name = "HOURS")]
+    #[arg(long, value_name = "HOURS", value_parser = hours)]
     hours: Option<f64>,
     /// How many jobs [default: 2, or 1 with a power trace].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     jobs: Option<u32>,
     /// Seed of the grid and of the boards' noise.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How much slower the jobs may get: 0.03 is 3 %.
-    #[arg(long, value_name = "FRACTION", default_value_t = 0.03)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.03, value_parser = slowdown)]
     max_slowdown: f64,
     /// Relative noise of each power and each progress reading.
-    #[arg(long, value_name = "FRACTION", default_value_t = 0.01)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.01, value_parser = noise)]
     noise: f64,
     /// A recorded grid in place of the generated one: CSV or JSON. Plans use its forecast column, books its actual one.
     #[arg(long, value_name = "FILE")]
@@ -74,6 +78,32 @@ pub(super) struct Args {
     /// How the result is written.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
+}
+
+/// A number from `low` to `high`, both included.
+fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| (low..=high).contains(n));
+    number.ok_or_else(|| format!("give {right}"))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 1e6, "0 or more seconds, such as 45; with 0 it is as fast as the machine allows")
+}
+
+fn days(text: &str) -> Result<f64, String> {
+    within(text, 0.01, 366.0, "0.01 to 366 days")
+}
+
+fn hours(text: &str) -> Result<f64, String> {
+    within(text, 0.25, 24.0 * 366.0, "0.25 to 8784 hours")
+}
+
+fn slowdown(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 10.0, "a fraction from 0 to 10; 0.03 allows 3 % more time")
+}
+
+fn noise(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 0.5, "a fraction from 0 to 0.5; 0.01 is 1 % per reading")
 }
 
 /// The demo's only object in JSON.
@@ -107,11 +137,10 @@ struct JobReport {
 /// # Errors
 /// For traces that cannot be used, and addresses that cannot be listened on.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    ensure!(args.duration >= 0.0 && args.duration.is_finite(), "--duration must be 0 or more seconds");
-    ensure!((0.0..0.5).contains(&args.noise), "--noise must be within 0 to 0.5; 0.01 is 1 % per reading");
     let (scenario, source) = scenario(&args)?;
     let (actual, start) = (scenario.actual.clone(), scenario.start);
     let longest = scenario.jobs.iter().map(|j| j.at_ceiling).fold(Seconds::ZERO, Seconds::max);
+    let stopped = stopped();
     let state = StateDir::make().context("cannot make a temporary directory for the demo's state")?;
     let (handle, requests) = Handle::queue();
     let cancel = CancellationToken::new();
@@ -133,7 +162,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     }
     let finished = tokio::select! {
         () = pace(&mut world, &mut screen, longest, start, args.duration) => true,
-        () = stopped() => false,
+        () = stopped => false,
     };
     screen.end();
     let outcomes = world.outcomes();
@@ -190,9 +219,7 @@ async fn pace(world: &mut World, screen: &mut Screen, span: Seconds, start: Date
 fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
     let traced = args.power_trace.is_some();
     let hours = args.hours.or(args.days.map(|d| d * 24.0)).unwrap_or(if traced { 64.0 } else { 48.0 });
-    ensure!(hours > 0.0 && hours <= 24.0 * 366.0, "the jobs must take more than 0 and at most 366 days");
     let count = args.jobs.unwrap_or(if traced { 1 } else { 2 });
-    ensure!((1..=16).contains(&count), "--jobs must be within 1 to 16");
     let objective = Objective::new(None, Some(args.max_slowdown), None).context("--max-slowdown")?;
     let at_ceiling = Seconds::new(hours * 3600.0);
     let needed = at_ceiling * (1.0 + args.max_slowdown) + Seconds::new(1800.0);
@@ -329,74 +356,6 @@ fn table(report: &Report) -> String {
     text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \
              following\nthe grid adds. Both in percent of the carbon at the largest limit.\n";
     text
-}
-
-/// Progress on the terminal: lines that are redrawn where there is one, a line now and then where there is none.
-struct Screen {
-    terminal: bool,
-    drawn: usize,
-    last: Option<Seconds>,
-}
-
-impl Screen {
-    fn new() -> Self {
-        Self { terminal: std::io::stderr().is_terminal(), drawn: 0, last: None }
-    }
-
-    #[expect(clippy::print_stderr, reason = "progress is for people, results go to stdout")]
-    fn say(&self, text: &str) {
-        eprintln!("{text}");
-    }
-
-    fn show(&mut self, world: &World, elapsed: Seconds) {
-        let period = if self.terminal { Seconds::new(0.2) } else { Seconds::new(5.0) };
-        if self.last.is_some_and(|last| elapsed - last < period) {
-            return;
-        }
-        self.last = Some(elapsed);
-        let controller = world.controller();
-        let carbon = controller.carbon_now();
-        let intensity = carbon.intensity_g_per_kwh.map_or("unknown".into(), |g| format!("{g:.0} gCO2e/kWh"));
-        let mut lines = vec![format!("{}  {intensity}", world.now().format("%F %H:%M"))];
-        for training in world.jobs() {
-            let share = 100.0 * (training.done / training.total).min(1.0);
-            let view =
-                training.id.as_ref().and_then(|id| controller.jobs().into_iter().find(|j| j.job_id == id.as_str()));
-            lines.push(match view {
-                Some(view) => format!(
-                    "  {:<24} {share:5.1} %  {:>6}  slower {:>7}  {}",
-                    training.name,
-                    view.power_limit_w.map_or("–".into(), |w| format!("{w:.0} W")),
-                    view.slowdown.map_or("–".into(), |s| format!("{:+.2} %", 100.0 * s)),
-                    view.reason
-                ),
-                None => format!("  {:<24} {share:5.1} %  done", training.name),
-            });
-        }
-        self.draw(&lines);
-    }
-
-    fn draw(&mut self, lines: &[String]) {
-        if !self.terminal {
-            self.say(&lines.join("\n"));
-            return;
-        }
-        let mut text = String::new();
-        if self.drawn > 0 {
-            text += &format!("\x1b[{}A", self.drawn);
-        }
-        for line in lines {
-            let line: String = line.chars().take(118).collect();
-            text += &format!("\x1b[2K{line}\n");
-        }
-        self.drawn = lines.len();
-        // A terminal that is gone is no reason to stop.
-        let _ = std::io::stderr().write_all(text.as_bytes());
-    }
-
-    fn end(&mut self) {
-        self.drawn = 0;
-    }
 }
 
 /// A directory that goes with the demo.

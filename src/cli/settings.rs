@@ -45,11 +45,21 @@ impl Overrides {
     /// For the first mistake, with file and line or with the flag's key.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         let usual = PathBuf::from(USUAL_FILE);
-        let mut settings = match &self.config {
-            Some(path) => Settings::load(path)?,
-            None if usual.exists() => Settings::load(&usual)?,
-            None => Settings::default(),
-        };
+        let socket = self.socket.as_ref().map(std::path::absolute).transpose()?;
+        let adjust = |settings: &mut Settings| self.adjust(settings, socket);
+        match &self.config {
+            Some(path) => Ok(Settings::load(path, adjust)?),
+            None if usual.exists() => Ok(Settings::load(&usual, adjust)?),
+            None => {
+                let mut settings = Settings::default();
+                adjust(&mut settings);
+                settings.check()?;
+                Ok(settings)
+            }
+        }
+    }
+
+    fn adjust(&self, settings: &mut Settings, socket: Option<PathBuf>) {
         if let Some(backend) = self.gpus {
             settings.gpus.backend = backend;
         }
@@ -62,15 +72,13 @@ impl Overrides {
         if let Some(listen) = self.listen {
             settings.http.listen = Some(listen);
         }
-        if let Some(socket) = &self.socket {
-            settings.http.socket = Some(std::path::absolute(socket)?);
+        if socket.is_some() {
+            settings.http.socket = socket;
         }
         if let Some(file) = &self.carbon_file {
             settings.carbon.source = providers::Source::File;
             settings.carbon.file.path = Some(file.clone());
         }
         settings.control.observe |= self.observe;
-        settings.check()?;
-        Ok(settings)
     }
 }

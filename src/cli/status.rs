@@ -1,6 +1,7 @@
 //! `wattune status`: what a running daemon says of itself.
 
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -11,16 +12,42 @@ use super::Format;
 /// Asks a running daemon how it is.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where the daemon listens on TCP.
-    #[arg(long, value_name = "ADDRESS", env = "WATTUNE_LISTEN", default_value = "127.0.0.1:4938")]
-    listen: std::net::SocketAddr,
+    /// Where the daemon listens on TCP [default: WATTUNE_SOCKET, else WATTUNE_LISTEN, else 127.0.0.1:4938].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
+    listen: Option<SocketAddr>,
     /// Its Unix socket, used in place of TCP.
-    #[arg(long, value_name = "PATH", env = "WATTUNE_SOCKET")]
+    #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// How it is written.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
+
+enum Place {
+    Tcp(SocketAddr),
+    Socket(PathBuf),
+}
+
+impl Args {
+    /// A flag wins over both variables; left to clap, a socket in the environment would win over `--listen`.
+    fn place(&self) -> anyhow::Result<Place> {
+        let variable = |key: &str| std::env::var_os(key).filter(|v| !v.is_empty());
+        if let Some(path) = &self.socket {
+            return Ok(Place::Socket(path.clone()));
+        }
+        if let Some(address) = self.listen {
+            return Ok(Place::Tcp(address));
+        }
+        if let Some(path) = variable("WATTUNE_SOCKET") {
+            return Ok(Place::Socket(path.into()));
+        }
+        let Some(text) = variable("WATTUNE_LISTEN") else { return Ok(Place::Tcp(USUAL)) };
+        let address = text.to_string_lossy().parse();
+        address.map(Place::Tcp).with_context(|| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {USUAL}"))
+    }
+}
+
+const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
 
 /// Prints the status.
 ///
@@ -30,11 +57,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     // The client wants a TLS library even for plain HTTP; only a second installation fails.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5)).no_proxy().tls_certs_only([]);
-    let (client, url, place) = match &args.socket {
-        Some(path) => {
+    let (client, url, place) = match args.place()? {
+        Place::Socket(path) => {
             (client.unix_socket(path.clone()), "http://localhost/v1/status".to_owned(), path.display().to_string())
         }
-        None => (client, format!("http://{}/v1/status", args.listen), args.listen.to_string()),
+        Place::Tcp(address) => (client, format!("http://{address}/v1/status"), address.to_string()),
     };
     let answer = client.build()?.get(&url).send().await.with_context(|| {
         format!("no wattune daemon answers at {place}; is `wattune serve` running, and does it listen there?")

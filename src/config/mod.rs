@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::nvml;
-use crate::providers::CarbonSettings;
+use crate::providers::{CarbonSettings, SettingsError};
 use crate::{controller, http, profile, telemetry};
 
 /// Which boards the daemon steers.
@@ -103,16 +103,23 @@ pub enum ConfigError {
 }
 
 impl Settings {
-    /// Reads and checks a file.
+    /// Reads and checks a file, with what `adjust` puts in place of its values: flags and the environment.
     ///
     /// # Errors
-    /// At the first mistake: with file, line and what would be right.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+    /// At the first mistake: in the file with file, line and what would be right.
+    pub fn load(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-        let settings = Self::parse(&text, path)?;
+        let file = Self::parse(&text, path)?;
+        let mut settings = file.clone();
+        adjust(&mut settings);
         settings.check().map_err(|error| match error {
-            ConfigError::OutOfRange { section, message } => locate(&text, path, section, message),
+            // What the file alone would be refused for stands in the file.
+            ConfigError::OutOfRange { section, message }
+                if file.check().is_err_and(|e| e.to_string() == format!("{section}: {message}")) =>
+            {
+                locate(&text, path, section, message)
+            }
             other => other,
         })?;
         Ok(settings)
@@ -121,7 +128,7 @@ impl Settings {
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
             let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
-            let message = error.message().trim_end().replace('\n', " ");
+            let message = in_plain_words(error.message().trim_end().replace('\n', " "));
             ConfigError::Wrong { path: path.to_owned(), line, column, message }
         })
     }
@@ -134,7 +141,8 @@ impl Settings {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;
         self.profile.check().map_err(in_section("profile"))?;
-        self.carbon.check().map_err(|e| e.to_string()).map_err(in_section("carbon"))?;
+        let within = |e: SettingsError| e.to_string().trim_start_matches("carbon.").to_owned();
+        self.carbon.check().map_err(within).map_err(in_section("carbon"))?;
         self.http.check().map_err(in_section("http"))?;
         self.log.check().map_err(in_section("log"))?;
         if !(1..=64).contains(&self.gpus.simulated.boards) {
@@ -164,18 +172,29 @@ pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// Finds the key that a message begins with, in the table it belongs to.
+/// What serde calls types, people call numbers.
+fn in_plain_words(message: String) -> String {
+    let Some((what, given)) = message.rsplit_once(", expected ") else { return message };
+    match given {
+        "f64" => format!("{what}, expected a number"),
+        "u64" | "u32" | "usize" => format!("{what}, expected a whole number"),
+        _ => message,
+    }
+}
+
+/// Finds the key, or the table, that a message begins with.
 fn locate(text: &str, path: &Path, section: &'static str, message: String) -> ConfigError {
-    let key = message.split_whitespace().next().unwrap_or_default();
+    let key = format!("{section}.{}", message.split_whitespace().next().unwrap_or_default());
     let mut table = String::new();
     for (number, line) in text.lines().enumerate() {
         let trimmed = line.trim();
-        if let Some(name) = trimmed.strip_prefix('[').and_then(|l| l.split(']').next()) {
+        let named = if let Some(name) = trimmed.strip_prefix('[').and_then(|l| l.split(']').next()) {
             table = name.trim().to_owned();
-        }
-        let here = table == section || table.starts_with(&format!("{section}."));
-        let assigned = trimmed.split('=').next().map(str::trim);
-        if here && assigned == Some(key) && trimmed.contains('=') {
+            Some(table.clone())
+        } else {
+            trimmed.split_once('=').map(|(name, _)| format!("{table}.{}", name.trim()))
+        };
+        if named.as_ref() == Some(&key) {
             let column = line.len() - line.trim_start().len() + 1;
             return ConfigError::Wrong { path: path.to_owned(), line: number + 1, column, message };
         }
@@ -198,7 +217,7 @@ mod tests {
     fn error(text: &str) -> String {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), text).expect("written");
-        let error = Settings::load(file.path()).expect_err("wrong").to_string();
+        let error = Settings::load(file.path(), |_| ()).expect_err("wrong").to_string();
         error.rsplit('/').next().unwrap_or_default().split_once(':').map(|(_, rest)| rest.to_owned()).unwrap_or(error)
     }
 
@@ -229,10 +248,7 @@ mod tests {
         let path = Path::new("config/wattune.toml");
         assert_eq!(Settings::parse(text, path).expect("right"), Settings::default());
         // With the comment signs of absent values taken away, the file has exactly the keys that there are.
-        let all: String = text
-            .lines()
-            .map(|l| if l.starts_with("#: ") { format!("{}\n", &l[3..]) } else { format!("{l}\n") })
-            .collect();
+        let all: String = text.lines().map(|l| format!("{}\n", l.strip_prefix("#: ").unwrap_or(l))).collect();
         let given: toml::Table = toml::from_str(&all).expect("right");
         Settings::parse(&all, path).expect("examples are right");
         let known = serde_json::to_value(Settings::default()).expect("serialises");

@@ -4,13 +4,16 @@ use chrono::{DateTime, Utc};
 
 use super::ControlError;
 use crate::clock::{Monotonic, Now};
-use crate::domain::{GpuId, InvalidJob, JobId, JobSpec, PowerLimit, Profile, ProfileKey, Work};
+use crate::domain::{GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, Work};
 use crate::ledger::Emissions;
 use crate::plan::Plan;
 use crate::profile::ladder::{GroupRange, Setting};
 use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage};
 use crate::store::{LastReport, StoredJob, StoredProgress};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
+
+/// A client's monotonic clock does not run for centuries: it counted something else than seconds.
+const LATEST_AT: Seconds = Seconds::new(1e10);
 
 /// Boards of one job that are equal and get the same limit.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,8 +153,15 @@ impl Job {
         if report.samples < Samples::ZERO {
             return invalid("samples", format!("is {}; it is a count and cannot be negative", report.samples.get()));
         }
+        if report.samples.get() > MOST_SAMPLES {
+            let why = format!("is {:e}; no run counts beyond {MOST_SAMPLES:e} samples", report.samples.get());
+            return invalid("samples", why);
+        }
         if report.at.is_some_and(|at| at < Seconds::ZERO) {
             return invalid("at_s", "is negative; give monotonic seconds since the job's start".into());
+        }
+        if let Some(at) = report.at.filter(|at| *at > LATEST_AT) {
+            return invalid("at_s", format!("is {:e}; it counts seconds, at most {:e}", at.get(), LATEST_AT.get()));
         }
         let stored = &mut self.progress;
         if let Some(last) = stored.last {

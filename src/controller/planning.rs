@@ -32,7 +32,8 @@ impl Controller {
             return;
         }
         let newest = self.signal.borrow_and_update().forecast.clone();
-        let Some(newest) = newest else { return };
+        let first = self.forecast.is_none();
+        let Some(newest) = newest else { return self.recount_jobs().await };
         if self.forecast.as_ref() == Some(&newest) {
             return;
         }
@@ -42,6 +43,9 @@ impl Controller {
         news.extend(changes(&newest.actual, before.as_ref().map(|b| &b.actual)));
         if let Err(error) = self.store.append_intensities(&newest, &news).await {
             self.note_store_fault(&error);
+        }
+        if first {
+            self.recount_jobs().await;
         }
         let now = self.now().utc;
         self.skill = Some(measure_skill(&newest.expected, &newest.actual, now, &SkillPolicy::default()));

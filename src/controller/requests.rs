@@ -266,20 +266,13 @@ impl Controller {
         let Some(gpu) = self.gpus.get_mut(&id) else { return Err(not_found("GPU", which, String::new())) };
         // Asking by hand means taking the board back from whoever set it.
         let foreign = gpu.foreign.take();
-        if let Some(why) = gpu.why_no_control() {
-            gpu.foreign = foreign;
-            return Err(ControlError::Forbidden(why));
-        }
-        let (Some(range), Some(ceiling)) = (gpu.range(), gpu.ceiling(&self.journal)) else {
-            return Err(ControlError::Forbidden("the board does not say which limits it takes".into()));
+        let asked = match allowed(gpu, gpu.ceiling(&self.journal), limit) {
+            Ok(asked) => asked,
+            Err(refused) => {
+                gpu.foreign = foreign;
+                return Err(refused);
+            }
         };
-        let asked = PowerLimit::from_watts(limit);
-        if asked < range.min || asked > ceiling {
-            gpu.foreign = foreign;
-            let found = if ceiling < range.max { " (its found limit; wattune never goes above it)" } else { "" };
-            let why = format!("is {asked}; this board takes {} to {ceiling}{found}", range.min);
-            return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "power_limit_w", why }));
-        }
         gpu.manual =
             Some(Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() });
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), "GPU {id}: set by hand to {asked} for {ttl}");
@@ -331,6 +324,23 @@ impl Controller {
             _ => not_found("job", id, "; jobs are registered with POST /v1/jobs".into()),
         }
     }
+}
+
+/// The limit, if the board may be set to it.
+fn allowed(gpu: &super::Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Result<PowerLimit, ControlError> {
+    if let Some(why) = gpu.why_no_control() {
+        return Err(ControlError::Forbidden(why));
+    }
+    let (Some(range), Some(ceiling)) = (gpu.range(), ceiling) else {
+        return Err(ControlError::Forbidden("the board does not say which limits it takes".into()));
+    };
+    let asked = PowerLimit::from_watts(limit);
+    if asked < range.min || asked > ceiling {
+        let found = if ceiling < range.max { " (its found limit; wattune never goes above it)" } else { "" };
+        let why = format!("is {limit}; this board takes {} to {ceiling}{found}", range.min);
+        return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "power_limit_w", why }));
+    }
+    Ok(asked)
 }
 
 fn not_found(what: &'static str, given: impl ToString, hint: String) -> ControlError {

@@ -132,8 +132,8 @@ pub struct GpuView {
     pub temperature_c: Option<f64>,
     /// Clock of the multiprocessors.
     pub sm_clock_mhz: Option<u32>,
-    /// Why clocks are lowered.
-    pub event_reasons: Vec<&'static str>,
+    /// Why clocks are lowered; absent where the board does not say.
+    pub event_reasons: Option<Vec<&'static str>>,
     /// Persistence mode.
     pub persistence: Option<bool>,
     /// The driver's version.
@@ -179,9 +179,9 @@ pub struct JobView {
     pub active_s: f64,
     /// Time in which it stood still for its own reasons.
     pub stalled_s: f64,
-    /// Energy booked for it so far.
-    pub energy_j: f64,
-    /// Emissions booked for it so far; absent while no intensity is known.
+    /// Energy booked for it so far; once it has ended, its account has it (`…/emissions`).
+    pub energy_j: Option<f64>,
+    /// Emissions booked for it so far; absent while no intensity is known, and once it has ended.
     pub carbon_g: Option<f64>,
     /// When it was registered.
     pub registered_at: DateTime<Utc>,

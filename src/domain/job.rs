@@ -91,6 +91,9 @@ pub struct JobSpec {
     pub tags: BTreeMap<String, String>,
 }
 
+/// No run counts further: beyond it, counts are mistakes, and sums of them would not stay finite.
+pub const MOST_SAMPLES: f64 = 1e15;
+
 impl JobSpec {
     /// Leases outside this range are refused: shorter ones lose live jobs, longer ones leave limits behind dead ones.
     pub const LEASE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=86_400.0;
@@ -114,6 +117,13 @@ impl JobSpec {
             && total <= Samples::ZERO
         {
             return invalid("work.total_samples", format!("is {}; it must be more than 0", total.get()));
+        }
+        if let Work::TotalSamples(total) = self.work
+            && total.get() > MOST_SAMPLES
+        {
+            let why =
+                format!("is {:e}; it must be at most {MOST_SAMPLES:e}; leave work out if it is unknown", total.get());
+            return invalid("work.total_samples", why);
         }
         if !Self::LEASE_RANGE_S.contains(&self.lease.get()) {
             return invalid("lease_s", format!("is {}; it must be within 1 to 86400 seconds", self.lease.get()));

@@ -160,6 +160,8 @@ fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f
     let doubled = FIRST_BACKOFF * f64::from(failures.clamp(1, 16) - 1).exp2();
     let backoff = doubled.min(longest) * (0.5 + 0.5 * jitter);
     match error {
+        // A look at a local file costs nothing.
+        ProviderError::Unreadable { .. } => FIRST_BACKOFF.min(cadence.max(Seconds::new(1.0))),
         ProviderError::Refused { .. } => REFUSED_RETRY * (1.0 + 0.1 * jitter),
         ProviderError::RateLimited { retry_after: Some(wait) } => wait.max(Seconds::new(1.0)) * (1.0 + 0.1 * jitter),
         ProviderError::RateLimited { retry_after: None } => backoff.max(SHORTEST_RATE_LIMIT * (1.0 + 0.5 * jitter)),
@@ -318,6 +320,8 @@ mod tests {
         assert_eq!(wait(&ProviderError::RateLimited { retry_after: Some(Seconds::new(120.0)) }), 120);
         assert_eq!(wait(&ProviderError::RateLimited { retry_after: None }), 60);
         assert_eq!(wait(&unreachable()), 7);
+        let missing = ProviderError::Unreadable { path: "carbon.csv".to_owned(), why: "not found".to_owned() };
+        assert_eq!(wait(&missing), 15);
     }
 
     proptest! {

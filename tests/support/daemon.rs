@@ -35,6 +35,17 @@ impl Answer {
         assert_eq!(self.status, status, "{}", self.text);
         self.json()
     }
+
+    /// The body of a refusal with this status: a problem in the sense of RFC 9457.
+    #[track_caller]
+    pub(crate) fn problem(self, status: u16) -> Value {
+        assert_eq!(self.content_type, "application/problem+json", "{}", self.text);
+        let problem = self.expect(status);
+        assert_eq!(problem["type"], "about:blank", "{problem}");
+        assert_eq!(problem["status"], status, "{problem}");
+        assert!(problem["title"].is_string() && problem["detail"].is_string(), "{problem}");
+        problem
+    }
 }
 
 impl Daemon {
@@ -79,6 +90,19 @@ impl Daemon {
         daemon
     }
 
+    /// Starts one with these flags besides the usual ones, and waits until its boards have been read.
+    pub(crate) async fn start_with(driver: &FakeDriver, state: &Path, flags: &[&str]) -> Self {
+        let mut command = Self::command(driver, state);
+        command.args(flags);
+        let daemon = Self::start(command, state).await;
+        eventually("a reading of each board", Duration::from_secs(20), async || {
+            let gpus = daemon.get("/v1/gpus").await.expect(200);
+            gpus.as_array()?.iter().all(|g| !g["power_limit_requested_w"].is_null()).then_some(())
+        })
+        .await;
+        daemon
+    }
+
     pub(crate) fn base(&self) -> &str {
         &self.base
     }
@@ -93,6 +117,27 @@ impl Daemon {
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         self.send(self.client.post(format!("{}{path}", self.base)).json(body)).await
+    }
+
+    /// Posts a text as it is.
+    pub(crate) async fn post_text(&self, path: &str, media_type: &str, body: impl Into<String>) -> Answer {
+        let request = self.client.post(format!("{}{path}", self.base)).header("content-type", media_type);
+        self.send(request.body(body.into())).await
+    }
+
+    /// Registers a job; answers with its id.
+    pub(crate) async fn register(&self, job: &Value) -> String {
+        let registered = self.post("/v1/jobs", job).await.expect(201);
+        registered["job_id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Waits until a job is in this phase; answers with its view.
+    pub(crate) async fn phase(&self, id: &str, phase: &str) -> Value {
+        eventually(phase, super::LONG, async || {
+            let view = self.get(&format!("/v1/jobs/{id}")).await.json();
+            (view["phase"] == phase).then_some(view)
+        })
+        .await
     }
 
     pub(crate) async fn put(&self, path: &str, body: &Value) -> Answer {

@@ -1,17 +1,24 @@
 //! The real daemon, a fake driver, and jobs that train against both.
 
+mod cli;
 mod daemon;
 mod driver;
+mod shape;
 mod training;
 
+pub(crate) use cli::{Ended, wattune};
 pub(crate) use daemon::{Answer, Daemon};
 pub(crate) use driver::{FakeDriver, Write};
+pub(crate) use shape::Shapes;
 pub(crate) use training::{Curve, Training};
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+
+/// For what takes seconds, on a machine that is busy.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// Asks again and again until `found` gives something; fails with `what` after `patience`.
 pub(crate) async fn eventually<T>(what: &str, patience: Duration, mut found: impl AsyncFnMut() -> Option<T>) -> T {

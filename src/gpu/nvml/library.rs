@@ -20,7 +20,7 @@ const USUAL_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 pub enum OpenError {
     /// There is no such file.
     #[error(
-        "no NVIDIA driver found: {}; install the driver, or name its library as `library`; a container needs the \
+        "no NVIDIA driver found: {}; install the driver, or name its library (--nvml-library, gpus.nvml.library); a container needs the \
          NVIDIA runtime (docker run --gpus all)", tried.join("; ")
     )]
     NoDriver {
@@ -29,7 +29,7 @@ pub enum OpenError {
     },
     /// The file is there and is something else.
     #[error(
-        "{} is not a usable NVML library: {message}; `library` must name the driver's libnvidia-ml.so.1, built for \
+        "{} is not a usable NVML library: {message}; gpus.nvml.library must name the driver's libnvidia-ml.so.1, built for \
          this machine", path.display()
     )]
     NotNvml {

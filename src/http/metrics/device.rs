@@ -78,8 +78,11 @@ pub(super) fn describe(gpus: &[GpuView], families: &mut Families) {
     }
     let known = EventReasons::from_bits(u64::MAX);
     let reasons = families.gauge("gpu_clocks_event_reason", "", "Why clocks are lowered: 1 for the present reasons");
-    // A board that does not answer gives no reasons, which is not the same as having none.
-    for gpu in gpus.iter().filter(|g| !matches!(g.state, "lost" | "unresponsive")) {
-        reasons.states(&labels(gpu), "reason", known.names(), |reason| gpu.event_reasons.contains(&reason));
+    for gpu in gpus {
+        // A board that does not answer gives no reasons, which is not the same as having none.
+        let Some(present) = gpu.event_reasons.as_ref().filter(|_| !matches!(gpu.state, "lost" | "unresponsive")) else {
+            continue;
+        };
+        reasons.states(&labels(gpu), "reason", known.names(), |reason| present.contains(&reason));
     }
 }

@@ -31,7 +31,7 @@ const GAUGES: [(&str, &str, &str, Value); 7] = [
 ];
 
 const COUNTERS: [(&str, &str, &str, Value); 5] = [
-    ("job_energy", "joules", "Energy booked for the job", |j| Some(j.energy_j)),
+    ("job_energy", "joules", "Energy booked for the job", |j| j.energy_j),
     ("job_carbon", "gco2e", "Emissions booked for the job, by the best intensity known", |j| j.carbon_g),
     ("job_samples", "", "Samples reported by the job", |j| j.samples),
     ("job_active", "seconds", "Time the job spent training", |j| Some(j.active_s)),

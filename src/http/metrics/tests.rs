@@ -56,7 +56,7 @@ fn gpu() -> GpuView {
         counter_over_power: Some(1.01),
         temperature_c: Some(61.0),
         sm_clock_mhz: Some(1_755),
-        event_reasons: vec!["sw_power_cap"],
+        event_reasons: Some(vec!["sw_power_cap"]),
         persistence: Some(true),
         driver: "580.95.05".into(),
     }
@@ -81,7 +81,7 @@ fn mute() -> GpuView {
         counter_over_power: None,
         temperature_c: None,
         sm_clock_mhz: None,
-        event_reasons: Vec::new(),
+        event_reasons: None,
         persistence: None,
         ..gpu()
     }
@@ -108,7 +108,7 @@ fn job() -> JobView {
         slowdown: Some(0.012),
         active_s: 900.0,
         stalled_s: 12.5,
-        energy_j: 1_000.0,
+        energy_j: Some(1_000.0),
         carbon_g: Some(0.04),
         registered_at: at(9_000),
         started_at: Some(at(9_010)),

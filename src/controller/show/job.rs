@@ -1,0 +1,289 @@
+//! Views of jobs: what is done for them, what will be, what was learned, and what they used.
+
+use std::collections::BTreeMap;
+
+use super::spelled;
+use crate::controller::job::Job;
+use crate::controller::view::{
+    AccountView, JobView, ObjectiveView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
+};
+use crate::controller::{ControlError, Controller, Phase, account::known_intensities};
+use crate::domain::{CarbonSeries, Forecast, GpuId, JobId, Objective, PowerLimit, Profile, Slot, Work};
+use crate::ledger::{self, Done, Emissions, Interval};
+use crate::profile::{Curve, Profiler, Stage};
+use crate::store::StoredJob;
+use crate::units::Samples;
+
+/// Relative uncertainty of a board's energy: the sensors' gain error (Yang, Adámek, Armour, SC'24).
+const ENERGY_UNCERTAINTY: f64 = 0.05;
+
+impl Controller {
+    /// The jobs that have not ended, oldest first.
+    pub fn jobs(&self) -> Vec<JobView> {
+        let mut jobs: Vec<&Job> = self.jobs.values().collect();
+        jobs.sort_by_key(|j| j.registered_at);
+        jobs.into_iter().map(|j| self.job_view(j)).collect()
+    }
+
+    /// The jobs that ended last, newest first.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<JobView>, ControlError> {
+        Ok(self.store.ended_jobs(limit).await?.iter().map(ended_view).collect())
+    }
+
+    pub(in crate::controller) fn job_view(&self, job: &Job) -> JobView {
+        let now = self.now();
+        let limits: Vec<Option<f64>> =
+            job.spec.gpus.iter().map(|g| self.wanted(g, now).map(|l| l.watts().get())).collect();
+        JobView {
+            lease_left_s: Some(job.lease_left(now).get()),
+            phase: Some(job.phase),
+            reason: job.reason.clone(),
+            power_limit_w: limits.first().copied().flatten(),
+            power_limits_w: limits,
+            slowdown: job.slowdown(),
+            energy_j: Some(job.emissions.energy.get()),
+            carbon_g: job.emissions.mean_intensity().map(|_| job.emissions.carbon.get()),
+            expected_end: job.plan.as_ref().map(|p| p.ends_at()),
+            warnings: job.warnings(),
+            ..ended_view(&job.stored(None))
+        }
+    }
+
+    pub(in crate::controller) fn progress_view(&self, id: &JobId) -> Option<ProgressView> {
+        let job = self.jobs.get(id)?;
+        let first = job.spec.gpus.first()?;
+        Some(ProgressView {
+            phase: job.phase,
+            reason: job.reason.clone(),
+            power_limit_w: self.wanted(first, self.now()).map(|l| l.watts().get()),
+            slowdown: job.slowdown(),
+            expected_end: job.plan.as_ref().map(|p| p.ends_at()),
+            lease_s: job.spec.lease.get(),
+            warnings: job.warnings(),
+        })
+    }
+
+    /// What will happen to a job, and why.
+    ///
+    /// # Errors
+    /// If there is no such job that has not ended.
+    pub fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
+        let job = self.running(id)?;
+        let plan = job.plan.as_ref();
+        let segments = plan.map(|p| p.segments.as_slice()).unwrap_or_default();
+        let expected = plan.map(|p| &p.expected);
+        Ok(PlanView {
+            job_id: id.to_string(),
+            made_at: plan.map(|p| p.made_at),
+            note: match plan.and_then(|p| p.extended_from) {
+                Some(from) => format!("{} (from {} on with the forecast's mean)", job.reason, from.format("%FT%TZ")),
+                None => job.reason.clone(),
+            },
+            applied: job.phase == Phase::Planned,
+            expected_end: expected.map(|e| e.ends_at),
+            expected_carbon_g: expected.map(|e| e.carbon.get()),
+            expected_carbon_at_max_g: expected.map(|e| e.carbon_at_ceiling.get()),
+            expected_energy_j: expected.map(|e| e.energy.get()),
+            expected_slowdown: expected.map(|e| e.slowdown),
+            warnings: job.warnings(),
+            segments: segments
+                .iter()
+                .map(|s| SegmentView {
+                    start: s.slot.start(),
+                    end: s.slot.end(),
+                    power_limits_w: job.spec.gpus.iter().filter_map(|g| job.limit_of(g, &s.limits)).collect(),
+                    power_w: s.power.get(),
+                    samples_per_s: s.throughput.get(),
+                    intensity_g_per_kwh: s.intensity.get(),
+                    reason: s.reason.to_string(),
+                })
+                .collect(),
+        })
+    }
+
+    /// What was learned about a job, running or ended.
+    ///
+    /// # Errors
+    /// If there is no such job.
+    pub async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
+        let watts = |limits: &[PowerLimit]| limits.iter().map(|l| l.watts().get()).collect::<Vec<f64>>();
+        if let Some(job) = self.jobs.get(id) {
+            let profiler = job.profiler.as_ref();
+            return Ok(ProfileView {
+                job_id: id.to_string(),
+                complete: profiler.is_some_and(|p| p.stage() == Stage::Done),
+                measuring_w: profiler.and_then(Profiler::wanted).map(|s| watts(s)),
+                thermal_trend: profiler.and_then(|p| p.record().thermal_trend),
+                points: points(&job.profile()),
+            });
+        }
+        let Some(stored) = self.store.job(id).await? else { return Err(self.no_such_job(id).await) };
+        let job = self.make_job(id.clone(), stored.spec, stored.progress, stored.registered_at).await?;
+        Ok(ProfileView {
+            job_id: id.to_string(),
+            complete: job.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done),
+            measuring_w: None,
+            thermal_trend: job.profiler.as_ref().and_then(|p| p.record().thermal_trend),
+            points: points(&job.profile()),
+        })
+    }
+
+    /// What a job used and emitted, running or ended, with the best intensities known now.
+    ///
+    /// # Errors
+    /// If there is no such job, or the database cannot be read.
+    pub async fn account_of(&self, id: &JobId) -> Result<AccountView, ControlError> {
+        let (stored, profile) = match self.jobs.get(id) {
+            Some(job) => (job.stored(None), job.profile()),
+            None => {
+                let Some(stored) = self.store.job(id).await? else { return Err(self.no_such_job(id).await) };
+                let job = self.make_job(id.clone(), stored.spec.clone(), stored.progress, stored.registered_at).await?;
+                (stored, job.profile())
+            }
+        };
+        let mut rows = self.store.intervals_of(id).await?;
+        let unwritten = self.backlog.intervals.iter();
+        rows.extend(unwritten.filter(|r| r.share == ledger::Share::Job(id.clone())).cloned());
+        let (emissions, series) = self.settle(&rows).await?;
+        let account = stored.progress.account;
+        let against_max = stored.progress.started_at.and_then(|started| {
+            let curve = Curve::from_profile(&profile)?;
+            let ceiling = profile.ceiling()?;
+            let done = Done {
+                started,
+                active: account.active,
+                samples: account.samples,
+                energy: emissions.energy,
+                carbon: emissions.carbon,
+            };
+            let top = (ceiling.throughput.mean, ceiling.power.mean);
+            ledger::compare(&done, top, |rate| curve.power_at(rate), &series)
+        });
+        Ok(AccountView {
+            job_id: id.to_string(),
+            name: stored.spec.name.to_string(),
+            samples: stored.progress.last.map(|l| l.samples),
+            time_s: account.active.get(),
+            energy_j: emissions.energy.get(),
+            carbon_g: emissions.mean_intensity().map(|_| emissions.carbon.get()),
+            energy_by_origin_j: emissions
+                .by_origin
+                .iter()
+                .filter_map(|(o, e)| Some((spelled(o)?, e.get())))
+                .collect::<BTreeMap<_, _>>(),
+            energy_without_intensity_j: emissions.unknown.get(),
+            energy_estimated_j: emissions.estimated.get(),
+            energy_uncertainty: ENERGY_UNCERTAINTY,
+            against_max: against_max.map(Into::into),
+            ended_at: stored.ended.as_ref().map(|(at, _)| *at),
+            end_reason: stored.ended.map(|(_, why)| why),
+        })
+    }
+
+    /// What rows of the books come to with the best intensities known now, and these.
+    async fn settle(&self, rows: &[Interval]) -> Result<(Emissions, CarbonSeries), ControlError> {
+        let span = rows.first().zip(rows.last()).and_then(|(a, b)| Slot::new(a.slot.start(), b.slot.end()));
+        let series = match (span, &self.forecast) {
+            (Some(span), Some(forecast)) => self.best_intensities(forecast, &span).await?,
+            _ => CarbonSeries::default(),
+        };
+        Ok((ledger::emissions(rows, &series), series))
+    }
+
+    /// Has every job show what the books hold for it: those that an earlier daemon took up began there.
+    pub(in crate::controller) async fn recount_jobs(&mut self) {
+        let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
+        for id in ids {
+            let counted = match self.store.intervals_of(&id).await {
+                Ok(rows) => self.settle(&rows).await,
+                Err(error) => Err(error.into()),
+            };
+            match (counted, self.jobs.get_mut(&id)) {
+                (Ok((emissions, _)), Some(job)) => job.emissions = emissions,
+                (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
+                _ => {}
+            }
+        }
+    }
+
+    async fn best_intensities(&self, forecast: &Forecast, span: &Slot) -> Result<CarbonSeries, ControlError> {
+        let mut series = self.store.intensities(&forecast.zone, &forecast.source, span).await?;
+        // What is known in memory and could not be written yet.
+        if self.store_fault.is_some() {
+            series.overwrite(&known_intensities(forecast).within(span));
+        }
+        Ok(series)
+    }
+
+    fn running(&self, id: &JobId) -> Result<&Job, ControlError> {
+        self.jobs.get(id).ok_or_else(|| ControlError::NotFound {
+            what: "running job",
+            given: id.to_string(),
+            hint: "; a plan exists only while a job runs".into(),
+        })
+    }
+}
+
+impl Job {
+    fn limit_of(&self, gpu: &GpuId, limits: &[PowerLimit]) -> Option<f64> {
+        let group = self.groups.iter().position(|g| g.members.contains(gpu))?;
+        limits.get(group).map(|l| l.watts().get())
+    }
+}
+
+fn points(profile: &Profile) -> Vec<PointView> {
+    let point = |p: &crate::domain::OperatingPoint| PointView {
+        power_limits_w: p.limits.iter().map(|l| l.watts().get()).collect(),
+        samples_per_s: p.throughput.mean.get(),
+        samples_per_s_error: p.throughput.relative_error,
+        power_w: p.power.mean.get(),
+        joules_per_sample: p.power.mean.get() / p.throughput.mean.get(),
+        measured_s: p.measured.get(),
+    };
+    profile.points.iter().map(point).collect()
+}
+
+/// What a stored job shows; for a running one the rest is filled in.
+pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
+    let spec = &job.spec;
+    let account = job.progress.account;
+    let total = match spec.work {
+        Work::TotalSamples(total) => Some(total.get()),
+        Work::Unknown => None,
+    };
+    JobView {
+        job_id: job.id.to_string(),
+        name: spec.name.to_string(),
+        gpus: spec.gpus.iter().map(ToString::to_string).collect(),
+        batch_size: spec.batch_size,
+        total_samples: total,
+        samples: job.progress.last.map(|l| Samples::new(l.samples).get()),
+        objective: objective_view(&spec.objective),
+        control: spec.control,
+        tags: spec.tags.clone(),
+        lease_s: spec.lease.get(),
+        lease_left_s: None,
+        phase: None,
+        reason: job.ended.as_ref().map(|(_, why)| why.clone()).unwrap_or_default(),
+        power_limit_w: None,
+        power_limits_w: Vec::new(),
+        slowdown: None,
+        active_s: account.active.get(),
+        stalled_s: account.stalled.get(),
+        energy_j: None,
+        carbon_g: None,
+        registered_at: job.registered_at,
+        started_at: job.progress.started_at,
+        expected_end: None,
+        ended_at: job.ended.as_ref().map(|(at, _)| *at),
+        end_reason: job.ended.as_ref().map(|(_, why)| why.clone()),
+        warnings: Vec::new(),
+    }
+}
+
+fn objective_view(objective: &Objective) -> ObjectiveView {
+    ObjectiveView { eta: objective.eta, max_slowdown: objective.max_slowdown, deadline: objective.deadline }
+}

@@ -1,0 +1,361 @@
+//! The command line: help, errors that say what to do, and exit codes: 0 done, 1 failed, 2 wrong use.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, wattune};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+#[test]
+fn every_command_explains_itself() {
+    let help = Ended::of(&mut wattune(&["--help"]));
+    for command in ["serve", "demo", "status", "doctor", "restore"] {
+        assert!(help.done().contains(&format!("\n  {command} ")), "{}", help.out);
+        let own = Ended::of(&mut wattune(&[command, "--help"]));
+        assert!(own.done().contains(&format!("Usage: wattune {command}")), "{}", own.out);
+        assert!(own.out.lines().all(|l| l.chars().count() <= 120), "{}", own.out);
+    }
+    let version = Ended::of(&mut wattune(&["--version"]));
+    assert_eq!(version.done().trim(), concat!("wattune ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn wrong_use_ends_with_2_and_says_what_would_be_right() {
+    let wrong: [(&[&str], &str); 16] = [
+        (&[], "Usage: wattune"),
+        (&["server"], "unrecognized subcommand 'server'"),
+        (&["serve", "--listn", "127.0.0.1:0"], "unexpected argument '--listn'"),
+        (&["serve", "--listen", "localhost"], "invalid value 'localhost'"),
+        (&["serve", "--gpus", "amd"], "possible values: nvml, simulated"),
+        (&["status", "--format", "yaml"], "possible values: table, json"),
+        (&["status", "--listen", "127.0.0.1:1", "--socket", "/x"], "cannot be used with"),
+        (&["demo", "--duration=-1"], "0 or more seconds"),
+        (&["demo", "--duration", "NaN"], "0 or more seconds"),
+        (&["demo", "--hours", "0"], "0.25 to 8784 hours"),
+        (&["demo", "--hours", "1", "--days", "1"], "cannot be used with"),
+        (&["demo", "--jobs", "0"], "1..=16"),
+        (&["demo", "--noise", "0.7"], "a fraction from 0 to 0.5"),
+        (&["demo", "--max-slowdown", "3%"], "0.03 allows 3 %"),
+        (&["demo", "--power-trace", "x.csv"], "--workload"),
+        (&["demo", "--power-trace", "x.csv", "--workload", "resnet50"], "imagenet/resnet50/128"),
+    ];
+    for (arguments, part) in wrong {
+        let ended = Ended::of(&mut wattune(arguments));
+        assert!(ended.failed(2).contains(part), "{arguments:?}: {}", ended.err);
+        assert_eq!(ended.out, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn mistakes_in_the_configuration_are_told_with_their_place() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("wattune.toml");
+    let state = dir.path().join("state");
+    let wrong = [
+        ("[contrl]\n", "wattune.toml:1:2: unknown field `contrl`, expected one of `state_dir`, `gpus`, `control`"),
+        ("\n[control]\n  tick = 1\n", "wattune.toml:3:3: unknown field `tick`, expected one of `observe`, `tick_s`"),
+        ("[control]\ntick_s = \"1\"\n", "wattune.toml:2:10: invalid type: string \"1\", expected a number"),
+        ("[control]\nobserve = 1\n", "wattune.toml:2:11: invalid type: integer `1`, expected a boolean"),
+        ("[control]\ntick_s = 0\n", "wattune.toml:2:1: tick_s = 0 must be within 0.05 to 60 seconds"),
+        ("[control]\ntick_s = inf\n", "wattune.toml:2:10: "),
+        ("[profile]\nwindow_s = 4.5\n", "wattune.toml:2:1: window_s = 4.5 must be at least 5 s"),
+        ("[gpus]\nbackend = \"amd\"\n", "unknown variant `amd`, expected `nvml` or `simulated`"),
+        ("[gpus.simulated]\nboards = 1.5\n", "wattune.toml:2:10: invalid type: floating point `1.5`, expected a whole"),
+        ("[gpus.simulated]\nboards = 65\n", "wattune.toml:2:1: boards = 65 must be within 1 to 64"),
+        ("[carbon]\nsource = \"uk\"\n", "unknown variant `uk`, expected one of `fixed`, `file`, `uk_carbon_intensity`"),
+        ("[carbon]\nsource = \"file\"\n", "wattune.toml:2:1: source is \"file\", but carbon.file.path is not set"),
+        ("[carbon]\nfallback_g_per_kwh = -1\n", "wattune.toml:2:22: "),
+        ("[carbon.file]\norigin = \"forecast\"\n", "wattune.toml:2:1: file.origin is \"forecast\"; write \"measured\""),
+        (
+            "[http]\nlisten = \"0.0.0.0:4938\"\n",
+            "wattune.toml:2:1: listen = \"0.0.0.0:4938\" can be reached from other",
+        ),
+        ("[http]\nlisten = \"localhost\"\n", "wattune.toml:2:10: \"localhost\" is not an address; give IP and port"),
+        ("[http]\nlisten = \"off\"\n", "wattune.toml:2:1: listen = \"off\" without a socket"),
+        ("[log]\nlevel = \"x=y=z\"\n", "wattune.toml:2:1: level = \"x=y=z\" is not understood"),
+        ("[control\n", "wattune.toml:1:"),
+        ("state_dir = 1\nstate_dir = 2\n", "wattune.toml:2:1: duplicate key"),
+    ];
+    for (content, part) in wrong {
+        std::fs::write(&file, content).expect("written");
+        for command in ["serve", "restore"] {
+            let ended = Ended::of(&mut wattune(&[command, "--config", text(&file), "--state-dir", text(&state)]));
+            assert!(ended.failed(1).contains(part), "{content:?}: {}", ended.err);
+        }
+        let doctor = Ended::of(&mut wattune(&["doctor", "--config", text(&file)]));
+        assert_eq!(doctor.code, Some(1), "{doctor:?}");
+        assert!(doctor.out.starts_with("BROKEN   configuration: ") && doctor.out.contains(part), "{doctor:?}");
+    }
+    assert!(!state.exists(), "nothing was begun");
+    let missing = Ended::of(&mut wattune(&["serve", "--config", text(&dir.path().join("none.toml"))]));
+    assert!(missing.failed(1).contains("cannot read the configuration"), "{}", missing.err);
+}
+
+#[test]
+fn serve_says_why_it_cannot_start() {
+    let driver = FakeDriver::new(&[json!({})]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (state, lib) = (dir.path().join("state"), FakeDriver::library());
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let busy = busy.local_addr().map(|a| (a.to_string(), busy)).expect("known");
+    let no_library = dir.path().join("libnvidia-ml.so.1");
+    let nowhere = dir.path().join("missing/wattune.sock");
+    let serve = |flags: &[&str]| {
+        let mut command = wattune(&["serve", "--state-dir", text(&state)]);
+        Ended::of(command.args(flags).env("FAKE_NVML_DIR", driver.dir()))
+    };
+    let wrong: [(&[&str], &str); 5] = [
+        (&["--nvml-library", text(&no_library)], text(&no_library)),
+        (&["--nvml-library", text(&lib), "--listen", &busy.0], "is in use, perhaps by another wattune"),
+        (&["--nvml-library", text(&lib), "--listen", "0.0.0.0:0"], "there is no authentication on TCP"),
+        (&["--nvml-library", text(&lib), "--listen", "127.0.0.1:0", "--socket", text(&nowhere)], "no directory"),
+        (&["--nvml-library", text(&lib), "--state-dir", "/proc/wattune"], "cannot make the state directory"),
+    ];
+    for (flags, part) in wrong {
+        let ended = match flags.contains(&"--state-dir") {
+            true => Ended::of(wattune(&["serve"]).args(flags).env("FAKE_NVML_DIR", driver.dir())),
+            false => serve(flags),
+        };
+        assert!(ended.failed(1).contains(part), "{flags:?}: {}", ended.err);
+    }
+    assert!(driver.writes().is_empty());
+}
+
+#[tokio::test]
+async fn two_daemons_do_not_share_a_state_directory() {
+    let driver = FakeDriver::new(&[json!({})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
+    let second = Ended::of(&mut Daemon::command(&driver, state.path()));
+    assert!(second.failed(1).contains("another wattune owns the state directory"), "{}", second.err);
+    let restore = Ended::with_driver(&driver, &["restore", "--state-dir", text(state.path())]);
+    assert!(restore.failed(1).contains("stop it first"), "{}", restore.err);
+    assert!(daemon.stop("TERM").await.success());
+}
+
+#[tokio::test]
+async fn status_shows_the_daemon_over_tcp_and_socket() {
+    let driver = FakeDriver::new(&[json!({}), json!({"name": "NVIDIA Other", "oob_cap_w": 200})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let socket = state.path().join("s.sock");
+    let daemon = Daemon::start_with(&driver, state.path(), &["--socket", text(&socket)]).await;
+    let id = daemon.register(&json!({"name": "resnet50", "gpus": [0]})).await;
+    let address = daemon.base().trim_start_matches("http://").to_owned();
+    let address = address.as_str();
+    let places: [&[&str]; 2] = [&["--listen", address], &["--socket", text(&socket)]];
+    for place in places {
+        let table = Ended::of(wattune(&["status"]).args(place));
+        for part in ["(control)", "NVIDIA Fake A40", "NVIDIA Other", &id, "resnet50", "waiting", "out-of-band cap"] {
+            assert!(table.done().contains(part), "{part}: {}", table.out);
+        }
+        let json = Ended::of(wattune(&["status", "--format", "json"]).args(place)).json();
+        assert_eq!((&json["jobs"][0]["job_id"], json["gpus"].as_array().map(Vec::len)), (&json!(id), Some(2)));
+    }
+    // Variables say where, too, and flags win over them.
+    let nowhere = "127.0.0.1:9";
+    let by_variable = [("WATTUNE_LISTEN", address), ("WATTUNE_SOCKET", text(&socket))];
+    for (key, value) in by_variable {
+        assert!(Ended::of(wattune(&["status"]).env(key, value)).done().contains("resnet50"));
+    }
+    let flag = Ended::of(wattune(&["status", "--listen", address]).env("WATTUNE_SOCKET", "/nowhere.sock"));
+    assert!(flag.done().contains("resnet50"));
+    let flag = Ended::of(wattune(&["status", "--listen", nowhere]).env("WATTUNE_SOCKET", &socket));
+    assert!(flag.failed(1).contains(nowhere), "{}", flag.err);
+    let wrong = Ended::of(wattune(&["status"]).env("WATTUNE_LISTEN", "here"));
+    assert!(wrong.failed(1).contains("WATTUNE_LISTEN"), "{}", wrong.err);
+    assert!(daemon.stop("INT").await.success());
+    for place in places {
+        let ended = Ended::of(wattune(&["status"]).args(place));
+        let told = ended.failed(1);
+        assert!(told.contains("no wattune daemon answers at") && told.contains("is `wattune serve` running"), "{told}");
+        assert_eq!(ended.out, "");
+    }
+}
+
+#[tokio::test]
+async fn variables_configure_the_daemon_and_flags_win() {
+    let driver = FakeDriver::new(&[json!({})]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = crate::support::forecast_file(&dir, 60, 10, |_| 321.0);
+    // Alone, the file would be refused: it names a source without its path, and an address for all the world.
+    let config = dir.path().join("wattune.toml");
+    std::fs::write(&config, "[carbon]\nsource = \"file\"\n[http]\nlisten = \"0.0.0.0:1\"\n").expect("written");
+    let state = dir.path().join("state");
+    std::fs::create_dir(&state).expect("a directory");
+    let mut command = wattune(&["serve", "--listen", "127.0.0.1:0"]);
+    command
+        .env("FAKE_NVML_DIR", driver.dir())
+        .env("WATTUNE_CONFIG", &config)
+        .env("WATTUNE_GPUS", "nvml")
+        .env("WATTUNE_NVML_LIBRARY", FakeDriver::library())
+        .env("WATTUNE_STATE_DIR", &state)
+        .env("WATTUNE_LISTEN", "127.0.0.1:1")
+        .env("WATTUNE_CARBON_FILE", &carbon)
+        .env("WATTUNE_OBSERVE", "yes");
+    let daemon = Daemon::start(command, &state).await;
+    let status = eventually("the signal", LONG, async || {
+        let status = daemon.get("/v1/status").await.expect(200);
+        status["carbon"]["intensity_g_per_kwh"].is_number().then_some(status)
+    })
+    .await;
+    assert_eq!((&status["mode"], &status["carbon"]["intensity_g_per_kwh"]), (&json!("observe"), &json!(321.0)));
+    assert_eq!(status["gpus"][0]["uuid"], FakeDriver::uuid(0));
+    let wrong = Ended::of(wattune(&["serve"]).env("WATTUNE_GPUS", "amd"));
+    assert!(wrong.failed(2).contains("possible values: nvml, simulated"), "{}", wrong.err);
+}
+
+#[test]
+fn the_doctor_finds_what_works_and_what_does_not() {
+    let driver = FakeDriver::new(&[json!({}), json!({"persistence": false, "energy_supported": false})]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("state");
+    let flags = ["doctor", "--state-dir", text(&state), "--listen", "127.0.0.1:0", "--format", "json"];
+    let findings = Ended::with_driver(&driver, &flags).json();
+    let find = |findings: &Value, what: &str| {
+        let all = findings.as_array().expect("findings");
+        all.iter().find(|f| f["what"].as_str().is_some_and(|w| w.starts_with(what))).cloned()
+    };
+    for what in ["configuration", "GPU 0", "state in", "carbon signal", "API"] {
+        assert_eq!(find(&findings, what).expect(what)["verdict"], "good", "{findings}");
+    }
+    let second = find(&findings, "GPU 1").expect("there")["detail"].to_string();
+    assert!(second.contains("persistence mode is off") && second.contains("integrated from power"), "{second}");
+    // Who is not root is told; who is, is not.
+    let rights = find(&findings, "rights").is_some_and(|f| f["detail"].to_string().contains("run the daemon as root"));
+    assert_eq!(rights, !wattune::config::is_root());
+    assert!(driver.writes().is_empty() && !state.exists(), "it only reads");
+
+    let none = dir.path().join("libnvidia-ml.so.1");
+    let ended = Ended::of(wattune(&flags).arg("--nvml-library").arg(&none));
+    assert_eq!(ended.code, Some(1));
+    let findings: Value = serde_json::from_str(&ended.out).expect("JSON");
+    let gpus = find(&findings, "GPUs").expect("told");
+    assert_eq!(gpus["verdict"], "broken");
+    let detail = gpus["detail"].as_str().expect("told");
+    assert!(detail.contains(text(&none)) && detail.contains("--nvml-library"), "{detail}");
+    let empty = FakeDriver::new(&[]);
+    let ended = Ended::with_driver(&empty, &flags[..5]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.out.contains("BROKEN   GPUs: the driver knows no GPU"), "{}", ended.out);
+}
+
+#[test]
+fn restore_with_nothing_to_do_says_so() {
+    let driver = FakeDriver::new(&[json!({})]);
+    let dir = tempfile::tempdir().expect("a directory");
+    for state in [dir.path().to_owned(), dir.path().join("none")] {
+        let ended = Ended::with_driver(&driver, &["restore", "--state-dir", text(&state)]);
+        assert!(ended.done().starts_with("nothing to restore"), "{ended:?}");
+        // The driver is not even needed.
+        let ended = Ended::of(&mut wattune(&["restore", "--state-dir", text(&state), "--nvml-library", "/none.so"]));
+        assert!(ended.done().starts_with("nothing to restore"), "{ended:?}");
+    }
+    let json = Ended::with_driver(&driver, &["restore", "--state-dir", text(dir.path()), "--format", "json"]);
+    assert_eq!(json.json(), json!([]));
+    assert!(driver.writes().is_empty());
+}
+
+fn demo(more: &[&str]) -> Ended {
+    Ended::of(wattune(&["demo", "--duration", "0", "--hours", "2", "--jobs", "2", "--format", "json"]).args(more))
+}
+
+#[test]
+fn the_demo_gives_one_object_that_depends_on_the_seed_alone() {
+    let first = demo(&["--seed", "3"]);
+    let report = first.json();
+    let jobs = report["jobs"].as_array().expect("jobs");
+    assert_eq!((jobs.len(), &report["simulated"]), (2, &json!(true)));
+    for job in jobs {
+        let number = |key: &str| job[key].as_f64().unwrap_or_else(|| panic!("{key}: {job}"));
+        assert!(job["name"].is_string() && number("carbon_g") > 0.0 && number("carbon_at_max_g") > 0.0, "{job}");
+        assert!(number("time_s") >= number("time_at_max_s") * 0.999 && number("time_increase_pct") < 3.1, "{job}");
+        let sum = number("energy_effect_pct") + number("timing_effect_pct");
+        assert!((sum - number("carbon_reduction_pct")).abs() < 1e-6, "{job}");
+    }
+    assert_eq!(demo(&["--seed", "3"]).out, first.out);
+    assert_ne!(demo(&["--seed", "4"]).out, first.out);
+}
+
+/// A recorded grid and a power trace, for the demo.
+fn traces(dir: &tempfile::TempDir) -> (PathBuf, PathBuf) {
+    let (grid, power) = (dir.path().join("grid.csv"), dir.path().join("summary_power_a40.csv"));
+    let hours: String = (0..8).map(|h| format!("2021-01-01T0{h}:00:00Z,{}\n", 100 + 50 * h)).collect();
+    std::fs::write(&grid, format!("timestamp,value\n{hours}")).expect("written");
+    let rows = "d,n,8,adam,100,20,90\nd,n,8,adam,150,14,120\nd,n,8,adam,200,12,150\nd,n,16,adam,200,5,150\nd,n,16,sgd,200,4,160\n";
+    let header = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n";
+    std::fs::write(&power, format!("{header}{rows}")).expect("written");
+    (grid, power)
+}
+
+#[test]
+fn the_demo_plays_traces_and_says_what_is_wrong_with_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (grid, power) = traces(&dir);
+    let (grid, power) = (text(&grid), text(&power));
+    let report = demo(&["--carbon-trace", grid, "--power-trace", power, "--workload", "d/n/8"]).json();
+    assert_eq!(report["jobs"][0]["name"], "d/n/8-1", "{report}");
+    assert!(report["carbon_source"].as_str().expect("told").contains(grid), "{report}");
+    let zoneless = dir.path().join("zoneless.csv");
+    std::fs::write(&zoneless, "timestamp,value\n2021-01-01T00:00:00,1\n").expect("written");
+    let named = dir.path().join("named.csv");
+    std::fs::write(&named, "when,price\n2021-01-01T00:00:00Z,1\n").expect("written");
+    let wrong: [(&[&str], &str); 11] = [
+        (&["--carbon-trace", "/none.csv"], "cannot read the carbon trace /none.csv"),
+        (&["--carbon-trace", text(&zoneless)], "line 2, column \"timestamp\": \"2021-01-01T00:00:00\" has no zone"),
+        (&["--carbon-trace", text(&named)], "no column for time among \"when\", \"price\""),
+        (
+            &["--carbon-trace", grid, "--value-column", "co2"],
+            "there is no column \"co2\"; there are \"timestamp\", \"value\"",
+        ),
+        (&["--carbon-trace", grid, "--start", "2022-01-01T00:00:00Z"], "give fewer --hours or another --start"),
+        (
+            &["--carbon-trace", grid, "--start", "2021-01-01T07:00:00Z"],
+            "tells 2021-01-01 00:00:00 UTC to 2021-01-01 08:00",
+        ),
+        (&["--power-trace", "/none.csv", "--workload", "d/n/8"], "power trace /none.csv"),
+        (&["--power-trace", power, "--workload", "d/n/4"], "no workload d/n/4; it has d/n/16, d/n/8"),
+        (&["--power-trace", power, "--workload", "d/n/16"], "choose one: adam, sgd"),
+        (&["--power-trace", power, "--workload", "d/n/8", "--optimizer", "sgd"], "it has adam"),
+        (&["--power-trace", grid, "--workload", "d/n/8"], "missing field `dataset`"),
+    ];
+    for (flags, part) in wrong {
+        let ended = demo(flags);
+        assert!(ended.failed(1).contains(part), "{flags:?}: {}", ended.err);
+        assert_eq!(ended.out, "", "{flags:?}");
+    }
+    let outside = demo(&["--listen", "0.0.0.0:0"]);
+    assert!(outside.failed(1).contains("there is no authentication on TCP"), "{}", outside.err);
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_the_demo_cleanly() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let errors = temporary.path().join("err.txt");
+    let mut command = wattune(&["demo", "--duration", "600", "--format", "json"]);
+    command.env("TMPDIR", temporary.path()).stdout(Stdio::piped());
+    command.stderr(std::fs::File::create(&errors).expect("a file"));
+    let mut child = command.spawn().expect("starts");
+    let told = || std::fs::read_to_string(&errors).unwrap_or_default();
+    eventually("its API", LONG, async || told().contains("the daemon's API: http://127.0.0.1:").then_some(())).await;
+    let address = told().split("http://").nth(1).and_then(|l| l.split("/v1").next()).expect("an address").to_owned();
+    eventually("an answer", LONG, async || {
+        let status = Ended::of(&mut wattune(&["status", "--listen", &address]));
+        status.out.contains("resnet50").then_some(())
+    })
+    .await;
+    let sent = std::process::Command::new("kill").arg("-INT").arg(child.id().to_string()).status();
+    assert!(sent.expect("kill runs").success());
+    let code = eventually("the end", LONG, async || child.try_wait().expect("known")).await;
+    assert_eq!(code.code(), Some(0), "{}", told());
+    assert!(told().contains("interrupted"), "{}", told());
+    let out = std::io::read_to_string(child.stdout.take().expect("piped")).expect("UTF-8");
+    assert_eq!(out, "", "no result of half a demo");
+    let left: Vec<_> =
+        std::fs::read_dir(temporary.path()).expect("readable").flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left, ["err.txt"], "its state goes with it");
+}

@@ -1,0 +1,60 @@
+//! The command line as a person uses it.
+
+use std::process::{Command, Stdio};
+
+use super::FakeDriver;
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// The binary with these arguments, and no variable of its own in the environment.
+pub(crate) fn wattune(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wattune"));
+    for (key, _) in std::env::vars_os().filter(|(k, _)| k.to_string_lossy().starts_with("WATTUNE_")) {
+        command.env_remove(key);
+    }
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+impl Ended {
+    /// Runs a command that ends by itself.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let output = command.output().expect("starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// The same with a driver in place of the machine's.
+    pub(crate) fn with_driver(driver: &FakeDriver, arguments: &[&str]) -> Self {
+        let mut command = wattune(arguments);
+        command.arg("--nvml-library").arg(FakeDriver::library()).env("FAKE_NVML_DIR", driver.dir());
+        Self::of(&mut command)
+    }
+
+    /// Checks the exit code; answers with what was written to stderr.
+    #[track_caller]
+    pub(crate) fn failed(&self, code: i32) -> &str {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(!self.err.contains("panicked"), "{self:?}");
+        &self.err
+    }
+
+    /// Checks that all went well; answers with the output.
+    #[track_caller]
+    pub(crate) fn done(&self) -> &str {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        &self.out
+    }
+
+    /// The output, of a command that went well, as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(self.done()).expect(&self.out)
+    }
+}
