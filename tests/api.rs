@@ -224,7 +224,8 @@ async fn the_unix_socket_is_private_replaced_when_dead_and_respected_when_alive(
 #[tokio::test]
 async fn metrics_show_what_is_known_and_forget_ended_jobs() {
     let quiet = json!({"energy_supported": false,
-                       "fail_calls": {"nvmlDeviceGetTemperature": 3, "nvmlDeviceGetClockInfo": 3}});
+                       "fail_calls": {"nvmlDeviceGetTemperature": 3, "nvmlDeviceGetClockInfo": 3,
+                                      "nvmlDeviceGetCurrentClocksThrottleReasons": 3}});
     let driver = FakeDriver::new(&[json!({}), quiet]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
@@ -251,7 +252,12 @@ async fn metrics_show_what_is_known_and_forget_ended_jobs() {
     for name in ["wattune_job_slowdown_ratio", "wattune_job_expected_end_time_seconds", "wattune_job_work_samples"] {
         assert_eq!(line(&text, name, &job), None);
     }
-    for name in ["wattune_gpu_temperature_celsius", "wattune_gpu_sm_clock_hertz"] {
+    assert_eq!(
+        (&daemon.gpu(0).await["event_reasons"], &daemon.gpu(1).await["event_reasons"]),
+        (&json!([]), &Value::Null)
+    );
+    let told = ["wattune_gpu_temperature_celsius", "wattune_gpu_sm_clock_hertz", "wattune_gpu_clocks_event_reason"];
+    for name in told {
         assert!(line(&text, name, first).is_some(), "{name}: {text}");
         assert_eq!(line(&text, name, second), None);
     }
