@@ -8,7 +8,7 @@ use super::{ControlError, Controller, Override};
 use crate::domain::{GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, ProfileKey, Work};
 use crate::profile::Record;
 use crate::profile::ladder::GroupRange;
-use crate::store::StoredProgress;
+use crate::store::{StoreError, StoredProgress};
 use crate::units::{Seconds, Watts};
 
 /// A board as people name it.
@@ -126,7 +126,14 @@ impl Controller {
     async fn known_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<Record, ControlError> {
         let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
         let key = ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards };
-        Ok(self.store.profile(&key).await?.unwrap_or_default())
+        match self.store.profile(&key).await {
+            // What cannot be read is measured again; the job must not be refused for ever because of it.
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::warn!("{error}; job {} is profiled anew", spec.name);
+                Ok(Record::default())
+            }
+            found => Ok(found?.unwrap_or_default()),
+        }
     }
 
     /// The job's boards in groups of equal ones, by model. Equal boards get one limit, so that their ceiling is the

@@ -60,7 +60,10 @@ pub fn compare(
     }
     let time_at_ceiling = done.samples / throughput;
     let energy_at_ceiling = power * time_at_ceiling;
-    let mean = |span: Seconds| mean_intensity(series, &Slot::new(done.started, done.started + span.to_delta())?);
+    let mean = |span: Seconds| {
+        let end = done.started.checked_add_signed(span.to_delta())?;
+        mean_intensity(series, &Slot::new(done.started, end)?)
+    };
     let carbon_at_ceiling = energy_at_ceiling * mean(time_at_ceiling)?;
     let constant = static_power(done.samples / done.active)? * done.active * mean(done.active)?;
     if carbon_at_ceiling <= GramsCo2e::ZERO {
@@ -107,6 +110,9 @@ mod tests {
         assert!((found.energy_effect_pct - 100.0 * (1.0 - 185.0 * 2.0 / 1000.0 * 400.0 / carbon)).abs() < 1e-9);
         let sum = found.energy_effect_pct + found.timing_effect_pct;
         assert!((sum - found.carbon_reduction_pct).abs() < 1e-12);
+        let endless = Done { samples: Samples::new(1e15), ..done };
+        let crawling = (SamplesPerSecond::new(1e-9), Watts::new(240.0));
+        assert_eq!(compare(&endless, crawling, |_| Some(Watts::new(185.0)), &series), None, "beyond all calendars");
         let later = Done { started: at(2), ..done };
         assert_eq!(compare(&later, ceiling, |_| Some(Watts::new(185.0)), &series), None, "the third hour is the last");
     }
