@@ -354,7 +354,7 @@ fn table(report: &Report) -> String {
         );
     }
     text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \
-             following\nthe grid adds. Both in percent of the carbon at the largest limit.\n";
+             following\nthe grid adds, less what profiling costs. Both in percent of the carbon at the largest limit.\n";
     text
 }
 

@@ -139,7 +139,9 @@ fn board(handle: &GpuHandle, settings: &Settings) -> Finding {
 fn state(settings: &Settings) -> Vec<Finding> {
     let dir = settings.state_dir();
     let what = format!("state in {}", dir.display());
-    let existing = dir.ancestors().find(|d| d.exists()).unwrap_or(&dir);
+    // A relative path begins where this process is.
+    let full = std::path::absolute(&dir).unwrap_or_else(|_| dir.clone());
+    let existing = full.ancestors().find(|d| d.exists()).unwrap_or(&full);
     let writable = tempfile_in(existing);
     let mut findings = vec![match writable {
         Ok(()) => finding(what.clone(), Verdict::Good, "can be written"),

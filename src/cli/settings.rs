@@ -24,9 +24,9 @@ pub struct Overrides {
     /// Where state is kept: `state_dir`.
     #[arg(long, value_name = "DIR", env = "WATTUNE_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Loopback address of the API: `http.listen`.
+    /// Loopback address of the API, or "off": `http.listen`.
     #[arg(long, value_name = "ADDRESS", env = "WATTUNE_LISTEN")]
-    listen: Option<SocketAddr>,
+    listen: Option<Listen>,
     /// Unix socket of the API: `http.socket`.
     #[arg(long, value_name = "PATH", env = "WATTUNE_SOCKET")]
     socket: Option<PathBuf>,
@@ -36,6 +36,22 @@ pub struct Overrides {
     /// Plan and book, but set nothing: `control.observe`.
     #[arg(long, env = "WATTUNE_OBSERVE", value_parser = clap::builder::BoolishValueParser::new())]
     observe: bool,
+}
+
+/// A TCP address, or none.
+#[derive(Clone, Copy, Debug)]
+struct Listen(Option<SocketAddr>);
+
+impl std::str::FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        let address = text.parse();
+        address.map(|a| Self(Some(a))).map_err(|_| "give IP and port, such as 127.0.0.1:4938, or off".to_owned())
+    }
 }
 
 impl Overrides {
@@ -70,7 +86,7 @@ impl Overrides {
             settings.state_dir = Some(dir.clone());
         }
         if let Some(listen) = self.listen {
-            settings.http.listen = Some(listen);
+            settings.http.listen = listen.0;
         }
         if socket.is_some() {
             settings.http.socket = socket;
