@@ -57,6 +57,8 @@ pub struct Job {
     pub plan: Option<Plan>,
     /// Why there is no plan although the profile is complete.
     pub unplannable: Option<String>,
+    /// The out-of-band cap that the plan was made under.
+    pub planned_under: Option<PowerLimit>,
     /// Why a new plan is due.
     pub replan: Option<&'static str>,
     /// What the daemon does for it.
@@ -91,27 +93,18 @@ impl Job {
         registered_at: DateTime<Utc>,
         now: Now,
     ) -> Self {
-        let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
-        let key = ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards };
-        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range).collect();
         let lease_until = now.monotonic.after(spec.lease);
-        let profiler = profiling.map(|(settings, record)| {
-            let work = match spec.work {
-                Work::TotalSamples(total) => Some(total),
-                Work::Unknown => None,
-            };
-            Profiler::new(settings, &ranges, record, work)
-        });
-        Self {
+        let mut job = Self {
+            key: profile_key(&spec, &[]),
             id,
             spec,
-            groups,
-            key,
+            groups: Vec::new(),
             registered_at,
             progress: stored,
-            profiler,
+            profiler: None,
             plan: None,
             unplannable: None,
+            planned_under: None,
             replan: Some("new job"),
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
@@ -120,7 +113,23 @@ impl Job {
             heard: None,
             setting: None,
             saved_points: None,
+        };
+        if let Some((settings, record)) = profiling {
+            job.equip(groups, settings, record);
         }
+        job
+    }
+
+    /// Gives it a profiler for its boards, now that they say what they can.
+    pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, record: Record) {
+        let work = match self.spec.work {
+            Work::TotalSamples(total) => Some(total),
+            Work::Unknown => None,
+        };
+        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range).collect();
+        self.profiler = Some(Profiler::new(settings, &ranges, record, work));
+        self.key = profile_key(&self.spec, &groups);
+        self.groups = groups;
     }
 
     /// Whether it has been silent for longer than its lease.
@@ -294,6 +303,12 @@ impl Job {
             ended,
         }
     }
+}
+
+/// Under which the profile of a job on these boards is kept.
+pub(super) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
+    let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
+    ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards }
 }
 
 fn profiling_reason(stage: Stage, setting: &Setting) -> String {
