@@ -96,7 +96,8 @@ impl Controller {
         let Some(rows) = books.close(at, metered, &holders, unknown) else { return };
         self.backlog.intervals.extend(rows);
         if let Some(counter) = counter {
-            let point = Checkpoint { gpu: id.clone(), counter, at: at.utc, holders };
+            // Where the interval ends, so that a gap joins it without a seam.
+            let point = Checkpoint { gpu: id.clone(), counter, at: books.start(), holders };
             self.backlog.checkpoints.retain(|c| c.gpu != point.gpu);
             self.backlog.checkpoints.push(point);
         }

@@ -47,6 +47,28 @@ impl Daemon {
         Self::command_with(driver, state, &FakeDriver::library(), Self::QUICK)
     }
 
+    /// As [`Self::command`], with other settings.
+    pub(crate) fn command_set(driver: &FakeDriver, state: &Path, settings: &str) -> Command {
+        Self::command_with(driver, state, &FakeDriver::library(), settings)
+    }
+
+    /// `wattune restore` over the same state, to its end.
+    pub(crate) fn restore(driver: &FakeDriver, state: &Path) -> std::process::Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wattune"));
+        command.args(["restore", "--gpus", "nvml", "--config"]).arg(state.join("test.toml"));
+        command.arg("--nvml-library").arg(FakeDriver::library()).arg("--state-dir").arg(state);
+        command.env("FAKE_NVML_DIR", driver.dir()).output().expect("it runs")
+    }
+
+    /// As [`Self::command`], with an address to listen on.
+    pub(crate) fn command_at(driver: &FakeDriver, state: &Path, address: &str) -> Command {
+        let plain = Self::command(driver, state);
+        let mut command = Command::new(plain.get_program());
+        command.args(plain.get_args().map(|a| if a == "127.0.0.1:0" { address.as_ref() } else { a }));
+        command.env("FAKE_NVML_DIR", driver.dir());
+        command
+    }
+
     pub(crate) fn command_with(driver: &FakeDriver, state: &Path, library: &Path, settings: &str) -> Command {
         std::fs::create_dir_all(state).expect("a directory");
         let config = state.join("test.toml");
@@ -116,6 +138,38 @@ impl Daemon {
     /// The view of one board.
     pub(crate) async fn gpu(&self, board: usize) -> Value {
         self.get(&format!("/v1/gpus/{board}")).await.expect(200)
+    }
+
+    /// The status' problems, in one text.
+    pub(crate) async fn problems(&self) -> String {
+        let status = self.get("/v1/status").await.expect(200);
+        let problems = status["problems"].as_array().expect("a list").iter();
+        problems.map(|p| p.as_str().expect("a sentence")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Registers a job and answers with its id.
+    pub(crate) async fn register(&self, job: &Value) -> String {
+        let registered = self.post("/v1/jobs", job).await.expect(201);
+        registered["job_id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Waits until a job's phase is `wanted`, and answers with the job.
+    pub(crate) async fn phase(&self, job: &str, wanted: &str) -> Value {
+        eventually(wanted, Duration::from_secs(60), async || {
+            let view = self.get(&format!("/v1/jobs/{job}")).await.expect(200);
+            (view["phase"] == wanted).then_some(view)
+        })
+        .await
+    }
+
+    /// Sets a limit by hand, for long, and waits until the board has it.
+    pub(crate) async fn hold(&self, driver: &FakeDriver, board: usize, watts: f64) {
+        let body = serde_json::json!({"power_limit_w": watts, "ttl_s": 3600});
+        self.put(&format!("/v1/gpus/{board}/power-limit"), &body).await.expect(200);
+        eventually("the limit by hand", Duration::from_secs(60), async || {
+            (driver.limit_w(board) == Some(watts)).then_some(())
+        })
+        .await;
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -1,9 +1,11 @@
 //! The real daemon, a fake driver, and jobs that train against both.
 
+mod books;
 mod daemon;
 mod driver;
 mod training;
 
+pub(crate) use books::Books;
 pub(crate) use daemon::{Answer, Daemon};
 pub(crate) use driver::{FakeDriver, Write};
 pub(crate) use training::{Curve, Training};

@@ -19,7 +19,7 @@ const USUAL_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
 /// If no further board answers for this long, those that are left count as hanging. Without persistence mode the driver
 /// starts boards one after the other, each in a few seconds.
-const OPENING: Duration = Duration::from_secs(20);
+const OPENING: Duration = Duration::from_secs(10);
 
 /// Why the driver's library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
