@@ -129,11 +129,10 @@ fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {
     if failed { Exit::Failed } else { Exit::Done }
 }
 
+type Devices = Vec<Box<dyn GpuDevice>>;
+
 /// The boards that the settings choose, and those that are there and cannot be used.
-pub(super) fn open_devices(
-    settings: &Settings,
-    clock: &Arc<dyn Clock>,
-) -> anyhow::Result<(Vec<Box<dyn GpuDevice>>, Vec<String>)> {
+pub(super) fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Devices, Vec<String>)> {
     match settings.gpus.backend {
         Backend::Nvml => {
             let boards = nvml::open_all(&settings.gpus.nvml)?;
