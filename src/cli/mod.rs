@@ -74,18 +74,22 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
-/// Waits for SIGTERM or SIGINT, counted from the call on and not from the first poll.
+/// Listens for whatever asks a daemon to end, from now on: SIGTERM, SIGINT, and what a closing terminal sends. The
+/// answer waits for the first.
 fn stopped() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-    async {
-        let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
-            tracing::error!("cannot listen for signals; stop the process with SIGKILL and run `wattune restore`");
-            return std::future::pending().await;
-        };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
+    let signals: std::io::Result<Vec<_>> = kinds.into_iter().map(signal).collect();
+    if let Err(error) = &signals {
+        tracing::error!("cannot listen for signals ({error}); stop the process with SIGKILL and run `wattune restore`");
+    }
+    async move {
+        match signals {
+            Ok(mut signals) => {
+                let each = signals.iter_mut().map(|s| Box::pin(s.recv()));
+                futures_util::future::select_all(each).await;
+            }
+            Err(_) => std::future::pending().await,
         }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::{Exit, Format, Overrides};
 use crate::clock::{Clock, SystemClock};
-use crate::controller::restore_all;
-use crate::gpu::journal::{Journal, Restored, boot_id};
+use crate::config::Settings;
+use crate::gpu::journal::{Journal, boot_id};
+use crate::gpu::restore::{Restored, restore_all};
 use crate::units::Seconds;
 
 /// Gives every GPU that a daemon left set its found limit back. For when the daemon was killed and will not start again;
@@ -20,11 +21,15 @@ pub(super) struct Args {
     format: Format,
 }
 
+/// What became of one GPU.
 #[derive(serde::Serialize)]
-struct Line {
-    gpu: String,
+pub(super) struct Line {
+    /// Its UUID.
+    pub(super) gpu: String,
+    /// In one word.
     outcome: &'static str,
-    detail: String,
+    /// In one sentence.
+    pub(super) detail: String,
 }
 
 /// Restores.
@@ -34,23 +39,34 @@ struct Line {
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
-    let state_dir = settings.state_dir();
+    let lines = give_back(&settings)?;
     let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Table if lines.is_empty() => {
+            writeln!(out, "nothing to restore: no GPU is away from its found limit")?;
+        }
+        Format::Table => lines.iter().try_for_each(|l| writeln!(out, "GPU {}: {}", l.gpu, l.detail))?,
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)?,
+    }
+    Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
+}
+
+/// Gives every journalled GPU its found limit back. Without a journal the driver is not even opened.
+///
+/// # Errors
+/// If a daemon owns the state directory, or the driver or the journal cannot be used.
+pub(super) fn give_back(settings: &Settings) -> anyhow::Result<Vec<Line>> {
+    let state_dir = settings.state_dir();
     if !state_dir.exists() {
-        writeln!(out, "nothing to restore: there is no state directory {}", state_dir.display())?;
-        return Ok(Exit::Done);
+        return Ok(Vec::new());
     }
     let _lock = super::serve::Lock::take(&state_dir)?;
     let mut journal = Journal::open(&state_dir, boot_id())?;
     if journal.entries().next().is_none() {
-        match args.format {
-            Format::Table => writeln!(out, "nothing to restore: no GPU is away from its found limit")?,
-            Format::Json => writeln!(out, "[]")?,
-        }
-        return Ok(Exit::Done);
+        return Ok(Vec::new());
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-    let (handles, _) = super::serve::handles(&settings, &clock)?;
+    let (handles, _) = super::serve::handles(settings, &clock)?;
     let restored = restore_all(&mut journal, &handles, Seconds::new(5.0));
     let line = |(gpu, outcome): &(_, Restored)| Line {
         gpu: format!("{gpu}"),
@@ -69,9 +85,5 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         outcome: "failed",
         detail: format!("NOT restored to {}: the GPU is not there; run this again once it is back", entry.found),
     }));
-    match args.format {
-        Format::Table => lines.iter().try_for_each(|l| writeln!(out, "GPU {}: {}", l.gpu, l.detail))?,
-        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)?,
-    }
-    Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
+    Ok(lines)
 }

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Exit, Overrides, runtime, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings};
-use crate::controller::{Controller, Handle, Parts, open_handles, restore_all, run as control};
+use crate::controller::{Controller, Handle, Parts, open_handles, supervise};
 use crate::domain::{GpuId, LimitRange, PowerLimit};
-use crate::gpu::journal::{Journal, Restored, boot_id};
+use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::gpu::{GpuDevice, nvml};
@@ -37,15 +37,28 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
     let runtime = runtime()?;
-    let exit = runtime.block_on(serve(settings));
+    let exit = runtime.block_on(serve(settings.clone()));
     // Threads that hang in a driver call must not keep the process.
     runtime.shutdown_background();
+    if exit.is_err() {
+        give_back_anyway(&settings);
+    }
     exit
+}
+
+/// Whatever keeps the daemon from running must not keep limits where an earlier one left them.
+fn give_back_anyway(settings: &Settings) {
+    match super::restore::give_back(settings) {
+        Ok(lines) => lines.iter().for_each(|l| tracing::warn!(gpu.uuid = l.gpu, "GPU {}: {}", l.gpu, l.detail)),
+        Err(error) => tracing::debug!("nothing could be given back either: {error:#}"),
+    }
 }
 
 async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let state_dir = settings.state_dir();
     let _lock = Lock::take(&state_dir)?;
+    // From here on a signal ends the daemon in order.
+    let stopped = stopped();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let (devices, problems) = open_devices(&settings, &clock)?;
     tracing::info!(
@@ -72,7 +85,6 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         problems,
     };
     let controller = Controller::start(parts).await?;
-    let handles = controller.handles();
     if let Some(address) = server.tcp_address() {
         tracing::info!("listening on http://{address}");
     }
@@ -81,16 +93,17 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     }
     let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
     let mut serving = tokio::spawn(server.serve(stop_serving.clone()));
-    let mut controlling = tokio::spawn(control(controller, requests, stop_control.clone()));
+    let mut controlling = tokio::spawn(supervise(controller, requests, stop_control.clone()));
     ready.set(true);
     // Each task runs until it is told to stop; an early end of any is the end of the daemon.
     let ended = tokio::select! {
-        () = stopped() => None,
+        () = stopped => None,
         _ = &mut serving => Some("the API"),
         outcome = &mut controlling => {
             stop_serving.cancel();
             cancel.cancel();
-            return died(&state_dir, handles, outcome.err().map(|e| e.to_string()).unwrap_or_default()).await;
+            outcome.context("the control loop's supervisor died")??;
+            return Ok(Exit::Failed);
         }
     };
     match ended {
@@ -102,19 +115,13 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     stop_control.cancel();
     cancel.cancel();
     match tokio::time::timeout(GRACE.to_std(), &mut controlling).await {
-        Ok(Ok(restored)) => Ok(if ended.is_none() { exit_of(&restored) } else { Exit::Failed }),
-        Ok(Err(panicked)) => died(&state_dir, handles, panicked.to_string()).await,
+        Ok(outcome) => {
+            let outcome = outcome.context("the control loop's supervisor died")??;
+            let orderly = ended.is_none() && outcome.died.is_none();
+            Ok(if orderly { exit_of(&outcome.restored) } else { Exit::Failed })
+        }
         Err(_) => bail!("not everything ended within {GRACE}; `wattune restore` gives GPUs back that are left"),
     }
-}
-
-/// The loop itself died: give the boards back from the journal, and say so.
-async fn died(state_dir: &Path, handles: Vec<GpuHandle>, why: String) -> anyhow::Result<Exit> {
-    tracing::error!("the control loop died ({why}); giving GPUs their found limits back");
-    let mut journal = Journal::open(state_dir, boot_id())?;
-    let restoring = tokio::task::spawn_blocking(move || restore_all(&mut journal, &handles, Seconds::new(3.0)));
-    restoring.await.context("restoring died too; run `wattune restore`")?;
-    Ok(Exit::Failed)
 }
 
 fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {
@@ -122,11 +129,10 @@ fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {
     if failed { Exit::Failed } else { Exit::Done }
 }
 
+type Devices = Vec<Box<dyn GpuDevice>>;
+
 /// The boards that the settings choose, and those that are there and cannot be used.
-pub(super) fn open_devices(
-    settings: &Settings,
-    clock: &Arc<dyn Clock>,
-) -> anyhow::Result<(Vec<Box<dyn GpuDevice>>, Vec<String>)> {
+pub(super) fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Devices, Vec<String>)> {
     match settings.gpus.backend {
         Backend::Nvml => {
             let boards = nvml::open_all(&settings.gpus.nvml)?;

@@ -28,9 +28,14 @@ impl Controller {
                 continue;
             }
             let id = gpu.id().clone();
+            let last = self.backlog.recovered.iter().position(|c| c.gpu == id);
+            let has_counter = gpu.handle.capabilities().energy_counter.is_ok();
+            if last.is_some() && has_counter && gpu.seen.counter.is_none() {
+                // Opened without the counter's first value, the books would never know what the gap used.
+                continue;
+            }
             gpu.books = Some(OpenInterval::open(id.clone(), now, gpu.seen.metered));
             let Some(counter) = gpu.seen.counter else { continue };
-            let last = self.backlog.recovered.iter().position(|c| c.gpu == id);
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
                 let jobs = &self.jobs;
                 let gap = Seconds::from_delta(now.utc - last.at);
@@ -91,7 +96,8 @@ impl Controller {
         let Some(rows) = books.close(at, metered, &holders, unknown) else { return };
         self.backlog.intervals.extend(rows);
         if let Some(counter) = counter {
-            let point = Checkpoint { gpu: id.clone(), counter, at: at.utc, holders };
+            // Where the interval ends, so that a gap joins it without a seam.
+            let point = Checkpoint { gpu: id.clone(), counter, at: books.start(), holders };
             self.backlog.checkpoints.retain(|c| c.gpu != point.gpu);
             self.backlog.checkpoints.push(point);
         }
@@ -162,10 +168,7 @@ impl Controller {
     }
 
     pub(super) fn note_store_fault(&mut self, error: &StoreError) {
-        let mut text = error.to_string();
-        if let Some(source) = std::error::Error::source(error) {
-            text = format!("{text}: {source}");
-        }
+        let text = super::in_full(error);
         if self.store_fault.as_ref() != Some(&text) {
             tracing::error!("{text}; what is booked is kept in memory until it can be written");
         }

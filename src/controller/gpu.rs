@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use crate::clock::{Monotonic, Now};
 use crate::domain::{GpuId, JobId, LimitRange, PowerLimit};
-use crate::gpu::journal::{self, Journal, JournalError, WayBack};
+use crate::gpu::journal::{self, Journal, JournalError, Standing, WayBack};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write};
 use crate::ledger::OpenInterval;
@@ -43,22 +43,26 @@ pub struct Gpu {
     pub manual: Option<Override>,
     /// Somebody else's limit, which is respected.
     pub foreign: Option<Foreign>,
-    /// Why writing is not allowed, once it was tried.
+    /// Why writing limits is not possible, once it was tried.
     pub denied: Option<GpuError>,
+    /// Why persistence mode cannot be changed, once it was tried.
+    pub persistence_denied: Option<GpuError>,
     /// The open interval of its books; none before the board answered for the first time.
     pub books: Option<OpenInterval>,
     /// What was done to it last, for people.
     pub remark: Option<String>,
-    written: Option<Written>,
+    held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
-    resets_seen: u32,
+    /// [`Observation::restarts`] when the board last showed the limit it is held at.
+    restarts_seen: u32,
+    cap: Option<PowerLimit>,
 }
 
-/// A limit that wattune wrote, and what the board made of it.
+/// The limit at which wattune holds a board: because it wrote it, or because it was there already.
 #[derive(Clone, Copy, Debug)]
-struct Written {
+struct Held {
     asked: PowerLimit,
-    /// What the board showed after the write: some round, some ignore.
+    /// What the board showed right after the write: some round, some ignore.
     shown: Option<PowerLimit>,
 }
 
@@ -92,11 +96,13 @@ impl Gpu {
             manual: None,
             foreign: None,
             denied: None,
+            persistence_denied: None,
             books: None,
             remark: None,
-            written: None,
+            held: None,
             in_flight: None,
-            resets_seen: 0,
+            restarts_seen: 0,
+            cap: None,
         }
     }
 
@@ -109,6 +115,7 @@ impl Gpu {
     pub fn observe(&mut self) {
         self.handle.refresh();
         self.seen = self.handle.observe();
+        self.notice_cap();
         let Some((write, asked_at)) = self.in_flight else { return };
         let Some(outcome) = self.seen.last_write.as_ref().filter(|o| o.write == write && o.at.monotonic >= asked_at)
         else {
@@ -118,16 +125,35 @@ impl Gpu {
         match (&outcome.result, write) {
             (Ok(()), Write::PowerLimit(asked)) => {
                 self.denied = None;
-                self.written = Some(Written { asked, shown: self.seen.reading.requested });
+                self.held = Some(Held { asked, shown: outcome.shown });
+                self.restarts_seen = self.seen.restarts();
             }
             (Ok(()), Write::Persistence(_)) => {}
-            (Err(error), _) => {
+            (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
+            (Err(error), Write::PowerLimit(_)) => {
                 self.remark = Some(error.to_string());
                 if matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported() {
                     self.denied = Some(error.clone());
                 }
             }
         }
+    }
+
+    /// A cap shows only while more than it is asked for. Below it, the last one seen is taken to be there still.
+    fn notice_cap(&mut self) {
+        let reading = &self.seen.reading;
+        let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
+        if enforced < requested && !enforced.same_as(requested) {
+            self.cap = Some(enforced);
+        } else if self.cap.is_some_and(|cap| requested > cap && !requested.same_as(cap)) {
+            self.cap = None;
+        }
+    }
+
+    /// Takes a cap that does not show for gone, so that the next plan finds out.
+    pub fn doubt_cap(&mut self) {
+        self.cap = None;
+        self.notice_cap();
     }
 
     /// The range it accepts, if limits can be set at all.
@@ -145,10 +171,9 @@ impl Gpu {
         Some(self.range()?.ceiling(self.found(journal)?))
     }
 
-    /// An out-of-band cap that is stricter than what was asked for.
+    /// An out-of-band cap that is stricter than what was asked for when it was last seen.
     pub fn out_of_band_cap(&self) -> Option<PowerLimit> {
-        let (requested, enforced) = (self.seen.reading.requested?, self.seen.reading.enforced?);
-        (enforced < requested && !enforced.same_as(requested)).then_some(enforced)
+        self.cap
     }
 
     /// Why its limit is not wattune's to set, in words a person can act on; `None` if it is.
@@ -167,7 +192,14 @@ impl Gpu {
                 foreign.since.format("%FT%TZ")
             ));
         }
-        self.seen.fault.as_ref().map(|(error, since)| format!("{error} (since {})", since.utc.format("%FT%TZ")))
+        if let Some((error, since)) = &self.seen.fault {
+            return Some(format!("{error} (since {})", since.utc.format("%FT%TZ")));
+        }
+        (self.seen.at.is_some() && self.seen.reading.requested.is_none()).then(|| {
+            "the driver does not tell the present limit (nvmlDeviceGetPowerManagementLimit), so that it could not be \
+             given back: nothing is set"
+                .into()
+        })
     }
 
     /// Brings the board nearer to `wanted`; with `None`, nearer to what was found. Called at each tick; the next tick
@@ -190,23 +222,27 @@ impl Gpu {
         }
     }
 
-    /// A limit that is not what wattune's last write left behind is somebody else's, unless the driver was reloaded.
+    /// A limit other than the one it is held at is somebody else's, unless it is the default after a restart.
     fn notice_foreign(&mut self, current: PowerLimit, now: Now) -> Option<Foreign> {
-        let reloaded = self.seen.counter_resets > self.resets_seen;
-        self.resets_seen = self.seen.counter_resets;
-        let written = self.written?;
-        if current.same_as(written.asked) || written.shown.is_some_and(|s| s.same_as(current)) {
+        let held = self.held?;
+        if current.same_as(held.asked) || held.shown.is_some_and(|s| s.same_as(current)) {
+            self.restarts_seen = self.seen.restarts();
             return None;
         }
-        self.written = None;
-        if reloaded && self.range().is_some_and(|r| r.default.same_as(current)) {
+        self.held = None;
+        if self.has_restarted() && self.range().is_some_and(|r| r.default.same_as(current)) {
             return None;
         }
         let foreign = Foreign { limit: current, since: now.utc };
         self.foreign = Some(foreign);
         self.manual = None;
-        self.remark = Some(format!("somebody else set {current} over wattune's {}", written.asked));
+        self.remark = Some(format!("somebody else set {current} over wattune's {}", held.asked));
         Some(foreign)
+    }
+
+    /// Whether the board or its driver may have started anew since it last showed wattune's limit.
+    fn has_restarted(&self) -> bool {
+        self.seen.restarts() > self.restarts_seen
     }
 
     fn pursue(
@@ -216,11 +252,13 @@ impl Gpu {
         journal: &mut Journal,
         now: Now,
     ) -> Result<Act, JournalError> {
-        let refused = self.written.is_some_and(|w| w.asked == limit);
-        if current.same_as(limit) || refused {
-            if refused && !current.same_as(limit) {
-                self.remark = Some(format!("the board was set to {limit} and shows {current}"));
-            }
+        if current.same_as(limit) {
+            // Nothing to write, but from here on a change is somebody else's.
+            self.held.get_or_insert(Held { asked: limit, shown: Some(current) });
+            return Ok(Act::Nothing);
+        }
+        if self.held.is_some_and(|h| h.asked == limit) {
+            self.remark = Some(format!("the board was set to {limit} and shows {current}"));
             return Ok(Act::Nothing);
         }
         let id = self.id().clone();
@@ -232,31 +270,31 @@ impl Gpu {
     fn give_back(&mut self, current: PowerLimit, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         let id = self.id().clone();
         let Some(entry) = journal.entry(&id).cloned() else {
-            self.written = None;
+            self.held = None;
             return Ok(Act::Nothing);
         };
         let default = self.range().map(|r| r.default);
-        match journal::way_back(&entry, &journal::boot_id(), current, default, self.seen.counter) {
+        let board = Standing { current, default, counter: self.seen.counter, restarted: self.has_restarted() };
+        match journal::way_back(&entry, journal.boot_id(), &board) {
             WayBack::AlreadyThere => match entry.found_persistence {
-                Some(on) if self.seen.reading.persistence.is_some_and(|p| p != on) && self.denied.is_none() => {
+                Some(on) if self.seen.reading.persistence == Some(!on) && self.persistence_denied.is_none() => {
                     self.ask(Write::Persistence(on), now);
                     Ok(Act::Nothing)
                 }
                 _ => {
                     journal.forget(&id)?;
-                    self.written = None;
+                    self.held = None;
                     Ok(Act::GivenBack(current))
                 }
             },
             WayBack::Theirs(limit) => {
                 journal.forget(&id)?;
-                self.written = None;
-                let foreign = Foreign { limit, since: now.utc };
-                Ok(Act::Yielded(foreign))
+                self.held = None;
+                Ok(Act::Yielded(Foreign { limit, since: now.utc }))
             }
             WayBack::Write(_) if self.denied.is_some() => Ok(Act::Nothing),
             WayBack::Write(found) => {
-                self.written = None;
+                self.held = None;
                 self.ask(Write::PowerLimit(found), now);
                 Ok(Act::Asked { from: current, to: found })
             }
@@ -271,7 +309,8 @@ impl Gpu {
         let (off, limit) = (self.seen.reading.persistence == Some(false), self.seen.reading.requested);
         let id = self.id().clone();
         let tried = journal.entry(&id).is_some_and(|e| e.found_persistence.is_some());
-        if let Some(limit) = limit.filter(|_| off && !tried && self.in_flight.is_none() && self.denied.is_none()) {
+        let hindered = tried || self.persistence_denied.is_some() || self.why_no_control().is_some();
+        if let Some(limit) = limit.filter(|_| off && !hindered && self.in_flight.is_none()) {
             journal.note_persistence(&id, false, limit, now.utc)?;
             self.ask(Write::Persistence(true), now);
         }

@@ -60,6 +60,8 @@ pub struct Job {
     pub plan: Option<Plan>,
     /// Why there is no plan although the profile is complete.
     pub unplannable: Option<String>,
+    /// The out-of-band cap that the plan was made under.
+    pub planned_under: Option<PowerLimit>,
     /// Why a new plan is due.
     pub replan: Option<&'static str>,
     /// What the daemon does for it.
@@ -94,21 +96,18 @@ impl Job {
         registered_at: DateTime<Utc>,
         now: Now,
     ) -> Self {
-        let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
-        let key = ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards };
-        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range).collect();
         let lease_until = now.monotonic.after(spec.lease);
-        let profiler = profiling.map(|(settings, record)| Profiler::new(settings, &ranges, record));
-        Self {
+        let mut job = Self {
+            key: profile_key(&spec, &[]),
             id,
             spec,
-            groups,
-            key,
+            groups: Vec::new(),
             registered_at,
             progress: stored,
-            profiler,
+            profiler: None,
             plan: None,
             unplannable: None,
+            planned_under: None,
             replan: Some("new job"),
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
@@ -117,7 +116,19 @@ impl Job {
             heard: None,
             setting: None,
             saved_points: None,
+        };
+        if let Some((settings, record)) = profiling {
+            job.equip(groups, settings, record);
         }
+        job
+    }
+
+    /// Gives it a profiler for its boards, now that they say what they can.
+    pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, record: Record) {
+        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range).collect();
+        self.profiler = Some(Profiler::new(settings, &ranges, record));
+        self.key = profile_key(&self.spec, &groups);
+        self.groups = groups;
     }
 
     /// Whether it has been silent for longer than its lease.
@@ -298,6 +309,12 @@ impl Job {
             ended,
         }
     }
+}
+
+/// Under which the profile of a job on these boards is kept.
+pub(super) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
+    let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
+    ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards }
 }
 
 fn profiling_reason(stage: Stage, setting: &Setting) -> String {

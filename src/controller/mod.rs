@@ -5,6 +5,7 @@
 //! The plan is data; the controller carries it out.
 
 mod account;
+mod boards;
 mod error;
 mod gpu;
 mod handle;
@@ -28,14 +29,15 @@ pub use gpu::{Act, Foreign, Gpu, Override};
 pub use handle::{Busy, Handle, Requests};
 pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
-pub use run::run;
+pub use run::{Ended, run, supervise};
 pub use settings::Settings;
 pub use start::{Parts, open_handles};
 
 use crate::clock::{Clock, Now};
 use crate::domain::{Forecast, GpuId, JobId};
 use crate::forecast::Skill;
-use crate::gpu::journal::{self, Journal, Restored};
+use crate::gpu::journal::Journal;
+use crate::gpu::restore::{Restored, restore_all};
 use crate::profile::Settings as ProfileSettings;
 use crate::profile::ladder::Setting;
 use crate::providers::{CarbonSettings, FeedState};
@@ -72,6 +74,7 @@ impl Controller {
         self.take_signal().await;
         self.end_silent_jobs().await;
         self.account().await;
+        self.equip_jobs().await;
         self.plan();
         self.act();
     }
@@ -136,7 +139,7 @@ impl Controller {
                 && self.settings.enable_persistence
                 && let Err(error) = gpu.persist(&mut self.journal, now)
             {
-                fault = Some(error.to_string());
+                fault = Some(in_full(&error));
                 continue;
             }
             match gpu.act(wanted, &mut self.journal, now) {
@@ -153,7 +156,7 @@ impl Controller {
                 Ok(Act::GivenBack(limit)) => {
                     tracing::info!(gpu.uuid = %id, "GPU {id}: back at its found limit of {limit}");
                 }
-                Err(error) => fault = Some(error.to_string()),
+                Err(error) => fault = Some(in_full(&error)),
             }
         }
         if let Some(fault) = &fault
@@ -184,47 +187,32 @@ impl Controller {
         }
     }
 
-    /// The last things to do: books closed, jobs stored, limits given back. Jobs stay registered; the next daemon
-    /// takes them up again. Answers with what became of each board that wattune had set.
+    /// The last things to do: limits given back, then books closed and jobs stored. Jobs stay registered; the next
+    /// daemon takes them up again. Answers with what became of each board that wattune had set.
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
+        let (handles, timeout) = (self.handles(), self.settings.restore_timeout());
+        let mut journal = self.journal;
+        let restored = tokio::task::spawn_blocking(move || {
+            let restored = restore_all(&mut journal, &handles, timeout);
+            (journal, restored)
+        });
+        let restored = match restored.await {
+            Ok((journal, restored)) => {
+                self.journal = journal;
+                restored
+            }
+            // Whoever supervises the loop tries once more.
+            Err(died) => std::panic::resume_unwind(died.into_panic()),
+        };
         for gpu in self.gpus.values_mut() {
             gpu.observe();
         }
         self.close_all_books();
         self.write_backlog().await;
         self.store_jobs().await;
-        let handles: Vec<_> = self.gpus.values().map(|g| g.handle.clone()).collect();
-        let timeout = self.settings.call_timeout_s * 3.0;
-        let mut journal = self.journal;
-        let restoring = tokio::task::spawn_blocking(move || restore_all(&mut journal, &handles, timeout));
-        let restored = restoring.await.unwrap_or_default();
         self.store.close().await;
         restored
     }
-}
-
-/// Gives every board that the journal knows back, and says how that ended. Blocks.
-pub fn restore_all(
-    journal: &mut Journal,
-    handles: &[crate::gpu::thread::GpuHandle],
-    timeout: crate::units::Seconds,
-) -> Vec<(GpuId, Restored)> {
-    let mut outcomes = Vec::new();
-    for handle in handles {
-        let id = handle.board().id.clone();
-        match journal::restore(journal, handle, timeout) {
-            Ok(Some(outcome)) => {
-                match &outcome {
-                    Restored::Failed { .. } => tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}"),
-                    _ => tracing::info!(gpu.uuid = %id, "GPU {id}: {outcome}"),
-                }
-                outcomes.push((id, outcome));
-            }
-            Ok(None) => {}
-            Err(error) => tracing::error!(gpu.uuid = %id, "GPU {id}: {error}"),
-        }
-    }
-    outcomes
 }
 
 /// The limit in force on each group of a job's boards, if all boards of a group agree, and whether heat or hardware
@@ -249,6 +237,14 @@ fn in_force(job: &Job, gpus: &BTreeMap<GpuId, Gpu>) -> (Option<Setting>, bool) {
         setting.push(job.nearest_known(setting.len(), limit));
     }
     (Some(setting), void)
+}
+
+/// An error with its cause: which file, and why not.
+fn in_full(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 fn group_energy(members: &[GpuId], gpus: &BTreeMap<GpuId, Gpu>) -> Joules {

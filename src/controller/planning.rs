@@ -6,7 +6,7 @@ use super::account::known_intensities;
 use super::job::{Job, Phase};
 use super::{Controller, Gpu};
 use crate::clock::Now;
-use crate::domain::{CarbonSeries, GpuId, Origin, PowerLimit, Profile, Slot, Work};
+use crate::domain::{CarbonSeries, GpuId, JobId, Origin, PowerLimit, Profile, Slot, Work};
 use crate::forecast::{Basis, HorizonPolicy, SkillPolicy, measure_skill, plan_horizon, reference_intensity, shrink};
 use crate::plan::{Plan, PlanSlot, Progress, Request, Verdict, plan};
 use crate::profile::Stage;
@@ -59,25 +59,38 @@ impl Controller {
         let now = self.now();
         let ids: Vec<_> = self.jobs.keys().cloned().collect();
         for id in ids {
-            let hindrance = self.jobs.get(&id).and_then(|j| self.hindrance(j));
+            self.doubt_caps_at_slot_ends(&id, now);
+            let Some((hindrance, allowed)) = self.jobs.get(&id).map(|j| (self.hindrance(j), self.allowed(j))) else {
+                continue;
+            };
             let Some(job) = self.jobs.get_mut(&id) else { continue };
             job.choose_phase(hindrance);
-            job.notice_reasons(now);
+            job.notice_reasons(now, allowed);
             // A sweep is not interrupted by a plan; what it learns is planned with when it is done.
             let sweeping = job.profiler.as_ref().is_none_or(|p| p.stage() != Stage::Done);
             if job.replan.is_none() || sweeping {
-                job.explain(now);
+                job.explain(now, allowed);
                 continue;
             }
-            let (until, allowed, max_power) = {
+            let (until, max_power) = {
                 let Some(job) = self.jobs.get(&id) else { continue };
-                (self.horizon_end(job, now), self.allowed(job), self.max_power(job))
+                (self.horizon_end(job, now), self.max_power(job))
             };
             let outlook = self.outlook(now.utc, until);
             let window = self.settings.window_s;
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.make_plan(now, &outlook, window, max_power, allowed);
-                job.explain(now);
+                job.explain(now, allowed);
+            }
+        }
+    }
+
+    /// A cap that a lower limit hides may have lifted: each slot's plan is made as if, and made again if it has not.
+    fn doubt_caps_at_slot_ends(&mut self, id: &JobId, now: Now) {
+        let Some(job) = self.jobs.get(id).filter(|j| j.slot_ended(now)) else { return };
+        for gpu in &job.spec.gpus {
+            if let Some(gpu) = self.gpus.get_mut(gpu) {
+                gpu.doubt_cap();
             }
         }
     }
@@ -157,8 +170,8 @@ impl Controller {
 }
 
 impl Job {
-    /// Looks for reasons to plan again that come with time: a slot that ended, work off the plan.
-    fn notice_reasons(&mut self, now: Now) {
+    /// Looks for reasons to plan again: a slot that ended, work off the plan, a cap that came or went.
+    fn notice_reasons(&mut self, now: Now, allowed: Option<PowerLimit>) {
         let Some(plan) = &self.plan else {
             self.replan.get_or_insert("no plan yet");
             return;
@@ -170,11 +183,19 @@ impl Job {
         let planned = plan.expected_samples_at(now.utc) - plan.samples_done;
         let since = Seconds::from_delta(now.utc - plan.made_at);
         let done = samples - plan.samples_done;
-        if plan.segment_at(now.utc).map(|s| s.slot.end()) != plan.segment_at(plan.made_at).map(|s| s.slot.end()) {
+        if self.slot_ended(now) {
             self.replan = Some("a new slot");
+        } else if allowed != self.planned_under {
+            self.replan = Some("an out-of-band cap came, changed or lifted");
         } else if since > DEVIATION_SPAN && (done - planned).abs() > planned * DEVIATION {
             self.replan = Some("progress is off the plan");
         }
+    }
+
+    /// Whether the slot in which the plan was made is over.
+    fn slot_ended(&self, now: Now) -> bool {
+        let end_at = |plan: &Plan, at| plan.segment_at(at).map(|s| s.slot.end());
+        self.plan.as_ref().is_some_and(|plan| end_at(plan, now.utc) != end_at(plan, plan.made_at))
     }
 
     fn make_plan(
@@ -204,6 +225,7 @@ impl Job {
             allowed,
         };
         let why = self.replan.take();
+        self.planned_under = allowed;
         match plan(&request) {
             Ok(made) => {
                 tracing::debug!(job.id = %self.id, "job {}: planned again ({})", self.id, why.unwrap_or("asked"));
@@ -218,7 +240,16 @@ impl Job {
     }
 
     /// Puts the present choice's reason in words.
-    fn explain(&mut self, now: Now) {
+    fn explain(&mut self, now: Now, allowed: Option<PowerLimit>) {
+        if self.phase == Phase::Profiling {
+            let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|w| w.iter().max().copied());
+            if let (Some(cap), Some(wanted)) = (allowed, wanted)
+                && cap < wanted
+            {
+                self.reason =
+                    format!("measuring waits: an out-of-band cap of {cap} is below the {wanted} to be measured");
+            }
+        }
         if self.phase != Phase::Planned {
             return;
         }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::job::{Group, Job, ProgressReport};
+use super::job::{Group, Job, ProgressReport, profile_key};
 use super::view::{AccountView, GpuView, JobView, ProgressView};
 use super::{ControlError, Controller, Override};
-use crate::domain::{GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, ProfileKey, Work};
+use crate::domain::{GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
 use crate::profile::Record;
 use crate::profile::ladder::GroupRange;
 use crate::store::{StoreError, StoredProgress};
@@ -124,15 +124,27 @@ impl Controller {
     }
 
     async fn known_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<Record, ControlError> {
-        let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
-        let key = ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards };
-        match self.store.profile(&key).await {
+        match self.store.profile(&profile_key(spec, groups)).await {
             // What cannot be read is measured again; the job must not be refused for ever because of it.
             Err(error @ StoreError::Damaged { .. }) => {
                 tracing::warn!("{error}; job {} is profiled anew", spec.name);
                 Ok(Record::default())
             }
             found => Ok(found?.unwrap_or_default()),
+        }
+    }
+
+    /// Boards that were silent when their job came may have answered since: then it gets its profiler.
+    pub(super) async fn equip_jobs(&mut self) {
+        let bare: Vec<JobId> = self.jobs.values().filter(|j| j.profiler.is_none()).map(|j| j.id.clone()).collect();
+        for id in bare {
+            let Some(spec) = self.jobs.get(&id).map(|j| j.spec.clone()) else { continue };
+            let Some(groups) = self.group(&spec) else { continue };
+            // If the books cannot be read now, the next tick tries again.
+            let Ok(record) = self.known_profile(&spec, &groups).await else { continue };
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.equip(groups, self.profiling.clone(), record);
+            }
         }
     }
 
@@ -167,8 +179,11 @@ impl Controller {
             let Some(gpu) = self.gpus.get_mut(id) else { continue };
             if job.spec.control {
                 gpu.owner = Some(job.id.clone());
-                // A new owner asks anew: what somebody set before it came is what it finds.
+                // A new owner asks anew: what somebody set before it came is what it finds, and what was not allowed
+                // then may be now.
                 gpu.foreign = None;
+                gpu.denied = None;
+                gpu.persistence_denied = None;
             } else {
                 gpu.guests.push(job.id.clone());
             }
@@ -271,6 +286,7 @@ impl Controller {
             return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "ttl_s", why }));
         }
         let Some(gpu) = self.gpus.get_mut(&id) else { return Err(not_found("GPU", which, String::new())) };
+        gpu.denied = None;
         // Asking by hand means taking the board back from whoever set it.
         let foreign = gpu.foreign.take();
         let asked = match allowed(gpu, gpu.ceiling(&self.journal), limit) {

@@ -1,11 +1,14 @@
 //! The loop of a running daemon: a timer and events activate the tick; questions are answered in between.
 
+use std::path::Path;
+
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::{Controller, Requests};
 use crate::domain::GpuId;
-use crate::gpu::journal::Restored;
+use crate::gpu::journal::{Journal, JournalError, boot_id};
+use crate::gpu::restore::{Restored, restore_all};
 
 /// Runs until `cancel`, then shuts down in order. Answers with what became of each board that wattune had set.
 pub async fn run(
@@ -34,4 +37,39 @@ pub async fn run(
         }
     }
     controller.shut_down().await
+}
+
+/// How the loop ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// What became of each board that wattune had set.
+    pub restored: Vec<(GpuId, Restored)>,
+    /// Why the loop died, if it did not end as it should.
+    pub died: Option<String>,
+}
+
+/// Runs the loop in a task of its own. If that dies of a bug, the boards get their found limits back all the same.
+///
+/// # Errors
+/// If the loop died and the journal cannot be read then.
+pub async fn supervise(
+    controller: Controller,
+    requests: Requests,
+    cancel: CancellationToken,
+) -> Result<Ended, JournalError> {
+    let (handles, timeout) = (controller.handles(), controller.settings.restore_timeout());
+    let state_dir = controller.journal.path().parent().map(Path::to_path_buf).unwrap_or_default();
+    let died = match tokio::spawn(run(controller, requests, cancel)).await {
+        Ok(restored) => return Ok(Ended { restored, died: None }),
+        Err(died) => died.to_string(),
+    };
+    tracing::error!("the control loop died ({died}); giving GPUs their found limits back");
+    // What the loop had in memory went with it; what it wrote to boards stands in the file.
+    let mut journal = Journal::open(&state_dir, boot_id())?;
+    let restoring = tokio::task::spawn_blocking(move || restore_all(&mut journal, &handles, timeout));
+    let restored = restoring.await.unwrap_or_else(|error| {
+        tracing::error!("giving them back died too ({error}); run `wattune restore`");
+        Vec::new()
+    });
+    Ok(Ended { restored, died: Some(died) })
 }

@@ -42,6 +42,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// How long each step of giving a board back may take: longer than in normal work, since it is the last chance, and
+    /// short enough for the grace that service managers give.
+    pub(super) fn restore_timeout(&self) -> Seconds {
+        (self.call_timeout_s * 3.0).max(Seconds::new(3.0)).min(Seconds::new(5.0))
+    }
+
     /// Checks what the types cannot; the answer names the key and what would be right.
     ///
     /// # Errors

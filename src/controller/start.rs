@@ -7,10 +7,11 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::account::Backlog;
-use super::{Controller, Gpu, Settings, StartError, restore_all};
+use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
 use crate::gpu::GpuDevice;
 use crate::gpu::journal::{self, Journal};
+use crate::gpu::restore::restore_all;
 use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::profile::Settings as ProfileSettings;
 use crate::providers::{CarbonSettings, FeedState};
@@ -53,6 +54,21 @@ pub fn open_handles(
     devices.into_iter().map(start).collect()
 }
 
+/// Waits until every board has said something, at most `patience`: the first views are then of something.
+fn await_answers(handles: &[GpuHandle], patience: Seconds) {
+    let step = Seconds::new(0.01);
+    let mut left = patience;
+    let silent = |handle: &GpuHandle| {
+        handle.refresh();
+        let seen = handle.observe();
+        seen.at.is_none() && seen.fault.is_none()
+    };
+    while left > Seconds::ZERO && handles.iter().any(silent) {
+        std::thread::sleep(step.to_std());
+        left -= step;
+    }
+}
+
 impl Controller {
     /// Starts: gives boards back that an earlier daemon left set, takes up its jobs and its books.
     ///
@@ -60,13 +76,13 @@ impl Controller {
     /// If the journal or the database is unusable: then no board may be touched.
     pub async fn start(parts: Parts<'_>) -> Result<Self, StartError> {
         let mut journal = Journal::open(parts.state_dir, journal::boot_id())?;
-        let store = Store::open(parts.state_dir).await?;
         let handles = open_handles(parts.devices, &parts.clock, parts.sampling, parts.settings.call_timeout_s);
-        let restoring = handles.clone();
-        let timeout = parts.settings.call_timeout_s;
+        let (restoring, settings) = (handles.clone(), parts.settings.clone());
+        // Before anything else that could fail. What cannot be restored now stays in the journal, and every tick tries
+        // again.
         let journal = tokio::task::spawn_blocking(move || {
-            // Whatever cannot be restored now stays in the journal, and every tick tries again.
-            restore_all(&mut journal, &restoring, timeout);
+            restore_all(&mut journal, &restoring, settings.restore_timeout());
+            await_answers(&restoring, settings.call_timeout_s);
             journal
         })
         .await;
@@ -75,6 +91,7 @@ impl Controller {
             Ok(journal) => journal,
             Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
         };
+        let store = Store::open(parts.state_dir).await?;
         let gpus: BTreeMap<_, _> = handles.into_iter().map(|h| (h.board().id.clone(), Gpu::new(h))).collect();
         let backlog = Backlog { recovered: store.checkpoints().await?, ..Backlog::default() };
         let open_jobs = store.open_jobs().await?;

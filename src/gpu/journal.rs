@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::GpuError;
-use super::thread::GpuHandle;
-use super::worker::{Observation, Write};
 use crate::domain::{GpuId, PowerLimit};
-use crate::units::{Millijoules, Seconds};
+use crate::units::Millijoules;
 
 /// The journal's file in the state directory.
 pub const FILE_NAME: &str = "found-limits.json";
+
+/// The format this program reads and writes.
+const VERSION: u32 = 1;
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,18 @@ pub enum JournalError {
         /// The reason.
         #[source]
         source: serde_json::Error,
+    },
+    /// A newer wattune wrote it.
+    #[error(
+        "the restore journal {} is of format {version}, which this wattune does not know: give the GPUs back with the \
+         newer one (`wattune restore`)",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        version: u32,
     },
 }
 
@@ -97,6 +109,9 @@ impl Journal {
             Ok(bytes) => {
                 let document: Document = serde_json::from_slice(&bytes)
                     .map_err(|source| JournalError::Damaged { path: path.clone(), source })?;
+                if document.version != VERSION {
+                    return Err(JournalError::Newer { path, version: document.version });
+                }
                 document.boards
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
@@ -128,23 +143,16 @@ impl Journal {
         counter: Option<Millijoules>,
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
-        let boot_id = self.boot_id.clone();
-        let entry = self.boards.entry(gpu.clone()).or_insert_with(|| Entry {
-            found,
-            found_persistence: None,
-            written: Vec::new(),
-            found_at: now,
-            boot_id: boot_id.clone(),
-            counter,
-        });
+        let mut boards = self.boards.clone();
+        let entry = boards.entry(gpu.clone()).or_insert_with(|| self.new_entry(found, now));
         if entry.written.last() != Some(&limit) {
             entry.written.push(limit);
         }
         let surplus = entry.written.len().saturating_sub(2);
         entry.written.drain(..surplus);
-        entry.boot_id = boot_id;
+        entry.boot_id.clone_from(&self.boot_id);
         entry.counter = counter;
-        self.sync()
+        self.replace(boards)
     }
 
     /// Notes that persistence mode is about to be changed from `found` on a board whose limit is `limit`.
@@ -158,17 +166,21 @@ impl Journal {
         limit: PowerLimit,
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
-        let boot_id = self.boot_id.clone();
-        let entry = self.boards.entry(gpu.clone()).or_insert_with(|| Entry {
-            found: limit,
+        let mut boards = self.boards.clone();
+        let entry = boards.entry(gpu.clone()).or_insert_with(|| self.new_entry(limit, now));
+        entry.found_persistence.get_or_insert(found);
+        self.replace(boards)
+    }
+
+    fn new_entry(&self, found: PowerLimit, now: DateTime<Utc>) -> Entry {
+        Entry {
+            found,
             found_persistence: None,
             written: Vec::new(),
             found_at: now,
-            boot_id,
+            boot_id: self.boot_id.clone(),
             counter: None,
-        });
-        entry.found_persistence.get_or_insert(found);
-        self.sync()
+        }
     }
 
     /// Forgets a board: it has its settings back, or belongs to somebody else now.
@@ -176,8 +188,9 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn forget(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
-        match self.boards.remove(gpu) {
-            Some(_) => self.sync(),
+        let mut boards = self.boards.clone();
+        match boards.remove(gpu) {
+            Some(_) => self.replace(boards),
             None => Ok(()),
         }
     }
@@ -187,9 +200,20 @@ impl Journal {
         self.entry(gpu).is_some_and(|e| e.written.iter().any(|w| w.same_as(limit)))
     }
 
-    fn sync(&self) -> Result<(), JournalError> {
+    /// The boot that entries are written in now.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts `boards` on disk, and only then in memory: what could not be written down does not count.
+    fn replace(&mut self, boards: BTreeMap<GpuId, Entry>) -> Result<(), JournalError> {
+        let document = Document { version: VERSION, boards };
         let write = || -> io::Result<()> {
-            let document = Document { version: 1, boards: self.boards.clone() };
             let next = self.path.with_extension("json.new");
             let mut file = File::create(&next)?;
             serde_json::to_writer_pretty(&mut file, &document)?;
@@ -199,7 +223,9 @@ impl Journal {
             // The rename itself must survive a power cut too.
             self.path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
         };
-        write().map_err(|source| JournalError::Io { what: "write", path: self.path.clone(), source })
+        write().map_err(|source| JournalError::Io { what: "write", path: self.path.clone(), source })?;
+        self.boards = document.boards;
+        Ok(())
     }
 }
 
@@ -214,119 +240,37 @@ pub enum WayBack {
     Theirs(PowerLimit),
 }
 
+/// What a board says that decides whose its limit is.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// The limit it has.
+    pub current: PowerLimit,
+    /// The driver's default.
+    pub default: Option<PowerLimit>,
+    /// Its energy counter.
+    pub counter: Option<Millijoules>,
+    /// Whether this process saw the board or its driver start anew since wattune's last write.
+    pub restarted: bool,
+}
+
 /// Decides from the journal's entry and what the board says now.
 ///
 /// A limit that wattune wrote is taken back. So is the driver's default after a reboot or a driver reload: that is
 /// nobody's wish. Any other limit was set by somebody else.
-pub fn way_back(
-    entry: &Entry,
-    boot_id: &str,
-    current: PowerLimit,
-    default: Option<PowerLimit>,
-    counter: Option<Millijoules>,
-) -> WayBack {
+pub fn way_back(entry: &Entry, boot_id: &str, board: &Standing) -> WayBack {
+    let current = board.current;
     if current.same_as(entry.found) {
         return WayBack::AlreadyThere;
     }
     if entry.written.iter().any(|w| w.same_as(current)) {
         return WayBack::Write(entry.found);
     }
-    let reloaded = matches!((entry.counter, counter), (Some(then), Some(now)) if now < then);
-    if default.is_some_and(|d| d.same_as(current)) && (entry.boot_id != boot_id || reloaded) {
+    let counted_anew = matches!((entry.counter, board.counter), (Some(then), Some(now)) if now < then);
+    let restarted = board.restarted || entry.boot_id != boot_id || counted_anew;
+    if restarted && board.default.is_some_and(|d| d.same_as(current)) {
         return WayBack::Write(entry.found);
     }
     WayBack::Theirs(current)
-}
-
-/// How giving a board back ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Restored {
-    /// It had the found limit already.
-    AlreadyThere(PowerLimit),
-    /// It has the found limit again.
-    Written(PowerLimit),
-    /// Somebody else's limit was left alone.
-    LeftToOthers(PowerLimit),
-    /// It could not be done; the journal keeps the entry for the next try.
-    Failed {
-        /// What should have been restored.
-        found: PowerLimit,
-        /// Why it was not.
-        why: String,
-    },
-}
-
-impl std::fmt::Display for Restored {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::AlreadyThere(limit) => write!(f, "already at its found limit of {limit}"),
-            Self::Written(limit) => write!(f, "back at its found limit of {limit}"),
-            Self::LeftToOthers(limit) => write!(f, "left at {limit}, which somebody else has set since"),
-            Self::Failed { found, why } => write!(f, "NOT restored to {found}: {why}"),
-        }
-    }
-}
-
-/// Gives one board back, if the journal knows it. Blocks for at most `timeout` per write: not for async tasks.
-///
-/// # Errors
-/// If the journal itself cannot be written; the board's own troubles are in the answer.
-pub fn restore(journal: &mut Journal, gpu: &GpuHandle, timeout: Seconds) -> Result<Option<Restored>, JournalError> {
-    let id = &gpu.board().id;
-    let Some(entry) = journal.entry(id).cloned() else { return Ok(None) };
-    let outcome = give_back(&entry, &journal.boot_id, gpu, timeout);
-    if !matches!(outcome, Restored::Failed { .. }) {
-        journal.forget(id)?;
-    }
-    Ok(Some(outcome))
-}
-
-fn give_back(entry: &Entry, boot_id: &str, gpu: &GpuHandle, timeout: Seconds) -> Restored {
-    let failed = |why: String| Restored::Failed { found: entry.found, why };
-    let observation = match first_answer(gpu, timeout) {
-        Ok(observation) => observation,
-        Err(error) => return failed(error.to_string()),
-    };
-    let Some(current) = observation.reading.requested.or(observation.reading.enforced) else {
-        return failed("the board does not say which limit it has".into());
-    };
-    let default = gpu.capabilities().limits.as_ref().ok().map(|range| range.default);
-    let outcome = match way_back(entry, boot_id, current, default, observation.counter) {
-        WayBack::AlreadyThere => Restored::AlreadyThere(entry.found),
-        WayBack::Theirs(limit) => Restored::LeftToOthers(limit),
-        WayBack::Write(found) => match gpu.write_and_wait(Write::PowerLimit(found), timeout) {
-            Ok(()) => Restored::Written(found),
-            Err(error) => return failed(error.to_string()),
-        },
-    };
-    match entry.found_persistence {
-        Some(on) if observation.reading.persistence != Some(on) => {
-            match gpu.write_and_wait(Write::Persistence(on), timeout) {
-                Ok(()) => outcome,
-                Err(error) => failed(format!("the limit is back, persistence mode is not: {error}")),
-            }
-        }
-        _ => outcome,
-    }
-}
-
-/// A board whose thread has just started may not have answered yet.
-fn first_answer(gpu: &GpuHandle, timeout: Seconds) -> Result<Observation, GpuError> {
-    let mut left = timeout;
-    let step = Seconds::new(0.01);
-    gpu.refresh();
-    loop {
-        let observation = gpu.observe();
-        match &observation.fault {
-            Some((error, _)) => return Err(error.clone()),
-            None if observation.at.is_some() => return Ok(observation),
-            None if left <= Seconds::ZERO => {
-                return Err(GpuError::TimedOut { call: "reading the board", after: timeout });
-            }
-            None => std::thread::sleep(step.to_std()),
-        }
-        left -= step;
-    }
 }
 
 /// The kernel's id of this boot; "unknown" where it does not say, which reads as the same boot.
@@ -354,10 +298,13 @@ mod tests {
         }
     }
 
+    fn standing(current: PowerLimit, counter: u64) -> Standing {
+        Standing { current, default: Some(w(300)), counter: Some(Millijoules::new(counter)), restarted: false }
+    }
+
     #[test]
     fn what_wattune_wrote_goes_back_and_what_others_set_stays() {
-        let more = Some(Millijoules::new(2_000));
-        let decide = |current| way_back(&entry(), "boot-1", current, Some(w(300)), more);
+        let decide = |current| way_back(&entry(), "boot-1", &standing(current, 2_000));
         assert_eq!(decide(w(250)), WayBack::AlreadyThere);
         assert_eq!(decide(w(200)), WayBack::Write(w(250)));
         assert_eq!(decide(w(225)), WayBack::Write(w(250)));
@@ -367,11 +314,11 @@ mod tests {
 
     #[test]
     fn a_default_after_a_restart_is_nobodys_wish() {
-        let rebooted = way_back(&entry(), "boot-2", w(300), Some(w(300)), None);
-        assert_eq!(rebooted, WayBack::Write(w(250)));
-        let reloaded = way_back(&entry(), "boot-1", w(300), Some(w(300)), Some(Millijoules::new(10)));
-        assert_eq!(reloaded, WayBack::Write(w(250)));
-        let set_after_reboot = way_back(&entry(), "boot-2", w(280), Some(w(300)), None);
+        assert_eq!(way_back(&entry(), "boot-2", &standing(w(300), 2_000)), WayBack::Write(w(250)));
+        assert_eq!(way_back(&entry(), "boot-1", &standing(w(300), 10)), WayBack::Write(w(250)));
+        let seen = Standing { restarted: true, ..standing(w(300), 2_000) };
+        assert_eq!(way_back(&entry(), "boot-1", &seen), WayBack::Write(w(250)));
+        let set_after_reboot = way_back(&entry(), "boot-2", &standing(w(280), 2_000));
         assert_eq!(set_after_reboot, WayBack::Theirs(w(280)));
     }
 
@@ -390,6 +337,30 @@ mod tests {
         assert!(reread.is_ours(&gpu, w(200)) && !reread.is_ours(&gpu, w(300)));
         reread.forget(&gpu).expect("written");
         assert_eq!(Journal::open(dir.path(), "boot-1".into()).expect("readable").entries().count(), 0);
+    }
+
+    #[test]
+    fn what_could_not_be_written_down_does_not_count() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let gpu = GpuId::new("GPU-1").expect("an id");
+        let note = |journal: &mut Journal, limit| journal.note_write(&gpu, w(250), limit, None, DateTime::UNIX_EPOCH);
+        let mut journal = Journal::open(dir.path(), "boot-1".into()).expect("empty");
+        note(&mut journal, w(225)).expect("written");
+        let in_the_way = dir.path().join("found-limits.json.new");
+        fs::create_dir(&in_the_way).expect("made");
+        note(&mut journal, w(200)).expect_err("in the way");
+        journal.forget(&gpu).expect_err("in the way");
+        assert_eq!(journal.entry(&gpu).expect("still noted").written, [w(225)]);
+        fs::remove_dir(&in_the_way).expect("removed");
+        journal.forget(&gpu).expect("written");
+    }
+
+    #[test]
+    fn a_newer_journal_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join(FILE_NAME), r#"{"version":2,"boards":{}}"#).expect("written");
+        let error = Journal::open(dir.path(), "b".into()).expect_err("newer").to_string();
+        assert!(error.contains("format 2"), "{error}");
     }
 
     #[test]

@@ -3,10 +3,11 @@
 //! [`GpuDevice`] is small, synchronous and object-safe. Two implementations: [`nvml`] (the driver's library) and
 //! [`simulated`] (no hardware; labelled as such everywhere). Nobody calls a device directly: each board lives on a
 //! thread of its own behind a [`thread::GpuHandle`], so that a driver that hangs stops nothing but its board.
-//! [`journal`] remembers the limits found and gives them back.
+//! [`journal`] remembers the limits found, [`restore`] gives them back.
 
 pub mod journal;
 pub mod nvml;
+pub mod restore;
 pub mod simulated;
 pub mod thread;
 mod worker;
@@ -44,7 +45,7 @@ pub enum GpuError {
         call: &'static str,
     },
     /// The call did not come back in time.
-    #[error("{call}: no answer from the driver for {} s", after.get())]
+    #[error("{call}: no answer from the driver for {:.1} s", after.get())]
     TimedOut {
         /// The failed call.
         call: &'static str,

@@ -37,7 +37,7 @@ pub struct Boards {
 
 /// A board that the driver counts and that could not be opened. It has no UUID: only an open board says that.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("GPU {index} cannot be used: {error}")]
+#[error("GPU {index} cannot be used: {error}; start wattune again once it answers (nvidia-smi -i {index})")]
 pub struct Problem {
     /// The driver's index.
     pub index: u32,

@@ -22,7 +22,6 @@ pub enum Sampling {
 #[derive(Clone)]
 pub struct GpuHandle {
     board: Arc<Board>,
-    capabilities: Arc<Capabilities>,
     clock: Arc<dyn Clock>,
     call_timeout: Seconds,
     shared: Arc<Mutex<Shared>>,
@@ -37,13 +36,39 @@ enum Link {
 
 struct Shared {
     observation: Observation,
+    capabilities: Arc<Capabilities>,
     /// What the thread is doing at the driver, and since when.
     busy: Option<(&'static str, Monotonic)>,
 }
 
 struct Request {
-    write: Write,
+    task: Task,
     reply: Option<SyncSender<Result<(), GpuError>>>,
+}
+
+#[derive(Clone, Copy)]
+enum Task {
+    Read,
+    Write(Write),
+}
+
+impl Task {
+    fn call(&self) -> &'static str {
+        match self {
+            Self::Read => READING,
+            Self::Write(write) => write.call(),
+        }
+    }
+
+    fn carry_out(self, worker: &mut Worker, clock: &dyn Clock) -> Result<(), GpuError> {
+        match self {
+            Self::Write(write) => worker.write(write, || clock.now()),
+            Self::Read => {
+                worker.sample(|| clock.now(), true);
+                worker.observation().fault.clone().map_or(Ok(()), |(error, _)| Err(error))
+            }
+        }
+    }
 }
 
 const READING: &str = "reading the board";
@@ -59,9 +84,13 @@ impl GpuHandle {
         call_timeout: Seconds,
     ) -> Self {
         let board = Arc::new(device.board().clone());
-        let capabilities = Arc::new(device.capabilities().clone());
         let worker = Worker::new(device, full_every);
-        let shared = Arc::new(Mutex::new(Shared { observation: worker.observation().clone(), busy: None }));
+        let shared = Shared {
+            observation: worker.observation().clone(),
+            capabilities: worker.capabilities().clone(),
+            busy: None,
+        };
+        let shared = Arc::new(Mutex::new(shared));
         let link = match sampling {
             Sampling::OnRequest => Link::Inline(Arc::new(Mutex::new(worker))),
             Sampling::Every(period) => {
@@ -75,7 +104,7 @@ impl GpuHandle {
                 Link::Thread(sender)
             }
         };
-        Self { board, capabilities, clock, call_timeout, shared, link }
+        Self { board, clock, call_timeout, shared, link }
     }
 
     /// Who it is.
@@ -83,9 +112,9 @@ impl GpuHandle {
         &self.board
     }
 
-    /// What it can do.
-    pub fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+    /// What it can do, as far as was found when it was opened last.
+    pub fn capabilities(&self) -> Arc<Capabilities> {
+        lock(&self.shared).capabilities.clone()
     }
 
     /// The newest that is known, without waiting. A call that has not come back for longer than the time-out shows as
@@ -108,7 +137,7 @@ impl GpuHandle {
         if let Link::Inline(worker) = &self.link {
             let mut worker = lock(worker);
             worker.sample(|| self.clock.now(), true);
-            lock(&self.shared).observation = worker.observation().clone();
+            lock(&self.shared).publish(&worker);
         }
     }
 
@@ -116,10 +145,10 @@ impl GpuHandle {
     /// taken: a board that still works on an earlier one refuses.
     pub fn request(&self, write: Write) -> bool {
         match &self.link {
-            Link::Thread(sender) => sender.try_send(Request { write, reply: None }).is_ok(),
+            Link::Thread(sender) => sender.try_send(Request { task: Task::Write(write), reply: None }).is_ok(),
             Link::Inline(_) => {
                 // The outcome stands in the observation, as it would for a thread.
-                let _ = self.write_inline(write);
+                let _ = self.carry_out_inline(Task::Write(write));
                 true
             }
         }
@@ -130,11 +159,25 @@ impl GpuHandle {
     /// # Errors
     /// What the driver says, or [`GpuError::TimedOut`].
     pub fn write_and_wait(&self, write: Write, timeout: Seconds) -> Result<(), GpuError> {
-        let Link::Thread(sender) = &self.link else { return self.write_inline(write) };
-        let timed_out = || GpuError::TimedOut { call: write.call(), after: timeout };
+        self.carry_out(Task::Write(write), timeout)
+    }
+
+    /// Reads everything anew, after whatever was asked for before, and waits for it at most `timeout`. Blocks: not for
+    /// async tasks.
+    ///
+    /// # Errors
+    /// Why the board does not answer.
+    pub fn read_and_wait(&self, timeout: Seconds) -> Result<Observation, GpuError> {
+        self.carry_out(Task::Read, timeout)?;
+        Ok(lock(&self.shared).observation.clone())
+    }
+
+    fn carry_out(&self, task: Task, timeout: Seconds) -> Result<(), GpuError> {
+        let Link::Thread(sender) = &self.link else { return self.carry_out_inline(task) };
+        let timed_out = || GpuError::TimedOut { call: task.call(), after: timeout };
         let (reply, answer) = mpsc::sync_channel(1);
         let until = self.clock.monotonic().after(timeout);
-        let mut request = Request { write, reply: Some(reply) };
+        let mut request = Request { task, reply: Some(reply) };
         while let Err(refused) = sender.try_send(request) {
             match refused {
                 TrySendError::Full(back) if self.clock.monotonic() < until => request = back,
@@ -146,12 +189,20 @@ impl GpuHandle {
         answer.recv_timeout(left.to_std()).unwrap_or_else(|_| Err(timed_out()))
     }
 
-    fn write_inline(&self, write: Write) -> Result<(), GpuError> {
+    fn carry_out_inline(&self, task: Task) -> Result<(), GpuError> {
         let Link::Inline(worker) = &self.link else { return Ok(()) };
         let mut worker = lock(worker);
-        let result = worker.write(write, || self.clock.now());
-        lock(&self.shared).observation = worker.observation().clone();
+        let result = task.carry_out(&mut worker, &*self.clock);
+        lock(&self.shared).publish(&worker);
         result
+    }
+}
+
+impl Shared {
+    fn publish(&mut self, worker: &Worker) {
+        self.observation = worker.observation().clone();
+        self.capabilities = worker.capabilities().clone();
+        self.busy = None;
     }
 }
 
@@ -163,25 +214,20 @@ fn run(
     shared: &Mutex<Shared>,
 ) {
     let begin = |call| lock(shared).busy = Some((call, clock.monotonic()));
-    let publish = |worker: &Worker| {
-        let mut shared = lock(shared);
-        shared.observation = worker.observation().clone();
-        shared.busy = None;
-    };
     let mut next = clock.monotonic();
     loop {
         begin(READING);
         worker.sample(|| clock.now(), false);
-        publish(&worker);
+        lock(shared).publish(&worker);
         // Late samples are not made up for: the meter takes any spacing.
         next = next.after(period).max(clock.monotonic());
         loop {
             let wait = next.since(clock.monotonic());
             match requests.recv_timeout(wait.to_std()) {
-                Ok(Request { write, reply }) => {
-                    begin(write.call());
-                    let result = worker.write(write, || clock.now());
-                    publish(&worker);
+                Ok(Request { task, reply }) => {
+                    begin(task.call());
+                    let result = task.carry_out(&mut worker, clock);
+                    lock(shared).publish(&worker);
                     if let Some(reply) = reply {
                         // Whoever waited may have given up.
                         let _ = reply.try_send(result);

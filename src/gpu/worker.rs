@@ -1,6 +1,8 @@
 //! What happens on a board's own thread: sampling, metering, writing, and finding a lost board again.
 
-use super::{Depth, GpuDevice, GpuError, Reading};
+use std::sync::Arc;
+
+use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use crate::clock::{Monotonic, Now};
 use crate::domain::PowerLimit;
 use crate::ledger::{Meter, Metered};
@@ -37,6 +39,8 @@ pub struct WriteOutcome {
     pub at: Now,
     /// What the driver said.
     pub result: Result<(), GpuError>,
+    /// The limit that the board showed right after it: some round, some ignore.
+    pub shown: Option<PowerLimit>,
 }
 
 /// Everything known of a board at one moment.
@@ -52,6 +56,8 @@ pub struct Observation {
     pub counter: Option<Millijoules>,
     /// How often the counter was reset meanwhile.
     pub counter_resets: u32,
+    /// How often it was found again after it had gone.
+    pub reopened: u32,
     /// Counter over integrated power during the last minute.
     pub counter_over_power: Option<f64>,
     /// Why it does not answer, and since when.
@@ -60,8 +66,16 @@ pub struct Observation {
     pub last_write: Option<WriteOutcome>,
 }
 
+impl Observation {
+    /// How often the board or its driver may have started anew, with its default limit, since the daemon opened it.
+    pub fn restarts(&self) -> u32 {
+        self.counter_resets + self.reopened
+    }
+}
+
 pub(super) struct Worker {
     device: Box<dyn GpuDevice>,
+    capabilities: Arc<Capabilities>,
     meter: Meter,
     last_full: Option<Monotonic>,
     last_reopen: Option<Monotonic>,
@@ -77,11 +91,19 @@ impl Worker {
             metered: Metered::default(),
             counter: None,
             counter_resets: 0,
+            reopened: 0,
             counter_over_power: None,
             fault: None,
             last_write: None,
         };
-        Self { device, meter: Meter::default(), last_full: None, last_reopen: None, full_every, observation }
+        let capabilities = Arc::new(device.capabilities().clone());
+        let meter = Meter::default();
+        Self { device, capabilities, meter, last_full: None, last_reopen: None, full_every, observation }
+    }
+
+    /// What the board can do. It is asked again whenever the board was lost and found.
+    pub(super) fn capabilities(&self) -> &Arc<Capabilities> {
+        &self.capabilities
     }
 
     pub(super) fn observation(&self) -> &Observation {
@@ -92,11 +114,19 @@ impl Worker {
     /// `clock` is read after the driver answered, so that energy and time belong together.
     pub(super) fn sample(&mut self, clock: impl Fn() -> Now, full: bool) {
         let now = clock();
-        if self.observation.fault.is_some() && !self.find_again(now) {
+        if self.observation.fault.is_some() && !self.find_again(now, full) {
             return;
         }
         let due = self.last_full.is_none_or(|last| now.monotonic.since(last) >= self.full_every);
-        let depth = if due || full { Depth::Full } else { Depth::Quick };
+        let resets = self.meter.resets();
+        self.read(if due || full { Depth::Full } else { Depth::Quick }, &clock);
+        if self.meter.resets() > resets {
+            // The driver started anew: what it said of limits before does not go with this counter.
+            self.read(Depth::Full, &clock);
+        }
+    }
+
+    fn read(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
         match self.device.read(depth) {
             Ok(reading) => self.take(reading, depth, clock()),
             Err(error) => self.fail(error, clock()),
@@ -113,7 +143,8 @@ impl Worker {
             self.fail(error.clone(), clock());
         }
         self.sample(&clock, true);
-        self.observation.last_write = Some(WriteOutcome { write, at: clock(), result: result.clone() });
+        let shown = self.observation.reading.requested;
+        self.observation.last_write = Some(WriteOutcome { write, at: clock(), result: result.clone(), shown });
         result
     }
 
@@ -147,13 +178,18 @@ impl Worker {
         self.last_full = None;
     }
 
-    fn find_again(&mut self, now: Now) -> bool {
-        if self.last_reopen.is_some_and(|last| now.monotonic.since(last) < REOPEN_EVERY) {
+    fn find_again(&mut self, now: Now, at_once: bool) -> bool {
+        let lately = self.last_reopen.is_some_and(|last| now.monotonic.since(last) < REOPEN_EVERY);
+        if lately && !at_once {
             return false;
         }
         self.last_reopen = Some(now.monotonic);
         match self.device.reopen() {
-            Ok(()) => true,
+            Ok(()) => {
+                self.capabilities = Arc::new(self.device.capabilities().clone());
+                self.observation.reopened += 1;
+                true
+            }
             Err(error) => {
                 self.fail(error, now);
                 false

@@ -118,7 +118,8 @@ impl Store {
             .journal_mode(SqliteJournalMode::Wal)
             // A committed row survives the death of the process; what a power cut takes, the counters still know.
             .synchronous(SqliteSynchronous::Normal)
-            .busy_timeout(std::time::Duration::from_secs(5))
+            // The control loop waits for this: whoever holds the file for longer is tried again at the next tick.
+            .busy_timeout(std::time::Duration::from_millis(250))
             .foreign_keys(true);
         let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options).await;
         let pool = pool.map_err(|source| StoreError::Open { path: path.display().to_string(), source })?;

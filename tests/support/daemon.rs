@@ -58,6 +58,28 @@ impl Daemon {
         Self::command_with(driver, state, &FakeDriver::library(), Self::QUICK)
     }
 
+    /// As [`Self::command`], with other settings.
+    pub(crate) fn command_set(driver: &FakeDriver, state: &Path, settings: &str) -> Command {
+        Self::command_with(driver, state, &FakeDriver::library(), settings)
+    }
+
+    /// `wattune restore` over the same state, to its end.
+    pub(crate) fn restore(driver: &FakeDriver, state: &Path) -> std::process::Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wattune"));
+        command.args(["restore", "--gpus", "nvml", "--config"]).arg(state.join("test.toml"));
+        command.arg("--nvml-library").arg(FakeDriver::library()).arg("--state-dir").arg(state);
+        command.env("FAKE_NVML_DIR", driver.dir()).output().expect("it runs")
+    }
+
+    /// As [`Self::command`], with an address to listen on.
+    pub(crate) fn command_at(driver: &FakeDriver, state: &Path, address: &str) -> Command {
+        let plain = Self::command(driver, state);
+        let mut command = Command::new(plain.get_program());
+        command.args(plain.get_args().map(|a| if a == "127.0.0.1:0" { address.as_ref() } else { a }));
+        command.env("FAKE_NVML_DIR", driver.dir());
+        command
+    }
+
     pub(crate) fn command_with(driver: &FakeDriver, state: &Path, library: &Path, settings: &str) -> Command {
         std::fs::create_dir_all(state).expect("a directory");
         let config = state.join("test.toml");
@@ -163,8 +185,21 @@ impl Daemon {
         self.get(&format!("/v1/gpus/{board}")).await.expect(200)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    /// The status' problems, in one text.
+    pub(crate) async fn problems(&self) -> String {
+        let status = self.get("/v1/status").await.expect(200);
+        let problems = status["problems"].as_array().expect("a list").iter();
+        problems.map(|p| p.as_str().expect("a sentence")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Sets a limit by hand, for long, and waits until the board has it.
+    pub(crate) async fn hold(&self, driver: &FakeDriver, board: usize, watts: f64) {
+        let body = serde_json::json!({"power_limit_w": watts, "ttl_s": 3600});
+        self.put(&format!("/v1/gpus/{board}/power-limit"), &body).await.expect(200);
+        eventually("the limit by hand", Duration::from_secs(60), async || {
+            (driver.limit_w(board) == Some(watts)).then_some(())
+        })
+        .await;
     }
 
     /// `kill -9`: nothing is tidied up.

@@ -1,13 +1,15 @@
 //! The real daemon, a fake driver, and jobs that train against both.
 
+mod books;
 mod cli;
 mod daemon;
 mod driver;
 mod shape;
 mod training;
 
+pub(crate) use books::Books;
 pub(crate) use cli::{Ended, wattune};
-pub(crate) use daemon::{Answer, Daemon};
+pub(crate) use daemon::Daemon;
 pub(crate) use driver::{FakeDriver, Write};
 pub(crate) use shape::Shapes;
 pub(crate) use training::{Curve, Training};

@@ -1,7 +1,7 @@
 //! A training job in real time: its throughput follows the limit that the fake board really has.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ pub(crate) type Curve = &'static [(f64, f64)];
 /// A client that reports progress ten times a second until it is told to stop.
 pub(crate) struct Training {
     stop: Arc<AtomicBool>,
+    base: Arc<Mutex<String>>,
     task: tokio::task::JoinHandle<Vec<Value>>,
 }
 
@@ -39,7 +40,9 @@ impl Training {
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, driver) = (stop.clone(), driver.clone());
-        let url = format!("{base}/v1/jobs/{id}/progress");
+        let path = format!("/v1/jobs/{id}/progress");
+        let base = Arc::new(Mutex::new(base.to_owned()));
+        let target = base.clone();
         let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().expect("a client");
         let task = tokio::spawn(async move {
             let mut answers = Vec::new();
@@ -52,6 +55,7 @@ impl Training {
                 done += slowest.fold(f64::INFINITY, f64::min) * (at - last);
                 last = at;
                 let body = json!({ "samples": done, "at_s": at });
+                let url = format!("{}{path}", target.lock().expect("not poisoned"));
                 // A daemon that was killed comes back, or the test ends.
                 if let Ok(answer) = client.post(&url).json(&body).send().await
                     && let Ok(answer) = answer.json().await
@@ -61,7 +65,12 @@ impl Training {
             }
             answers
         });
-        Self { stop, task }
+        Self { stop, base, task }
+    }
+
+    /// Reports to another daemon from now on.
+    pub(crate) fn report_to(&self, base: &str) {
+        *self.base.lock().expect("not poisoned") = base.to_owned();
     }
 
     /// Stops training; answers with what the daemon said to each report.

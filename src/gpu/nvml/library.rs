@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
@@ -14,6 +16,10 @@ use crate::gpu::GpuError;
 
 /// Where the library is looked for: by the name that drivers install, then by that of development packages.
 const USUAL_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
+
+/// If no further board answers for this long, those that are left count as hanging. Without persistence mode the driver
+/// starts boards one after the other, each in a few seconds.
+const OPENING: Duration = Duration::from_secs(10);
 
 /// Why the driver's library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,18 +133,36 @@ impl Library {
         self.nvml().sys_driver_version().ok()
     }
 
-    /// Opens every board.
+    /// Opens every board, each on a thread of its own: one that hangs is a problem and holds up no other.
     ///
     /// # Errors
     /// If the driver cannot even say how many there are.
     pub fn boards(self: &Arc<Self>) -> Result<Boards, OpenError> {
         let count =
             self.nvml().device_count().map_err(|error| open_error(&self.path, "nvmlDeviceGetCount_v2", error))?;
-        let mut boards = Boards { devices: Vec::new(), problems: Vec::new() };
+        let (sender, opened) = mpsc::channel();
         for index in 0..count {
-            match NvmlDevice::open(self.clone(), index) {
-                Ok(device) => boards.devices.push(Box::new(device)),
-                Err(error) => boards.problems.push(Problem { index, error }),
+            let (library, sender) = (self.clone(), sender.clone());
+            // Nobody may be waiting for the answer any more. A thread that cannot start is a board that is silent.
+            let open = move || drop(sender.send((index, NvmlDevice::open(library, index))));
+            drop(thread::Builder::new().name(format!("open{index}")).spawn(open));
+        }
+        drop(sender);
+        let mut answers: Vec<Option<_>> = (0..count).map(|_| None).collect();
+        while answers.iter().any(Option::is_none)
+            && let Ok((index, answer)) = opened.recv_timeout(OPENING)
+        {
+            answers[index as usize] = Some(answer);
+        }
+        let mut boards = Boards { devices: Vec::new(), problems: Vec::new() };
+        for (index, answer) in (0..).zip(answers) {
+            match answer {
+                Some(Ok(device)) => boards.devices.push(Box::new(device)),
+                Some(Err(error)) => boards.problems.push(Problem { index, error }),
+                None => {
+                    let error = GpuError::TimedOut { call: "opening the board", after: OPENING.into() };
+                    boards.problems.push(Problem { index, error });
+                }
             }
         }
         Ok(boards)

@@ -1,0 +1,124 @@
+//! Views of the boards, and what somebody should look at.
+
+use super::view::GpuView;
+use super::{ControlError, Controller, Gpu, GpuRef};
+use crate::domain::PowerLimit;
+use crate::gpu::{Capabilities, GpuError};
+
+impl Controller {
+    /// The boards, by index.
+    pub fn gpus(&self) -> Vec<GpuView> {
+        let mut views: Vec<GpuView> = self.gpus.values().map(|g| self.gpu_view(g)).collect();
+        views.sort_by_key(|g| g.index);
+        views
+    }
+
+    /// One board.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
+        let id = self.resolve(which)?;
+        self.gpus.get(&id).map(|g| self.gpu_view(g)).ok_or_else(|| ControlError::Conflict("the GPU has gone".into()))
+    }
+
+    fn gpu_view(&self, gpu: &Gpu) -> GpuView {
+        let (board, capabilities) = (gpu.handle.board(), gpu.handle.capabilities());
+        let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
+        let watts = |l: PowerLimit| l.watts().get();
+        let cap = gpu.out_of_band_cap();
+        let state = match (&seen.fault, &gpu.foreign) {
+            (Some((GpuError::TimedOut { .. }, _)), _) => "unresponsive",
+            (Some(_), _) => "lost",
+            (None, Some(_)) => "foreign",
+            (None, None) if gpu.why_no_control().is_some() => "observed",
+            (None, None) if gpu.manual.is_some() => "override",
+            (None, None) if gpu.owner.is_some() => "job",
+            (None, None) => "free",
+        };
+        let capped = cap.map(|c| {
+            format!(
+                "an out-of-band cap holds it at {c}; plans stay under it until it lifts, or the host's cap is raised"
+            )
+        });
+        let wanted = self.wanted(gpu.id(), self.now());
+        let unset = self.journal_fault.as_ref().filter(|_| wanted.is_some() && wanted != reading.requested);
+        let mut details = concerns(gpu, &capabilities);
+        details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
+        details.extend(capped);
+        // What was done last explains the present only while the board is away from what was found.
+        if details.is_empty() && self.journal.entry(gpu.id()).is_some() {
+            details.extend(gpu.remark.clone());
+        }
+        GpuView {
+            index: board.index,
+            uuid: board.id.to_string(),
+            pci_bus_id: board.pci_bus_id.clone(),
+            model: board.model.clone(),
+            simulated: board.simulated,
+            state,
+            detail: (!details.is_empty()).then(|| details.join("; ")),
+            owner: gpu.owner.as_ref().map(ToString::to_string),
+            booked_jobs: gpu.guests.iter().map(ToString::to_string).collect(),
+            power_limit_requested_w: reading.requested.map(watts),
+            power_limit_enforced_w: reading.enforced.map(watts),
+            power_limit_wanted_w: wanted.map(watts),
+            power_limit_found_w: self.journal.entry(gpu.id()).map(|e| watts(e.found)),
+            power_limit_default_w: range.map(|r| watts(r.default)),
+            power_limit_min_w: range.map(|r| watts(r.min)),
+            power_limit_max_w: range.map(|r| watts(r.max)),
+            out_of_band_cap_w: cap.map(watts),
+            override_until: gpu.manual.map(|m| m.until_utc),
+            power_w: reading.power.map(|p| p.get()),
+            energy_j: seen.metered.total().to_joules().get(),
+            energy_source: if capabilities.energy_counter.is_ok() { "counter" } else { "integrated_power" },
+            counter_resets: seen.counter_resets,
+            counter_over_power: seen.counter_over_power,
+            temperature_c: reading.temperature_c,
+            sm_clock_mhz: reading.sm_clock_mhz,
+            event_reasons: reading.reasons.map(|r| r.names().collect()),
+            persistence: reading.persistence,
+            driver: capabilities.driver.clone(),
+        }
+    }
+
+    /// What somebody should look at, in one sentence each.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let mut problems = self.start_problems.clone();
+        problems.extend(self.store_fault.iter().map(|f| format!("books: {f}")));
+        problems.extend(self.journal_fault.iter().map(|f| format!("no limit is set: {f}")));
+        let mut gpus: Vec<&Gpu> = self.gpus.values().collect();
+        gpus.sort_by_key(|g| g.handle.board().index);
+        for gpu in gpus {
+            let index = gpu.handle.board().index;
+            problems
+                .extend(concerns(gpu, &gpu.handle.capabilities()).into_iter().map(|why| format!("GPU {index}: {why}")));
+        }
+        for (id, entry) in self.journal.entries().filter(|(id, _)| !self.gpus.contains_key(*id)) {
+            problems.push(format!(
+                "GPU {id} was set by wattune and is not there now; once it is back, start wattune again or run \
+                 `wattune restore`, and its limit of {} comes back",
+                entry.found
+            ));
+        }
+        for job in self.jobs.values() {
+            problems.extend(job.warnings().into_iter().map(|w| format!("job {} ({}): {w}", job.id, job.spec.name)));
+        }
+        problems
+    }
+}
+
+/// What is the matter with a board, in words a person can act on.
+fn concerns(gpu: &Gpu, can: &Capabilities) -> Vec<String> {
+    let mut concerns: Vec<String> = gpu.why_no_control().into_iter().collect();
+    if let (Err(counter), power) = (&can.energy_counter, &can.power) {
+        concerns.push(match power {
+            Ok(()) => format!("no energy counter ({counter}); its energy is integrated from power and marked so"),
+            Err(power) => format!("its energy cannot be told: no counter ({counter}), no power ({power})"),
+        });
+    }
+    if let Some(error) = &gpu.persistence_denied {
+        concerns.push(format!("persistence mode stays as it is: {error}"));
+    }
+    concerns
+}

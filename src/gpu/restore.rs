@@ -1,0 +1,103 @@
+//! Giving boards their found settings back.
+
+use std::sync::mpsc;
+use std::thread;
+
+use super::journal::{Entry, Journal, Standing, WayBack, way_back};
+use super::thread::GpuHandle;
+use super::worker::Write;
+use crate::domain::{GpuId, PowerLimit};
+use crate::units::Seconds;
+
+/// How giving a board back ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Restored {
+    /// It had the found limit already.
+    AlreadyThere(PowerLimit),
+    /// It has the found limit again.
+    Written(PowerLimit),
+    /// Somebody else's limit was left alone.
+    LeftToOthers(PowerLimit),
+    /// It could not be done; the journal keeps the entry for the next try.
+    Failed {
+        /// What should have been restored.
+        found: PowerLimit,
+        /// Why it was not.
+        why: String,
+    },
+}
+
+impl std::fmt::Display for Restored {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AlreadyThere(limit) => write!(f, "already at its found limit of {limit}"),
+            Self::Written(limit) => write!(f, "back at its found limit of {limit}"),
+            Self::LeftToOthers(limit) => write!(f, "left at {limit}, which somebody else has set since"),
+            Self::Failed { found, why } => write!(f, "NOT restored to {found}: {why}"),
+        }
+    }
+}
+
+/// Gives every board that the journal knows back, and says how that ended. All at once, so that a board that hangs
+/// holds up no other. Each step (looking, limit, persistence mode) may take `timeout`. Blocks: not for async tasks.
+pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Seconds) -> Vec<(GpuId, Restored)> {
+    let boot_id = journal.boot_id().to_owned();
+    let (sender, outcomes) = mpsc::channel();
+    thread::scope(|scope| {
+        for handle in handles {
+            let id = &handle.board().id;
+            let Some(entry) = journal.entry(id).cloned() else { continue };
+            let (done, boot_id) = (sender.clone(), &boot_id);
+            let found = entry.found;
+            let body = move || drop(done.send((id.clone(), give_back(&entry, boot_id, handle, timeout))));
+            if let Err(error) = thread::Builder::new().spawn_scoped(scope, body) {
+                let outcome = Restored::Failed { found, why: format!("no thread for it: {error}") };
+                drop(sender.send((id.clone(), outcome)));
+            }
+        }
+        drop(sender);
+        outcomes.iter().inspect(|(id, outcome)| settle(journal, id, outcome)).collect()
+    })
+}
+
+fn settle(journal: &mut Journal, id: &GpuId, outcome: &Restored) {
+    if let Restored::Failed { .. } = outcome {
+        tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}");
+        return;
+    }
+    tracing::info!(gpu.uuid = %id, "GPU {id}: {outcome}");
+    if let Err(error) = journal.forget(id) {
+        tracing::error!(gpu.uuid = %id, "GPU {id} is done with, but stays in the journal: {error}");
+    }
+}
+
+fn give_back(entry: &Entry, boot_id: &str, gpu: &GpuHandle, timeout: Seconds) -> Restored {
+    let failed = |why: String| Restored::Failed { found: entry.found, why };
+    // Waits for every write that is still on its way, so that none of them comes after this.
+    let seen = match gpu.read_and_wait(timeout) {
+        Ok(seen) => seen,
+        Err(error) => return failed(error.to_string()),
+    };
+    let Some(current) = seen.reading.requested.or(seen.reading.enforced) else {
+        return failed("the board does not say which limit it has".into());
+    };
+    let default = gpu.capabilities().limits.as_ref().ok().map(|range| range.default);
+    let board = Standing { current, default, counter: seen.counter, restarted: seen.restarts() > 0 };
+    let outcome = match way_back(entry, boot_id, &board) {
+        WayBack::AlreadyThere => Restored::AlreadyThere(entry.found),
+        WayBack::Theirs(limit) => return Restored::LeftToOthers(limit),
+        WayBack::Write(found) => match gpu.write_and_wait(Write::PowerLimit(found), timeout) {
+            Ok(()) => Restored::Written(found),
+            Err(error) => return failed(error.to_string()),
+        },
+    };
+    match entry.found_persistence {
+        Some(on) if seen.reading.persistence.is_some_and(|now| now != on) => {
+            match gpu.write_and_wait(Write::Persistence(on), timeout) {
+                Ok(()) => outcome,
+                Err(error) => failed(format!("the limit is back, persistence mode is not: {error}")),
+            }
+        }
+        _ => outcome,
+    }
+}

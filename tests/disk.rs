@@ -1,0 +1,112 @@
+//! A state directory that cannot be used, and one that stops working later.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::nvml::board;
+use crate::support::{Books, Daemon, FakeDriver, eventually};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn refusal(mut command: std::process::Command) -> String {
+    let output = command.output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+#[tokio::test]
+async fn a_state_directory_that_cannot_be_used_is_named() {
+    let driver = FakeDriver::new(&[board()]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let command = |state: &std::path::Path| {
+        let mut command = Daemon::command(&driver, dir.path());
+        command.env("WATTUNE_STATE_DIR", state);
+        let arguments: Vec<_> = command.get_args().map(std::ffi::OsStr::to_owned).collect();
+        let mut moved = std::process::Command::new(command.get_program());
+        let place = arguments.iter().position(|a| a == "--state-dir").expect("given");
+        moved.args(&arguments[..=place]).arg(state).env("FAKE_NVML_DIR", driver.dir());
+        moved
+    };
+    // Rights do not stop root, so the ways are blocked by files and directories.
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    let said = refusal(command(&file.join("state")));
+    assert!(said.contains("cannot make the state directory") && said.contains("--state-dir"), "{said}");
+    let blocked = dir.path().join("blocked");
+    std::fs::create_dir_all(blocked.join("lock")).expect("made");
+    let said = refusal(command(&blocked));
+    assert!(said.contains("cannot write in the state directory") && said.contains("blocked"), "{said}");
+    assert!(driver.writes().is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_set_that_cannot_be_journalled() {
+    let driver = FakeDriver::new(&[board()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+    let in_the_way = state.path().join("found-limits.json.new");
+    std::fs::create_dir(&in_the_way).expect("made");
+    daemon.put("/v1/gpus/0/power-limit", &json!({"power_limit_w": 150, "ttl_s": 3600})).await.expect(200);
+    let problems = eventually("the problem", LONG, async || {
+        let problems = daemon.problems().await;
+        (!problems.is_empty()).then_some(problems)
+    })
+    .await;
+    assert!(problems.contains("no limit is set: cannot write the restore journal"), "{problems}");
+    assert!(problems.contains("found-limits.json") && problems.contains("directory"), "{problems}");
+    let gpu = daemon.gpu(0).await;
+    assert!(gpu["detail"].as_str().is_some_and(|d| d.contains("no limit is set")), "{gpu}");
+    assert_eq!(gpu["power_limit_requested_w"], 280.0);
+    assert!(driver.writes().is_empty());
+    std::fs::remove_dir(&in_the_way).expect("removed");
+    eventually("the limit", LONG, async || (driver.limit_w(0) == Some(150.0)).then_some(())).await;
+    eventually("no problem", LONG, async || daemon.problems().await.is_empty().then_some(())).await;
+    assert!(daemon.stop("TERM").await.success());
+    assert_eq!(driver.limit_w(0), Some(280.0));
+}
+
+#[tokio::test]
+async fn a_damaged_journal_is_not_written_over() {
+    let driver = FakeDriver::new(&[board()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let half = "{\"version\":1,\"boards\":{\"GPU-00";
+    std::fs::write(state.path().join("found-limits.json"), half).expect("written");
+    let said = refusal(Daemon::command(&driver, state.path()));
+    assert!(said.contains("found-limits.json is damaged") && said.contains("nvidia-smi -pl"), "{said}");
+    let output = Daemon::restore(&driver, state.path());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("move the file away"), "{said}");
+    assert_eq!(std::fs::read_to_string(state.path().join("found-limits.json")).expect("there"), half);
+    assert!(driver.writes().is_empty());
+}
+
+#[tokio::test]
+async fn books_that_cannot_be_written_for_a_while_lose_nothing() {
+    let driver = FakeDriver::new(&[json!({"demand_w": 200}), json!({"demand_w": 200})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let settings = Daemon::QUICK.replace("interval_s = 5", "interval_s = 1");
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
+    let books = Books::open(state.path()).await;
+    let (_, first) =
+        eventually("an interval", LONG, async || Some(books.of(0).await).filter(|(rows, _)| !rows.is_empty())).await;
+    let locked = books.lock(state.path()).await;
+    let problems = eventually("the problem", LONG, async || {
+        let problems = daemon.problems().await;
+        (!problems.is_empty()).then_some(problems)
+    })
+    .await;
+    assert!(problems.contains("books:") && problems.contains("locked"), "{problems}");
+    // Boards are served all the same.
+    daemon.hold(&driver, 0, 150.0).await;
+    drop(locked);
+    eventually("no problem", LONG, async || daemon.problems().await.is_empty().then_some(())).await;
+    assert!(daemon.stop("TERM").await.success());
+    let (rows, last) = books.of(0).await;
+    let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
+    let before: i64 = last.expect("there") - first.expect("there");
+    assert!(rows.windows(2).all(|w| w[1].start_us == w[0].end_us), "{rows:#?}");
+    assert!(rows.iter().all(|r| r.source == "counter") && booked >= before, "{booked} {before}");
+}

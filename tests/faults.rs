@@ -1,0 +1,424 @@
+//! One fault of hardware, driver or neighbours each: the daemon stays up and says what is wrong, other boards are
+//! served, totals stay right or are marked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::nvml::{CURVE, board};
+use crate::support::{Books, Daemon, FakeDriver, Training, eventually, forecast_file};
+
+const LONG: Duration = Duration::from_secs(60);
+
+struct Case {
+    driver: Arc<FakeDriver>,
+    state: tempfile::TempDir,
+    daemon: Daemon,
+}
+
+impl Case {
+    async fn start(boards: &[Value]) -> Self {
+        Self::start_with(boards, Daemon::QUICK, &[]).await
+    }
+
+    /// With a driver that lacks `symbols`.
+    async fn start_with(boards: &[Value], settings: &str, symbols: &[&str]) -> Self {
+        let driver = Arc::new(FakeDriver::new(boards));
+        let state = tempfile::tempdir().expect("a directory");
+        let library = if symbols.is_empty() { FakeDriver::library() } else { driver.library_without(symbols) };
+        let command = Daemon::command_with(&driver, state.path(), &library, settings);
+        let daemon = Daemon::start(command, state.path()).await;
+        Self { driver, state, daemon }
+    }
+
+    async fn register(&self, gpu: usize) -> String {
+        let job = json!({"name": "resnet50", "gpus": [gpu], "work": {"total_samples": 1_000_000}, "lease_s": 60});
+        self.daemon.register(&job).await
+    }
+
+    fn train(&self, id: &str, gpu: usize) -> Training {
+        Training::start(self.daemon.base(), id, &self.driver, vec![(gpu, CURVE)], 0.0)
+    }
+
+    /// Waits until a board's view satisfies `when`, and answers with it.
+    async fn gpu(&self, what: &str, board: usize, when: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, LONG, async || Some(self.daemon.gpu(board).await).filter(|view| when(view))).await
+    }
+
+    async fn state(&self, board: usize, wanted: &str) -> Value {
+        self.gpu(wanted, board, |view| view["state"] == wanted).await
+    }
+
+    async fn limit(&self, board: usize, watts: f64) {
+        eventually("the limit", LONG, async || (self.driver.limit_w(board) == Some(watts)).then_some(())).await;
+    }
+
+    fn journal(&self) -> String {
+        std::fs::read_to_string(self.state.path().join("found-limits.json")).unwrap_or_default()
+    }
+
+    /// Ends the daemon in order: boards must have `limits` then, and nothing is left to restore.
+    async fn stop(self, limits: &[f64]) -> tempfile::TempDir {
+        assert_eq!(self.daemon.stop("TERM").await.code(), Some(0));
+        let now: Vec<_> = (0..limits.len()).map(|b| self.driver.limit_w(b).expect("known")).collect();
+        assert_eq!(now, limits);
+        let journal = std::fs::read_to_string(self.state.path().join("found-limits.json")).unwrap_or_default();
+        assert!(!journal.contains("found_mw"), "{journal}");
+        self.state
+    }
+}
+
+fn text(view: &Value, field: &str) -> String {
+    view[field].as_str().unwrap_or_default().to_owned()
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a / b - 1.0).abs() < 0.02
+}
+
+/// Board 0's whole energy in the books against board 1's, which draws the same and is fine.
+async fn booked_alike(state: &tempfile::TempDir) -> Books {
+    let books = Books::open(state.path()).await;
+    let (odd, sound) = (books.total_j(0).await, books.total_j(1).await);
+    assert!(close(odd, sound), "{odd} J, {sound} J");
+    books
+}
+
+#[tokio::test]
+async fn a_counter_that_starts_again_loses_no_energy() {
+    let same = json!({"demand_w": 200, "initial_energy_j": 90_000});
+    let case = Case::start(&[same.clone(), same]).await;
+    let energy = async |least: f64| {
+        case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|e| e > least)).await;
+    };
+    energy(400.0).await;
+    case.driver.set(0, json!({"energy_resets": 1}));
+    let view = case.gpu("the reset", 0, |view| view["counter_resets"] == 1).await;
+    assert_eq!(view["state"], "free");
+    energy(1200.0).await;
+    let state = case.stop(&[300.0, 300.0]).await;
+    let books = booked_alike(&state).await;
+    let (rows, checkpoint) = books.of(0).await;
+    let estimated: i64 = rows.iter().filter(|r| r.source == "integrated_power").map(|r| r.energy_mj).sum();
+    assert!(estimated > 0 && checkpoint.is_some_and(|c| c < 90_000_000), "{rows:#?}");
+}
+
+#[tokio::test]
+async fn a_lost_board_comes_back_to_its_job() {
+    let case = Case::start(&[board(), board()]).await;
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    case.limit(0, 230.0).await;
+    case.driver.set(0, json!({"lost": true}));
+    let view = case.state(0, "lost").await;
+    assert!(text(&view, "detail").contains("the GPU is lost"), "{view}");
+    assert!(view["power_w"].is_null() && view["power_limit_requested_w"].is_null(), "absent is not zero: {view}");
+    assert_eq!(view["power_limit_found_w"], 280.0);
+    let job = case.daemon.phase(&id, "observing").await;
+    assert!(text(&job, "reason").contains("GPU 0") && text(&job, "reason").contains("lost"), "{job}");
+    assert!(case.daemon.problems().await.contains("GPU 0: "));
+    let refused = json!({"power_limit_w": 150, "ttl_s": 3600});
+    let refused = case.daemon.put("/v1/gpus/0/power-limit", &refused).await.expect(403);
+    assert!(text(&refused, "detail").contains("lost"), "{refused}");
+    case.daemon.hold(&case.driver, 1, 150.0).await;
+    assert!(case.journal().contains(&FakeDriver::uuid(0)), "its found limit is still owed");
+    case.driver.set(0, json!({"lost": false}));
+    case.daemon.phase(&id, "profiling").await;
+    case.state(0, "job").await;
+    assert_eq!(case.daemon.problems().await, "");
+    training.stop().await;
+    case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    case.limit(0, 280.0).await;
+    case.stop(&[280.0, 280.0]).await;
+}
+
+#[tokio::test]
+async fn a_job_that_ends_while_its_board_is_lost_still_gives_it_back() {
+    let case = Case::start(&[board()]).await;
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    case.limit(0, 230.0).await;
+    training.stop().await;
+    case.driver.set(0, json!({"lost": true, "back_with_default_limit": true}));
+    case.state(0, "lost").await;
+    case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    case.driver.set(0, json!({"lost": false}));
+    case.limit(0, 280.0).await;
+    case.state(0, "free").await;
+    case.stop(&[280.0]).await;
+}
+
+#[tokio::test]
+async fn without_permission_a_job_is_only_observed() {
+    let mut denied = board();
+    denied["deny_set_limit"] = json!(true);
+    let case = Case::start(&[denied, board()]).await;
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    let job = case.daemon.phase(&id, "observing").await;
+    let why = "nvmlDeviceSetPowerManagementLimit: no permission";
+    assert!(text(&job, "reason").contains(why), "{job}");
+    let view = case.state(0, "observed").await;
+    assert!(text(&view, "detail").contains(why) && text(&view, "detail").contains("root"), "{view}");
+    assert!(case.daemon.problems().await.contains(why));
+    assert!(case.driver.writes().iter().all(|w| w.code == 4), "{:?}", case.driver.writes());
+    eventually("an empty journal", LONG, async || (!case.journal().contains("found_mw")).then_some(())).await;
+    case.daemon.hold(&case.driver, 1, 150.0).await;
+    training.stop().await;
+    case.stop(&[280.0, 280.0]).await;
+}
+
+#[tokio::test]
+async fn without_a_counter_power_is_integrated_and_marked() {
+    let same = json!({"demand_w": 200});
+    let case = Case::start(&[json!({"demand_w": 200, "energy_supported": false}), same]).await;
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    let view = case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|energy| energy > 1200.0)).await;
+    assert_eq!((view["state"].as_str(), view["energy_source"].as_str()), (Some("job"), Some("integrated_power")));
+    assert!(text(&view, "detail").contains("nvmlDeviceGetTotalEnergyConsumption"), "{view}");
+    assert!(case.daemon.problems().await.contains("its energy is integrated from power"));
+    training.stop().await;
+    let account = case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    assert_eq!(account["energy_estimated_j"], account["energy_j"]);
+    assert!(account["energy_j"].as_f64().is_some_and(|energy| energy > 0.0), "{account}");
+    let state = case.stop(&[300.0, 300.0]).await;
+    let (rows, checkpoint) = booked_alike(&state).await.of(0).await;
+    assert!(rows.iter().all(|r| r.source == "integrated_power") && checkpoint.is_none(), "{rows:#?}");
+}
+
+#[tokio::test]
+async fn plans_stay_under_an_out_of_band_cap_until_it_lifts() {
+    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let carbon = forecast_file(&state, 6, 100, |_| 300.0);
+    // Two rungs, 280 and 230 W, make a short sweep.
+    let mut command = Daemon::command_set(&driver, state.path(), &format!("{}lowest_w = 230\n", Daemon::QUICK));
+    command.arg("--carbon-file").arg(carbon);
+    let daemon = Daemon::start(command, state.path()).await;
+    let case = Case { driver, state, daemon };
+    // Time alone: as fast as it may.
+    let job = json!({"name": "resnet50", "gpus": [0], "work": {"total_samples": 1_000_000}, "objective": {"eta": 0},
+                     "lease_s": 60});
+    let id = case.daemon.register(&job).await;
+    let training = case.train(&id, 0);
+    case.daemon.phase(&id, "planned").await;
+    case.limit(0, 280.0).await;
+    case.driver.set(0, json!({"oob_cap_w": 250}));
+    case.limit(0, 230.0).await;
+    let view = case.gpu("the cap", 0, |view| view["out_of_band_cap_w"] == 250.0).await;
+    assert_eq!(view["state"], "job");
+    assert!(text(&view, "detail").contains("out-of-band cap holds it at 250 W"), "{view}");
+    assert_eq!(case.daemon.problems().await, "", "a cap is a state and no problem");
+    assert_eq!(case.daemon.phase(&id, "planned").await["phase"], "planned");
+    case.driver.set(0, json!({"oob_cap_w": null}));
+    case.gpu("the lift", 0, |v| v["out_of_band_cap_w"].is_null() && v["power_limit_enforced_w"] == 280.0).await;
+    case.driver.set(0, json!({"oob_cap_w": 250}));
+    training.stop().await;
+    case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    // Back to what was found, under the cap too.
+    case.stop(&[280.0]).await;
+}
+
+#[tokio::test]
+async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
+    let case = Case::start(&[board(), board()]).await;
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    case.limit(0, 230.0).await;
+    let before = case.driver.limits_written(0).len();
+    case.driver.set_limit_as_somebody_else(0, 200);
+    let view = case.state(0, "foreign").await;
+    assert!(text(&view, "detail").contains("somebody else set it to 200 W"), "{view}");
+    let job = case.daemon.phase(&id, "observing").await;
+    assert!(text(&job, "reason").contains("somebody else"), "{job}");
+    assert!(case.daemon.problems().await.contains("GPU 0: somebody else set it to 200 W"));
+    assert!(!case.journal().contains("found_mw"), "nothing is to be restored over it");
+    case.daemon.hold(&case.driver, 1, 150.0).await;
+    training.stop().await;
+    case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    case.state(0, "free").await;
+    assert_eq!((case.driver.limit_w(0), case.driver.limits_written(0).len()), (Some(200.0), before));
+    // The next owner finds that limit, and goes no higher.
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    case.daemon.phase(&id, "profiling").await;
+    training.stop().await;
+    case.stop(&[200.0, 280.0]).await;
+}
+
+#[tokio::test]
+async fn a_limit_that_needed_no_writing_is_not_taken_from_others_either() {
+    let case = Case::start(&[board()]).await;
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    // The first rung is the found limit.
+    case.daemon.phase(&id, "profiling").await;
+    case.driver.set_limit_as_somebody_else(0, 330);
+    case.state(0, "foreign").await;
+    training.stop().await;
+    assert!(case.driver.writes().is_empty());
+    case.stop(&[330.0]).await;
+}
+
+#[tokio::test]
+async fn a_slow_board_slows_nothing_else() {
+    let case = Case::start(&[board(), board()]).await;
+    let (slow, sound) = (case.register(0).await, case.register(1).await);
+    let (training, other) = (case.train(&slow, 0), case.train(&sound, 1));
+    case.limit(0, 230.0).await;
+    case.driver.set(0, json!({"slow_ms": 2000, "slow_calls": ["nvmlDeviceGetTotalEnergyConsumption"]}));
+    let view = case.state(0, "unresponsive").await;
+    assert!(text(&view, "detail").contains("no answer from the driver"), "{view}");
+    // One answer that waited for the board would take two seconds.
+    let answers = async {
+        for _ in 0..30 {
+            case.daemon.get("/v1/status").await.expect(200);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(50), answers).await.expect("the API waits for no board");
+    case.limit(1, 230.0).await;
+    case.driver.set(0, json!({"slow_ms": 0}));
+    case.state(0, "job").await;
+    case.daemon.phase(&slow, "profiling").await;
+    training.stop().await;
+    other.stop().await;
+    case.stop(&[280.0, 280.0]).await;
+}
+
+#[tokio::test]
+async fn an_old_driver_does_what_it_can() {
+    let lacking = [
+        "nvmlDeviceGetTotalEnergyConsumption",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        "nvmlDeviceGetPersistenceMode",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+    ];
+    let settings = Daemon::QUICK.replace("[profile]", "enable_persistence = true\n[profile]");
+    let case = Case::start_with(&[board()], &settings, &lacking).await;
+    let problems = case.daemon.problems().await;
+    assert!(problems.contains("nvmlDeviceGetTotalEnergyConsumption: not in this driver's library"), "{problems}");
+    assert!(problems.contains("newer driver"), "{problems}");
+    let view = case.daemon.gpu(0).await;
+    assert!(view["persistence"].is_null() && view["power_limit_enforced_w"].is_null(), "{view}");
+    case.daemon.hold(&case.driver, 0, 150.0).await;
+    let view = case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|energy| energy > 150.0)).await;
+    assert_eq!(view["energy_source"], "integrated_power");
+    case.stop(&[280.0]).await;
+}
+
+#[tokio::test]
+async fn a_driver_without_limits_is_only_observed() {
+    for (symbol, told) in [
+        ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPowerManagementLimit: not in this driver's library"),
+        ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementLimit"),
+        ("nvmlDeviceGetPowerManagementLimitConstraints", "nvmlDeviceGetPowerManagementLimitConstraints: not in"),
+    ] {
+        let case = Case::start_with(&[board()], Daemon::QUICK, &[symbol]).await;
+        let id = case.register(0).await;
+        let training = case.train(&id, 0);
+        let job = case.daemon.phase(&id, "observing").await;
+        assert!(text(&job, "reason").contains(told), "{job}");
+        assert!(case.daemon.problems().await.contains(told), "{symbol}");
+        assert_eq!(case.daemon.gpu(0).await["state"], "observed");
+        training.stop().await;
+        case.stop(&[280.0]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_board_without_limits_is_booked() {
+    let case = Case::start(&[json!({"limit_supported": false, "demand_w": 200}), board()]).await;
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    let job = case.daemon.phase(&id, "observing").await;
+    let told = "nvmlDeviceGetPowerManagementLimitConstraints: not supported by this board";
+    assert!(text(&job, "reason").contains(told), "{job}");
+    let refused = json!({"power_limit_w": 150, "ttl_s": 3600});
+    let refused = case.daemon.put("/v1/gpus/0/power-limit", &refused).await.expect(403);
+    assert!(text(&refused, "detail").contains(told), "{refused}");
+    case.daemon.hold(&case.driver, 1, 150.0).await;
+    case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|energy| energy > 200.0)).await;
+    training.stop().await;
+    let account = case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    assert!(account["energy_j"].as_f64().is_some_and(|energy| energy > 0.0), "{account}");
+    let driver = case.driver.clone();
+    assert_eq!(case.daemon.stop("TERM").await.code(), Some(0));
+    assert_eq!(driver.limit_w(1), Some(280.0));
+    assert!(driver.limits_written(0).is_empty());
+}
+
+fn persistence_writes(driver: &FakeDriver, board: usize) -> Vec<(String, i32)> {
+    let of_board =
+        |w: &crate::support::Write| w.uuid == FakeDriver::uuid(board) && w.call == "nvmlDeviceSetPersistenceMode";
+    driver.writes().into_iter().filter(of_board).map(|w| (w.argument, w.code)).collect()
+}
+
+#[tokio::test]
+async fn persistence_mode_is_turned_on_for_the_time_of_control() {
+    let mut off = board();
+    off["persistence"] = json!(false);
+    let mut denied = off.clone();
+    denied["deny_persistence"] = json!(true);
+    let settings = Daemon::QUICK.replace("[profile]", "enable_persistence = true\n[profile]");
+    let case = Case::start_with(&[off, denied], &settings, &[]).await;
+    assert!(case.driver.writes().is_empty());
+    case.daemon.hold(&case.driver, 0, 150.0).await;
+    case.gpu("persistence", 0, |view| view["persistence"] == true).await;
+    assert!(case.journal().contains("\"found_persistence\": false"), "{}", case.journal());
+    // Not to be allowed that is no reason to leave the limit alone.
+    case.daemon.hold(&case.driver, 1, 150.0).await;
+    let view = case.daemon.gpu(1).await;
+    assert!(text(&view, "detail").contains("nvmlDeviceSetPersistenceMode: no permission"), "{view}");
+    assert!(case.daemon.problems().await.contains("GPU 1: persistence mode stays as it is"));
+    let driver = case.driver.clone();
+    case.stop(&[280.0, 280.0]).await;
+    assert_eq!(persistence_writes(&driver, 0), [("1".to_owned(), 0), ("0".to_owned(), 0)]);
+    assert_eq!(persistence_writes(&driver, 1), [("1".to_owned(), 4)]);
+}
+
+#[tokio::test]
+async fn the_default_after_a_reload_is_nobodys_wish() {
+    let mut counting = board();
+    // Far enough for a counter that starts again not to have caught up when it is read.
+    counting["initial_energy_j"] = json!(90_000);
+    let case = Case::start(&[counting, board()]).await;
+    case.daemon.hold(&case.driver, 0, 150.0).await;
+    let reload = json!({"lost": true, "energy_resets": 1, "back_with_default_limit": true});
+    case.driver.set(0, reload);
+    case.state(0, "lost").await;
+    case.driver.set(0, json!({"lost": false}));
+    eventually("the limit again", LONG, async || (case.driver.limits_written(0) == [150.0, 150.0]).then_some(())).await;
+    let view = case.state(0, "override").await;
+    assert_eq!(view["counter_resets"], 1);
+    assert_eq!(case.daemon.problems().await, "");
+    case.daemon.delete("/v1/gpus/0/power-limit").await.expect(200);
+    case.limit(0, 280.0).await;
+    case.stop(&[280.0, 280.0]).await;
+}
+
+#[tokio::test]
+async fn a_board_that_is_not_there_at_the_start_holds_up_no_other() {
+    let mut lost = board();
+    lost["lost"] = json!(true);
+    let case = Case::start(&[lost, board()]).await;
+    let problems = case.daemon.problems().await;
+    assert!(problems.contains("GPU 0 cannot be used") && problems.contains("start wattune again"), "{problems}");
+    case.daemon.hold(&case.driver, 1, 150.0).await;
+    case.stop(&[280.0, 280.0]).await;
+}
+
+#[tokio::test]
+async fn a_board_that_hangs_at_the_start_holds_up_no_other() {
+    let mut hanging = board();
+    hanging["slow_ms"] = json!(600_000);
+    let case = Case::start(&[hanging, board()]).await;
+    let problems = case.daemon.problems().await;
+    assert!(problems.contains("GPU 0 cannot be used") && problems.contains("no answer from the driver"), "{problems}");
+    case.daemon.hold(&case.driver, 1, 150.0).await;
+    case.stop(&[280.0, 280.0]).await;
+}
