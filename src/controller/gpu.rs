@@ -156,6 +156,11 @@ impl Gpu {
         self.notice_cap();
     }
 
+    /// Whether a write is under way.
+    pub fn is_writing(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// The range it accepts, if limits can be set at all.
     pub fn range(&self) -> Option<LimitRange> {
         self.handle.capabilities().limits.as_ref().ok().copied()

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Controller;
 
 /// More unanswered questions than this, and further ones are refused.
-const QUEUE: usize = 128;
+pub(super) const QUEUE: usize = 128;
 
 type Question = Box<dyn for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, ()> + Send>;
 

@@ -108,7 +108,7 @@ impl Controller {
         let gpus = &self.gpus;
         for job in self.jobs.values_mut() {
             let (setting, void) = in_force(job, gpus);
-            let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus)).collect();
+            let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
             job.see(now.monotonic, setting, void, energy);
         }
         for gpu in self.gpus.values_mut() {
@@ -247,6 +247,13 @@ fn in_full(error: &dyn std::error::Error) -> String {
     }
 }
 
-fn group_energy(members: &[GpuId], gpus: &BTreeMap<GpuId, Gpu>) -> Joules {
-    members.iter().filter_map(|id| gpus.get(id)).map(|g| g.seen.metered.total().to_joules()).sum()
+/// Energy of a group's boards up to `now`. Boards are read some milliseconds before: what they drew since is reckoned
+/// from their power, or short windows would be wrong by that much.
+fn group_energy(members: &[GpuId], gpus: &BTreeMap<GpuId, Gpu>, now: Now) -> Joules {
+    let energy = |gpu: &Gpu| {
+        let since = gpu.seen.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();
+        let drawn = gpu.seen.reading.power.unwrap_or_default() * since;
+        gpu.seen.metered.total().to_joules() + drawn
+    };
+    members.iter().filter_map(|id| gpus.get(id)).map(energy).sum()
 }

@@ -302,7 +302,16 @@ impl Controller {
         self.replan_all("a limit was set by hand");
         self.plan();
         self.act();
-        self.gpu(&GpuRef::Id(id.to_string()))
+        self.await_write(&id).await;
+        let refused = self.gpus.get_mut(&id).and_then(|gpu| {
+            let why = gpu.denied.as_ref()?.to_string();
+            gpu.manual = None;
+            Some(why)
+        });
+        match refused {
+            Some(why) => Err(ControlError::Forbidden(why)),
+            None => self.gpu(which),
+        }
     }
 
     /// Takes a manual override back.
@@ -319,6 +328,18 @@ impl Controller {
         self.plan();
         self.act();
         self.gpu(which)
+    }
+
+    /// Gives a board a moment to carry out what it was told, so that the answer says how that ended.
+    async fn await_write(&mut self, id: &GpuId) {
+        for _ in 0..30 {
+            let Some(gpu) = self.gpus.get_mut(id) else { return };
+            gpu.observe();
+            if !gpu.is_writing() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
     }
 
     pub(super) fn resolve(&self, which: &GpuRef) -> Result<GpuId, ControlError> {

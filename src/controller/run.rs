@@ -5,6 +5,7 @@ use std::path::Path;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::handle::QUEUE;
 use super::{Controller, Requests};
 use crate::domain::GpuId;
 use crate::gpu::journal::{Journal, JournalError, boot_id};
@@ -25,7 +26,10 @@ pub async fn run(
         tokio::select! {
             biased;
             () = cancel.cancelled() => break,
-            _ = timer.tick() => controller.tick().await,
+            _ = timer.tick() => {
+                controller.tick().await;
+                answer_waiting(&mut controller, &mut requests).await;
+            }
             changed = signal.changed(), if feed_alive => {
                 feed_alive = changed.is_ok();
                 controller.tick().await;
@@ -37,6 +41,14 @@ pub async fn run(
         }
     }
     controller.shut_down().await
+}
+
+/// Ticks that take longer than their period (a database that somebody else locks) must not starve those who ask.
+async fn answer_waiting(controller: &mut Controller, requests: &mut Requests) {
+    for _ in 0..QUEUE {
+        let Some(asked) = requests.waiting() else { return };
+        asked.answer(controller).await;
+    }
 }
 
 /// How the loop ended.

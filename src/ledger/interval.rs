@@ -110,6 +110,16 @@ pub fn gap_intervals(
     }
 }
 
+/// The part of the books that lies in `span`. Within an interval power is taken as even: for views, not for the books.
+pub fn within(intervals: &[Interval], span: &Slot) -> Vec<Interval> {
+    let part = |row: &Interval| {
+        let slot = row.slot.intersection(span)?;
+        let energy = row.energy.to_joules() * (slot.duration() / row.slot.duration());
+        Some(Interval { slot, energy: Millijoules::from_joules(energy), ..row.clone() })
+    };
+    intervals.iter().filter_map(part).collect()
+}
+
 /// Equal shares for the holders, the first ones getting the odd millijoules.
 fn split(
     gpu: &GpuId,
@@ -172,6 +182,19 @@ mod tests {
         let rows = close(180.0, 307, &[job("a"), job("b")], false);
         let split: Vec<_> = rows.iter().map(|r| (r.share.clone(), r.energy.get())).collect();
         assert_eq!(split, [(Share::Job(job("a")), 54), (Share::Job(job("b")), 53)]);
+    }
+
+    #[test]
+    fn a_part_of_the_books_is_cut_by_time() {
+        let mut books = open();
+        let rows = books.close(now(60.0), counter(600), &[job("a")], false).expect("long enough");
+        let span = Slot::new(now(45.0).utc, now(90.0).utc).expect("from < to");
+        let part = within(&rows, &span);
+        assert_eq!(
+            (part.len(), part[0].energy, part[0].slot.duration()),
+            (1, Millijoules::new(150), Seconds::new(15.0))
+        );
+        assert_eq!(within(&rows, &Slot::new(now(60.0).utc, now(61.0).utc).expect("from < to")), []);
     }
 
     #[test]

@@ -7,5 +7,5 @@ mod meter;
 
 pub use counterfactual::{Comparison, Done, compare};
 pub use emissions::{Emissions, emissions, mean_intensity};
-pub use interval::{Interval, OpenInterval, Share, gap_intervals};
+pub use interval::{Interval, OpenInterval, Share, gap_intervals, within};
 pub use meter::{Meter, Metered};

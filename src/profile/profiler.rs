@@ -132,6 +132,11 @@ impl Profiler {
         self.stage
     }
 
+    /// Whether the sweep is done; visits may still make its points better.
+    pub fn is_complete(&self) -> bool {
+        matches!(self.stage, Stage::Done | Stage::Visiting)
+    }
+
     /// The setting it wants to have in force now; `None` once everything is measured.
     pub fn wanted(&self) -> Option<&Setting> {
         match self.stage {

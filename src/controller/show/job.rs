@@ -1,6 +1,6 @@
 //! Views of jobs: what is done for them, what will be, what was learned, and what they used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::spelled;
 use crate::controller::job::Job;
@@ -10,9 +10,9 @@ use crate::controller::view::{
 use crate::controller::{ControlError, Controller, Phase, account::known_intensities};
 use crate::domain::{CarbonSeries, Forecast, GpuId, JobId, Objective, PowerLimit, Profile, Slot, Work};
 use crate::ledger::{self, Done, Emissions, Interval};
-use crate::profile::{Curve, Profiler, Stage};
+use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
-use crate::units::Samples;
+use crate::units::{Joules, Samples, Seconds};
 
 /// Relative uncertainty of a board's energy: the sensors' gain error (Yang, Adámek, Armour, SC'24).
 const ENERGY_UNCERTAINTY: f64 = 0.05;
@@ -114,7 +114,7 @@ impl Controller {
             let profiler = job.profiler.as_ref();
             return Ok(ProfileView {
                 job_id: id.to_string(),
-                complete: profiler.is_some_and(|p| p.stage() == Stage::Done),
+                complete: profiler.is_some_and(Profiler::is_complete),
                 measuring_w: profiler.and_then(Profiler::wanted).map(|s| watts(s)),
                 thermal_trend: profiler.and_then(|p| p.record().thermal_trend),
                 points: points(&job.profile()),
@@ -124,7 +124,7 @@ impl Controller {
         let job = self.make_job(id.clone(), stored.spec, stored.progress, stored.registered_at).await?;
         Ok(ProfileView {
             job_id: id.to_string(),
-            complete: job.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done),
+            complete: job.profiler.as_ref().is_some_and(Profiler::is_complete),
             measuring_w: None,
             thermal_trend: job.profiler.as_ref().and_then(|p| p.record().thermal_trend),
             points: points(&job.profile()),
@@ -135,7 +135,11 @@ impl Controller {
     ///
     /// # Errors
     /// If there is no such job, or the database cannot be read.
-    pub async fn account_of(&self, id: &JobId) -> Result<AccountView, ControlError> {
+    pub async fn account_of(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
+        // The books of a running job reach as far as its reports do.
+        for gpu in self.jobs.get(id).map(|j| j.spec.gpus.clone()).unwrap_or_default() {
+            self.close_books_of(&gpu);
+        }
         let (stored, profile) = match self.jobs.get(id) {
             Some(job) => (job.stored(None), job.profile()),
             None => {
@@ -149,19 +153,7 @@ impl Controller {
         rows.extend(unwritten.filter(|r| r.share == ledger::Share::Job(id.clone())).cloned());
         let (emissions, series) = self.settle(&rows).await?;
         let account = stored.progress.account;
-        let against_max = stored.progress.started_at.and_then(|started| {
-            let curve = Curve::from_profile(&profile)?;
-            let ceiling = profile.ceiling()?;
-            let done = Done {
-                started,
-                active: account.active,
-                samples: account.samples,
-                energy: emissions.energy,
-                carbon: emissions.carbon,
-            };
-            let top = (ceiling.throughput.mean, ceiling.power.mean);
-            ledger::compare(&done, top, |rate| curve.power_at(rate), &series)
-        });
+        let against_max = against_ceiling(&stored, &profile, &rows, &series);
         Ok(AccountView {
             job_id: id.to_string(),
             name: stored.spec.name.to_string(),
@@ -232,6 +224,35 @@ impl Job {
         let group = self.groups.iter().position(|g| g.members.contains(gpu))?;
         limits.get(group).map(|l| l.watts().get())
     }
+}
+
+/// A job against itself at the ceiling, over the time from its first report to its last; stalls are left out on both
+/// sides. `None` where that cannot be told: another job shares its boards, or the books do not cover that time.
+fn against_ceiling(
+    stored: &StoredJob,
+    profile: &Profile,
+    rows: &[Interval],
+    series: &CarbonSeries,
+) -> Option<ledger::Comparison> {
+    let (account, curve, ceiling) = (stored.progress.account, Curve::from_profile(profile)?, profile.ceiling()?);
+    let started = stored.progress.started_at.filter(|_| stored.spec.control)?;
+    let rows = ledger::within(rows, &Slot::new(started, stored.progress.last?.received)?);
+    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.gpu, r.slot)).collect();
+    let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
+    let booked = ledger::emissions(&rows, series);
+    // Boards are read a moment before or after a job reports; more than that is a hole.
+    let board_time = account.active * (stored.spec.gpus.len() as f64);
+    let active = board_time / covered;
+    let done = Done {
+        started,
+        active: account.active,
+        samples: account.samples,
+        energy: booked.energy * active,
+        carbon: booked.carbon * active,
+    };
+    let top = (ceiling.throughput.mean, ceiling.power.mean);
+    let comparison = ledger::compare(&done, top, |rate| curve.power_at(rate), series);
+    comparison.filter(|_| active.is_finite() && active < 1.1 && booked.unknown <= Joules::ZERO)
 }
 
 fn points(profile: &Profile) -> Vec<PointView> {
