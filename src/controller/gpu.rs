@@ -8,6 +8,7 @@ use crate::gpu::journal::{self, Journal, JournalError, Standing, WayBack};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write};
 use crate::ledger::OpenInterval;
+use crate::units::Seconds;
 
 /// Somebody's wish by hand, until it expires.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +29,9 @@ pub struct Foreign {
     /// When that was noticed.
     pub since: DateTime<Utc>,
 }
+
+/// A found limit that the driver refused to take back is offered again this often.
+const RETRY_REFUSED: Seconds = Seconds::new(10.0);
 
 /// A board as the controller knows it.
 pub struct Gpu {
@@ -53,6 +57,7 @@ pub struct Gpu {
     pub remark: Option<String>,
     held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
+    last_asked: Option<Monotonic>,
     /// [`Observation::restarts`] when the board last showed the limit it is held at.
     restarts_seen: u32,
     cap: Option<PowerLimit>,
@@ -101,6 +106,7 @@ impl Gpu {
             remark: None,
             held: None,
             in_flight: None,
+            last_asked: None,
             restarts_seen: 0,
             cap: None,
         }
@@ -297,7 +303,8 @@ impl Gpu {
                 self.held = None;
                 Ok(Act::Yielded(Foreign { limit, since: now.utc }))
             }
-            WayBack::Write(_) if self.denied.is_some() => Ok(Act::Nothing),
+            // What was refused may be allowed again; asking at every tick would only fill the log.
+            WayBack::Write(_) if self.denied.is_some() && self.asked_lately(now) => Ok(Act::Nothing),
             WayBack::Write(found) => {
                 self.held = None;
                 self.ask(Write::PowerLimit(found), now);
@@ -322,7 +329,12 @@ impl Gpu {
         Ok(())
     }
 
+    fn asked_lately(&self, now: Now) -> bool {
+        self.last_asked.is_some_and(|at| now.monotonic.since(at) < RETRY_REFUSED)
+    }
+
     fn ask(&mut self, write: Write, now: Now) {
+        self.last_asked = Some(now.monotonic);
         if self.handle.request(write) {
             self.in_flight = Some((write, now.monotonic));
             if let Write::PowerLimit(limit) = write {

@@ -208,8 +208,7 @@ impl Job {
         self.heard = Some(now.monotonic);
         if let Some(profiler) = &mut self.profiler {
             let before = profiler.stage();
-            let at = report.at.unwrap_or_else(|| now.monotonic.since(Monotonic::default()));
-            profiler.report(Report { received: now.monotonic, at, samples: report.samples });
+            profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
             if profiler.stage() != before {
                 self.replan = Some("the profile changed");
             }

@@ -323,6 +323,7 @@ impl Controller {
         if let Some(gpu) = self.gpus.get_mut(&id) {
             gpu.manual = None;
             gpu.foreign = None;
+            gpu.denied = None;
         }
         self.replan_all("a manual override ended");
         self.plan();

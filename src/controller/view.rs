@@ -312,6 +312,8 @@ pub struct AccountView {
     pub job_id: String,
     /// Its name.
     pub name: String,
+    /// Whether it trained on simulated boards: nothing below was measured on hardware then.
+    pub simulated: bool,
     /// Cumulative samples reported.
     pub samples: Option<f64>,
     /// Time spent training.

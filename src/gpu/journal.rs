@@ -130,26 +130,24 @@ impl Journal {
         self.boards.get(gpu)
     }
 
-    /// Notes that `limit` is about to be written to a board found at `found`, and syncs that to disk. What was found
-    /// by an earlier call stays.
+    /// Notes that `limit` is about to be written to a board that has `current`, and syncs that to disk. At the first
+    /// call `current` is what was found; later it is wattune's own, whatever came of the writes noted before.
     ///
     /// # Errors
     /// If it cannot be written: then the board must not be.
     pub fn note_write(
         &mut self,
         gpu: &GpuId,
-        found: PowerLimit,
+        current: PowerLimit,
         limit: PowerLimit,
         counter: Option<Millijoules>,
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
         let mut boards = self.boards.clone();
-        let entry = boards.entry(gpu.clone()).or_insert_with(|| self.new_entry(found, now));
-        if entry.written.last() != Some(&limit) {
-            entry.written.push(limit);
-        }
-        let surplus = entry.written.len().saturating_sub(2);
-        entry.written.drain(..surplus);
+        let entry = boards.entry(gpu.clone()).or_insert_with(|| self.new_entry(current, now));
+        // What the board has now and what it may have next; writes that failed in between never were.
+        let ours = (!current.same_as(entry.found)).then_some(current);
+        entry.written = ours.into_iter().chain([limit]).collect();
         entry.boot_id.clone_from(&self.boot_id);
         entry.counter = counter;
         self.replace(boards)
@@ -361,6 +359,21 @@ mod tests {
         fs::write(dir.path().join(FILE_NAME), r#"{"version":2,"boards":{}}"#).expect("written");
         let error = Journal::open(dir.path(), "b".into()).expect_err("newer").to_string();
         assert!(error.contains("format 2"), "{error}");
+    }
+
+    #[test]
+    fn writes_that_fail_never_make_the_boards_own_limit_look_foreign() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let gpu = GpuId::new("GPU-1").expect("an id");
+        let now = DateTime::UNIX_EPOCH;
+        let mut journal = Journal::open(dir.path(), "boot-1".into()).expect("empty");
+        let mut current = w(300);
+        for (limit, succeeds) in [(200, true), (180, false), (160, false), (170, false), (150, true), (140, false)] {
+            journal.note_write(&gpu, current, w(limit), None, now).expect("written");
+            current = if succeeds { w(limit) } else { current };
+            let entry = journal.entry(&gpu).expect("noted");
+            assert!(entry.found == w(300) && entry.written.contains(&current), "{entry:?} {current}");
+        }
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Progress reports closer together than this are taken as one: single steps are not independent readings.
 const CHUNK: Seconds = Seconds::new(1.0);
+/// A longer silence counts as this much time of the job: it may have been a pause.
+const LONGEST_STEP: Seconds = Seconds::new(60.0);
 /// A mean of fewer chunks has no error worth the name.
 const MIN_CHUNKS: f64 = 5.0;
 /// How long a later visit to a point lasts.
@@ -42,8 +44,8 @@ pub struct Sight {
 pub struct Report {
     /// When it came, on the daemon's clock.
     pub received: Monotonic,
-    /// When it was written, on the client's clock if it gave one, so that windows are exact.
-    pub at: Seconds,
+    /// When it was written, on the client's clock, so that windows are exact; if it gave any.
+    pub at: Option<Seconds>,
     /// Cumulative samples.
     pub samples: Samples,
 }
@@ -92,6 +94,7 @@ pub struct Profiler {
     /// Settings that could not be measured, most often because of heat.
     skipped: Vec<Setting>,
     hold: Option<Hold>,
+    last_report: Option<Monotonic>,
     sweep_time: Seconds,
     since_sweep: Seconds,
     /// All reported time, and the part of it spent on visits, the present one included.
@@ -115,6 +118,7 @@ impl Profiler {
             stage_time: Seconds::ZERO,
             skipped: Vec::new(),
             hold: None,
+            last_report: None,
             sweep_time: Seconds::ZERO,
             since_sweep: Seconds::ZERO,
             reported: Seconds::ZERO,
@@ -208,19 +212,24 @@ impl Profiler {
 
     /// Tells a progress report. Reports must come in order.
     pub fn report(&mut self, report: Report) {
+        let since = self.last_report.replace(report.received).map(|last| report.received.since(last));
+        self.pass_time(since.unwrap_or_default().min(LONGEST_STEP));
         let settle = self.settings.settle_s;
         let settled = self.hold.as_mut().filter(|h| report.received.since(h.since) >= settle);
-        let Some(hold) = settled else {
-            self.pass_time(CHUNK);
-            return;
+        let Some(hold) = settled else { return };
+        let span = hold.report.map(|last| match (report.at, last.at) {
+            (Some(now), Some(then)) => now - then,
+            _ => report.received.since(last.received),
+        });
+        let (last, span) = match (hold.report, span) {
+            (Some(last), Some(span)) if span >= Seconds::ZERO => (last, span),
+            _ => {
+                hold.report = Some(report);
+                // Energy from before the first report belongs to no chunk.
+                hold.pending = (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]);
+                return;
+            }
         };
-        let Some(last) = hold.report else {
-            hold.report = Some(report);
-            // Energy from before the first report belongs to no chunk.
-            hold.pending = (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]);
-            return;
-        };
-        let span = report.at - last.at;
         if span < CHUNK {
             return;
         }
@@ -230,7 +239,6 @@ impl Profiler {
         let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy };
         let setting = hold.setting.clone();
         self.take(&setting, chunk);
-        self.pass_time(span);
         self.move_on();
     }
 

@@ -30,6 +30,7 @@ struct Job {
     energy: f64,
     scale: f64,
     void: bool,
+    client_clock: bool,
     visited: Vec<u32>,
 }
 
@@ -40,7 +41,8 @@ impl Job {
         let rng = ChaCha8Rng::seed_from_u64(3);
         let profiler = Profiler::new(settings, &[group], record);
         let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
-        Self { profiler, noise, rng, now, samples, energy, scale: 1.0, void: false, visited: Vec::new() }
+        let (void, client_clock) = (false, true);
+        Self { profiler, noise, rng, now, samples, energy, scale: 1.0, void, client_clock, visited: Vec::new() }
     }
 
     /// One second at the limit that the profiler wants, or else at `otherwise`; `pace` 0 is a stall.
@@ -57,7 +59,11 @@ impl Job {
         let at = Monotonic::default().after(self.now);
         let energy = vec![Joules::new(self.energy)];
         self.profiler.see(Sight { at, setting: Some(vec![w(limit)]), void: self.void, energy });
-        self.profiler.report(Report { received: at, at: self.now, samples: Samples::new(self.samples) });
+        self.profiler.report(Report {
+            received: at,
+            at: self.client_clock.then_some(self.now),
+            samples: Samples::new(self.samples),
+        });
     }
 
     fn sweep(&mut self) -> u32 {
@@ -181,4 +187,15 @@ fn drift_starts_a_new_sweep_after_a_minute() {
     job.sweep();
     let ceiling = job.profiler.profile().ceiling().expect("measured").throughput.mean;
     assert!((ceiling.get() - 90.0).abs() < 1.0, "{ceiling}");
+}
+
+#[test]
+fn a_report_without_the_clients_clock_is_timed_by_the_daemons() {
+    let mut job = Job::new(0.0, Record::default());
+    for second in 0..400 {
+        job.client_clock = second % 7 != 3;
+        job.second(200, 1.0);
+    }
+    assert!(job.profiler.is_complete(), "{:?}", job.profiler.stage());
+    assert_eq!(job.profiler.profile().ceiling().expect("measured").throughput.mean.get().round(), 100.0);
 }

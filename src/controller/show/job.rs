@@ -157,6 +157,7 @@ impl Controller {
         Ok(AccountView {
             job_id: id.to_string(),
             name: stored.spec.name.to_string(),
+            simulated: stored.spec.gpus.iter().any(|g| self.gpus.get(g).is_some_and(|b| b.handle.board().simulated)),
             samples: stored.progress.last.map(|l| l.samples),
             time_s: account.active.get(),
             energy_j: emissions.energy.get(),
