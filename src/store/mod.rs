@@ -190,24 +190,6 @@ impl Store {
         found.iter().map(rows::interval).collect()
     }
 
-    /// Energy of each board by whose it is: `(gpu, share, mJ)`, over all time.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub async fn totals(&self) -> Result<Vec<(GpuId, String, Millijoules)>, StoreError> {
-        let sql = "SELECT gpu, share, SUM(energy_mj) AS energy_mj FROM intervals GROUP BY gpu, share ORDER BY 1, 2";
-        let found = sqlx::query(sql).fetch_all(&self.pool).await?;
-        found
-            .iter()
-            .map(|row| {
-                let gpu: String = row.try_get("gpu")?;
-                let energy: i64 = row.try_get("energy_mj")?;
-                let gpu = GpuId::new(gpu).map_err(|e| rows::damaged("interval", e))?;
-                Ok((gpu, row.try_get("share")?, rows::from_i64(energy)?))
-            })
-            .collect()
-    }
-
     /// Writes a job for the first time, or its present state over the stored one.
     ///
     /// # Errors
