@@ -34,7 +34,7 @@
 //! * [`profile`], pure: the just-in-time profiler, the curve of throughput over power, its concave hull
 //! * [`plan`], pure: the problem, its optimum, the same as a linear programme, the receding horizon, reasons
 //! * [`ledger`], pure: meters, closed intervals in whole millijoules, emissions, the comparison with the ceiling
-//! * [`providers`], edge: sources behind [`providers::CarbonProvider`], and the [`providers::Feed`] that polls one
+//! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
 //! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
 //! * [`controller`]: the loop and all mutable state of a running daemon

@@ -170,6 +170,10 @@ quantity!(/** Work done by a training job, in whatever the job counts: images, t
 quantity!(/** Throughput of a training job. */ SamplesPerSecond, "samples/s");
 quantity!(/** Greenhouse gas as grams of CO2 equivalent. */ GramsCo2e, "gCO2e");
 quantity!(/** Carbon intensity of electricity, in gCO2e per kilowatt-hour. */ GramsPerKwh, "gCO2e/kWh");
+quantity!(
+    /** Price of electricity per megawatt-hour, in the currency that the settings name; negative ones are normal. */
+    PricePerMwh, "per MWh"
+);
 
 product!(Watts * Seconds = Joules);
 product!(SamplesPerSecond * Seconds = Samples);

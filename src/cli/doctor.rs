@@ -11,7 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{Settings, is_root};
 use crate::gpu::journal::{Journal, boot_id};
 use crate::gpu::thread::GpuHandle;
-use crate::providers;
+use crate::providers::{self, Provider};
 use crate::units::Seconds;
 
 /// Checks what the daemon needs: configuration, driver, boards, rights, state directory, carbon signal, address.
@@ -54,7 +54,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             let mut findings = vec![finding("configuration", Verdict::Good, "read and checked")];
             findings.extend(gpus(&settings));
             findings.extend(state(&settings));
-            findings.push(signal(&settings).await);
+            findings.extend(signals(&settings).await);
             findings.push(address(&settings));
             findings
         }
@@ -168,27 +168,40 @@ fn tempfile_in(dir: &std::path::Path) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-async fn signal(settings: &Settings) -> Finding {
-    let what = "carbon signal";
-    let provider = match providers::build(&settings.carbon) {
-        Ok(provider) => provider,
-        Err(error) => return finding(what, Verdict::Broken, error.to_string()),
+/// Each source of the chain, asked once.
+async fn signals(settings: &Settings) -> Vec<Finding> {
+    // Requests made here count like the daemon's own: the quota is the same.
+    let groups = match providers::build(&settings.carbon, Some(&settings.state_dir())) {
+        Ok(groups) => groups,
+        Err(error) => return vec![finding(SIGNAL, Verdict::Broken, error.to_string())],
     };
+    let mut findings = Vec::new();
+    for provider in groups.iter().flatten() {
+        findings.push(signal(provider.as_ref()).await);
+    }
+    findings.extend(providers::advice(&settings.carbon).map(|advice| finding(SIGNAL, Verdict::Limited, advice)));
+    findings
+}
+
+const SIGNAL: &str = "carbon signal";
+
+async fn signal(provider: &dyn Provider) -> Finding {
     let now = SystemClock::start().utc();
     let (source, zone) = (provider.source(), provider.zone());
     match provider.fetch(now).await {
         Ok(answer) => {
             let forecast = answer.forecast;
             let ahead = forecast.expected.end().map_or(0.0, |e| Seconds::from_delta(e - now).get() / 3600.0);
+            let ahead = if ahead > 0.0 { format!("{ahead:.0} h ahead") } else { "no forecast".to_owned() };
             let present = forecast
                 .best_at(now)
                 .map_or("nothing for the present".into(), |(_, i)| format!("{:.0} gCO2e/kWh now", i.value.get()));
             let notes = answer.notes.iter().map(|n| format!("; {n}")).collect::<String>();
-            let detail = format!("{source}, zone {zone}: {present}, {ahead:.0} h ahead{notes}");
-            let verdict = if forecast.best_at(now).is_some() { Verdict::Good } else { Verdict::Limited };
-            finding(what, verdict, detail)
+            let detail = format!("{source}, zone {zone}: {present}, {ahead}{notes}");
+            let verdict = if forecast.expected.at(now).is_some() { Verdict::Good } else { Verdict::Limited };
+            finding(SIGNAL, verdict, detail)
         }
-        Err(error) => finding(what, Verdict::Limited, format!("{source}, zone {zone}: {error}")),
+        Err(error) => finding(SIGNAL, Verdict::Limited, format!("{source}, zone {zone}: {error}")),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::gpu::{GpuDevice, nvml};
 use crate::http;
-use crate::providers::{self, Feed};
+use crate::providers::{self, Feed, FeedOptions};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
 /// Runs the daemon until SIGTERM or SIGINT. Whatever ends it, GPUs get the limits back that were found.
@@ -68,8 +68,14 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         state_dir.display()
     );
     let cancel = CancellationToken::new();
-    let provider = providers::build(&settings.carbon)?;
-    let feed = Feed::spawn(provider, Some(&state_dir), clock.clone(), cancel.child_token()).await;
+    let sources = providers::build(&settings.carbon, Some(&state_dir))?;
+    let options = FeedOptions {
+        signal: "carbon",
+        cache_dir: Some(state_dir.clone()),
+        jump_factor: settings.carbon.jump_factor,
+        settle: true,
+    };
+    let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
     let (handle, requests) = Handle::queue();
     let ready = http::Ready::default();
     let server = http::Server::bind(&settings.http, handle, ready.clone()).await?;

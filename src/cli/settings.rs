@@ -92,7 +92,7 @@ impl Overrides {
             settings.http.socket = socket;
         }
         if let Some(file) = &self.carbon_file {
-            settings.carbon.source = providers::Source::File;
+            settings.carbon.source = providers::Chain::only(providers::Source::File);
             settings.carbon.file.path = Some(file.clone());
         }
         settings.control.observe |= self.observe;

@@ -38,7 +38,8 @@ impl Controller {
         let present = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| i);
         let freshness = state.freshness(now);
         let ahead = now + TimeDelta::hours(24);
-        let mut notes = state.notes.clone();
+        let shown = state.source().or(state.sources.first());
+        let mut notes = shown.map(|s| s.notes.clone()).unwrap_or_default();
         if forecast.is_some() {
             let filled = self.outlook_summary(now, ahead);
             notes.extend(filled);
@@ -62,9 +63,9 @@ impl Controller {
                 Freshness::Stale { since } => Some(since),
                 _ => None,
             },
-            fetched_at: state.fetched_at,
-            next_poll_at: Some(state.next_poll_at),
-            last_error: state.last_error.clone(),
+            fetched_at: shown.and_then(|s| s.fetched_at),
+            next_poll_at: shown.map(|s| s.next_poll_at),
+            last_error: shown.and_then(|s| s.last_error.clone()),
             followed: forecast.map(|_| self.followed()),
             fallback_g_per_kwh: self.carbon.fallback_g_per_kwh.get(),
             notes,

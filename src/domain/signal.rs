@@ -1,10 +1,59 @@
-//! Carbon intensity as providers give it: with kind, scope, origin and the times it was issued and fetched.
+//! Signals of the grid as providers give them: with kind, scope, origin and the times they were issued and fetched.
+//!
+//! The signal is carbon intensity; the day-ahead price is a second one, of the same shape.
 
 use chrono::{DateTime, Utc};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Slot, TimeSeries, Zone};
-use crate::units::GramsPerKwh;
+use crate::units::{GramsPerKwh, PricePerMwh};
+
+/// A quantity that a source of the grid quotes slot by slot.
+pub trait SignalValue:
+    Copy + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
+    /// Below this no such value lies; such a number is in another unit, or broken.
+    const LOWEST: f64;
+    /// Above this no such value lies.
+    const HIGHEST: f64;
+    /// What it is called in messages, with its unit.
+    const WHAT: &'static str;
+
+    /// The value of a number in the type's unit; `None` outside the bounds.
+    fn checked(number: f64) -> Option<Self>;
+
+    /// The number, in the type's unit.
+    fn number(self) -> f64;
+}
+
+impl SignalValue for GramsPerKwh {
+    const LOWEST: f64 = 0.0;
+    const HIGHEST: f64 = 20_000.0;
+    const WHAT: &'static str = "a carbon intensity in g/kWh";
+
+    fn checked(number: f64) -> Option<Self> {
+        (Self::LOWEST..=Self::HIGHEST).contains(&number).then(|| Self::new(number))
+    }
+
+    fn number(self) -> f64 {
+        self.get()
+    }
+}
+
+impl SignalValue for PricePerMwh {
+    const LOWEST: f64 = -100_000.0;
+    const HIGHEST: f64 = 100_000.0;
+    const WHAT: &'static str = "a price per MWh";
+
+    fn checked(number: f64) -> Option<Self> {
+        (Self::LOWEST..=Self::HIGHEST).contains(&number).then(|| Self::new(number))
+    }
+
+    fn number(self) -> f64 {
+        self.get()
+    }
+}
 
 /// What an intensity says about the grid. Series of different kinds are never joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -48,19 +97,23 @@ pub enum Origin {
 
 /// One value with its provenance.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Intensity {
-    /// The carbon intensity. Zero is a legitimate value of some grids; absent values are absent.
-    pub value: GramsPerKwh,
+pub struct Quoted<V> {
+    /// The value. Zero is a legitimate intensity of some grids; absent values are absent.
+    pub value: V,
     /// Where it comes from.
     pub origin: Origin,
 }
+
+/// A carbon intensity with its provenance.
+pub type Intensity = Quoted<GramsPerKwh>;
 
 /// Intensities over time, oldest first.
 pub type CarbonSeries = TimeSeries<Intensity>;
 
 /// What one source said in one answer: past slots with their actual values, future slots with their forecast.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Forecast {
+#[serde(bound = "V: SignalValue")]
+pub struct Forecast<V = GramsPerKwh> {
     /// The part of the grid.
     pub zone: Zone,
     /// The source's name in configuration and API ("file", "uk").
@@ -74,14 +127,14 @@ pub struct Forecast {
     /// When it was fetched.
     pub retrieved_at: DateTime<Utc>,
     /// What was known or expected before, slot by slot: the series that planning may use.
-    pub expected: CarbonSeries,
+    pub expected: TimeSeries<Quoted<V>>,
     /// What happened, for slots that have passed.
-    pub actual: CarbonSeries,
+    pub actual: TimeSeries<Quoted<V>>,
 }
 
-impl Forecast {
+impl<V: SignalValue> Forecast<V> {
     /// The best value for a moment that has passed or is passing: the actual one, else the expected one.
-    pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Intensity)> {
+    pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Quoted<V>)> {
         self.actual.at(t).or_else(|| self.expected.at(t)).copied()
     }
 }

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::MAX_G_PER_KWH;
 use super::time::in_range;
-use crate::domain::{CarbonSeries, Forecast, Zone};
+use crate::domain::{Forecast, Quoted, SignalValue, TimeSeries, Zone};
 
 /// Raised when the form changes; other versions are ignored.
 const VERSION: u32 = 1;
@@ -24,15 +23,17 @@ pub(super) struct Cache {
 }
 
 #[derive(Deserialize)]
-struct Stored {
+#[serde(bound = "V: SignalValue")]
+struct Stored<V> {
     version: u32,
-    forecast: Forecast,
+    forecast: Forecast<V>,
 }
 
 #[derive(Serialize)]
-struct Storing<'a> {
+#[serde(bound = "V: SignalValue")]
+struct Storing<'a, V> {
     version: u32,
-    forecast: &'a Forecast,
+    forecast: &'a Forecast<V>,
 }
 
 /// Why there is nothing to begin with.
@@ -45,11 +46,10 @@ pub(super) enum CacheProblem {
 }
 
 impl Cache {
-    pub(super) fn new(directory: &Path, source: &'static str, zone: Zone) -> Self {
-        // Other characters may mean something to a file system. Two zones may then share a file: see `load`.
-        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-        let name: String = zone.as_str().chars().map(safe).collect();
-        Self { path: directory.join(format!("carbon-{source}-{name}.json")), source, zone }
+    /// `signal` is what the source is asked for: "carbon" or "price".
+    pub(super) fn new(directory: &Path, signal: &str, source: &'static str, zone: Zone) -> Self {
+        // Two zones may share a file: see `load`.
+        Self { path: directory.join(format!("{signal}-{}.json", file_name(source, &zone))), source, zone }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -57,7 +57,7 @@ impl Cache {
     }
 
     /// `None` if nothing is stored, or it is of another zone or from the future. Blocks.
-    pub(super) fn load(&self, now: DateTime<Utc>) -> Result<Option<Forecast>, CacheProblem> {
+    pub(super) fn load<V: SignalValue>(&self, now: DateTime<Utc>) -> Result<Option<Forecast<V>>, CacheProblem> {
         let file = match std::fs::File::open(&self.path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -65,7 +65,7 @@ impl Cache {
         };
         let mut bytes = Vec::new();
         file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-        let stored: Stored = serde_json::from_slice(&bytes).map_err(|e| CacheProblem::Corrupt(e.to_string()))?;
+        let stored: Stored<V> = serde_json::from_slice(&bytes).map_err(|e| CacheProblem::Corrupt(e.to_string()))?;
         if stored.version != VERSION {
             return Err(CacheProblem::Corrupt(format!("version {}, expected {VERSION}", stored.version)));
         }
@@ -78,7 +78,7 @@ impl Cache {
     }
 
     /// Replaces what is stored, whole or not at all. Blocks.
-    pub(super) fn store(&self, forecast: &Forecast) -> Result<(), CacheProblem> {
+    pub(super) fn store<V: SignalValue>(&self, forecast: &Forecast<V>) -> Result<(), CacheProblem> {
         if let Some(directory) = self.path.parent() {
             std::fs::create_dir_all(directory)?;
         }
@@ -91,15 +91,22 @@ impl Cache {
     }
 }
 
+/// A source and a zone as part of a file's name: characters that may mean something to a file system are left out.
+pub(super) fn file_name(source: &str, zone: &Zone) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let zone: String = zone.as_str().chars().map(safe).collect();
+    format!("{source}-{zone}")
+}
+
 /// Whether slots are in order without overlaps, and values are intensities: what reading does not check.
-pub(super) fn well_formed(forecast: &Forecast) -> bool {
-    let right = |series: &CarbonSeries| {
+pub(super) fn well_formed<V: SignalValue>(forecast: &Forecast<V>) -> bool {
+    let right = |series: &TimeSeries<Quoted<V>>| {
         let points = series.points();
         points.iter().all(|(slot, intensity)| {
             slot.start() < slot.end()
                 && in_range(slot.start()).is_ok()
                 && in_range(slot.end()).is_ok()
-                && (0.0..=MAX_G_PER_KWH).contains(&intensity.value.get())
+                && V::checked(intensity.value.number()).is_some()
         }) && points.windows(2).all(|pair| pair[0].0.end() <= pair[1].0.start())
     };
     let times = [forecast.issued_at, forecast.retrieved_at];

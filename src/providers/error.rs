@@ -1,5 +1,7 @@
 //! Why a source gave no usable answer.
 
+use chrono::{DateTime, Utc};
+
 use crate::units::Seconds;
 
 /// Why a source gave no usable answer. Each message says what failed and what to do; none holds a secret.
@@ -22,12 +24,29 @@ pub enum ProviderError {
         after: Seconds,
     },
     /// The key or what it may see. Asking more often would not help.
-    #[error("refused with status {status} ({message}); check the key, what it may read, and the zone. Trying hourly")]
+    #[error("refused with status {status} ({message}); {advice}. Trying hourly")]
     Refused {
         /// 401 or 403.
         status: u16,
         /// What the body said, shortened.
         message: String,
+        /// What to do about it, in the user's words.
+        advice: String,
+    },
+    /// There is no key, or it cannot be read. Nothing was asked.
+    #[error("{what}")]
+    NoKey {
+        /// What is missing, how to set it, and where to get one.
+        what: String,
+    },
+    /// The configured number of requests is used up. Nothing was asked.
+    #[error("{per_hour} requests within an hour are used up, more follow after {}; raise requests_per_hour if the plan \
+             allows more", until.format("%H:%M:%SZ"))]
+    QuotaSpent {
+        /// The limit.
+        per_hour: u32,
+        /// When there is room for the next one.
+        until: DateTime<Utc>,
     },
     /// Too many requests.
     #[error("asked too often{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
@@ -84,6 +103,9 @@ pub enum ProviderError {
 fn wait(retry_after: Option<Seconds>) -> String {
     retry_after.map_or_else(String::new, |s| format!("; the service asks to wait {} s", s.get()))
 }
+
+/// What usually helps after a 401 or 403, where the source is not known to mean something else by it.
+pub(super) const USUAL_ADVICE: &str = "check the key, what it may read, and the zone";
 
 /// Text from outside, made fit for a message: one line, without control characters, at most 200 characters.
 pub(super) fn shortened(text: &str) -> String {

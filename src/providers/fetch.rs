@@ -1,19 +1,29 @@
 //! One HTTP request, bounded in time and length, with its faults sorted by what can be done about them.
 
+use std::collections::VecDeque;
 use std::error::Error;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url, header};
 use serde_json::Value;
 
-use super::error::shortened;
-use super::{CarbonSettings, ProviderError};
+use super::error::{USUAL_ADVICE, shortened};
+use super::settings::Common;
+use super::usage::Usage;
+use super::{CarbonSettings, Headers, ProviderError};
 use crate::units::Seconds;
 
 /// Error bodies are read up to here; longer ones are cut, not refused.
 const MAX_ERROR_BYTES: u64 = 64 << 10;
+
+/// Answers that may be asked for again conditionally; the oldest goes.
+const REMEMBERED: usize = 4;
+
+/// Clocks further apart than this are worth a word.
+const SKEW: TimeDelta = TimeDelta::minutes(2);
 
 /// A client for one API. Certificates and connection pool are loaded with the first request.
 #[derive(Debug)]
@@ -21,30 +31,73 @@ pub(super) struct Http {
     connect_timeout: Seconds,
     timeout: Seconds,
     max_body_bytes: u64,
+    headers: Headers,
+    usage: Arc<Usage>,
     client: OnceLock<Client>,
+    remembered: Mutex<Remembered>,
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    answers: VecDeque<Known>,
+    /// By how much the other side's clock is ahead of ours, by its last answer.
+    skew: Option<TimeDelta>,
+}
+
+/// An answer with what the server needs to say that it is still the same.
+#[derive(Debug)]
+struct Known {
+    url: Url,
+    validator: (HeaderName, HeaderValue),
+    body: Value,
 }
 
 impl Http {
-    pub(super) fn new(settings: &CarbonSettings) -> Self {
+    pub(super) fn new(settings: &CarbonSettings, source: Common<'_>, usage: Arc<Usage>) -> Self {
         Self {
-            connect_timeout: settings.connect_timeout_s,
-            timeout: settings.timeout_s,
+            connect_timeout: source.connect_timeout.unwrap_or(settings.connect_timeout_s),
+            timeout: source.timeout.unwrap_or(settings.timeout_s),
             max_body_bytes: settings.max_body_bytes,
+            headers: source.headers.clone(),
+            usage,
             client: OnceLock::new(),
+            remembered: Mutex::default(),
         }
     }
 
-    /// The JSON body of a successful answer. `now` gives a meaning to a `Retry-After` that is a date.
+    /// How often the source was asked.
+    pub(super) fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// The JSON body of a successful answer; the one from before where the server says that nothing changed. `now`
+    /// counts the request, and gives a meaning to a `Retry-After` that is a date.
     ///
     /// # Errors
-    /// Every [`ProviderError`] but `Unreadable` and `Empty`; the latter only for a body without a byte.
-    pub(super) async fn get_json(&self, url: &str, now: DateTime<Utc>) -> Result<Value, ProviderError> {
+    /// Every [`ProviderError`] but `Unreadable`; `Empty` only for a body without a byte (as with status 204).
+    pub(super) async fn get_json(
+        &self,
+        url: Url,
+        headers: HeaderMap,
+        now: DateTime<Utc>,
+    ) -> Result<Value, ProviderError> {
         let malformed = |what: String| ProviderError::Malformed { what, at: "the answer".to_owned() };
-        let url = Url::parse(url).map_err(|e| malformed(format!("{e} in the address; check base_url")))?;
         let host = host_of(&url);
         let broken = |e: reqwest::Error| self.broken(&host, &e);
-        let request = self.client(&url)?.get(url.clone()).header(header::ACCEPT, "application/json");
-        let mut response = request.send().await.map_err(broken)?;
+        let mut request = self.client(&url)?.get(url.clone()).header(header::ACCEPT, "application/json");
+        for (name, value) in self.headers.resolved() {
+            request = request.header(name, value);
+        }
+        let known = self.known(&url);
+        if let Some((name, value, _)) = &known {
+            request = request.header(name, value);
+        }
+        self.usage.take(now)?;
+        let mut response = request.headers(headers).send().await.map_err(broken)?;
+        self.note_skew(&response, now);
+        if let (StatusCode::NOT_MODIFIED, Some((_, _, body))) = (response.status(), known) {
+            return Ok(body);
+        }
         if !response.status().is_success() {
             return Err(self.refusal(response, now).await);
         }
@@ -62,10 +115,50 @@ impl Http {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(ProviderError::Empty { what: "the answer has no content".to_owned() });
         }
-        serde_json::from_slice(&body).map_err(|e| {
+        let json: Value = serde_json::from_slice(&body).map_err(|e| {
             let begins = shortened(&String::from_utf8_lossy(&body[..body.len().min(60)]));
             malformed(format!("not JSON ({e}); it begins with {begins:?}. Check that base_url is the API's address"))
-        })
+        })?;
+        self.remember(url, response.headers(), &json);
+        Ok(json)
+    }
+
+    fn remembered(&self) -> std::sync::MutexGuard<'_, Remembered> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self, url: &Url) -> Option<(HeaderName, HeaderValue, Value)> {
+        let remembered = self.remembered();
+        let known = remembered.answers.iter().find(|k| k.url == *url)?;
+        Some((known.validator.0.clone(), known.validator.1.clone(), known.body.clone()))
+    }
+
+    fn remember(&self, url: Url, headers: &HeaderMap, body: &Value) {
+        let by_tag = headers.get(header::ETAG).map(|tag| (header::IF_NONE_MATCH, tag.clone()));
+        let by_time = || Some((header::IF_MODIFIED_SINCE, headers.get(header::LAST_MODIFIED)?.clone()));
+        let mut remembered = self.remembered();
+        remembered.answers.retain(|k| k.url != url);
+        let Some(validator) = by_tag.or_else(by_time) else { return };
+        if remembered.answers.len() >= REMEMBERED {
+            remembered.answers.pop_front();
+        }
+        remembered.answers.push_back(Known { url, validator, body: body.clone() });
+    }
+
+    fn note_skew(&self, response: &Response, now: DateTime<Utc>) {
+        let date = response.headers().get(header::DATE).and_then(|d| d.to_str().ok());
+        let theirs = date.and_then(|d| DateTime::parse_from_rfc2822(d).ok());
+        self.remembered().skew = theirs.map(|t| t.to_utc() - now);
+    }
+
+    /// A word about a clock that is off, this machine's most likely: slots would be taken at the wrong time.
+    pub(super) fn skew_note(&self) -> Option<String> {
+        let skew = self.remembered().skew.filter(|s| s.abs() > SKEW)?;
+        let side = if skew > TimeDelta::zero() { "behind" } else { "ahead of" };
+        Some(format!(
+            "this machine's clock is {} min {side} the source's; check its time service",
+            skew.num_minutes().abs()
+        ))
     }
 
     /// Built late: certificates take memory that a daemon with a file as source need not pay.
@@ -122,7 +215,9 @@ impl Http {
         }
         let (status_code, message) = (status.as_u16(), said(&body));
         match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ProviderError::Refused { status: status_code, message },
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                ProviderError::Refused { status: status_code, message, advice: USUAL_ADVICE.to_owned() }
+            }
             StatusCode::TOO_MANY_REQUESTS => ProviderError::RateLimited { retry_after },
             StatusCode::SERVICE_UNAVAILABLE if retry_after.is_some() => ProviderError::RateLimited { retry_after },
             _ if status.is_server_error() => ProviderError::ServerError { status: status_code, message },
@@ -141,6 +236,9 @@ fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Seconds> {
     Some(seconds.max(Seconds::ZERO).min(Seconds::new(86_400.0)))
 }
 
+/// What an error body that is a page for people says.
+pub(super) const HTML: &str = "an HTML page";
+
 /// The message in an error body, which may be JSON of several shapes, text or a page.
 fn said(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
@@ -148,12 +246,12 @@ fn said(body: &[u8]) -> String {
         return "no message".to_owned();
     }
     if let Ok(json) = serde_json::from_slice::<Value>(body) {
-        let fields = ["/error/message", "/message", "/detail", "/title", "/error"];
+        let fields = ["/error/message", "/message", "/msg", "/detail", "/detail/0/msg", "/title", "/error"];
         if let Some(message) = fields.iter().find_map(|field| json.pointer(field)?.as_str()) {
             return shortened(message);
         }
     }
-    if text.trim_start().starts_with('<') { "an HTML page".to_owned() } else { shortened(&text) }
+    if text.trim_start().starts_with('<') { HTML.to_owned() } else { shortened(&text) }
 }
 
 fn host_of(url: &Url) -> String {
@@ -178,21 +276,62 @@ mod tests {
     use super::*;
 
     fn http() -> Http {
-        Http::new(&CarbonSettings { timeout_s: Seconds::new(0.5), max_body_bytes: 4096, ..CarbonSettings::default() })
+        let settings =
+            CarbonSettings { timeout_s: Seconds::new(0.5), max_body_bytes: 4096, ..CarbonSettings::default() };
+        Http::new(&settings, settings.uk_carbon_intensity.common(), Usage::load(None, "test", 100))
+    }
+
+    fn now() -> DateTime<Utc> {
+        DateTime::parse_from_rfc3339("2025-10-22T23:30:00Z").expect("a time").to_utc()
+    }
+
+    async fn get(http: &Http, server: &MockServer) -> Result<Value, ProviderError> {
+        let url = Url::parse(&format!("{}/a", server.uri())).expect("an address");
+        http.get_json(url, HeaderMap::new(), now()).await
     }
 
     async fn answered(template: ResponseTemplate) -> Result<Value, ProviderError> {
         let server = MockServer::start().await;
         Mock::given(path("/a")).respond_with(template).mount(&server).await;
-        let now = DateTime::parse_from_rfc3339("2025-10-22T23:30:00Z").expect("a time").to_utc();
-        http().get_json(&format!("{}/a", server.uri()), now).await
+        get(&http(), &server).await
+    }
+
+    #[tokio::test]
+    async fn an_unchanged_answer_is_not_sent_again() {
+        let server = MockServer::start().await;
+        let first = ResponseTemplate::new(200).insert_header("etag", "\"1\"").set_body_string("[1]");
+        let same = ResponseTemplate::new(304);
+        Mock::given(has_header("if-none-match", "\"1\"")).respond_with(same).expect(2).mount(&server).await;
+        Mock::given(path("/a")).respond_with(first).expect(1).mount(&server).await;
+        let http = http();
+        for _ in 0..3 {
+            assert_eq!(get(&http, &server).await, Ok(serde_json::json!([1])));
+        }
+        assert_eq!(http.usage().requests(now()).last_hour, 3);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_off_is_noticed_and_headers_are_sent() {
+        let server = MockServer::start().await;
+        let late =
+            ResponseTemplate::new(200).insert_header("date", "Wed, 22 Oct 2025 23:40:00 GMT").set_body_string("1");
+        Mock::given(has_header("x-blobr-key", "k")).respond_with(late).mount(&server).await;
+        let settings: CarbonSettings =
+            toml::from_str("[uk_carbon_intensity]\nheaders = { X-BLOBR-KEY = \"k\" }").expect("right");
+        let http = Http::new(&settings, settings.uk_carbon_intensity.common(), Usage::load(None, "test", 1));
+        assert_eq!(get(&http, &server).await, Ok(serde_json::json!(1)));
+        assert!(http.skew_note().is_some_and(|n| n.contains("10 min behind")));
+        assert!(matches!(get(&http, &server).await, Err(ProviderError::QuotaSpent { per_hour: 1, .. })));
     }
 
     #[tokio::test]
     async fn statuses_are_sorted_by_what_can_be_done() {
         let status = |code| ResponseTemplate::new(code).set_body_string("<html>sorry</html>");
         let page = "an HTML page".to_owned();
-        assert_eq!(answered(status(401)).await, Err(ProviderError::Refused { status: 401, message: page.clone() }));
+        assert_eq!(
+            answered(status(401)).await,
+            Err(ProviderError::Refused { status: 401, message: page.clone(), advice: USUAL_ADVICE.to_owned() })
+        );
         assert_eq!(answered(status(502)).await, Err(ProviderError::ServerError { status: 502, message: page.clone() }));
         assert_eq!(answered(status(404)).await, Err(ProviderError::Unexpected { status: 404, message: page }));
         let wait = |text: &str| answered(status(429).insert_header("retry-after", text));
@@ -248,7 +387,9 @@ mod tests {
             .respond_with(ResponseTemplate::new(200).set_body_json(1))
             .mount(&server)
             .await;
-        let answer = http().get_json(&format!("{}/a", server.uri()), DateTime::UNIX_EPOCH).await;
+        let answer = http()
+            .get_json(Url::parse(&format!("{}/a", server.uri())).expect("an address"), HeaderMap::new(), now())
+            .await;
         assert_eq!(answer, Ok(Value::from(1)));
     }
 
@@ -260,7 +401,10 @@ mod tests {
         // Bound and dropped: nobody listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
         let url = format!("http://127.0.0.1:{port}/a?key=secret");
-        let absent = http().get_json(&url, DateTime::UNIX_EPOCH).await.expect_err("nobody there");
+        let absent = http()
+            .get_json(Url::parse(&url).expect("an address"), HeaderMap::new(), now())
+            .await
+            .expect_err("nobody there");
         assert!(matches!(absent, ProviderError::Unreachable { .. }), "{absent:?}");
         assert!(absent.to_string().contains("refused") && !absent.to_string().contains("secret"), "{absent}");
     }

@@ -4,7 +4,7 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::{Answer, CarbonProvider, CarbonSettings, ProviderError};
+use super::{Answer, CarbonSettings, Provider, ProviderError};
 use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Seconds};
 
@@ -51,7 +51,7 @@ impl FixedProvider {
     }
 }
 
-impl CarbonProvider for FixedProvider {
+impl Provider for FixedProvider {
     fn source(&self) -> &'static str {
         "fixed"
     }

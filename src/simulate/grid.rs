@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, TimeSeries, Zone};
-use crate::providers::{Answer, CarbonProvider, ProviderError};
+use crate::providers::{Answer, Provider, ProviderError};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// A generated grid with a solar dip, an evening peak and weather. It belongs to no real place, and says so.
@@ -66,7 +66,7 @@ impl TraceProvider {
     }
 }
 
-impl CarbonProvider for TraceProvider {
+impl Provider for TraceProvider {
     fn source(&self) -> &'static str {
         self.source
     }

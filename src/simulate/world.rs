@@ -20,7 +20,7 @@ use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::Sampling;
 use crate::ledger::Comparison;
 use crate::profile::Settings as ProfileSettings;
-use crate::providers::{CarbonSettings, Feed};
+use crate::providers::{CarbonSettings, Feed, FeedOptions, Provider};
 use crate::simulate::Truth;
 use crate::units::{Seconds, Watts};
 
@@ -112,8 +112,9 @@ impl World {
     pub async fn build(scenario: Scenario, state_dir: &Path, requests: Requests) -> Result<Self, WorldError> {
         let clock = Arc::new(ManualClock::at(scenario.start));
         let settings = Settings { tick_s: COARSE, default_lease_s: Seconds::new(600.0), ..Settings::default() };
-        let mut feed = Feed::start(Arc::new(scenario.grid), None, scenario.start).await;
-        feed.poll_once(scenario.start).await;
+        let grid: Arc<dyn Provider> = Arc::new(scenario.grid);
+        let mut feed = Feed::start(vec![vec![grid]], FeedOptions::default(), clock.now()).await;
+        feed.poll_due(clock.now()).await;
         let (mut devices, mut jobs, mut plots) = (Vec::new(), Vec::new(), Vec::new());
         for (number, plot) in (0u64..).zip(scenario.jobs) {
             let seed = scenario.seed.wrapping_mul(1_000_003).wrapping_add(number * 101);
@@ -180,9 +181,7 @@ impl World {
         let span = if measuring { FINE } else { COARSE }.min(soonest.max(FINEST));
         self.clock.advance(span);
         let now = self.clock.utc();
-        if self.feed.state().next_poll_at <= now {
-            self.feed.poll_once(now).await;
-        }
+        self.feed.poll_due(self.clock.now()).await;
         for (job, _) in &mut self.jobs {
             job.step(now, span, &self.actual);
         }

@@ -1,143 +1,317 @@
-//! Polls one source, and publishes what is known.
+//! Polls the sources of a chain, each in its own rhythm, and publishes what is known.
 
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, CacheProblem};
-use super::state::FeedState;
-use super::{CarbonProvider, ProviderError};
-use crate::clock::Clock;
-use crate::domain::Forecast;
-use crate::units::Seconds;
+use super::state::{FeedState, Ranks, SourceState};
+use super::{Answer, Provider, ProviderError, Settled};
+use crate::clock::{Clock, Monotonic, Now};
+use crate::domain::{Forecast, SignalValue, Slot};
+use crate::units::{GramsPerKwh, Seconds};
 
 /// The longest nap between looks at the clock, which may have been set meanwhile.
 const LONGEST_NAP: Seconds = Seconds::new(60.0);
 
-/// One source, polled by whoever holds it: a task ([`Feed::spawn`]), or the accelerated demo ([`Feed::poll_once`]).
-pub struct Feed {
-    provider: Arc<dyn CarbonProvider>,
+/// Time between two looks at what came, beyond what each answer says of it: late revisions are normal.
+const SETTLE_EVERY: TimeDelta = TimeDelta::hours(6);
+
+/// How far back what came is fetched if less is known: what the local forecaster learns from.
+const HISTORY: TimeDelta = TimeDelta::days(28);
+
+/// One look at what came asks at most so often: windows of a source may be short.
+const MOST_WINDOWS: usize = 12;
+
+/// How a feed runs.
+#[derive(Clone, Debug)]
+pub struct FeedOptions {
+    /// What the signal is called in file names: "carbon" or "price".
+    pub signal: &'static str,
+    /// Where answers are kept over a restart; nowhere if absent.
+    pub cache_dir: Option<PathBuf>,
+    /// Values this many times off all that is known are held back.
+    pub jump_factor: f64,
+    /// Whether what came is fetched again until it is final.
+    pub settle: bool,
+}
+
+impl Default for FeedOptions {
+    fn default() -> Self {
+        Self { signal: "carbon", cache_dir: None, jump_factor: 4.0, settle: false }
+    }
+}
+
+/// A chain of sources, polled by whoever holds it: a task ([`Feed::spawn`]), or the accelerated demo
+/// ([`Feed::poll_due`]).
+pub struct Feed<V: SignalValue = GramsPerKwh> {
+    members: Vec<Member<V>>,
+    options: FeedOptions,
+    sender: watch::Sender<FeedState<V>>,
+    ranks: Arc<Mutex<Ranks>>,
+}
+
+struct Member<V: SignalValue> {
+    provider: Arc<dyn Provider<V>>,
     cache: Option<Cache>,
-    sender: watch::Sender<FeedState>,
     /// The cache could not be written; said once until it can.
     cache_broken: bool,
+    /// A request is under way.
+    busy: bool,
+    /// When the next poll is due on the clock that nobody sets, too: a wall clock set back by a day must not keep the
+    /// feed silent for a day.
+    due: Monotonic,
+    settle_at: DateTime<Utc>,
 }
 
 /// A feed that polls itself.
 #[derive(Debug)]
-pub struct FeedHandle {
+pub struct FeedHandle<V: SignalValue = GramsPerKwh> {
     /// The newest state.
-    pub state: watch::Receiver<FeedState>,
+    pub state: watch::Receiver<FeedState<V>>,
     /// Ends after the token is cancelled, and never before.
     pub task: JoinHandle<()>,
     poll: Arc<Notify>,
+    ranks: Arc<Mutex<Ranks>>,
 }
 
-impl FeedHandle {
-    /// Polls as soon as possible, whatever is due.
+impl<V: SignalValue> FeedHandle<V> {
+    /// Polls every source as soon as possible, whatever is due.
     pub fn poll_now(&self) {
         self.poll.notify_one();
     }
+
+    /// Where to say how well each source forecast lately.
+    pub fn ranks(&self) -> Arc<Mutex<Ranks>> {
+        Arc::clone(&self.ranks)
+    }
 }
 
-impl Feed {
-    /// Loads what an earlier run stored in `cache_dir`. Nothing is polled yet, and nothing stored without a directory.
-    pub async fn start(provider: Arc<dyn CarbonProvider>, cache_dir: Option<&Path>, now: DateTime<Utc>) -> Self {
-        let keeps = provider.keeps_answers();
-        let cache = cache_dir.filter(|_| keeps).map(|dir| Cache::new(dir, provider.source(), provider.zone()));
-        let stored = match &cache {
-            Some(cache) => load(cache.clone(), now).await,
-            None => None,
-        };
-        let state = FeedState::starting(provider.source(), provider.cadence(), stored, now);
-        Self { provider, cache, sender: watch::Sender::new(state), cache_broken: false }
+/// What came of a request.
+enum Outcome<V: SignalValue> {
+    Polled(Box<Result<Answer<V>, ProviderError>>),
+    Settled(Box<Settled<V>>),
+}
+
+impl<V: SignalValue> Feed<V> {
+    /// Loads what an earlier run stored. Nothing is polled yet.
+    pub async fn start(groups: Vec<Vec<Arc<dyn Provider<V>>>>, options: FeedOptions, now: Now) -> Self {
+        let (mut members, mut states) = (Vec::new(), Vec::new());
+        for (group, providers) in groups.into_iter().enumerate() {
+            for provider in providers {
+                let directory = options.cache_dir.as_deref().filter(|_| provider.keeps_answers());
+                let cache = directory.map(|d| Cache::new(d, options.signal, provider.source(), provider.zone()));
+                let stored = match &cache {
+                    Some(cache) => load(cache.clone(), now.utc).await,
+                    None => None,
+                };
+                states.push(SourceState::starting(provider.as_ref(), group, stored, now.utc));
+                // A little after the first poll, which tells most of it.
+                let settle_at = now.utc + TimeDelta::seconds(20);
+                members.push(Member {
+                    provider,
+                    cache,
+                    cache_broken: false,
+                    busy: false,
+                    due: now.monotonic,
+                    settle_at,
+                });
+            }
+        }
+        let sender = watch::Sender::new(FeedState::starting(states, now.utc));
+        Self { members, options, sender, ranks: Arc::default() }
     }
 
     /// The newest state, as it changes.
-    pub fn subscribe(&self) -> watch::Receiver<FeedState> {
+    pub fn subscribe(&self) -> watch::Receiver<FeedState<V>> {
         self.sender.subscribe()
     }
 
     /// What is known.
-    pub fn state(&self) -> FeedState {
+    pub fn state(&self) -> FeedState<V> {
         self.sender.borrow().clone()
     }
 
-    /// Asks the source once, as of `now`, and publishes what is known then.
-    pub async fn poll_once(&mut self, now: DateTime<Utc>) -> FeedState {
-        let answer = self.provider.fetch(now).await;
-        let before = self.state();
-        let after = match answer {
+    /// Asks every source that is due once, one after the other, and publishes what is known then.
+    pub async fn poll_due(&mut self, now: Now) -> FeedState<V> {
+        for index in 0..self.members.len() {
+            if self.state().sources[index].next_poll_at <= now.utc {
+                let answer = self.members[index].provider.fetch(now.utc).await;
+                self.take(index, answer, now).await;
+            }
+        }
+        self.choose(now.utc);
+        self.state()
+    }
+
+    /// Takes in what a source said, or why it did not.
+    async fn take(&mut self, index: usize, answer: Result<Answer<V>, ProviderError>, now: Now) {
+        let before = self.sender.borrow().sources[index].clone();
+        let (answer, jitter) = (answer.and_then(|a| usable(a, before.contributes, now.utc)), jitter());
+        let mut after = match answer {
             Ok(answer) => {
                 if before.consecutive_failures > 0 {
                     let failures = before.consecutive_failures;
                     tracing::info!(source = before.source, failures, "carbon source answers again");
                 }
-                let after = before.answered(answer, now, jitter());
-                if let Some(forecast) = &after.forecast {
-                    self.store(Arc::clone(forecast)).await;
-                }
-                after
+                before.answered(answer, now.utc, jitter, self.options.jump_factor)
             }
             Err(error) => {
-                let after = before.failed(&error, now, jitter());
-                log(&before, &after, &error, now);
+                let after = before.failed(&error, now.utc, jitter);
+                log(&before, &after, &error, now.utc);
                 after
             }
         };
-        self.sender.send_replace(after.clone());
-        after
+        after.requests = self.members[index].provider.requests(now.utc);
+        if let Some(held) = after.held_back.as_ref().filter(|h| h.times == 1) {
+            tracing::warn!(source = after.source, "carbon source: {held}");
+        }
+        let wait = Seconds::from_delta(after.next_poll_at - now.utc).max(Seconds::ZERO);
+        self.members[index].due = now.monotonic.after(wait);
+        self.keep(index, &before, &after).await;
+        self.publish(index, after, now.utc);
     }
 
-    /// Polls until `cancel` is cancelled: at once, and then whenever the state says that it is due.
+    /// Takes in what came of times past.
+    async fn take_settled(&mut self, index: usize, settled: Settled<V>, now: Now) {
+        let before = self.sender.borrow().sources[index].clone();
+        let member = &mut self.members[index];
+        member.settle_at = now.utc + SETTLE_EVERY;
+        let mut after = match settled {
+            Ok(Some(came)) if !came.is_empty() => before.settled(&came, now.utc),
+            // The answers themselves are all that this source tells; those of long ago change no more.
+            Ok(_) => before.settled(&Default::default(), now.utc),
+            Err(error) => {
+                tracing::debug!(source = before.source, "what came cannot be fetched again: {error}");
+                member.settle_at = now.utc + TimeDelta::minutes(30);
+                before.clone()
+            }
+        };
+        after.requests = member.provider.requests(now.utc);
+        self.keep(index, &before, &after).await;
+        self.publish(index, after, now.utc);
+    }
+
+    /// Writes the source's cache if there is news.
+    async fn keep(&mut self, index: usize, before: &SourceState<V>, after: &SourceState<V>) {
+        if before.forecast != after.forecast
+            && let Some(forecast) = &after.forecast
+        {
+            self.members[index].store(Arc::clone(forecast)).await;
+        }
+    }
+
+    fn publish(&self, index: usize, source: SourceState<V>, now: DateTime<Utc>) {
+        let before = self.state();
+        let after = before.clone().with(index, source, &self.ranks(), now);
+        log_choice(&before, &after, self.options.signal);
+        self.sender.send_replace(after);
+    }
+
+    fn ranks(&self) -> Ranks {
+        self.ranks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Chooses anew, since time passes: forecasts grow old and end.
+    fn choose(&self, now: DateTime<Utc>) {
+        let before = self.state();
+        let after = before.clone().chosen(&self.ranks(), now);
+        if after != before {
+            log_choice(&before, &after, self.options.signal);
+            self.sender.send_replace(after);
+        }
+    }
+
+    /// Polls until `cancel` is cancelled: at once, and then whenever something is due. A source that is slow to answer
+    /// holds up no other.
     pub async fn run(mut self, clock: Arc<dyn Clock>, cancel: CancellationToken, poll: Arc<Notify>) {
+        let mut requests: JoinSet<(usize, Outcome<V>)> = JoinSet::new();
         loop {
-            let state = tokio::select! {
+            let now = clock.now();
+            self.choose(now.utc);
+            for index in 0..self.members.len() {
+                self.ask(index, now, &mut requests);
+            }
+            let nap = self.until_next(clock.now()).min(LONGEST_NAP);
+            tokio::select! {
                 () = cancel.cancelled() => return,
-                state = self.poll_once(clock.utc()) => state,
-            };
-            // On both scales: a wall clock set back by a day must not keep the feed silent for a day.
-            let asleep_since = clock.monotonic();
-            let planned = Seconds::from_delta(state.next_poll_at - clock.utc());
-            loop {
-                let by_wall = Seconds::from_delta(state.next_poll_at - clock.utc());
-                let by_duration = planned - clock.monotonic().since(asleep_since);
-                let nap = by_wall.min(by_duration);
-                if nap <= Seconds::ZERO {
-                    break;
-                }
-                tokio::select! {
-                    () = cancel.cancelled() => return,
-                    () = poll.notified() => break,
-                    () = tokio::time::sleep(nap.min(LONGEST_NAP).to_std()) => {}
-                }
+                () = poll.notified() => self.members.iter_mut().for_each(|m| m.due = Monotonic::default()),
+                Some(finished) = requests.join_next() => match finished {
+                    Ok((index, outcome)) => {
+                        self.members[index].busy = false;
+                        let now = clock.now();
+                        match outcome {
+                            Outcome::Polled(answer) => self.take(index, *answer, now).await,
+                            Outcome::Settled(settled) => self.take_settled(index, *settled, now).await,
+                        }
+                    }
+                    Err(died) => {
+                        // A bug in a source; the others go on, and this one is asked again.
+                        tracing::error!("a carbon source died: {died}");
+                        self.members.iter_mut().for_each(|m| m.busy = false);
+                    }
+                },
+                () = tokio::time::sleep(nap.to_std()) => {}
             }
         }
     }
 
-    /// Starts a task that polls `provider` until `cancel` is cancelled.
-    pub async fn spawn(
-        provider: Arc<dyn CarbonProvider>,
-        cache_dir: Option<&Path>,
-        clock: Arc<dyn Clock>,
-        cancel: CancellationToken,
-    ) -> FeedHandle {
-        let feed = Self::start(provider, cache_dir, clock.utc()).await;
-        let (state, poll) = (feed.subscribe(), Arc::new(Notify::new()));
-        let task = tokio::spawn(feed.run(clock, cancel, Arc::clone(&poll)));
-        FeedHandle { state, task, poll }
+    /// Starts the request that is due for a source, if any.
+    fn ask(&mut self, index: usize, now: Now, requests: &mut JoinSet<(usize, Outcome<V>)>) {
+        let member = &mut self.members[index];
+        if member.busy {
+            return;
+        }
+        let state = &self.sender.borrow().sources[index];
+        let provider = Arc::clone(&member.provider);
+        if state.next_poll_at <= now.utc || member.due <= now.monotonic {
+            member.busy = true;
+            requests.spawn(async move { (index, Outcome::Polled(Box::new(provider.fetch(now.utc).await))) });
+        } else if self.options.settle && member.settle_at <= now.utc && state.consecutive_failures == 0 {
+            member.busy = true;
+            let from = settle_from(state, now.utc);
+            requests.spawn(async move {
+                (index, Outcome::Settled(Box::new(settle(provider.as_ref(), from, now.utc).await)))
+            });
+        }
     }
 
-    async fn store(&mut self, forecast: Arc<Forecast>) {
+    /// How long nothing will be due.
+    fn until_next(&self, now: Now) -> Seconds {
+        let states = self.sender.borrow();
+        let of = |(member, state): (&Member<V>, &SourceState<V>)| {
+            let by_wall = Seconds::from_delta(state.next_poll_at - now.utc);
+            by_wall.min(member.due.since(now.monotonic)).max(Seconds::ZERO)
+        };
+        let idle = self.members.iter().zip(&states.sources).filter(|(m, _)| !m.busy).map(of);
+        idle.fold(LONGEST_NAP, Seconds::min)
+    }
+
+    /// Starts a task that polls a chain until `cancel` is cancelled.
+    pub async fn spawn(
+        groups: Vec<Vec<Arc<dyn Provider<V>>>>,
+        options: FeedOptions,
+        clock: Arc<dyn Clock>,
+        cancel: CancellationToken,
+    ) -> FeedHandle<V> {
+        let feed = Self::start(groups, options, clock.now()).await;
+        let (state, poll, ranks) = (feed.subscribe(), Arc::new(Notify::new()), Arc::clone(&feed.ranks));
+        let task = tokio::spawn(feed.run(clock, cancel, Arc::clone(&poll)));
+        FeedHandle { state, task, poll, ranks }
+    }
+}
+
+impl<V: SignalValue> Member<V> {
+    async fn store(&mut self, forecast: Arc<Forecast<V>>) {
         let Some(cache) = self.cache.clone() else { return };
         let path = cache.path().display().to_string();
         let stored = tokio::task::spawn_blocking(move || cache.store(&forecast)).await;
@@ -153,7 +327,55 @@ impl Feed {
     }
 }
 
-async fn load(cache: Cache, now: DateTime<Utc>) -> Option<Forecast> {
+/// An answer with nothing to use is none: a source of forecasts must say something of now or later.
+fn usable<V: SignalValue>(
+    answer: Answer<V>,
+    contributes: super::Contribution,
+    now: DateTime<Utc>,
+) -> Result<Answer<V>, ProviderError> {
+    let forecast = &answer.forecast;
+    let ahead = forecast.expected.end().is_some_and(|end| now < end);
+    let usable = match contributes {
+        super::Contribution::Forecast => ahead,
+        super::Contribution::Actual => !forecast.actual.is_empty(),
+        super::Contribution::Both => ahead || !forecast.actual.is_empty(),
+    };
+    if usable {
+        return Ok(answer);
+    }
+    let what = format!("nothing of what carbon.{}.contributes asks for", forecast.source);
+    Err(ProviderError::Empty { what })
+}
+
+/// From where on what came is fetched again: what is not final yet, and four weeks if less is known.
+fn settle_from<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> DateTime<Utc> {
+    let history = now - HISTORY;
+    let known = state.forecast.as_ref().and_then(|f| f.actual.start());
+    let not_final = state.final_until.unwrap_or(now - state.final_after.to_delta());
+    if known.is_some_and(|start| start <= history + TimeDelta::days(2)) { not_final.max(history) } else { history }
+}
+
+/// Asks window by window until now.
+async fn settle<V: SignalValue>(provider: &dyn Provider<V>, from: DateTime<Utc>, now: DateTime<Utc>) -> Settled<V> {
+    let mut came = crate::domain::TimeSeries::default();
+    let mut at = from;
+    for _ in 0..MOST_WINDOWS {
+        let Some(span) = Slot::new(at, now) else { break };
+        let part = match provider.settle(span, now).await {
+            Ok(Some(part)) => part,
+            Ok(None) => return Ok(None),
+            // What was fetched until here is worth keeping.
+            Err(error) if came.is_empty() => return Err(error),
+            Err(_) => break,
+        };
+        let Some(end) = part.end().filter(|end| *end > at) else { break };
+        came.overwrite(&part);
+        at = end;
+    }
+    Ok(Some(came))
+}
+
+async fn load<V: SignalValue>(cache: Cache, now: DateTime<Utc>) -> Option<Forecast<V>> {
     let path = cache.path().display().to_string();
     let loaded = tokio::task::spawn_blocking(move || cache.load(now)).await;
     match loaded.unwrap_or_else(|stopped| Err(CacheProblem::Corrupt(stopped.to_string()))) {
@@ -166,13 +388,22 @@ async fn load(cache: Cache, now: DateTime<Utc>) -> Option<Forecast> {
 }
 
 /// Once when it begins or changes; the repetitions are for those who look closely.
-fn log(before: &FeedState, after: &FeedState, error: &ProviderError, now: DateTime<Utc>) {
+fn log<V: SignalValue>(before: &SourceState<V>, after: &SourceState<V>, error: &ProviderError, now: DateTime<Utc>) {
     let (source, failures) = (after.source, after.consecutive_failures);
     let (freshness, next) = (after.freshness(now), after.next_poll_at);
     if before.last_error == after.last_error {
         tracing::debug!(source, failures, ?freshness, %next, "carbon source still fails: {error}");
     } else {
         tracing::warn!(source, failures, ?freshness, %next, "carbon source fails: {error}");
+    }
+}
+
+fn log_choice<V: SignalValue>(before: &FeedState<V>, after: &FeedState<V>, signal: &str) {
+    let name = |state: &FeedState<V>| state.source().map(|s| s.source);
+    if let (Some(from), Some(to)) = (name(before), name(after))
+        && from != to
+    {
+        tracing::warn!(from, to, "{signal} signal: now following another source");
     }
 }
 

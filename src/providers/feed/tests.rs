@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -16,12 +17,12 @@ fn start() -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_000)
 }
 
-fn answer(now: DateTime<Utc>, value: f64) -> Answer {
+fn answer(source: &str, now: DateTime<Utc>, value: f64) -> Answer {
     let intensity = Intensity { value: GramsPerKwh::new(value), origin: Origin::Forecast };
     let slot = Slot::new(now, now + TimeDelta::hours(2)).expect("two hours");
     let forecast = Forecast {
         zone: Zone::new("Z/1").expect("a zone"),
-        source: "scripted".to_owned(),
+        source: source.to_owned(),
         kind: SignalKind::Average,
         scope: SignalScope::Operational,
         issued_at: now,
@@ -34,19 +35,24 @@ fn answer(now: DateTime<Utc>, value: f64) -> Answer {
 
 /// Answers with the values it is given, and fails where it is given none and when it has no more.
 struct Scripted {
+    name: &'static str,
     values: Mutex<VecDeque<Option<f64>>>,
     cadence: Seconds,
 }
 
 impl Scripted {
     fn new(values: &[Option<f64>]) -> Arc<Self> {
-        Arc::new(Self { values: Mutex::new(values.iter().copied().collect()), cadence: Seconds::new(1800.0) })
+        Self::named("scripted", values)
+    }
+
+    fn named(name: &'static str, values: &[Option<f64>]) -> Arc<Self> {
+        Arc::new(Self { name, values: Mutex::new(values.iter().copied().collect()), cadence: Seconds::new(1800.0) })
     }
 }
 
-impl CarbonProvider for Scripted {
+impl Provider for Scripted {
     fn source(&self) -> &'static str {
-        "scripted"
+        self.name
     }
 
     fn zone(&self) -> Zone {
@@ -60,8 +66,30 @@ impl CarbonProvider for Scripted {
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
         let value = self.values.lock().expect("not poisoned").pop_front().flatten();
         let failure = ProviderError::ServerError { status: 500, message: "no message".to_owned() };
-        std::future::ready(value.map(|value| answer(now, value)).ok_or(failure)).boxed()
+        std::future::ready(value.map(|value| answer(self.name, now, value)).ok_or(failure)).boxed()
     }
+}
+
+/// A feed of groups of sources, with its answers kept in `directory`.
+async fn feed(groups: &[&[Arc<Scripted>]], directory: Option<&Path>, at: DateTime<Utc>) -> Feed {
+    let options = FeedOptions { cache_dir: directory.map(Path::to_path_buf), ..FeedOptions::default() };
+    let group = |g: &&[Arc<Scripted>]| g.iter().map(|s| Arc::clone(s) as Arc<dyn Provider>).collect();
+    Feed::start(groups.iter().map(group).collect(), options, moment(at)).await
+}
+
+async fn one(source: Arc<Scripted>, directory: Option<&Path>, at: DateTime<Utc>) -> Feed {
+    feed(&[&[source]], directory, at).await
+}
+
+fn moment(utc: DateTime<Utc>) -> Now {
+    Now { utc, monotonic: Monotonic::default().after(Seconds::from_delta(utc - start()).max(Seconds::ZERO)) }
+}
+
+/// Polls the first source, whatever is due.
+async fn poll(feed: &mut Feed, at: DateTime<Utc>) -> FeedState {
+    let answer = feed.members[0].provider.fetch(at).await;
+    feed.take(0, answer, moment(at)).await;
+    feed.state()
 }
 
 fn value_at(state: &FeedState, t: DateTime<Utc>) -> Option<f64> {
@@ -72,22 +100,22 @@ fn value_at(state: &FeedState, t: DateTime<Utc>) -> Option<f64> {
 async fn the_cache_survives_a_restart_with_its_age() {
     let directory = tempfile::tempdir().expect("a directory");
     let inside = directory.path().join("not yet there");
-    let mut feed = Feed::start(Scripted::new(&[Some(5.0)]), Some(&inside), start()).await;
+    let mut feed = one(Scripted::new(&[Some(5.0)]), Some(&inside), start()).await;
     assert_eq!(feed.state().freshness(start()), Freshness::None);
-    feed.poll_once(start()).await;
+    poll(&mut feed, start()).await;
 
     let later = start() + TimeDelta::minutes(90);
-    let mut feed = Feed::start(Scripted::new(&[None, Some(6.0)]), Some(&inside), later).await;
+    let mut feed = one(Scripted::new(&[None, Some(6.0)]), Some(&inside), later).await;
     let state = feed.state();
-    assert!(state.from_cache);
-    assert_eq!((value_at(&state, later), state.fetched_at), (Some(5.0), Some(start())));
+    assert!(state.sources[0].from_cache);
+    assert_eq!((value_at(&state, later), state.sources[0].fetched_at), (Some(5.0), Some(start())));
     assert_eq!(state.freshness(later), Freshness::Stale { since: start() + TimeDelta::minutes(60) });
-    let state = feed.poll_once(later).await;
-    assert!(state.from_cache && state.last_error.is_some(), "a failure leaves what was stored");
-    let state = feed.poll_once(later).await;
-    assert_eq!((state.from_cache, value_at(&state, later)), (false, Some(6.0)));
+    let state = poll(&mut feed, later).await;
+    assert!(state.sources[0].from_cache && state.sources[0].last_error.is_some(), "a failure leaves what was stored");
+    let state = poll(&mut feed, later).await;
+    assert_eq!((state.sources[0].from_cache, value_at(&state, later)), (false, Some(6.0)));
 
-    let before = Feed::start(Scripted::new(&[]), Some(&inside), start()).await;
+    let before = one(Scripted::new(&[]), Some(&inside), start()).await;
     assert!(before.state().forecast.is_none(), "stored in the future: the clock is wrong, or was");
 }
 
@@ -96,16 +124,16 @@ async fn a_corrupt_cache_is_ignored_and_replaced() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("carbon-scripted-Z_1.json");
     let wrong_order = {
-        let mut forecast = serde_json::to_value(answer(start(), 1.0).forecast).expect("plain data");
+        let mut forecast = serde_json::to_value(answer("scripted", start(), 1.0).forecast).expect("plain data");
         forecast["expected"]["points"][0][0]["end"] = forecast["expected"]["points"][0][0]["start"].clone();
         serde_json::json!({ "version": 1, "forecast": forecast }).to_string()
     };
     for content in ["", "{", "{\"version\":1}", "\u{0}\u{1}", &wrong_order] {
         std::fs::write(&path, content).expect("written");
-        let mut feed = Feed::start(Scripted::new(&[Some(5.0)]), Some(directory.path()), start()).await;
+        let mut feed = one(Scripted::new(&[Some(5.0)]), Some(directory.path()), start()).await;
         assert!(feed.state().forecast.is_none(), "{content}");
-        feed.poll_once(start()).await;
-        let again = Feed::start(Scripted::new(&[]), Some(directory.path()), start()).await;
+        poll(&mut feed, start()).await;
+        let again = one(Scripted::new(&[]), Some(directory.path()), start()).await;
         assert_eq!(value_at(&again.state(), start()), Some(5.0));
     }
     let files = std::fs::read_dir(directory.path()).expect("readable").count();
@@ -117,9 +145,9 @@ async fn an_unwritable_cache_does_not_stop_the_feed() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("a file");
     std::fs::write(&file, "").expect("written");
-    let mut feed = Feed::start(Scripted::new(&[Some(5.0), Some(6.0)]), Some(&file), start()).await;
-    feed.poll_once(start()).await;
-    assert_eq!(value_at(&feed.poll_once(start()).await, start()), Some(6.0));
+    let mut feed = one(Scripted::new(&[Some(5.0), Some(6.0)]), Some(&file), start()).await;
+    poll(&mut feed, start()).await;
+    assert_eq!(value_at(&poll(&mut feed, start()).await, start()), Some(6.0));
 }
 
 #[tokio::test]
@@ -127,14 +155,16 @@ async fn a_task_polls_at_once_on_request_and_until_cancelled() {
     let cancel = CancellationToken::new();
     let clock = Arc::new(SystemClock::start());
     let provider = Scripted::new(&[Some(1.0), Some(2.0)]);
-    let mut handle = Feed::spawn(provider, None, clock.clone(), cancel.clone()).await;
-    let first = handle.state.wait_for(|s| s.fetched_at.is_some()).await.expect("polls").clone();
+    let mut handle =
+        Feed::spawn(vec![vec![provider as Arc<dyn Provider>]], FeedOptions::default(), clock.clone(), cancel.clone())
+            .await;
+    let first = handle.state.wait_for(|s| s.sources[0].fetched_at.is_some()).await.expect("polls").clone();
     assert_eq!(value_at(&first, clock.utc()), Some(1.0));
     handle.poll_now();
     let second = handle.state.wait_for(|s| value_at(s, clock.utc()) == Some(2.0)).await.expect("polls again").clone();
-    assert!(second.next_poll_at > clock.utc());
+    assert!(second.sources[0].next_poll_at > clock.utc());
     handle.poll_now();
-    handle.state.wait_for(|s| s.consecutive_failures == 1).await.expect("a failure is a state");
+    handle.state.wait_for(|s| s.sources[0].consecutive_failures == 1).await.expect("a failure is a state");
     cancel.cancel();
     tokio::time::timeout(Duration::from_secs(5), handle.task).await.expect("ends").expect("without a panic");
 }
@@ -143,13 +173,70 @@ async fn a_task_polls_at_once_on_request_and_until_cancelled() {
 async fn a_clock_set_back_does_not_silence_the_feed() {
     let cancel = CancellationToken::new();
     let clock = Arc::new(ManualClock::at(start()));
-    let quick = Scripted { values: Mutex::new([Some(1.0), Some(2.0)].into()), cadence: Seconds::new(0.05) };
-    let mut handle = Feed::spawn(Arc::new(quick), None, clock.clone(), cancel.clone()).await;
-    handle.state.wait_for(|s| s.fetched_at.is_some()).await.expect("polls");
+    let quick =
+        Scripted { name: "scripted", values: Mutex::new([Some(1.0), Some(2.0)].into()), cadence: Seconds::new(0.05) };
+    let mut handle = Feed::spawn(
+        vec![vec![Arc::new(quick) as Arc<dyn Provider>]],
+        FeedOptions::default(),
+        clock.clone(),
+        cancel.clone(),
+    )
+    .await;
+    handle.state.wait_for(|s| s.sources[0].fetched_at.is_some()).await.expect("polls");
     clock.jump(TimeDelta::days(-1));
     // The nap of the first round is real time; after it the manual clock says that enough has passed.
     clock.advance(Seconds::new(2.0));
-    let polled = handle.state.wait_for(|s| s.fetched_at.is_some_and(|t| t < start()));
+    let polled = handle.state.wait_for(|s| s.sources[0].fetched_at.is_some_and(|t| t < start()));
     tokio::time::timeout(Duration::from_secs(10), polled).await.expect("polls again").expect("still there");
     cancel.cancel();
+}
+
+fn following(state: &FeedState) -> Option<&'static str> {
+    state.source().map(|s| s.source)
+}
+
+#[tokio::test]
+async fn the_chain_falls_over_and_comes_back() {
+    let (first, second) =
+        (Scripted::named("first", &[Some(1.0), None, None]), Scripted::named("second", &[Some(2.0); 9]));
+    let mut feed = feed(&[&[Arc::clone(&first)], &[second]], None, start()).await;
+    let minutes = |m| moment(start() + TimeDelta::minutes(m));
+    let state = feed.poll_due(minutes(0)).await;
+    assert_eq!((following(&state), value_at(&state, start())), (Some("first"), Some(1.0)));
+    let mut state = state;
+    for m in (1..=65).step_by(4) {
+        state = feed.poll_due(minutes(m)).await;
+    }
+    let late = start() + TimeDelta::minutes(65);
+    assert_eq!((following(&state), value_at(&state, late)), (Some("second"), Some(2.0)), "the first is stale");
+    assert!(state.sources[0].consecutive_failures >= 3 && state.sources[0].failing_since.is_some());
+    assert!(state.followed_since > start() + TimeDelta::minutes(59) && state.followed_since <= late);
+    first.values.lock().expect("not poisoned").extend([Some(3.0); 9]);
+    for m in (66..=100).step_by(4) {
+        state = feed.poll_due(minutes(m)).await;
+    }
+    assert_eq!((following(&state), state.sources[0].consecutive_failures), (Some("first"), 0));
+}
+
+#[tokio::test]
+async fn equals_are_ordered_by_what_they_caught() {
+    let sources = [Scripted::named("first", &[Some(1.0); 9]), Scripted::named("second", &[Some(2.0); 9])];
+    let mut feed = feed(&[&sources], None, start()).await;
+    assert_eq!(following(&feed.poll_due(moment(start())).await), Some("first"));
+    let mut rank = |first: f64, second: f64| {
+        *feed.ranks.lock().expect("not poisoned") = Ranks::from([("first", first), ("second", second)]);
+        feed.choose(start());
+        following(&feed.state())
+    };
+    assert_eq!(rank(0.70, 0.74), Some("first"), "hardly better");
+    assert_eq!(rank(0.70, 0.80), Some("second"));
+    assert_eq!(rank(0.78, 0.80), Some("second"));
+    assert_eq!(rank(0.90, 0.80), Some("first"));
+}
+
+#[tokio::test]
+async fn nothing_said_by_anybody_is_nothing() {
+    let mut feed = one(Scripted::new(&[]), None, start()).await;
+    let state = feed.poll_due(moment(start())).await;
+    assert_eq!((state.followed, &state.forecast, state.freshness(start())), (None, &None, Freshness::None));
 }

@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 pub use parse::{ParseError, ParsedFile, parse};
 
 use super::error::shortened;
-use super::{Answer, CarbonProvider, CarbonSettings, FileSettings, ProviderError, SettingsError, Timing};
+use super::{Answer, CarbonSettings, FileSettings, Provider, ProviderError, SettingsError, Timing};
 use crate::domain::{CarbonSeries, Forecast, Intensity, Slot, Zone};
 use crate::units::Seconds;
 
@@ -69,7 +69,7 @@ impl FileProvider {
     /// Without a path.
     pub fn new(settings: &CarbonSettings) -> Result<Self, SettingsError> {
         Ok(Self {
-            path: settings.file.path.clone().ok_or(SettingsError::NoPath)?,
+            path: settings.file.path.clone().ok_or(SettingsError::NoPath { table: "carbon" })?,
             settings: settings.file.clone(),
             zone: settings.zone.clone(),
             cadence: settings.poll_interval_s.unwrap_or(CADENCE),
@@ -147,7 +147,7 @@ impl FileProvider {
     }
 }
 
-impl CarbonProvider for FileProvider {
+impl Provider for FileProvider {
     fn source(&self) -> &'static str {
         "file"
     }

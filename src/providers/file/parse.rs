@@ -6,10 +6,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Map, Value};
 
 use super::columns::{Column, Columns};
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SeriesProblem, SignalKind, SignalScope, Slot, Zone};
+use crate::domain::{
+    CarbonSeries, Forecast, Intensity, Origin, SeriesProblem, SignalKind, SignalScope, SignalValue, Slot, Zone,
+};
+use crate::providers::FileSettings;
 use crate::providers::cache::well_formed;
 use crate::providers::time::{from_unix, parse_time};
-use crate::providers::{FileSettings, MAX_G_PER_KWH};
 use crate::units::GramsPerKwh;
 
 /// A tree of JSON takes many times the room of its text.
@@ -265,9 +267,11 @@ fn read_row<'a>(
         })
     };
     let intensity = |column: &Option<Column>| match column {
-        Some(column) => Ok(number(column, MAX_G_PER_KWH, "a carbon intensity (grams per kWh, from 0 to 20000)")?
-            // Adding zero turns −0 into 0.
-            .map(|value| GramsPerKwh::new(value + 0.0))),
+        Some(column) => {
+            Ok(number(column, GramsPerKwh::HIGHEST, "a carbon intensity (grams per kWh, from 0 to 20000)")?
+                // Adding zero turns −0 into 0.
+                .map(|value| GramsPerKwh::new(value + 0.0)))
+        }
         None => Ok(None),
     };
     let Some(start) = time(&columns.time)? else {

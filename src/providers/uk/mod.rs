@@ -6,15 +6,18 @@
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
+
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::fetch::Http;
+use super::api::Api;
 use super::time::parse_time;
-use super::{Answer, CarbonProvider, CarbonSettings, MAX_G_PER_KWH, ProviderError};
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Source};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, SignalValue, Slot, Zone};
 use crate::units::{GramsPerKwh, Seconds};
 
 const HALF_HOUR: TimeDelta = TimeDelta::minutes(30);
@@ -25,15 +28,12 @@ const DEPTH: u8 = 3;
 /// The whole country with what came, or a region or postcode with forecasts only.
 #[derive(Debug)]
 pub struct UkProvider {
-    http: Http,
-    base_url: String,
-    place: Place,
-    zone: Zone,
-    cadence: Seconds,
+    api: Api,
+    asked: Asked,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Asked {
     Country,
     Region(u8),
     Postcode(String),
@@ -41,25 +41,30 @@ enum Place {
 
 impl UkProvider {
     /// Connects to nothing yet.
-    pub fn new(settings: &CarbonSettings) -> Self {
+    ///
+    /// # Errors
+    /// If the zone lies elsewhere.
+    pub fn new(settings: &CarbonSettings, state_dir: Option<&Path>) -> Result<Self, SettingsError> {
         let uk = &settings.uk_carbon_intensity;
-        let (place, zone) = match (uk.region, &uk.postcode) {
-            (Some(region), _) => (Place::Region(region.into()), u8::from(region).to_string()),
-            (None, Some(postcode)) => (Place::Postcode(postcode.as_str().to_owned()), postcode.as_str().to_owned()),
-            (None, None) => (Place::Country, "GB".to_owned()),
+        let region = uk.region.map(u8::from);
+        let (asked, usual_zone) = match (region, &uk.postcode) {
+            (Some(region), _) => (Asked::Region(region), region.to_string()),
+            (None, Some(postcode)) => (Asked::Postcode(postcode.as_str().to_owned()), postcode.as_str().to_owned()),
+            (None, None) => (Asked::Country, "GB".to_owned()),
         };
-        Self {
-            http: Http::new(settings),
-            base_url: uk.base_url.as_str().to_owned(),
-            place,
-            zone: settings.zone.clone().unwrap_or_else(|| Zone::new(zone).expect("letters and digits")),
-            cadence: settings.poll_interval_s.unwrap_or(Seconds::from_delta(HALF_HOUR)),
+        let cadence = Seconds::from_delta(HALF_HOUR);
+        let own = (uk.common(), &uk.base_url);
+        let api = Api::new(Source::UkCarbonIntensity, settings, own, Some(&usual_zone), cadence, state_dir)?;
+        let place = api.place();
+        if asked == Asked::Country && place.country().is_some_and(|c| c != "GB") {
+            return Err(place.refused(api.source(), "it tells of Great Britain alone; write \"GB\""));
         }
+        Ok(Self { api, asked })
     }
 
     async fn get(&self, path: &str, now: DateTime<Utc>) -> Result<Vec<Row>, ProviderError> {
-        let body = self.http.get_json(&format!("{}{path}", self.base_url), now).await?;
-        let region = if let Place::Region(id) = self.place { Some(id) } else { None };
+        let body = self.api.get(path, &[], HeaderMap::new(), now).await?;
+        let region = if let Asked::Region(id) = self.asked { Some(id) } else { None };
         let mut rows = Vec::new();
         read_rows(&body, region, &mut rows)?;
         Ok(rows)
@@ -69,19 +74,19 @@ impl UkProvider {
         // Asked at the full half hour, windows begin one slot early; one minute past they begin with the current one.
         let from = now.duration_trunc(HALF_HOUR).unwrap_or(now) + TimeDelta::minutes(1);
         let from = from.format("%Y-%m-%dT%H:%MZ");
-        let path = match &self.place {
-            Place::Country => format!("/intensity/{from}/fw48h"),
-            Place::Region(id) => format!("/regional/intensity/{from}/fw48h/regionid/{id}"),
-            Place::Postcode(code) => format!("/regional/intensity/{from}/fw48h/postcode/{code}"),
+        let path = match &self.asked {
+            Asked::Country => format!("/intensity/{from}/fw48h"),
+            Asked::Region(id) => format!("/regional/intensity/{from}/fw48h/regionid/{id}"),
+            Asked::Postcode(code) => format!("/regional/intensity/{from}/fw48h/postcode/{code}"),
         };
         let ahead = self.get(&path, now).await?;
         let mut notes = Vec::new();
-        let behind = match self.place {
-            Place::Country => self.get(&format!("/intensity/{from}/pt24h"), now).await.unwrap_or_else(|error| {
+        let behind = match self.asked {
+            Asked::Country => self.get(&format!("/intensity/{from}/pt24h"), now).await.unwrap_or_else(|error| {
                 notes.push(format!("what came in the last 24 h is not known: {error}"));
                 Vec::new()
             }),
-            Place::Region(_) | Place::Postcode(_) => Vec::new(),
+            Asked::Region(_) | Asked::Postcode(_) => Vec::new(),
         };
         let forecasts = ahead.iter().chain(&behind).filter(|row| now < row.slot.end());
         let expected = points(forecasts.clone().map(|row| (row.slot, row.forecast)), Origin::Forecast);
@@ -100,7 +105,7 @@ impl UkProvider {
             notes.push(format!("the forecast reaches {hours:.1} h ahead; 48 h were asked for"));
         }
         let forecast = Forecast {
-            zone: self.zone.clone(),
+            zone: self.api.zone(),
             source: self.source().to_owned(),
             kind: SignalKind::Average,
             scope: SignalScope::Operational,
@@ -113,17 +118,25 @@ impl UkProvider {
     }
 }
 
-impl CarbonProvider for UkProvider {
+impl Provider for UkProvider {
     fn source(&self) -> &'static str {
-        "uk_carbon_intensity"
+        self.api.source()
     }
 
     fn zone(&self) -> Zone {
-        self.zone.clone()
+        self.api.zone()
     }
 
     fn cadence(&self) -> Seconds {
-        self.cadence
+        self.api.cadence()
+    }
+
+    fn contributes(&self) -> Contribution {
+        self.api.contributes()
+    }
+
+    fn requests(&self, now: DateTime<Utc>) -> Option<Requests> {
+        Some(self.api.requests(now))
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
@@ -204,7 +217,7 @@ fn read_row(row: &Value, at: &str) -> Result<Row, ProviderError> {
             None | Some(Value::Null) => return Ok(None),
             Some(number) => number,
         };
-        let grams = number.as_f64().filter(|n| (0.0..=MAX_G_PER_KWH).contains(n)).map(GramsPerKwh::new);
+        let grams = number.as_f64().and_then(GramsPerKwh::checked);
         grams.map(Some).ok_or_else(|| {
             let shown = super::error::shortened(&number.to_string());
             malformed(&format!("{at}.intensity.{field}"), format!("expected gCO2/kWh or null, found {shown}"))

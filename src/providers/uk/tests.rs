@@ -50,12 +50,12 @@ async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
 
 async fn country(ahead: ResponseTemplate, behind: ResponseTemplate) -> Result<Answer, ProviderError> {
     let server = serve(&[(AHEAD_PATH, ahead), (BEHIND_PATH, behind)]).await;
-    UkProvider::new(&settings(&server, "")).fetch(at(NOW)).await
+    UkProvider::new(&settings(&server, ""), None).expect("a place").fetch(at(NOW)).await
 }
 
 async fn region(body: &str) -> Result<Answer, ProviderError> {
     let server = serve(&[(REGION_PATH, text(body))]).await;
-    UkProvider::new(&settings(&server, "region = 11")).fetch(at(NOW)).await
+    UkProvider::new(&settings(&server, "region = 11"), None).expect("a place").fetch(at(NOW)).await
 }
 
 fn values(series: &CarbonSeries) -> Vec<f64> {
@@ -93,7 +93,11 @@ async fn a_region_is_an_object_or_an_array_and_has_no_outcome() {
 
     let route = "/regional/intensity/2025-10-23T00:01Z/fw48h/postcode/BS16";
     let server = serve(&[(route, text(format!(r#"{{"data":{region_data}}}"#)))]).await;
-    let answer = UkProvider::new(&settings(&server, "postcode = \"bs16\"")).fetch(at(NOW)).await.expect("a postcode");
+    let answer = UkProvider::new(&settings(&server, "postcode = \"bs16\""), None)
+        .expect("a place")
+        .fetch(at(NOW))
+        .await
+        .expect("a postcode");
     assert_eq!(answer.forecast.zone.as_str(), "BS16");
 }
 

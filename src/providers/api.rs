@@ -1,0 +1,114 @@
+//! What all sources behind a network share: where they are, what they are asked about, and how often.
+
+use std::path::Path;
+
+use chrono::{DateTime, Utc};
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+use super::cache::file_name;
+use super::fetch::Http;
+use super::place::Place;
+use super::settings::Common;
+use super::usage::{Requests, Usage};
+use super::{BaseUrl, CarbonSettings, Contribution, ProviderError, SettingsError, Source};
+use crate::domain::Zone;
+use crate::units::Seconds;
+
+/// A source's address, its client, and the place it is asked about.
+#[derive(Debug)]
+pub(super) struct Api {
+    source: &'static str,
+    http: Http,
+    base_url: BaseUrl,
+    place: Place,
+    cadence: Seconds,
+    contributes: Contribution,
+}
+
+impl Api {
+    /// Connects to nothing yet. The place is the source's own zone, else `carbon.zone`, else `usual_zone`.
+    ///
+    /// # Errors
+    /// If no place is set and the source has no usual one.
+    pub(super) fn new(
+        source: Source,
+        settings: &CarbonSettings,
+        (common, base_url): (Common<'_>, &BaseUrl),
+        usual_zone: Option<&str>,
+        usual_cadence: Seconds,
+        state_dir: Option<&Path>,
+    ) -> Result<Self, SettingsError> {
+        let usual = || usual_zone.map(|z| Zone::new(z).expect("a plain word"));
+        let zone = common.zone.or(settings.zone.as_ref()).cloned().or_else(usual);
+        let place = Place::of(&zone.ok_or(SettingsError::NoZone(source.name()))?);
+        let usage = Usage::load(state_dir, &file_name(source.name(), place.zone()), common.requests_per_hour);
+        Ok(Self {
+            source: source.name(),
+            http: Http::new(settings, common, usage),
+            base_url: base_url.clone(),
+            place,
+            cadence: common.poll_interval.or(settings.poll_interval_s).unwrap_or(usual_cadence),
+            contributes: common.contributes,
+        })
+    }
+
+    /// The source's name.
+    pub(super) fn source(&self) -> &'static str {
+        self.source
+    }
+
+    /// What it is asked about.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The same as the zone of its answers: as it stands in the settings.
+    pub(super) fn zone(&self) -> Zone {
+        self.place.zone().clone()
+    }
+
+    /// After how long a new answer is to be expected.
+    pub(super) fn cadence(&self) -> Seconds {
+        self.cadence
+    }
+
+    /// What of its answers is used.
+    pub(super) fn contributes(&self) -> Contribution {
+        self.contributes
+    }
+
+    /// How often it was asked.
+    pub(super) fn requests(&self, now: DateTime<Utc>) -> Requests {
+        self.http.usage().requests(now)
+    }
+
+    /// The zone that the source found for the place before, in its own code.
+    pub(super) fn pinned(&self) -> Option<String> {
+        self.http.usage().pinned(self.place.zone().as_str())
+    }
+
+    /// Remembers the zone that the source found for the place.
+    pub(super) fn pin(&self, zone: &str) {
+        self.http.usage().pin(self.place.zone().as_str(), zone);
+    }
+
+    /// A word about a clock that is off.
+    pub(super) fn skew_note(&self) -> Option<String> {
+        self.http.skew_note()
+    }
+
+    /// The JSON at `path` ("/v3/zones") below the base address.
+    ///
+    /// # Errors
+    /// As [`Http::get_json`].
+    pub(super) async fn get(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        headers: HeaderMap,
+        now: DateTime<Utc>,
+    ) -> Result<Value, ProviderError> {
+        self.http.get_json(self.base_url.with(path, query), headers, now).await
+    }
+}

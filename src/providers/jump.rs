@@ -1,0 +1,187 @@
+//! Values that jump: held back until the source has said them several times.
+//!
+//! A number in another unit (kg for g, lb/MWh for g/kWh) or a broken sensor looks like a grid that changed overnight.
+//! What is known of four weeks is the yardstick, since grids with much wind change tenfold within a day and yet stay
+//! within their range. Zero is no jump: it is a legitimate intensity.
+
+use std::fmt;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::domain::{Forecast, Quoted, SignalKind, SignalValue, Slot, TimeSeries};
+
+/// An answer that says the same for the this-many-th time is believed.
+const BELIEVED: u32 = 3;
+
+/// Below this many g/kWh (or price units) factors mean nothing.
+const FLOOR: f64 = 50.0;
+
+/// Without anything known before, an answer with so many values is its own yardstick.
+const OWN_YARDSTICK: usize = 8;
+
+/// How far back known values count.
+const WINDOW: TimeDelta = TimeDelta::days(28);
+
+/// What was held back of the newest answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeldBack<V> {
+    /// How many of its values.
+    pub values: usize,
+    /// How many values it had.
+    pub of: usize,
+    /// The first slot that one of them was for.
+    pub slot: Slot,
+    /// The first of them.
+    pub value: V,
+    /// The range of what is known.
+    pub known: (f64, f64),
+    /// By how many times a value must leave the range to be held back.
+    pub factor: f64,
+    /// In how many answers in a row this happened.
+    pub times: u32,
+    /// When it first did.
+    pub since: DateTime<Utc>,
+}
+
+impl<V: SignalValue> fmt::Display for HeldBack<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (low, high) = self.known;
+        write!(
+            f,
+            "{} of {} values held back: {:.1} for {} lies more than {} times off all that is known ({low:.1} to {high:.1}); \
+             they are used when the source has said so in {BELIEVED} answers",
+            self.values,
+            self.of,
+            self.value.number(),
+            self.slot,
+            self.factor,
+        )
+    }
+}
+
+/// Takes the values that jump out of `newest`, and says which; `None` if there are none, or if the source has said so
+/// often enough to be believed. `before` is what was held back of the answer before.
+pub(super) fn hold_back<V: SignalValue>(
+    old: Option<&Forecast<V>>,
+    newest: &mut Forecast<V>,
+    before: Option<&HeldBack<V>>,
+    factor: f64,
+    now: DateTime<Utc>,
+) -> Option<HeldBack<V>> {
+    let (low, high) = yardstick(old, newest, now)?;
+    let can_fall = V::LOWEST >= 0.0 && newest.kind != SignalKind::Marginal && low >= FLOOR;
+    let jumps = |v: &Quoted<V>| {
+        let number = v.value.number();
+        let above = number.abs() > factor * high.abs().max(FLOOR);
+        above || (can_fall && number > 0.0 && number < low / factor)
+    };
+    let of = newest.expected.points().len() + newest.actual.points().len();
+    let mut jumping = newest.expected.points().iter().chain(newest.actual.points()).filter(|(_, v)| jumps(v));
+    let (slot, value) = jumping.next().map(|(slot, v)| (*slot, v.value))?;
+    let values = 1 + jumping.count();
+    let times = before.map_or(0, |b| b.times) + 1;
+    if times >= BELIEVED {
+        return None;
+    }
+    let keep = |series: &TimeSeries<Quoted<V>>| {
+        TimeSeries::from_points(series.points().iter().filter(|(_, v)| !jumps(v)).copied().collect()).0
+    };
+    newest.expected = keep(&newest.expected);
+    newest.actual = keep(&newest.actual);
+    let since = before.map_or(now, |b| b.since);
+    Some(HeldBack { values, of, slot, value, known: (low, high), factor, times, since })
+}
+
+/// The range of what is known; of the answer itself (but for its highest quarter) if nothing is.
+fn yardstick<V: SignalValue>(
+    old: Option<&Forecast<V>>,
+    newest: &Forecast<V>,
+    now: DateTime<Utc>,
+) -> Option<(f64, f64)> {
+    if let Some(old) = old {
+        let known = old.expected.points().iter().chain(old.actual.points());
+        let known = known.filter(|(slot, _)| slot.end() > now - WINDOW).map(|(_, v)| v.value.number());
+        let range = known.fold(None, |range: Option<(f64, f64)>, v| {
+            Some(range.map_or((v, v), |(low, high)| (low.min(v), high.max(v))))
+        });
+        if range.is_some() {
+            return range;
+        }
+    }
+    let mut own: Vec<f64> = newest.expected.points().iter().map(|(_, v)| v.value.number()).collect();
+    if own.len() < OWN_YARDSTICK {
+        return None;
+    }
+    own.sort_by(f64::total_cmp);
+    Some((own[own.len() / 4], own[3 * own.len() / 4]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{CarbonSeries, Intensity, Origin, SignalScope, Zone};
+    use crate::units::GramsPerKwh;
+
+    fn at(hours: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::hours(hours)
+    }
+
+    fn answer(values: &[f64]) -> Forecast {
+        let point = |(h, v): (i64, &f64)| {
+            let intensity = Intensity { value: GramsPerKwh::new(*v), origin: Origin::Forecast };
+            (Slot::new(at(h), at(h + 1)).expect("an hour"), intensity)
+        };
+        Forecast {
+            zone: Zone::new("DE").expect("a zone"),
+            source: "test".to_owned(),
+            kind: SignalKind::Average,
+            scope: SignalScope::Lifecycle,
+            issued_at: at(0),
+            retrieved_at: at(0),
+            expected: CarbonSeries::from_points((0..).zip(values).map(point).collect()).0,
+            actual: CarbonSeries::default(),
+        }
+    }
+
+    fn left(forecast: &Forecast) -> Vec<f64> {
+        forecast.expected.points().iter().map(|(_, v)| v.value.get()).collect()
+    }
+
+    #[test]
+    fn a_jump_is_held_back_and_believed_when_it_is_said_for_the_third_time() {
+        let known = answer(&[200.0, 300.0, 400.0]);
+        let jump = || answer(&[300.0, 4000.0, 0.0, 20.0]);
+        let mut newest = jump();
+        let first = hold_back(Some(&known), &mut newest, None, 4.0, at(0)).expect("held back");
+        assert_eq!((left(&newest), first.values, first.of, first.times), (vec![300.0, 0.0], 2, 4, 1));
+        assert!(first.to_string().contains("4000.0 for") && first.to_string().contains("(200.0 to 400.0)"), "{first}");
+        let second = hold_back(Some(&known), &mut jump(), Some(&first), 4.0, at(1)).expect("held back again");
+        assert_eq!((second.times, second.since), (2, at(0)));
+        let mut third = jump();
+        assert_eq!(hold_back(Some(&known), &mut third, Some(&second), 4.0, at(2)), None);
+        assert_eq!(left(&third).len(), 4);
+    }
+
+    #[test]
+    fn what_grids_do_is_no_jump() {
+        let known = answer(&[100.0, 300.0]);
+        for values in [&[0.0, 900.0, 30.0][..], &[1199.0, 26.0]] {
+            assert_eq!(hold_back(Some(&known), &mut answer(values), None, 4.0, at(0)), None, "{values:?}");
+        }
+        let mut marginal = answer(&[5.0]);
+        marginal.kind = SignalKind::Marginal;
+        assert_eq!(hold_back(Some(&known), &mut marginal, None, 4.0, at(0)), None, "surplus of wind and sun");
+        let clean = answer(&[0.0, 1.0]);
+        assert_eq!(hold_back(Some(&clean), &mut answer(&[150.0]), None, 4.0, at(0)), None, "nothing is a factor of 0");
+    }
+
+    #[test]
+    fn a_first_answer_is_its_own_yardstick() {
+        let mut values = vec![300.0; 11];
+        values.push(9000.0);
+        let mut newest = answer(&values);
+        assert!(hold_back(None, &mut newest, None, 4.0, at(0)).is_some());
+        assert_eq!(left(&newest), [300.0; 11]);
+        assert_eq!(hold_back(None, &mut answer(&[300.0, 9000.0]), None, 4.0, at(0)), None, "who is to say?");
+    }
+}

@@ -1,0 +1,241 @@
+//! A place as people write it: an ISO country, `latitude,longitude`, or a source's own code.
+
+use country_boundaries::{BOUNDARIES_ODBL_180X90, CountryBoundaries, LatLon};
+
+use super::settings::SettingsError;
+use crate::domain::Zone;
+
+/// A place on the grid.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Place {
+    zone: Zone,
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    /// ISO 3166-1 alpha-2, in capitals.
+    Country([u8; 2]),
+    Coordinates {
+        latitude: f64,
+        longitude: f64,
+    },
+    /// A source's own code.
+    Code,
+}
+
+/// A country about which somebody gives intensities without a key.
+struct Keyless {
+    alpha2: &'static str,
+    alpha3: &'static str,
+    /// The bidding zone, where the country is one.
+    bidding_zone: Option<&'static str>,
+}
+
+const fn keyless(alpha2: &'static str, alpha3: &'static str, bidding_zone: Option<&'static str>) -> Keyless {
+    Keyless { alpha2, alpha3, bidding_zone }
+}
+
+/// The countries of Energy-Charts. Of the smaller ones it may have no forecast; what it has says so.
+const ENERGY_CHARTS: [Keyless; 32] = [
+    keyless("AT", "AUT", Some("AT")),
+    keyless("BA", "BIH", None),
+    keyless("BE", "BEL", Some("BE")),
+    keyless("BG", "BGR", Some("BG")),
+    keyless("CH", "CHE", Some("CH")),
+    keyless("CY", "CYP", None),
+    keyless("CZ", "CZE", Some("CZ")),
+    keyless("DE", "DEU", Some("DE-LU")),
+    keyless("DK", "DNK", None),
+    keyless("EE", "EST", Some("EE")),
+    keyless("ES", "ESP", Some("ES")),
+    keyless("FI", "FIN", Some("FI")),
+    keyless("FR", "FRA", Some("FR")),
+    keyless("GR", "GRC", Some("GR")),
+    keyless("HR", "HRV", Some("HR")),
+    keyless("HU", "HUN", Some("HU")),
+    keyless("IE", "IRL", None),
+    keyless("IT", "ITA", None),
+    keyless("LT", "LTU", Some("LT")),
+    keyless("LU", "LUX", Some("DE-LU")),
+    keyless("LV", "LVA", Some("LV")),
+    keyless("ME", "MNE", Some("ME")),
+    keyless("MK", "MKD", Some("MK")),
+    keyless("NL", "NLD", Some("NL")),
+    keyless("NO", "NOR", None),
+    keyless("PL", "POL", Some("PL")),
+    keyless("PT", "PRT", Some("PT")),
+    keyless("RO", "ROU", Some("RO")),
+    keyless("RS", "SRB", Some("RS")),
+    keyless("SE", "SWE", None),
+    keyless("SI", "SVN", Some("SI")),
+    keyless("SK", "SVK", Some("SK")),
+];
+
+/// Other alpha-3 codes that people are likely to write.
+const ALPHA3: [(&str, &str); 12] = [
+    ("GBR", "GB"),
+    ("USA", "US"),
+    ("CAN", "CA"),
+    ("AUS", "AU"),
+    ("JPN", "JP"),
+    ("IND", "IN"),
+    ("CHN", "CN"),
+    ("KOR", "KR"),
+    ("SGP", "SG"),
+    ("BRA", "BR"),
+    ("ISR", "IL"),
+    ("ZAF", "ZA"),
+];
+
+/// Danish price areas west and east of the Great Belt, whose middle lies about here.
+const GREAT_BELT_LONGITUDE: f64 = 10.98;
+
+impl Place {
+    /// Recognises the form of a zone's text.
+    pub(super) fn of(zone: &Zone) -> Self {
+        Self { zone: zone.clone(), form: form_of(zone.as_str()) }
+    }
+
+    /// As it was written.
+    pub(super) fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
+    /// Latitude and longitude in degrees, if that is how it was written.
+    pub(super) fn coordinates(&self) -> Option<(f64, f64)> {
+        match self.form {
+            Form::Coordinates { latitude, longitude } => Some((latitude, longitude)),
+            _ => None,
+        }
+    }
+
+    /// Whether it was written as a source's own code.
+    pub(super) fn is_code(&self) -> bool {
+        self.form == Form::Code
+    }
+
+    /// The country, ISO 3166-1 alpha-2 in capitals, as far as it can be told without asking anybody: coordinates by
+    /// their place within borders, codes by what precedes their first hyphen ("SE-SE3") or by being a Danish price area.
+    pub(super) fn country(&self) -> Option<String> {
+        match self.form {
+            Form::Country(letters) => Some(letters.iter().map(|b| char::from(*b)).collect()),
+            Form::Coordinates { latitude, longitude } => country_at(latitude, longitude),
+            Form::Code => {
+                if self.price_area().is_some() {
+                    return Some("DK".to_owned());
+                }
+                let (country, _) = self.zone.as_str().split_once('-')?;
+                let iso = country.len() == 2 && country.chars().all(|c| c.is_ascii_uppercase());
+                iso.then(|| country.to_owned())
+            }
+        }
+    }
+
+    /// The Danish price area ("DK1"), if the place says which.
+    pub(super) fn price_area(&self) -> Option<&'static str> {
+        match self.form {
+            Form::Coordinates { latitude, longitude } => {
+                let danish = country_at(latitude, longitude).is_some_and(|c| c == "DK");
+                danish.then_some(if longitude < GREAT_BELT_LONGITUDE { "DK1" } else { "DK2" })
+            }
+            _ => match self.zone.as_str().to_ascii_uppercase().as_str() {
+                "DK1" | "DK-DK1" => Some("DK1"),
+                "DK2" | "DK-DK2" => Some("DK2"),
+                _ => None,
+            },
+        }
+    }
+
+    /// What a source says that cannot do with this place.
+    pub(super) fn refused(&self, source_name: &'static str, why: impl Into<String>) -> SettingsError {
+        SettingsError::Place { source_name, place: self.zone.to_string(), why: why.into() }
+    }
+}
+
+/// Whether Energy-Charts knows the country (alpha-2).
+pub(super) fn energy_charts_has(country: &str) -> bool {
+    ENERGY_CHARTS.iter().any(|k| k.alpha2 == country)
+}
+
+/// The countries of Energy-Charts, alpha-2.
+pub(super) fn energy_charts_countries() -> impl Iterator<Item = &'static str> {
+    ENERGY_CHARTS.iter().map(|k| k.alpha2)
+}
+
+/// The bidding zone of a country (alpha-2) that is one.
+pub(super) fn bidding_zone(country: &str) -> Option<&'static str> {
+    ENERGY_CHARTS.iter().find(|k| k.alpha2 == country)?.bidding_zone
+}
+
+fn form_of(text: &str) -> Form {
+    if let Some((latitude, longitude)) = text.split_once(',')
+        && let (Ok(latitude), Ok(longitude)) = (latitude.trim().parse::<f64>(), longitude.trim().parse::<f64>())
+        && latitude.abs() <= 90.0
+        && longitude.abs() <= 180.0
+    {
+        return Form::Coordinates { latitude, longitude };
+    }
+    let upper = text.to_ascii_uppercase();
+    let country = match upper.len() {
+        2 if upper == "UK" => Some("GB"),
+        2 if upper.chars().all(|c| c.is_ascii_uppercase()) => Some(upper.as_str()),
+        3 => {
+            let keyless = ENERGY_CHARTS.iter().find(|k| k.alpha3 == upper).map(|k| k.alpha2);
+            keyless.or_else(|| ALPHA3.iter().find(|(three, _)| *three == upper).map(|(_, two)| *two))
+        }
+        _ => None,
+    };
+    match country.map(str::as_bytes) {
+        Some([a, b]) => Form::Country([*a, *b]),
+        _ => Form::Code,
+    }
+}
+
+/// Borders from OpenStreetMap (ODbL), © OpenStreetMap contributors. Read when needed, which is at start only.
+fn country_at(latitude: f64, longitude: f64) -> Option<String> {
+    let boundaries = CountryBoundaries::from_reader(BOUNDARIES_ODBL_180X90).ok()?;
+    let ids = boundaries.ids(LatLon::new(latitude, longitude).ok()?);
+    ids.into_iter().find(|id| id.len() == 2).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(text: &str) -> Place {
+        Place::of(&Zone::new(text).expect("a zone"))
+    }
+
+    #[test]
+    fn places_are_recognised_as_people_write_them() {
+        for (text, country) in [
+            ("DE", Some("DE")),
+            ("de", Some("DE")),
+            ("DEU", Some("DE")),
+            ("UK", Some("GB")),
+            ("gbr", Some("GB")),
+            ("52.52,13.40", Some("DE")),
+            ("51.5, -0.12", Some("GB")),
+            ("0,-160", None),
+            ("91,0", None),
+            ("US-CAL-CISO", Some("US")),
+            ("DK1", Some("DK")),
+            ("DK-DK2", Some("DK")),
+            ("MISO_MASON_CITY", None),
+            ("eastus", None),
+        ] {
+            assert_eq!(place(text).country().as_deref(), country, "{text}");
+        }
+        assert!(place("91,0").is_code() && place("eastus").is_code() && !place("fr").is_code());
+        assert_eq!(place("0,9.5").coordinates(), Some((0.0, 9.5)), "latitude 0 is a latitude");
+    }
+
+    #[test]
+    fn danish_price_areas_lie_on_their_side_of_the_belt() {
+        let area = |text: &str| place(text).price_area();
+        assert_eq!((area("56.16,10.20"), area("55.40,10.39")), (Some("DK1"), Some("DK1")), "Aarhus, Odense");
+        assert_eq!((area("55.68,12.57"), area("55.10,14.70")), (Some("DK2"), Some("DK2")), "Copenhagen, Bornholm");
+        assert_eq!((area("dk1"), area("DK"), area("52.52,13.40")), (Some("DK1"), None, None));
+    }
+}

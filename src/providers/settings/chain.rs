@@ -1,0 +1,171 @@
+//! `carbon.source`: which sources are used, in which order.
+
+use std::fmt;
+
+use serde::de::{self, IntoDeserializer, SeqAccess, Visitor};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Where intensities can come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// One constant for all times.
+    Fixed,
+    /// A CSV or JSON file.
+    File,
+    /// Electricity Maps, with a key.
+    ElectricityMaps,
+    /// WattTime, with an account.
+    #[serde(rename = "watttime")]
+    WattTime,
+    /// The UK Carbon Intensity API, without a key.
+    UkCarbonIntensity,
+    /// A Carbon Aware SDK WebAPI that somebody runs.
+    CarbonAwareSdk,
+    /// Energy-Charts (Fraunhofer ISE), without a key.
+    EnergyCharts,
+    /// Energinet (Denmark), without a key.
+    Energinet,
+}
+
+impl Source {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Fixed,
+        Self::File,
+        Self::ElectricityMaps,
+        Self::WattTime,
+        Self::UkCarbonIntensity,
+        Self::CarbonAwareSdk,
+        Self::EnergyCharts,
+        Self::Energinet,
+    ];
+
+    /// Its name in configuration and API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::File => "file",
+            Self::ElectricityMaps => "electricity_maps",
+            Self::WattTime => "watttime",
+            Self::UkCarbonIntensity => "uk_carbon_intensity",
+            Self::CarbonAwareSdk => "carbon_aware_sdk",
+            Self::EnergyCharts => "energy_charts",
+            Self::Energinet => "energinet",
+        }
+    }
+}
+
+/// The order in which sources are used. Written as `"auto"`, as one name, or as a list of names, in which names in an
+/// inner list are equals: the one that forecast best lately goes first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Chain {
+    /// Whatever has a file, an address, a key or an account in the settings, and what needs none for the zone.
+    #[default]
+    Auto,
+    /// These, group by group; the sources of a group are equals.
+    Listed(Vec<Vec<Source>>),
+}
+
+impl Chain {
+    /// One source alone.
+    pub fn only(source: Source) -> Self {
+        Self::Listed(vec![vec![source]])
+    }
+
+    /// Whether it names a source.
+    pub fn has(&self, source: Source) -> bool {
+        matches!(self, Self::Listed(groups) if groups.iter().flatten().any(|s| *s == source))
+    }
+}
+
+impl Serialize for Chain {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Listed(groups) => match groups.as_slice() {
+                [group] if group.len() == 1 => group[0].serialize(serializer),
+                groups => {
+                    let mut list = serializer.serialize_seq(Some(groups.len()))?;
+                    for group in groups {
+                        match group.as_slice() {
+                            [one] => list.serialize_element(one)?,
+                            equals => list.serialize_element(equals)?,
+                        }
+                    }
+                    list.end()
+                }
+            },
+        }
+    }
+}
+
+/// A name, or a list of equals.
+struct Group(Vec<Source>);
+
+struct GroupVisitor;
+
+impl<'de> Visitor<'de> for GroupVisitor {
+    type Value = Group;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a source's name or a list of names")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<Group, E> {
+        Source::deserialize(name.into_deserializer()).map(|source| Group(vec![source]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Group, A::Error> {
+        let mut group = Vec::new();
+        while let Some(source) = list.next_element()? {
+            group.push(source);
+        }
+        Ok(Group(group))
+    }
+}
+
+impl<'de> Deserialize<'de> for Group {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(GroupVisitor)
+    }
+}
+
+struct ChainVisitor;
+
+impl<'de> Visitor<'de> for ChainVisitor {
+    type Value = Chain;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"auto\", a source's name, or a list of names in order")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<Chain, E> {
+        if name == "auto" { Ok(Chain::Auto) } else { Source::deserialize(name.into_deserializer()).map(Chain::only) }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Chain, A::Error> {
+        let mut groups: Vec<Vec<Source>> = Vec::new();
+        while let Some(Group(group)) = list.next_element()? {
+            for (i, source) in group.iter().enumerate() {
+                if group[..i].contains(source) || groups.iter().flatten().any(|s| s == source) {
+                    return Err(de::Error::custom(format_args!("\"{}\" stands twice in the list", source.name())));
+                }
+            }
+            if !group.is_empty() {
+                groups.push(group);
+            }
+        }
+        if groups.is_empty() {
+            return Err(de::Error::custom("the list is empty; write at least one source, or \"auto\""));
+        }
+        Ok(Chain::Listed(groups))
+    }
+}
+
+impl<'de> Deserialize<'de> for Chain {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ChainVisitor)
+    }
+}

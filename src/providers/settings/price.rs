@@ -1,0 +1,81 @@
+//! `[price]`: the day-ahead price as a second signal.
+
+use serde::{Deserialize, Serialize};
+
+use super::{FileSettings, SettingsError, check_file};
+
+/// Where prices come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PriceSource {
+    /// No prices.
+    #[default]
+    None,
+    /// A CSV or JSON file, per MWh.
+    File,
+    /// Energy-Charts, always in EUR; settings of `[carbon.energy_charts]`.
+    EnergyCharts,
+}
+
+/// A currency, as three letters (ISO 4217).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Currency(String);
+
+impl Currency {
+    /// The three letters.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What Energy-Charts quotes in.
+    pub fn euro() -> Self {
+        Self("EUR".to_owned())
+    }
+}
+
+impl TryFrom<String> for Currency {
+    type Error = &'static str;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let letters = text.trim().to_ascii_uppercase();
+        let three = letters.len() == 3 && letters.chars().all(|c| c.is_ascii_uppercase());
+        if three { Ok(Self(letters)) } else { Err("write the currency's three letters, like \"EUR\"") }
+    }
+}
+
+impl From<Currency> for String {
+    fn from(currency: Currency) -> String {
+        currency.0
+    }
+}
+
+/// `[price]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PriceSettings {
+    /// Where prices come from.
+    pub source: PriceSource,
+    /// The currency of the file's prices.
+    pub currency: Currency,
+    /// Used with `source = "file"`; kind and scope do not apply.
+    pub file: FileSettings,
+}
+
+impl Default for PriceSettings {
+    fn default() -> Self {
+        Self { source: PriceSource::None, currency: Currency::euro(), file: FileSettings::default() }
+    }
+}
+
+impl PriceSettings {
+    /// Looks for settings that are right one by one but not together.
+    ///
+    /// # Errors
+    /// With the first contradiction found.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        if self.source == PriceSource::File && self.file.path.is_none() {
+            return Err(SettingsError::NoPath { table: "price" });
+        }
+        check_file(&self.file, "price")
+    }
+}

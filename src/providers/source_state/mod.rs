@@ -1,0 +1,287 @@
+//! What is known from one source, and how an answer or a failure changes it: no timers, no randomness, no I/O.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Serialize;
+
+use crate::domain::{Forecast, Quoted, SignalValue, Slot, TimeSeries};
+use crate::providers::jump::{HeldBack, hold_back};
+use crate::providers::{Answer, Contribution, Provider, ProviderError, Requests};
+use crate::units::{GramsPerKwh, Seconds};
+
+/// How long past slots are kept: the reference intensity looks back 30 days.
+const KEPT: TimeDelta = TimeDelta::days(32);
+
+const FIRST_BACKOFF: Seconds = Seconds::new(15.0);
+const LONGEST_BACKOFF: Seconds = Seconds::new(900.0);
+const REFUSED_RETRY: Seconds = Seconds::new(3600.0);
+const EMPTY_RETRY: Seconds = Seconds::new(3600.0);
+const SHORTEST_RATE_LIMIT: Seconds = Seconds::new(60.0);
+
+/// After so many failures in a row the circuit is open: one trial every [`OPEN_RETRY`], or cadence if that is shorter.
+const BREAKER: u32 = 6;
+const OPEN_RETRY: Seconds = Seconds::new(1800.0);
+
+/// An answer counts as fresh for this many cadences.
+const FRESH_CADENCES: f64 = 2.0;
+
+/// Whether a forecast can be relied on now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "freshness", rename_all = "snake_case")]
+pub enum Freshness {
+    /// Covers now, and was fetched within two cadences.
+    Fresh,
+    /// Covers now, but is older than that.
+    Stale {
+        /// When two cadences had passed without an answer.
+        since: DateTime<Utc>,
+    },
+    /// Nothing covers now.
+    None,
+}
+
+/// What is known from one source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceState<V: SignalValue = GramsPerKwh> {
+    /// The source's name.
+    pub source: &'static str,
+    /// Its place in the chain, from 0; equals share one.
+    pub group: usize,
+    /// After how long a new answer is to be expected.
+    pub cadence: Seconds,
+    /// What of its answers is used.
+    pub contributes: Contribution,
+    /// The age at which its values of what came change no more.
+    pub final_after: Seconds,
+    /// What came up to here changes no more.
+    pub final_until: Option<DateTime<Utc>>,
+    /// The newest answer, merged over what earlier ones said about times that it leaves out.
+    pub forecast: Option<Arc<Forecast<V>>>,
+    /// The newest answer as it was given, for scoring.
+    pub issued: Option<Arc<Forecast<V>>>,
+    /// When the newest answer came, which may have been before a restart.
+    pub fetched_at: Option<DateTime<Utc>>,
+    /// Since when the forecast is stale, as of the last poll; [`Self::freshness`] says it for any moment.
+    pub stale_since: Option<DateTime<Utc>>,
+    /// Why the last poll failed; absent after a success.
+    pub last_error: Option<String>,
+    /// Failures since the last success.
+    pub consecutive_failures: u32,
+    /// Since when it has been failing.
+    pub failing_since: Option<DateTime<Utc>>,
+    /// When the next poll is due.
+    pub next_poll_at: DateTime<Utc>,
+    /// What was odd about the newest answer.
+    pub notes: Vec<String>,
+    /// Values that jumped, and are not used until they are said again.
+    pub held_back: Option<HeldBack<V>>,
+    /// How often it was asked, where that counts.
+    pub requests: Option<Requests>,
+    /// No answer has come since the start; what there is was stored by an earlier run.
+    pub from_cache: bool,
+}
+
+impl<V: SignalValue> SourceState<V> {
+    /// Before the first poll, which is due at once. `stored` is what an earlier run kept.
+    pub fn starting(provider: &dyn Provider<V>, group: usize, stored: Option<Forecast<V>>, now: DateTime<Utc>) -> Self {
+        let mut state = Self {
+            source: provider.source(),
+            group,
+            cadence: provider.cadence(),
+            contributes: provider.contributes(),
+            final_after: provider.final_after(),
+            final_until: None,
+            fetched_at: stored.as_ref().map(|forecast| forecast.retrieved_at),
+            from_cache: stored.is_some(),
+            forecast: stored.map(Arc::new),
+            issued: None,
+            stale_since: None,
+            last_error: None,
+            consecutive_failures: 0,
+            failing_since: None,
+            next_poll_at: now,
+            notes: Vec::new(),
+            held_back: None,
+            requests: provider.requests(now),
+        };
+        state.stale_since = state.stale_at(now);
+        state
+    }
+
+    /// Whether the forecast can be relied on at `now`.
+    pub fn freshness(&self, now: DateTime<Utc>) -> Freshness {
+        if self.forecast.as_ref().and_then(|forecast| forecast.expected.at(now)).is_none() {
+            return Freshness::None;
+        }
+        self.stale_at(now).map_or(Freshness::Fresh, |since| Freshness::Stale { since })
+    }
+
+    /// Whether polls are spaced out because it has failed for long.
+    pub fn circuit_open(&self) -> bool {
+        self.consecutive_failures >= BREAKER
+    }
+
+    fn stale_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let since = self.fetched_at? + (self.cadence * FRESH_CADENCES).to_delta();
+        (since < now).then_some(since)
+    }
+
+    /// After an answer: it is merged over what was known, and the next poll is due just after the source's next one.
+    /// Values more than `jump_factor` times off all that is known are held back. `jitter` in [0, 1) spreads the polls of
+    /// many nodes.
+    #[must_use]
+    pub fn answered(&self, answer: Answer<V>, now: DateTime<Utc>, jitter: f64, jump_factor: f64) -> Self {
+        let mut notes = answer.notes;
+        let mut newest = answer.forecast;
+        match self.contributes {
+            Contribution::Both => {}
+            Contribution::Forecast => newest.actual = TimeSeries::default(),
+            Contribution::Actual => newest.expected = TimeSeries::default(),
+        }
+        let old = self.forecast.as_ref().filter(|old| joinable(old, &newest));
+        if let (Some(known), None) = (&self.forecast, &old) {
+            notes.push(format!(
+                "what was known is of another zone, kind or scope ({} from {}) and was dropped",
+                known.zone, known.source
+            ));
+        }
+        let held_back = hold_back(old.map(Arc::as_ref), &mut newest, self.held_back.as_ref(), jump_factor, now);
+        notes.extend(held_back.as_ref().map(ToString::to_string));
+        let issued = Arc::new(newest.clone());
+        let forecast = match old {
+            Some(old) => merged(old, newest, now),
+            None => newest,
+        };
+        Self {
+            forecast: Some(Arc::new(forecast)),
+            issued: Some(issued),
+            fetched_at: Some(now),
+            stale_since: None,
+            last_error: None,
+            consecutive_failures: 0,
+            failing_since: None,
+            next_poll_at: after_next_answer(now, self.cadence, jitter),
+            notes,
+            held_back,
+            from_cache: false,
+            ..self.clone()
+        }
+    }
+
+    /// After what came was fetched again: it is written over what was known, and all that is old enough is final.
+    #[must_use]
+    pub fn settled(&self, came: &TimeSeries<Quoted<V>>, now: DateTime<Utc>) -> Self {
+        let mut state = self.clone();
+        if let Some(known) = &self.forecast {
+            let mut forecast = Forecast::clone(known);
+            forecast.actual.overwrite(came);
+            forecast.actual.forget_before(now - KEPT);
+            state.forecast = Some(Arc::new(forecast));
+        }
+        let end = came.end().unwrap_or(now).min(now - self.final_after.to_delta());
+        state.final_until = state.final_until.max(Some(end));
+        state
+    }
+
+    /// After a failure: what is known stays, usable until its last slot.
+    #[must_use]
+    pub fn failed(&self, error: &ProviderError, now: DateTime<Utc>, jitter: f64) -> Self {
+        let failures = self.consecutive_failures.saturating_add(1);
+        let next_poll_at = match error {
+            // Not the network's fault: the source has nothing yet.
+            ProviderError::Empty { .. } => after_next_answer(now, self.cadence.min(EMPTY_RETRY), jitter),
+            ProviderError::QuotaSpent { until, .. } => *until + TimeDelta::seconds(1),
+            other => now + retry_delay(other, failures, self.cadence, jitter).to_delta(),
+        };
+        Self {
+            stale_since: self.stale_at(now),
+            last_error: Some(error.to_string()),
+            consecutive_failures: failures,
+            failing_since: self.failing_since.or(Some(now)),
+            next_poll_at,
+            ..self.clone()
+        }
+    }
+}
+
+/// Sources renew at multiples of their cadence, so ask a little after the next one: 2 % of the cadence (30 s at the
+/// most), and up to 5 % (60 s at the most) of jitter.
+fn after_next_answer(now: DateTime<Utc>, cadence: Seconds, jitter: f64) -> DateTime<Utc> {
+    let cadence = cadence.max(Seconds::new(1.0));
+    let cadence_ms = cadence.to_delta().num_milliseconds();
+    let until_next = cadence_ms - now.timestamp_millis().rem_euclid(cadence_ms);
+    let lag = (cadence * 0.02).min(Seconds::new(30.0));
+    let spread = (cadence * 0.05).min(Seconds::new(60.0)) * jitter.clamp(0.0, 1.0);
+    now + TimeDelta::milliseconds(until_next) + (lag + spread).to_delta()
+}
+
+/// Doubling from 15 s to 15 min (or the cadence, if that is shorter), of which up to the half is jitter. A refused key
+/// is tried hourly; a source that asks for patience gets it.
+fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f64) -> Seconds {
+    let jitter = jitter.clamp(0.0, 1.0);
+    let longest = cadence.min(LONGEST_BACKOFF).max(FIRST_BACKOFF);
+    if failures >= BREAKER && !matches!(error, ProviderError::Unreadable { .. }) {
+        let wait = OPEN_RETRY.min(cadence).max(longest) * (0.75 + 0.25 * jitter);
+        return wait.max(asked_patience(error));
+    }
+    let doubled = FIRST_BACKOFF * f64::from(failures.clamp(1, 16) - 1).exp2();
+    let backoff = doubled.min(longest) * (0.5 + 0.5 * jitter);
+    match error {
+        // A look at a local file costs nothing.
+        ProviderError::Unreadable { .. } => FIRST_BACKOFF.min(cadence.max(Seconds::new(1.0))),
+        ProviderError::Refused { .. } | ProviderError::NoKey { .. } => REFUSED_RETRY * (1.0 + 0.1 * jitter),
+        ProviderError::RateLimited { retry_after: Some(wait) } => wait.max(Seconds::new(1.0)) * (1.0 + 0.1 * jitter),
+        ProviderError::RateLimited { retry_after: None } => backoff.max(SHORTEST_RATE_LIMIT * (1.0 + 0.5 * jitter)),
+        _ => backoff,
+    }
+}
+
+/// The wait that a failure itself asks for.
+fn asked_patience(error: &ProviderError) -> Seconds {
+    match error {
+        ProviderError::Refused { .. } | ProviderError::NoKey { .. } => REFUSED_RETRY,
+        ProviderError::RateLimited { retry_after: Some(wait) } => *wait,
+        _ => Seconds::ZERO,
+    }
+}
+
+fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
+    (&old.source, &old.zone, old.kind, old.scope) == (&new.source, &new.zone, new.kind, new.scope)
+}
+
+/// The newer answer over the older one. Values expected of past slots stay as they were first said, because skill is
+/// measured on them; of slots that have not ended, and of what came, the newer answer knows better.
+fn merged<V: SignalValue>(old: &Forecast<V>, mut new: Forecast<V>, now: DateTime<Utc>) -> Forecast<V> {
+    let mut expected = old.expected.clone();
+    expected.forget_before(now - KEPT);
+    for (slot, value) in new.expected.points() {
+        if slot.end() > now {
+            expected.insert(*slot, *value);
+        } else {
+            for free in uncovered(&expected, slot) {
+                expected.insert(free, *value);
+            }
+        }
+    }
+    let mut actual = old.actual.clone();
+    actual.forget_before(now - KEPT);
+    actual.overwrite(&new.actual);
+    new.expected = expected;
+    new.actual = actual;
+    new
+}
+
+/// The parts of `slot` about which `series` says nothing.
+fn uncovered<V: Clone>(series: &TimeSeries<V>, slot: &Slot) -> Vec<Slot> {
+    let (mut free, mut at) = (Vec::new(), slot.start());
+    for (taken, _) in series.overlapping(slot) {
+        free.extend(Slot::new(at, taken.start()));
+        at = at.max(taken.end());
+    }
+    free.extend(Slot::new(at, slot.end()));
+    free
+}

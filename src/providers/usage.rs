@@ -1,0 +1,161 @@
+//! How often a source was asked, kept over restarts: quotas count on the other side too.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::ProviderError;
+
+const HOUR: TimeDelta = TimeDelta::hours(1);
+const DAY: TimeDelta = TimeDelta::days(1);
+
+/// No more moments than this are kept; a quota above it cannot be told from none.
+const MOST: usize = 100_000;
+
+/// How often a source was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Requests {
+    /// Within the last hour.
+    pub last_hour: u32,
+    /// Within the last 24 hours.
+    pub last_day: u32,
+    /// How many an hour are allowed.
+    pub allowed_per_hour: u32,
+}
+
+/// Counts requests to one source, and remembers the place that a source found for coordinates.
+#[derive(Debug)]
+pub(super) struct Usage {
+    path: Option<PathBuf>,
+    per_hour: u32,
+    inner: Mutex<Kept>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    /// Moments of requests, in seconds since 1970, oldest first.
+    asked: VecDeque<i64>,
+    /// The zone that the source found for a place: near a border its answer changes.
+    pinned: Option<Pinned>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Pinned {
+    place: String,
+    zone: String,
+}
+
+impl Usage {
+    /// What an earlier run counted, from a file in `directory`; a file that cannot be read counts as none.
+    pub(super) fn load(directory: Option<&Path>, name: &str, per_hour: u32) -> Arc<Self> {
+        let path = directory.map(|d| d.join(format!("requests-{name}.json")));
+        let kept = path.as_ref().and_then(|p| std::fs::read(p).ok());
+        let kept = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        Arc::new(Self { path, per_hour, inner: Mutex::new(kept) })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request that is about to be made.
+    ///
+    /// # Errors
+    /// If it would be one too many; it must not be made then.
+    pub(super) fn take(&self, now: DateTime<Utc>) -> Result<(), ProviderError> {
+        let mut kept = self.kept();
+        let (present, day_ago) = (now.timestamp(), (now - DAY).timestamp());
+        // A clock that was set back leaves moments ahead: they would block the source until they come.
+        kept.asked.retain(|t| (day_ago..=present).contains(t));
+        let hour_ago = (now - HOUR).timestamp();
+        let recent = kept.asked.iter().filter(|t| **t > hour_ago).count();
+        if recent >= self.per_hour as usize {
+            let oldest = kept.asked.iter().find(|t| **t > hour_ago).copied().unwrap_or(present);
+            let until = DateTime::from_timestamp(oldest, 0).unwrap_or(now) + HOUR;
+            return Err(ProviderError::QuotaSpent { per_hour: self.per_hour, until });
+        }
+        if kept.asked.len() >= MOST {
+            kept.asked.pop_front();
+        }
+        kept.asked.push_back(present);
+        let copy = kept.clone();
+        drop(kept);
+        self.store(&copy);
+        Ok(())
+    }
+
+    /// How often it was asked up to `now`.
+    pub(super) fn requests(&self, now: DateTime<Utc>) -> Requests {
+        let kept = self.kept();
+        let since = |t: DateTime<Utc>| kept.asked.iter().filter(|a| **a > t.timestamp()).count();
+        let count = |t| u32::try_from(since(t)).unwrap_or(u32::MAX);
+        Requests { last_hour: count(now - HOUR), last_day: count(now - DAY), allowed_per_hour: self.per_hour }
+    }
+
+    /// The zone that was found for a place before.
+    pub(super) fn pinned(&self, place: &str) -> Option<String> {
+        self.kept().pinned.as_ref().filter(|p| p.place == place).map(|p| p.zone.clone())
+    }
+
+    /// Remembers the zone that was found for a place.
+    pub(super) fn pin(&self, place: &str, zone: &str) {
+        let mut kept = self.kept();
+        kept.pinned = Some(Pinned { place: place.to_owned(), zone: zone.to_owned() });
+        let copy = kept.clone();
+        drop(kept);
+        self.store(&copy);
+    }
+
+    /// Best effort: a count that cannot be written holds until the next restart.
+    fn store(&self, kept: &Kept) {
+        let Some(path) = &self.path else { return };
+        let write = || -> std::io::Result<()> {
+            if let Some(directory) = path.parent() {
+                std::fs::create_dir_all(directory)?;
+            }
+            let temporary = path.with_extension("json.tmp");
+            let mut file = std::fs::File::create(&temporary)?;
+            file.write_all(&serde_json::to_vec(kept)?)?;
+            std::fs::rename(&temporary, path)
+        };
+        if let Err(error) = write() {
+            tracing::debug!(path = %path.display(), "request count not written: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minutes: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
+    }
+
+    #[test]
+    fn a_quota_holds_over_restarts_and_opens_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = || Usage::load(Some(directory.path()), "test", 2);
+        let usage = open();
+        assert_eq!((usage.take(at(0)), usage.take(at(10))), (Ok(()), Ok(())));
+        let spent = Err(ProviderError::QuotaSpent { per_hour: 2, until: at(60) });
+        assert_eq!(usage.take(at(20)), spent);
+        assert_eq!(open().take(at(30)), spent, "counted over a restart");
+        assert_eq!(open().requests(at(30)), Requests { last_hour: 2, last_day: 2, allowed_per_hour: 2 });
+        assert_eq!(open().take(at(61)), Ok(()));
+        assert_eq!(open().requests(at(61)), Requests { last_hour: 2, last_day: 3, allowed_per_hour: 2 });
+        assert_eq!(open().take(at(-500)), Ok(()), "a clock set back does not block");
+    }
+
+    #[test]
+    fn a_place_keeps_its_zone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        Usage::load(Some(directory.path()), "test", 2).pin("1,2", "DE");
+        let again = Usage::load(Some(directory.path()), "test", 2);
+        assert_eq!((again.pinned("1,2").as_deref(), again.pinned("1,3")), (Some("DE"), None));
+    }
+}
