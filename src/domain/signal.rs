@@ -79,6 +79,33 @@ pub struct Forecast {
     pub actual: CarbonSeries,
 }
 
+/// What one source expected at one time, kept as it was to be compared with what came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Issued {
+    /// The source's name in configuration and API.
+    pub source: String,
+    /// The part of the grid.
+    pub zone: Zone,
+    /// Average or marginal.
+    pub kind: SignalKind,
+    /// Lifecycle or operational.
+    pub scope: SignalScope,
+    /// When the source made it, if it says so; else when it was fetched.
+    pub issued_at: DateTime<Utc>,
+    /// When it was fetched.
+    pub retrieved_at: DateTime<Utc>,
+    /// What it expected.
+    pub series: CarbonSeries,
+}
+
+impl Issued {
+    /// Whether both are by the same source about the same thing, so that one may stand for the other.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let (a, b) = (self, other);
+        (&a.source, &a.zone, a.kind, a.scope) == (&b.source, &b.zone, b.kind, b.scope)
+    }
+}
+
 impl Forecast {
     /// The best value for a moment that has passed or is passing: the actual one, else the expected one.
     pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Intensity)> {
