@@ -35,7 +35,7 @@ pub use start::{Parts, open_handles};
 
 use crate::clock::{Clock, Now};
 use crate::domain::{Forecast, GpuId, JobId};
-use crate::forecast::Skill;
+use crate::forecast::Model;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::{Restored, restore_all};
 use crate::profile::Settings as ProfileSettings;
@@ -57,7 +57,7 @@ pub struct Controller {
     signal: watch::Receiver<FeedState>,
     /// The newest answer of the feed, and how far it is followed.
     forecast: Option<Arc<Forecast>>,
-    skill: Option<Skill>,
+    model: Model,
     started_at: DateTime<Utc>,
     /// Boards that exist and could not be opened, and what else somebody should look at since the start.
     start_problems: Vec<String>,

@@ -7,7 +7,7 @@ use super::job::{Job, Phase};
 use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CarbonSeries, GpuId, JobId, Origin, PowerLimit, Profile, Slot, Work};
-use crate::forecast::{Basis, HorizonPolicy, SkillPolicy, measure_skill, plan_horizon, reference_intensity, shrink};
+use crate::forecast::{Basis, HorizonPolicy, Model, ModelPolicy, reference_intensity, shrink};
 use crate::plan::{Plan, PlanSlot, Progress, Request, Verdict, plan};
 use crate::profile::Stage;
 use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
@@ -48,7 +48,7 @@ impl Controller {
             self.recount_jobs().await;
         }
         let now = self.now().utc;
-        self.skill = Some(measure_skill(&newest.expected, &newest.actual, now, &SkillPolicy::default()));
+        self.model = Model::fit(&newest.expected, &newest.actual, now, &ModelPolicy::default());
         if before.is_none_or(|b| b.expected != newest.expected) {
             self.replan_all("a new forecast");
         }
@@ -141,7 +141,7 @@ impl Controller {
             Some(forecast) => (&forecast.expected, known_intensities(forecast)),
             None => (&nothing, CarbonSeries::default()),
         };
-        let horizon = plan_horizon(expected, now, until, &recent, &policy);
+        let horizon = self.model.outlook(expected, now, until, &policy);
         let followed = shrink(&horizon, self.followed());
         let slots = followed.slots.iter().map(|s| PlanSlot { slot: s.slot, intensity: s.intensity }).collect();
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
@@ -150,7 +150,7 @@ impl Controller {
 
     /// How far the forecast is followed, in [0, 1]: its measured skill.
     pub(super) fn followed(&self) -> f64 {
-        self.skill.map_or_else(|| SkillPolicy::default().prior, |s| s.factor)
+        self.model.skill().factor
     }
 
     /// The best that is known and expected of the grid, with the holes filled, for showing.
@@ -159,10 +159,11 @@ impl Controller {
         let until = now + TimeDelta::hours(hours);
         let Some(forecast) = &self.forecast else { return Vec::new() };
         let end = forecast.expected.end().unwrap_or(now).min(until);
-        let policy = HorizonPolicy::default();
-        let horizon = plan_horizon(&forecast.expected, now, end, &known_intensities(forecast), &policy);
+        let horizon = self.model.outlook(&forecast.expected, now, end, &HorizonPolicy::default());
         let origin = |slot: &Slot, basis| match basis {
-            Basis::Given => forecast.expected.at(slot.start()).map_or(Origin::Forecast, |(_, i)| i.origin),
+            Basis::Given | Basis::Corrected => {
+                forecast.expected.at(slot.start()).map_or(Origin::Forecast, |(_, i)| i.origin)
+            }
             _ => Origin::Fallback,
         };
         horizon.slots.iter().map(|s| (s.slot, s.intensity, origin(&s.slot, s.basis))).collect()

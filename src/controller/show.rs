@@ -6,7 +6,6 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 pub(super) use job::ended_view;
 
-use super::account::known_intensities;
 use super::view::{CarbonView, IntensityView, StatusView};
 use super::{ControlError, Controller};
 use crate::domain::Slot;
@@ -108,12 +107,10 @@ impl Controller {
     }
 
     fn outlook_summary(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> Option<String> {
-        use crate::forecast::{HorizonPolicy, plan_horizon};
         let forecast = self.forecast.as_ref()?;
-        let recent = known_intensities(forecast);
-        let horizon = plan_horizon(&forecast.expected, now, until, &recent, &HorizonPolicy::default());
+        let horizon = self.model.outlook(&forecast.expected, now, until, &crate::forecast::HorizonPolicy::default());
         let summary = horizon.summary();
-        let made_up = horizon.slots.len() - summary.given;
+        let made_up = horizon.slots.len() - summary.given - summary.corrected;
         (made_up > 0).then(|| format!("the next 24 h: {summary}"))
     }
 }

@@ -107,7 +107,7 @@ impl Controller {
             jobs: BTreeMap::new(),
             signal: parts.signal,
             forecast: None,
-            skill: None,
+            model: crate::forecast::Model::default(),
             start_problems: parts.problems,
             backlog,
             store_fault: None,
