@@ -164,4 +164,11 @@ impl<V: SignalValue> Forecast<V> {
     pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Quoted<V>)> {
         self.actual.at(t).or_else(|| self.expected.at(t)).copied()
     }
+
+    /// What is known of all times: what happened, else what was expected.
+    pub fn known(&self) -> TimeSeries<Quoted<V>> {
+        let mut known = self.expected.clone();
+        known.overwrite(&self.actual);
+        known
+    }
 }

@@ -83,9 +83,7 @@ impl Store {
     /// # Errors
     /// If it cannot be written.
     pub async fn append_issued(&self, issued: &Forecast) -> Result<(), StoreError> {
-        let flat = |(slot, value): &(Slot, Intensity)| {
-            [seconds(slot.start()), seconds(slot.end()), value.value.get()]
-        };
+        let flat = |(slot, value): &(Slot, Intensity)| [seconds(slot.start()), seconds(slot.end()), value.value.get()];
         let points: Vec<f64> = issued.expected.points().iter().flat_map(flat).collect();
         sqlx::query(
             "INSERT INTO issued_forecasts (zone, source, kind, scope, issued_us, retrieved_us, points) \

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::clock::{Monotonic, Now};
-use crate::domain::{EnergySource, Objective, Origin, SignalKind, SignalScope, Work};
+use crate::domain::{
+    CarbonSeries, EnergySource, Forecast, Intensity, Objective, Origin, SignalKind, SignalScope, Slot, Work, Zone,
+};
 use crate::ledger::{Metered, OpenInterval, Share};
-use crate::units::{Samples, Seconds};
+use crate::units::{GramsPerKwh, Samples, Seconds};
 
 fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(seconds)

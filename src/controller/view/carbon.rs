@@ -48,6 +48,8 @@ pub struct CarbonView {
     pub notes: Vec<String>,
     /// The sources of the chain, in order.
     pub sources: Vec<SourceView>,
+    /// How well sources forecast over the last fortnight, counted hourly.
+    pub scores: Vec<ScoreView>,
 }
 
 /// A source of the chain.
@@ -194,5 +196,16 @@ pub struct PriceSlotView {
     /// First moment after.
     pub end: DateTime<Utc>,
     /// The price.
+    pub price_per_mwh: f64,
+}
+
+/// The price of the present slot.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PresentPrice {
+    /// The bidding zone.
+    pub zone: String,
+    /// Three letters (ISO 4217).
+    pub currency: String,
+    /// The price; negative ones are normal.
     pub price_per_mwh: f64,
 }

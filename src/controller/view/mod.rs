@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-pub use carbon::{CarbonView, IntensityView, PriceSlotView, PriceView, ScoreView, SourceView};
+pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
 
 use super::job::Phase;
 
@@ -29,6 +29,8 @@ pub struct StatusView {
     pub now: DateTime<Utc>,
     /// The carbon signal.
     pub carbon: CarbonView,
+    /// The day-ahead price of the present slot, with its currency; absent where there is no source or no value.
+    pub price: Option<PresentPrice>,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
     /// The jobs that have not ended.
