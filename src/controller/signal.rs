@@ -222,6 +222,10 @@ impl Controller {
             Basis::Local => Level::Local,
             Basis::DailyShape => Level::DailyShape,
             Basis::Constant => Level::Constant,
+            // A hole within a forecast is filled from around it; beyond its end that is all there is of a shape.
+            Basis::FilledFromOtherDay | Basis::FilledFromNeighbours if expected.end() <= Some(now.utc) => {
+                Level::DailyShape
+            }
             // A constant that nobody chose is a source in form only.
             _ if self.forecast.as_ref().is_some_and(made_up) => Level::Constant,
             _ => Level::Source,
