@@ -1,8 +1,9 @@
 //! What all sources behind a network share: where they are, what they are asked about, and how often.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
@@ -110,5 +111,27 @@ impl Api {
         now: DateTime<Utc>,
     ) -> Result<Value, ProviderError> {
         self.http.get_json(self.base_url.with(path, query), headers, now).await
+    }
+}
+
+/// A refusal that is not put to the test again for a day: plans do not change more often than that.
+#[derive(Debug, Default)]
+pub(super) struct Denied(Mutex<Option<DateTime<Utc>>>);
+
+impl Denied {
+    /// Whether it was refused within the last day.
+    pub(super) fn stands(&self, now: DateTime<Utc>) -> bool {
+        let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| (since..since + TimeDelta::days(1)).contains(&now))
+    }
+
+    /// It was refused just now.
+    pub(super) fn note(&self, now: DateTime<Utc>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// It may be asked again at once.
+    pub(super) fn lift(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

@@ -100,6 +100,22 @@ pub enum ProviderError {
     },
 }
 
+impl ProviderError {
+    /// The same without a secret that the other side repeated in its answer.
+    #[must_use]
+    pub(super) fn without(mut self, secret: &str) -> Self {
+        if let Self::Refused { message: text, .. }
+        | Self::ServerError { message: text, .. }
+        | Self::Unexpected { message: text, .. }
+        | Self::Malformed { what: text, .. } = &mut self
+            && !secret.is_empty()
+        {
+            *text = text.replace(secret, "…");
+        }
+        self
+    }
+}
+
 fn wait(retry_after: Option<Seconds>) -> String {
     retry_after.map_or_else(String::new, |s| format!("; the service asks to wait {} s", s.get()))
 }
