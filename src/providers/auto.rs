@@ -31,7 +31,9 @@ pub(super) fn chain(settings: &CarbonSettings) -> Vec<Vec<Source>> {
     let watttime = &settings.watttime;
     let account = Secret::is_there(&watttime.username_env, watttime.username_file.as_deref())
         && Secret::is_there(&watttime.password_env, watttime.password_file.as_deref());
-    if has_place(watttime.zone.is_some()) && account {
+    // A country is no region of WattTime's: the chain must not fail for it.
+    let region = place.as_ref().is_some_and(|p| p.is_code() || p.coordinates().is_some());
+    if (watttime.zone.is_some() || region) && account {
         groups.push(vec![Source::WattTime]);
     }
     if groups.is_empty() {
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_somebody_set_up_comes_first() {
-        let text = "zone = \"DE\"\nfile.path = \"a.csv\"\n[carbon_aware_sdk]\nbase_url = \"http://sdk:8080\"\n\
+        let text = "zone = \"52.52,13.40\"\nfile.path = \"a.csv\"\n[carbon_aware_sdk]\nbase_url = \"http://sdk:8080\"\n\
                     [electricity_maps]\nkey_file = \"key\"\n[watttime]\nusername_file = \"u\"\npassword_file = \"p\"";
         let groups = chosen(text);
         let expected =
