@@ -3,6 +3,7 @@
 mod carbon;
 mod job;
 
+pub use carbon::look;
 pub(super) use job::ended_view;
 
 use super::Controller;

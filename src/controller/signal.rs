@@ -64,13 +64,44 @@ pub(super) struct Standing {
     pub(super) level: Level,
     pub(super) source: Option<&'static str>,
     pub(super) value: GramsPerKwh,
+    /// For how long from now on it holds.
+    slot: Slot,
     pub(super) since: DateTime<Utc>,
     looked_at: Option<Monotonic>,
 }
 
 impl Standing {
     pub(super) fn unknown(now: DateTime<Utc>, fallback: GramsPerKwh) -> Self {
-        Self { level: Level::Constant, source: None, value: fallback, since: now, looked_at: None }
+        let slot = Slot::new(now, now + LOOK.to_delta()).expect("LOOK is more than nothing");
+        Self { level: Level::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
+    }
+
+    /// What `now` is reckoned with.
+    pub(super) fn of(
+        model: &Model,
+        forecast: Option<&Forecast>,
+        state: &FeedState,
+        fallback: GramsPerKwh,
+        now: DateTime<Utc>,
+    ) -> Self {
+        let policy = HorizonPolicy { fallback, ..HorizonPolicy::default() };
+        let nothing = CarbonSeries::default();
+        let expected = forecast.map_or(&nothing, |f| &f.expected);
+        let horizon = model.outlook(expected, now, now + TimeDelta::hours(1), &policy);
+        let Some(present) = horizon.slots.first() else { return Self::unknown(now, fallback) };
+        let made_up = |f: &Forecast| f.best_at(now).is_some_and(|(_, i)| i.origin == Origin::Fallback);
+        let level = match present.basis {
+            Basis::Local => Level::Local,
+            Basis::DailyShape => Level::DailyShape,
+            Basis::Constant => Level::Constant,
+            // A hole within a forecast is filled from around it; beyond its end that is all there is of a shape.
+            Basis::FilledFromOtherDay | Basis::FilledFromNeighbours if expected.end() <= Some(now) => Level::DailyShape,
+            // A constant that nobody chose is a source in form only.
+            _ if forecast.is_some_and(made_up) => Level::Constant,
+            _ => Level::Source,
+        };
+        let source = state.source().map(|s| s.source);
+        Self { level, source, value: present.intensity, slot: present.slot, since: now, looked_at: None }
     }
 }
 
@@ -210,31 +241,13 @@ impl Controller {
         if self.standing.looked_at.is_some_and(|at| now.monotonic.since(at) < LOOK) {
             return;
         }
-        let policy = HorizonPolicy { fallback: self.carbon.fallback_g_per_kwh, ..HorizonPolicy::default() };
-        let nothing = CarbonSeries::default();
-        let expected = self.forecast.as_ref().map_or(&nothing, |f| &f.expected);
-        let horizon = self.model.outlook(expected, now.utc, now.utc + TimeDelta::hours(1), &policy);
-        let Some(present) = horizon.slots.first().copied() else { return };
-        let made_up = |forecast: &Arc<Forecast>| {
-            forecast.best_at(now.utc).is_some_and(|(_, intensity)| intensity.origin == Origin::Fallback)
-        };
-        let level = match present.basis {
-            Basis::Local => Level::Local,
-            Basis::DailyShape => Level::DailyShape,
-            Basis::Constant => Level::Constant,
-            // A hole within a forecast is filled from around it; beyond its end that is all there is of a shape.
-            Basis::FilledFromOtherDay | Basis::FilledFromNeighbours if expected.end() <= Some(now.utc) => {
-                Level::DailyShape
-            }
-            // A constant that nobody chose is a source in form only.
-            _ if self.forecast.as_ref().is_some_and(made_up) => Level::Constant,
-            _ => Level::Source,
-        };
-        let source = self.signal.borrow().source().map(|s| s.source);
+        let fallback = self.carbon.fallback_g_per_kwh;
+        let found = Standing::of(&self.model, self.forecast.as_deref(), &self.signal.borrow(), fallback, now.utc);
         let before = self.standing;
+        let (level, source) = (found.level, found.source);
         let changed = (before.level, before.source) != (level, source);
         let since = if changed { now.utc } else { before.since };
-        self.standing = Standing { level, source, value: present.intensity, since, looked_at: Some(now.monotonic) };
+        self.standing = Standing { since, looked_at: Some(now.monotonic), ..found };
         if changed {
             let (from, to) = (before.level.name(), level.name());
             tracing::info!(from, to, source, "carbon signal: the present now rests on another basis");
@@ -242,7 +255,7 @@ impl Controller {
         }
         if matches!(level, Level::Local | Level::DailyShape)
             && self.book.series.at(now.utc).is_none()
-            && let Some((leading, point)) = self.book.fill(present.slot, present.intensity)
+            && let Some((leading, point)) = self.book.fill(found.slot, found.value)
             && let Err(error) = self.store.append_intensities(&leading, &[point]).await
         {
             self.note_store_fault(&error);
