@@ -44,7 +44,7 @@ pub use feed::{Feed, FeedHandle, FeedOptions};
 pub use file::FileProvider;
 pub use fixed::FixedProvider;
 pub use jump::HeldBack;
-pub use price::build_price;
+pub use price::{PriceChain, build_price};
 pub use settings::{
     ApiVersion, BaseUrl, CarbonAwareSdkSettings, CarbonSettings, Chain, Contribution, Currency,
     ElectricityMapsSettings, EmissionFactors, EnerginetSettings, EnergyChartsSettings, FileSettings, FixedSettings,

@@ -56,6 +56,9 @@ const ZONES: [&str; 22] = [
     "SE4",
 ];
 
+/// A chain of price sources: groups in order, the sources of a group being equals.
+pub type PriceChain = Vec<Vec<Arc<dyn Provider<PricePerMwh>>>>;
+
 /// The chain of price sources that the settings choose; empty for none. Nothing is read or connected yet. Requests are
 /// counted in a file in `state_dir`.
 ///
@@ -65,7 +68,7 @@ pub fn build_price(
     price: &PriceSettings,
     carbon: &CarbonSettings,
     state_dir: Option<&Path>,
-) -> Result<Vec<Vec<Arc<dyn Provider<PricePerMwh>>>>, SettingsError> {
+) -> Result<PriceChain, SettingsError> {
     price.check()?;
     let source: Arc<dyn Provider<PricePerMwh>> = match price.source {
         PriceSource::None => return Ok(Vec::new()),

@@ -20,7 +20,7 @@ fn now() -> DateTime<Utc> {
     at("2026-07-11T22:20:00Z")
 }
 
-fn prices(base_url: &str, carbon: &str) -> Result<Vec<Vec<Arc<dyn Provider<PricePerMwh>>>>, SettingsError> {
+fn prices(base_url: &str, carbon: &str) -> Result<PriceChain, SettingsError> {
     let mut carbon: CarbonSettings = toml::from_str(carbon).expect(carbon);
     carbon.energy_charts.base_url = BaseUrl::try_from(base_url.to_owned()).expect("an address");
     carbon.timeout_s = Seconds::new(0.5);
