@@ -267,7 +267,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         seed: 1,
     };
     let hardware = SimulatedBoard::new(physics, clock.clone());
-    let feed = FeedState::starting("none", Seconds::new(3600.0), None, crate::support::now());
+    let feed = FeedState::starting(Vec::new(), crate::support::now());
     let (_feed, signal) = tokio::sync::watch::channel(feed);
     let parts = Parts {
         settings: controller::Settings { tick_s: Seconds::new(0.1), ..controller::Settings::default() },
@@ -278,6 +278,8 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         devices: vec![Box::new(hardware.device(0, "Fragile"))],
         sampling: Sampling::Every(Seconds::new(0.05)),
         signal,
+        ranks: controller::RankBoard::default(),
+        price: None,
         problems: Vec::new(),
     };
     let controller = Controller::start(parts).await.expect("starts");

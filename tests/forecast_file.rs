@@ -125,7 +125,10 @@ async fn holes_are_filled_and_told() {
         .collect();
     let known = |origin: &str| slots.iter().filter(|s| s.1 == origin).map(|s| s.0).collect::<Vec<_>>();
     assert_eq!(known("forecast"), [200.0, 400.0, 500.0], "{ahead}");
-    assert!(!known("fallback").is_empty() && known("fallback").iter().all(|v| (200.0..=400.0).contains(v)), "{ahead}");
+    // The hole between 200 and 400, and then what the local forecaster goes on with.
+    let filled = known("fallback");
+    assert!((200.0..=400.0).contains(&filled[0]), "{ahead}");
+    assert!(filled.len() > 40 && filled.iter().all(|v| (100.0..=500.0).contains(v)), "{ahead}");
     let ends: Vec<_> = ahead.as_array().expect("slots").windows(2).map(|w| w[0]["end"] == w[1]["start"]).collect();
     assert!(ends.iter().all(|joined| *joined), "{ahead}");
 }
@@ -185,13 +188,16 @@ async fn a_forecast_that_runs_out_leaves_the_job_running() {
     let id = daemon.register(&json!({"name": "steady", "gpus": [0]})).await;
     let gone = carbon_where(&daemon, "the end", |c| c["freshness"] == "none" && c["last_error"].is_string()).await;
     assert!(gone["last_error"].as_str().expect("told").contains("append newer rows"), "{gone}");
-    assert_eq!((&gone["intensity_g_per_kwh"], &gone["origin"]), (&Value::Null, &Value::Null));
+    let gone = carbon_where(&daemon, "the shape of what was said", |c| c["basis"] == "daily_shape").await;
+    assert_eq!((&gone["intensity_g_per_kwh"], &gone["origin"]), (&json!(250.0), &json!("fallback")));
+    assert!(gone["basis_since"].is_string() && gone["sources"][0]["failing_since"].is_string(), "{gone}");
     assert!(gone["notes"].to_string().contains("the next 24 h: "), "what is planned with is told: {gone}");
-    assert_eq!(daemon.get("/v1/carbon/forecast").await.expect(200), json!([]));
+    let ahead = daemon.get("/v1/carbon/forecast").await.expect(200);
+    assert!(ahead.as_array().is_some_and(|a| !a.is_empty() && a.iter().all(|s| s["origin"] == "fallback")), "{ahead}");
     daemon.post(&format!("/v1/jobs/{id}/progress"), &json!({"samples": 1})).await.expect(200);
     let metrics = daemon.get("/metrics").await.text;
     assert!(metrics.contains("wattune_carbon_signal_fresh 0"), "{metrics}");
-    assert!(!metrics.contains("wattune_carbon_intensity_gco2e_per_kwh{"), "{metrics}");
+    assert!(metrics.contains("wattune_carbon_basis{basis=\"daily_shape\"} 1.0"), "{metrics}");
     // Newer rows are found.
     std::fs::write(&file, text(&hours(&[Some(50.0); 4]))).expect("written");
     carbon_where(&daemon, "newer rows", |c| c["intensity_g_per_kwh"] == 50.0).await;

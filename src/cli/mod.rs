@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand. `main` parses, runs and maps the end to an exit code.
 
+mod carbon;
 mod demo;
 mod doctor;
 mod restore;
@@ -26,6 +27,7 @@ pub struct Cli {
 enum Command {
     Serve(serve::Args),
     Demo(demo::Args),
+    Carbon(carbon::Args),
     Status(status::Args),
     Doctor(doctor::Args),
     Restore(restore::Args),
@@ -58,6 +60,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Demo(args) => block_on(demo::run(args)).map(|()| Exit::Done),
+            Command::Carbon(args) => carbon::run(args).map(|()| Exit::Done),
             Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),
             Command::Doctor(args) => block_on(doctor::run(args)),
             Command::Restore(args) => restore::run(args),

@@ -88,6 +88,8 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         clock: clock.clone(),
         devices,
         signal: feed.state.clone(),
+        ranks: feed.ranks(),
+        price: None,
         problems,
     };
     let controller = Controller::start(parts).await?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::nvml;
-use crate::providers::{CarbonSettings, SettingsError};
+use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
 use crate::{controller, http, profile, telemetry};
 
 /// Which boards the daemon steers.
@@ -62,6 +62,8 @@ pub struct Settings {
     pub profile: profile::Settings,
     /// The carbon signal.
     pub carbon: CarbonSettings,
+    /// The day-ahead price, a second signal.
+    pub price: PriceSettings,
     /// The API.
     pub http: http::Settings,
     /// The log.
@@ -141,8 +143,9 @@ impl Settings {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;
         self.profile.check().map_err(in_section("profile"))?;
-        let within = |e: SettingsError| e.to_string().trim_start_matches("carbon.").to_owned();
-        self.carbon.check().map_err(within).map_err(in_section("carbon"))?;
+        let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();
+        self.carbon.check().map_err(within("carbon.")).map_err(in_section("carbon"))?;
+        self.price.check().map_err(within("price.")).map_err(in_section("price"))?;
         self.http.check().map_err(in_section("http"))?;
         self.log.check().map_err(in_section("log"))?;
         if !(1..=64).contains(&self.gpus.simulated.boards) {
@@ -256,7 +259,10 @@ mod tests {
     }
 
     fn keys(value: &serde_json::Value, prefix: &str) -> std::collections::BTreeSet<String> {
-        let serde_json::Value::Object(table) = value else { return std::iter::once(prefix.to_owned()).collect() };
-        table.iter().flat_map(|(k, v)| keys(v, &format!("{prefix}.{k}"))).collect()
+        // What stands in `headers` is for the user to name.
+        match value.as_object().filter(|_| !prefix.ends_with(".headers")) {
+            Some(table) => table.iter().flat_map(|(k, v)| keys(v, &format!("{prefix}.{k}"))).collect(),
+            None => std::iter::once(prefix.to_owned()).collect(),
+        }
     }
 }

@@ -82,8 +82,7 @@ impl Controller {
 
     /// The start of the present slot of the signal: intervals end there, so that each has one intensity.
     fn signal_boundary(&self) -> Option<DateTime<Utc>> {
-        let (slot, _) = self.forecast.as_ref()?.best_at(self.now().utc)?;
-        Some(slot.start())
+        self.book.series.at(self.now().utc).map(|(slot, _)| slot.start())
     }
 
     /// Closes a board's open interval, if it is long enough to be measured.
@@ -118,12 +117,12 @@ impl Controller {
         let backlog = &self.backlog;
         match self.store.append(&backlog.intervals, &backlog.checkpoints).await {
             Ok(()) => {
-                let series = self.forecast.as_ref().map(|f| known_intensities(f)).unwrap_or_default();
+                let series = &self.book.series;
                 for row in std::mem::take(&mut self.backlog.intervals) {
                     if let Share::Job(id) = &row.share
                         && let Some(job) = self.jobs.get_mut(id)
                     {
-                        add(&mut job.emissions, &ledger::emissions([&row], &series));
+                        add(&mut job.emissions, &ledger::emissions([&row], series));
                     }
                 }
                 self.backlog.checkpoints.clear();
@@ -180,13 +179,6 @@ impl Backlog {
     fn is_empty(&self) -> bool {
         self.intervals.is_empty() && self.checkpoints.is_empty() && self.ended.is_empty()
     }
-}
-
-/// What is known of the intensities from one answer: what happened, else what was expected.
-pub(super) fn known_intensities(forecast: &crate::domain::Forecast) -> crate::domain::CarbonSeries {
-    let mut series = forecast.expected.clone();
-    series.overwrite(&forecast.actual);
-    series
 }
 
 fn add(sum: &mut ledger::Emissions, more: &ledger::Emissions) {

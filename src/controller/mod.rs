@@ -15,6 +15,7 @@ mod requests;
 mod run;
 mod settings;
 mod show;
+mod signal;
 mod start;
 pub mod view;
 
@@ -31,11 +32,13 @@ pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
 pub use run::{Ended, run, supervise};
 pub use settings::Settings;
+use signal::{Book, Standing, Taken};
+pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
 
 use crate::clock::{Clock, Now};
 use crate::domain::{Forecast, GpuId, JobId};
-use crate::forecast::Skill;
+use crate::forecast::Model;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::{Restored, restore_all};
 use crate::profile::Settings as ProfileSettings;
@@ -55,9 +58,17 @@ pub struct Controller {
     gpus: BTreeMap<GpuId, Gpu>,
     jobs: BTreeMap<JobId, Job>,
     signal: watch::Receiver<FeedState>,
-    /// The newest answer of the feed, and how far it is followed.
+    price: Option<PriceSignal>,
+    /// What the followed source says, and what was learnt from what came.
     forecast: Option<Arc<Forecast>>,
-    skill: Option<Skill>,
+    model: Model,
+    standing: Standing,
+    book: Book,
+    /// What was stored of each source of the feed.
+    taken: Vec<Taken>,
+    scores: Vec<view::ScoreView>,
+    scored_at: Option<crate::clock::Monotonic>,
+    ranks: RankBoard,
     started_at: DateTime<Utc>,
     /// Boards that exist and could not be opened, and what else somebody should look at since the start.
     start_problems: Vec<String>,

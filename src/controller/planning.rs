@@ -2,12 +2,11 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::account::known_intensities;
 use super::job::{Job, Phase};
 use super::{Controller, Gpu};
 use crate::clock::Now;
-use crate::domain::{CarbonSeries, GpuId, JobId, Origin, PowerLimit, Profile, Slot, Work};
-use crate::forecast::{Basis, HorizonPolicy, SkillPolicy, measure_skill, plan_horizon, reference_intensity, shrink};
+use crate::domain::{CarbonSeries, GpuId, JobId, PowerLimit, Profile, Work};
+use crate::forecast::{HorizonPolicy, reference_intensity, shrink};
 use crate::plan::{Plan, PlanSlot, Progress, Request, Verdict, plan};
 use crate::profile::Stage;
 use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
@@ -26,34 +25,6 @@ pub(super) struct Outlook {
 }
 
 impl Controller {
-    /// Takes in the newest answer of the feed: stores its intensities and has everything planned anew.
-    pub(super) async fn take_signal(&mut self) {
-        if !self.signal.has_changed().unwrap_or(false) {
-            return;
-        }
-        let newest = self.signal.borrow_and_update().forecast.clone();
-        let first = self.forecast.is_none();
-        let Some(newest) = newest else { return self.recount_jobs().await };
-        if self.forecast.as_ref() == Some(&newest) {
-            return;
-        }
-        let before = self.forecast.replace(newest.clone());
-        let before = before.filter(|b| b.zone == newest.zone && b.source == newest.source);
-        let mut news = changes(&newest.expected, before.as_ref().map(|b| &b.expected));
-        news.extend(changes(&newest.actual, before.as_ref().map(|b| &b.actual)));
-        if let Err(error) = self.store.append_intensities(&newest, &news).await {
-            self.note_store_fault(&error);
-        }
-        if first {
-            self.recount_jobs().await;
-        }
-        let now = self.now().utc;
-        self.skill = Some(measure_skill(&newest.expected, &newest.actual, now, &SkillPolicy::default()));
-        if before.is_none_or(|b| b.expected != newest.expected) {
-            self.replan_all("a new forecast");
-        }
-    }
-
     /// Plans every job that has a reason to, and sees to the phase of each.
     pub(super) fn plan(&mut self) {
         let now = self.now();
@@ -138,10 +109,10 @@ impl Controller {
         let policy = HorizonPolicy { fallback: self.carbon.fallback_g_per_kwh, ..HorizonPolicy::default() };
         let nothing = CarbonSeries::default();
         let (expected, recent) = match &self.forecast {
-            Some(forecast) => (&forecast.expected, known_intensities(forecast)),
+            Some(forecast) => (&forecast.expected, forecast.known()),
             None => (&nothing, CarbonSeries::default()),
         };
-        let horizon = plan_horizon(expected, now, until, &recent, &policy);
+        let horizon = self.model.outlook(expected, now, until, &policy);
         let followed = shrink(&horizon, self.followed());
         let slots = followed.slots.iter().map(|s| PlanSlot { slot: s.slot, intensity: s.intensity }).collect();
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
@@ -150,22 +121,7 @@ impl Controller {
 
     /// How far the forecast is followed, in [0, 1]: its measured skill.
     pub(super) fn followed(&self) -> f64 {
-        self.skill.map_or_else(|| SkillPolicy::default().prior, |s| s.factor)
-    }
-
-    /// The best that is known and expected of the grid, with the holes filled, for showing.
-    pub(super) fn expected_series(&self, hours: i64) -> Vec<(Slot, GramsPerKwh, Origin)> {
-        let now = self.now().utc;
-        let until = now + TimeDelta::hours(hours);
-        let Some(forecast) = &self.forecast else { return Vec::new() };
-        let end = forecast.expected.end().unwrap_or(now).min(until);
-        let policy = HorizonPolicy::default();
-        let horizon = plan_horizon(&forecast.expected, now, end, &known_intensities(forecast), &policy);
-        let origin = |slot: &Slot, basis| match basis {
-            Basis::Given => forecast.expected.at(slot.start()).map_or(Origin::Forecast, |(_, i)| i.origin),
-            _ => Origin::Fallback,
-        };
-        horizon.slots.iter().map(|s| (s.slot, s.intensity, origin(&s.slot, s.basis))).collect()
+        self.model.skill().factor
     }
 }
 
@@ -278,10 +234,4 @@ impl Job {
 
 fn reference_error(profile: &Profile) -> f64 {
     profile.ceiling().map_or(0.0, |p| p.throughput.relative_error)
-}
-
-/// The points of `now` that `before` did not have.
-fn changes(now: &CarbonSeries, before: Option<&CarbonSeries>) -> Vec<(Slot, crate::domain::Intensity)> {
-    let known = |(slot, value): &&(Slot, _)| before.and_then(|b| b.at(slot.start())) != Some(&(*slot, *value));
-    now.points().iter().filter(known).copied().collect()
 }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::account::Backlog;
+use super::signal::{Book, PriceSignal, RankBoard, Standing};
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
+use crate::forecast::Model;
 use crate::gpu::GpuDevice;
 use crate::gpu::journal::{self, Journal};
 use crate::gpu::restore::restore_all;
@@ -36,6 +38,10 @@ pub struct Parts<'a> {
     pub sampling: Sampling,
     /// What the feed publishes.
     pub signal: watch::Receiver<FeedState>,
+    /// Where the feed is told how well its sources forecast.
+    pub ranks: RankBoard,
+    /// What the price's feed publishes, if there is one.
+    pub price: Option<PriceSignal>,
     /// What is known to be wrong already.
     pub problems: Vec<String>,
 }
@@ -98,6 +104,7 @@ impl Controller {
         let mut controller = Self {
             settings: parts.settings,
             profiling: parts.profiling,
+            standing: Standing::unknown(parts.clock.utc(), parts.carbon.fallback_g_per_kwh),
             carbon: parts.carbon,
             started_at: parts.clock.utc(),
             clock: parts.clock,
@@ -107,7 +114,13 @@ impl Controller {
             jobs: BTreeMap::new(),
             signal: parts.signal,
             forecast: None,
-            skill: None,
+            price: parts.price,
+            model: Model::default(),
+            book: Book::default(),
+            taken: Vec::new(),
+            scores: Vec::new(),
+            scored_at: None,
+            ranks: parts.ranks,
             start_problems: parts.problems,
             backlog,
             store_fault: None,

@@ -12,4 +12,4 @@ pub use ids::{GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{InvalidJob, JobSpec, MOST_SAMPLES, Objective, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
-pub use signal::{CarbonSeries, Forecast, Intensity, Origin, Quoted, SignalKind, SignalScope, SignalValue};
+pub use signal::{CarbonSeries, Forecast, Intensity, Issued, Origin, Quoted, SignalKind, SignalScope, SignalValue};

@@ -132,9 +132,43 @@ pub struct Forecast<V = GramsPerKwh> {
     pub actual: TimeSeries<Quoted<V>>,
 }
 
+/// What one source expected at one time, kept as it was to be compared with what came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Issued {
+    /// The source's name in configuration and API.
+    pub source: String,
+    /// The part of the grid.
+    pub zone: Zone,
+    /// Average or marginal.
+    pub kind: SignalKind,
+    /// Lifecycle or operational.
+    pub scope: SignalScope,
+    /// When the source made it, if it says so; else when it was fetched.
+    pub issued_at: DateTime<Utc>,
+    /// When it was fetched.
+    pub retrieved_at: DateTime<Utc>,
+    /// What it expected.
+    pub series: CarbonSeries,
+}
+
+impl Issued {
+    /// Whether both are by the same source about the same thing, so that one may stand for the other.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let (a, b) = (self, other);
+        (&a.source, &a.zone, a.kind, a.scope) == (&b.source, &b.zone, b.kind, b.scope)
+    }
+}
+
 impl<V: SignalValue> Forecast<V> {
     /// The best value for a moment that has passed or is passing: the actual one, else the expected one.
     pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Quoted<V>)> {
         self.actual.at(t).or_else(|| self.expected.at(t)).copied()
+    }
+
+    /// What is known of all times: what happened, else what was expected.
+    pub fn known(&self) -> TimeSeries<Quoted<V>> {
+        let mut known = self.expected.clone();
+        known.overwrite(&self.actual);
+        known
     }
 }

@@ -5,8 +5,9 @@ use std::fmt;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::known::{Known, decayed, grams, middle};
-use crate::domain::{CarbonSeries, Slot};
+use super::known::{Known, decayed, middle};
+use super::model::{Expected, Follow, Model};
+use crate::domain::{CarbonSeries, Intensity, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Nothing is planned further ahead; it bounds the number of slots whatever is asked.
@@ -16,14 +17,19 @@ const LONGEST: TimeDelta = TimeDelta::days(3660);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// The source said it.
+    /// The source said it, and there is nothing to correct it by.
     Given,
+    /// The source said it; corrected by what it lately got wrong, and mixed with the local forecaster as far as that did
+    /// better.
+    Corrected,
     /// A hole in the forecast, filled from the same time of day on the nearest known day.
     FilledFromOtherDay,
     /// A hole or the time beyond the end, filled from the known values next to it, or from the mean of all.
     FilledFromNeighbours,
-    /// Beyond the forecast's end: the mean shape of the known days, with what is left of the latest deviation.
-    ExtendedDailyShape,
+    /// Beyond the forecast's end, or without one: the local forecaster, on outcomes that are a day old at the most.
+    Local,
+    /// The same on older outcomes, or on what is given of other days: their daily shape.
+    DailyShape,
     /// Nothing is known: the configured constant.
     Constant,
 }
@@ -35,6 +41,10 @@ pub struct HorizonSlot {
     pub slot: Slot,
     /// What to reckon with, in gCO2e/kWh; never negative.
     pub intensity: GramsPerKwh,
+    /// The outcome lies at or above this, and at or below `high`, four times in five.
+    pub low: GramsPerKwh,
+    /// See `low`.
+    pub high: GramsPerKwh,
     /// Why.
     pub basis: Basis,
 }
@@ -89,12 +99,16 @@ impl HorizonPolicy {
 pub struct HorizonSummary {
     /// [`Basis::Given`].
     pub given: usize,
+    /// [`Basis::Corrected`].
+    pub corrected: usize,
     /// [`Basis::FilledFromOtherDay`].
     pub filled_from_other_day: usize,
     /// [`Basis::FilledFromNeighbours`].
     pub filled_from_neighbours: usize,
-    /// [`Basis::ExtendedDailyShape`].
-    pub extended_daily_shape: usize,
+    /// [`Basis::Local`].
+    pub local: usize,
+    /// [`Basis::DailyShape`].
+    pub daily_shape: usize,
     /// [`Basis::Constant`].
     pub constant: usize,
 }
@@ -104,9 +118,11 @@ impl fmt::Display for HorizonSummary {
         let slots = |n: usize| if n == 1 { "1 slot".to_owned() } else { format!("{n} slots") };
         let parts = [
             (self.given, "as given"),
+            (self.corrected, "as given, corrected by what came before"),
             (self.filled_from_other_day, "filled from the same time on another day"),
             (self.filled_from_neighbours, "filled from the values next to it"),
-            (self.extended_daily_shape, "extended by the daily shape"),
+            (self.local, "by the local forecaster"),
+            (self.daily_shape, "by the daily shape"),
             (self.constant, "at the configured constant because nothing is known"),
         ];
         let said: Vec<_> = parts.iter().filter(|p| p.0 > 0).map(|(n, how)| format!("{} {how}", slots(*n))).collect();
@@ -129,9 +145,11 @@ impl Horizon {
         for slot in &self.slots {
             *match slot.basis {
                 Basis::Given => &mut summary.given,
+                Basis::Corrected => &mut summary.corrected,
                 Basis::FilledFromOtherDay => &mut summary.filled_from_other_day,
                 Basis::FilledFromNeighbours => &mut summary.filled_from_neighbours,
-                Basis::ExtendedDailyShape => &mut summary.extended_daily_shape,
+                Basis::Local => &mut summary.local,
+                Basis::DailyShape => &mut summary.daily_shape,
                 Basis::Constant => &mut summary.constant,
             } += 1;
         }
@@ -139,69 +157,131 @@ impl Horizon {
     }
 }
 
-/// Contiguous slots from `now` (the first one cut at it) to `until`, ten years ahead at the most; none if
-/// `until ≤ now`.
-///
-/// `expected` is the forecast, `recent` the best values known of the past. Holes in the forecast take the same time
-/// of day of the nearest known day, else a line between the values around them, else the mean. Beyond the end, the
-/// mean shape of the last days goes on, with the latest deviation from it fading out (`carbon-apis.md` §9.2). When
-/// nothing is known at all, every slot has the policy's constant.
-pub fn plan_horizon(
-    expected: &CarbonSeries,
+impl Model {
+    /// Contiguous slots from `now` (the first one cut at it) to `until`, ten years ahead at the most; none if
+    /// `until ≤ now`.
+    ///
+    /// `expected` is the source's forecast. Where it says something, that counts, corrected and mixed as this model
+    /// learnt. Holes in it take the same time of day of the nearest known day, else a line between the values around
+    /// them. Beyond its end the local forecaster goes on, with what the forecast lay off it fading out; if outcomes are
+    /// old or missing it is the daily shape of what is known; if nothing is, the policy's constant.
+    pub fn outlook(
+        &self,
+        expected: &CarbonSeries,
+        now: DateTime<Utc>,
+        until: DateTime<Utc>,
+        policy: &HorizonPolicy,
+    ) -> Horizon {
+        let until = until.min(now.checked_add_signed(LONGEST).unwrap_or(now));
+        let Some(span) = Slot::new(now, until) else { return Horizon::default() };
+        let mut given = Vec::new();
+        let mut points = Vec::new();
+        // Days beyond the end of the horizon help to fill its holes.
+        for (slot, intensity) in expected.points().iter().filter(|(slot, _)| slot.end() > now) {
+            let Some(slot) = Slot::new(slot.start().max(now), slot.end()) else { continue };
+            let Some(learnt) = self.expect(&slot, Some(intensity.value), Follow::Feed, now) else { continue };
+            points.push((slot, Intensity { value: learnt.intensity, origin: intensity.origin }));
+            if let Some(slot) = slot.intersection(&span) {
+                given.push(HorizonSlot::new(slot, learnt));
+            }
+        }
+        let known = Known::new(&CarbonSeries::from_points(points).0, self.history(), now, until);
+        let fill = Fill { model: self, known: &known, now, policy };
+        let mut slots = Vec::with_capacity(given.len());
+        let mut at = now;
+        for slot in given {
+            if let Some(hole) = Slot::new(at, slot.slot.start()) {
+                fill.hole(&hole, &mut slots);
+            }
+            at = slot.slot.end();
+            slots.push(slot);
+        }
+        if let Some(rest) = Slot::new(at, until) {
+            fill.hole(&rest, &mut slots);
+        }
+        Horizon { slots }
+    }
+}
+
+impl HorizonSlot {
+    fn new(slot: Slot, expected: Expected) -> Self {
+        let Expected { intensity, low, high, basis } = expected;
+        Self { slot, intensity, low, high, basis }
+    }
+}
+
+/// What fills the spans about which nothing was said.
+struct Fill<'a> {
+    model: &'a Model,
+    known: &'a Known,
     now: DateTime<Utc>,
-    until: DateTime<Utc>,
-    recent: &CarbonSeries,
-    policy: &HorizonPolicy,
-) -> Horizon {
-    let until = until.min(now.checked_add_signed(LONGEST).unwrap_or(now));
-    let Some(span) = Slot::new(now, until) else { return Horizon::default() };
-    let known = Known::new(expected, recent, now, until);
-    let given = known.series().within(&span);
-    let mut slots = Vec::with_capacity(given.points().len());
-    let mut at = now;
-    for (slot, intensity) in given.points() {
-        if let Some(hole) = Slot::new(at, slot.start()) {
-            fill(&known, &hole, now, policy, &mut slots);
-        }
-        slots.push(HorizonSlot { slot: *slot, intensity: intensity.value, basis: Basis::Given });
-        at = slot.end();
-    }
-    if let Some(rest) = Slot::new(at, until) {
-        fill(&known, &rest, now, policy, &mut slots);
-    }
-    Horizon { slots }
+    policy: &'a HorizonPolicy,
 }
 
-/// Slots for a span about which nothing was said. They are cut where a grid through the nearest known boundary (the
-/// full hours where there is none) cuts them, so that they stay where they are while `now` moves on.
-fn fill(known: &Known, hole: &Slot, now: DateTime<Utc>, policy: &HorizonPolicy, slots: &mut Vec<HorizonSlot>) {
-    let points = known.series().points();
-    let before = points[..points.partition_point(|(s, _)| s.end() <= hole.start())].last().map(|p| p.0.end());
-    let after = points.get(points.partition_point(|(s, _)| s.start() < hole.end())).map(|p| p.0.start());
-    let anchor = before.or(after).unwrap_or(DateTime::UNIX_EPOCH);
-    let beyond_the_end = after.is_none();
-    let deviation = if beyond_the_end { known.last_deviation() } else { None };
-    let mut start = hole.start();
-    while start < hole.end() {
-        let end = next_on_grid(anchor, start, policy.step(start - now)).min(hole.end());
-        let Some(slot) = Slot::new(start, end) else { break };
-        let (value, basis) = if beyond_the_end {
-            extended(known, &slot, deviation)
-        } else {
-            let other_day = known.other_day(&slot).map(|v| (v, Basis::FilledFromOtherDay));
-            other_day.or_else(|| Some((known.between_neighbours(&slot)?, Basis::FilledFromNeighbours)))
+impl Fill<'_> {
+    /// Cut where a grid through the nearest known boundary (the full hours where there is none) cuts it, so that slots
+    /// stay where they are while `now` moves on.
+    fn hole(&self, hole: &Slot, slots: &mut Vec<HorizonSlot>) {
+        let points = self.known.series().points();
+        let before = points[..points.partition_point(|(s, _)| s.end() <= hole.start())].last().map(|p| p.0.end());
+        let after = points.get(points.partition_point(|(s, _)| s.start() < hole.end())).map(|p| p.0.start());
+        let anchor = before.or(after).unwrap_or(DateTime::UNIX_EPOCH);
+        let beyond_the_end = after.is_none();
+        let by_model = beyond_the_end && self.model.knows_the_day();
+        let join = match slots.last() {
+            Some(last) if by_model => self.join(last),
+            _ => None,
+        };
+        let deviation = if beyond_the_end && !by_model { self.known.last_deviation() } else { None };
+        let mut start = hole.start();
+        while start < hole.end() {
+            let end = next_on_grid(anchor, start, self.policy.step(start - self.now)).min(hole.end());
+            let Some(slot) = Slot::new(start, end) else { break };
+            let expected = if by_model {
+                self.local(&slot, join)
+            } else if beyond_the_end {
+                self.extended(&slot, deviation).or_else(|| self.local(&slot, None))
+            } else {
+                let other_day = self.known.other_day(&slot).map(|v| self.rough(v, Basis::FilledFromOtherDay));
+                let between = || self.known.between_neighbours(&slot);
+                other_day.or_else(|| Some(self.rough(between()?, Basis::FilledFromNeighbours)))
+            };
+            let expected = expected
+                .or_else(|| Some(self.rough(self.known.mean()?, Basis::FilledFromNeighbours)))
+                .unwrap_or_else(|| self.constant());
+            slots.push(HorizonSlot::new(slot, expected));
+            start = end;
         }
-        .or_else(|| Some((known.mean()?, Basis::FilledFromNeighbours)))
-        .unwrap_or((policy.fallback.get(), Basis::Constant));
-        slots.push(HorizonSlot { slot, intensity: grams(value), basis });
-        start = end;
     }
-}
 
-fn extended(known: &Known, slot: &Slot, deviation: Option<(DateTime<Utc>, f64)>) -> Option<(f64, Basis)> {
-    let shape = known.daily_shape(slot)?;
-    let rest = deviation.map_or(0.0, |(since, deviation)| decayed(deviation, middle(slot) - since));
-    Some((shape + rest, Basis::ExtendedDailyShape))
+    fn local(&self, slot: &Slot, join: Option<(DateTime<Utc>, f64)>) -> Option<Expected> {
+        let local = self.model.expect(slot, None, Follow::Feed, self.now)?;
+        let rest = join.map_or(0.0, |(since, off)| decayed(off, middle(slot) - since));
+        let width = (local.high - local.intensity).get();
+        Some(Expected::new(local.intensity.get() + rest, width, local.basis))
+    }
+
+    /// By how much the last given slot lies off the local forecaster, and when that is.
+    fn join(&self, last: &HorizonSlot) -> Option<(DateTime<Utc>, f64)> {
+        let local = self.model.expect(&last.slot, None, Follow::Local, self.now)?;
+        Some((last.slot.end(), (last.intensity - local.intensity).get()))
+    }
+
+    fn extended(&self, slot: &Slot, deviation: Option<(DateTime<Utc>, f64)>) -> Option<Expected> {
+        let shape = self.known.daily_shape(slot)?;
+        let rest = deviation.map_or(0.0, |(since, deviation)| decayed(deviation, middle(slot) - since));
+        Some(self.rough(shape + rest, Basis::DailyShape))
+    }
+
+    fn rough(&self, value: f64, basis: Basis) -> Expected {
+        Expected::new(value, self.model.rough_width(value), basis)
+    }
+
+    /// Anything up to twice the constant: it is no knowledge.
+    fn constant(&self) -> Expected {
+        let constant = self.policy.fallback.get();
+        Expected::new(constant, constant, Basis::Constant)
+    }
 }
 
 /// The first multiple of `step` from `anchor` that lies after `t`.
@@ -217,7 +297,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::{Intensity, Origin};
+    use crate::domain::Origin;
+    use crate::forecast::ModelPolicy;
 
     fn at(minutes: i64) -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
@@ -241,7 +322,8 @@ mod tests {
     }
 
     fn plan(expected: &CarbonSeries, now: i64, until: i64, recent: &CarbonSeries) -> Horizon {
-        plan_horizon(expected, at(now), at(until), recent, &HorizonPolicy::default())
+        let model = Model::fit(&CarbonSeries::default(), recent, at(now), &ModelPolicy::default());
+        model.outlook(expected, at(now), at(until), &HorizonPolicy::default())
     }
 
     fn contiguous(horizon: &Horizon, now: i64, until: i64) -> bool {
@@ -289,7 +371,7 @@ mod tests {
         let usual = plan(&hourly(0, 6, sun), 0, 30 * 60, &hourly(-7 * 24, 0, sun));
         assert!(contiguous(&usual, 0, 30 * 60));
         assert!(usual.slots.iter().zip(0..).all(|(slot, h)| (slot.intensity.get() - sun(h)).abs() < 1e-9), "{usual:?}");
-        assert_eq!(usual.summary().to_string(), "6 slots as given, 24 slots extended by the daily shape");
+        assert_eq!(usual.summary().to_string(), "6 slots as given, 24 slots by the local forecaster");
 
         let dirty = plan(&hourly(0, 6, |h| sun(h) + 50.0), 0, 54 * 60, &hourly(-7 * 24, 0, sun));
         let excess: Vec<_> = dirty.slots[6..].iter().zip(6..).map(|(slot, h)| slot.intensity.get() - sun(h)).collect();
@@ -307,7 +389,7 @@ mod tests {
         assert_eq!(horizon.slots[0].slot.end(), at(60));
         assert_eq!(horizon.slots[2].intensity, GramsPerKwh::new(475.0));
         assert_eq!(horizon.summary().constant, 3);
-        let far = plan_horizon(&nothing, at(0), DateTime::<Utc>::MAX_UTC, &nothing, &HorizonPolicy::default());
+        let far = Model::default().outlook(&nothing, at(0), DateTime::<Utc>::MAX_UTC, &HorizonPolicy::default());
         assert!(far.slots.len() < 5000);
     }
 

@@ -3,7 +3,6 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::domain::{CarbonSeries, Intensity, Slot};
-use crate::units::GramsPerKwh;
 
 /// How far back and ahead other days are asked. Older days say more about the season than about the day.
 const DAYS: i32 = 14;
@@ -103,10 +102,6 @@ impl Known {
 /// What is left of a deviation some time later.
 pub(super) fn decayed(deviation: f64, after: TimeDelta) -> f64 {
     deviation * PERSISTENCE_PER_HOUR.powf(after.as_seconds_f64().max(0.0) / 3600.0)
-}
-
-pub(super) fn grams(value: f64) -> GramsPerKwh {
-    GramsPerKwh::new(value.max(0.0))
 }
 
 pub(super) fn middle(slot: &Slot) -> DateTime<Utc> {

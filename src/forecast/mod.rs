@@ -1,12 +1,26 @@
-//! What can be said about intensities to come (pure): a gapless horizon to plan over, how far a source is to be
-//! believed, and the reference intensity.
+//! What can be said about intensities to come (pure): a gapless horizon to plan over, how far it is to be believed,
+//! and the reference intensity.
 //!
-//! The order of use: [`plan_horizon`] makes contiguous slots out of what is known, [`measure_skill`] says how well
-//! the source did lately, [`shrink`] pulls the horizon towards its mean by as much as the source lacks skill.
+//! The order of use: [`Model::fit`] learns from what a source said and what came, [`Model::outlook`] makes contiguous
+//! slots of the source's forecast, corrected, mixed with the local forecaster and extended by it, [`Model::skill`] says
+//! how well such outlooks did lately, and [`shrink`] pulls a horizon towards its mean by as much as it lacks skill.
+//!
+//! [`score`] says how good forecasts were, [`score_issued`] picks from all that were issued those that counted, and
+//! [`backtest()`] makes the forecasts of the past anew.
 
+mod backtest;
+mod bias;
+mod blend;
 mod horizon;
 mod known;
+mod local;
+mod model;
+mod score;
 mod skill;
+mod trail;
 
-pub use horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot, HorizonSummary, plan_horizon};
-pub use skill::{Skill, SkillPolicy, measure_skill, reference_intensity, shrink};
+pub use backtest::{BacktestRow, Said, backtest};
+pub use horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot, HorizonSummary};
+pub use model::{Expected, Follow, Model, ModelPolicy};
+pub use score::{Pair, Score, score, score_issued};
+pub use skill::{Skill, SkillPolicy, reference_intensity, shrink};

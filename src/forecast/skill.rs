@@ -72,7 +72,12 @@ impl Sums {
 /// the coming day is what a plan exploits: a bias or a level that both know costs nothing and proves nothing. The
 /// slope of the outcome's deviations on the forecast's is the factor that minimises the squared error of a shrunk
 /// forecast; it is mixed with the prior in proportion to the time watched, and cut to [0, 1].
-pub fn measure_skill(issued: &CarbonSeries, actual: &CarbonSeries, now: DateTime<Utc>, policy: &SkillPolicy) -> Skill {
+pub(super) fn measure_skill(
+    issued: &CarbonSeries,
+    actual: &CarbonSeries,
+    now: DateTime<Utc>,
+    policy: &SkillPolicy,
+) -> Skill {
     let (mut total, mut forecast_sum, mut actual_sum) = (Sums::default(), 0.0, 0.0);
     let mut end = now;
     let oldest = now - policy.window.to_delta();
@@ -223,6 +228,8 @@ mod tests {
         let slots = [100.0, 200.0, 600.0].into_iter().zip(0..).map(|(value, h)| HorizonSlot {
             slot: hour(h),
             intensity: GramsPerKwh::new(value),
+            low: GramsPerKwh::ZERO,
+            high: GramsPerKwh::new(2.0 * value),
             basis: Basis::Given,
         });
         let horizon = Horizon { slots: slots.collect() };

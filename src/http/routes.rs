@@ -29,6 +29,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(carbon::now))
         .routes(routes!(carbon::forecast))
         .routes(routes!(carbon::history))
+        .routes(routes!(carbon::price))
         .routes(routes!(jobs::register, jobs::list))
         .routes(routes!(jobs::show, jobs::end))
         .routes(routes!(jobs::progress))

@@ -234,7 +234,7 @@ mod tests {
             ("gbr", Some("GB")),
             ("52.52,13.40", Some("DE")),
             ("51.5, -0.12", Some("GB")),
-            ("0,-160", None),
+            ("35,-45", None),
             ("91,0", None),
             ("US-CAL-CISO", Some("US")),
             ("DK1", Some("DK")),

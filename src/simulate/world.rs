@@ -12,7 +12,7 @@ use super::grid::TraceProvider;
 use super::training::Training;
 use crate::clock::{Clock, ManualClock};
 use crate::controller::{
-    ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Requests, Settings, StartError,
+    ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Requests, Settings, StartError,
 };
 use crate::domain::{CarbonSeries, JobName, LimitRange, Objective, PowerLimit, Work};
 use crate::gpu::GpuDevice;
@@ -140,6 +140,8 @@ impl World {
             devices,
             sampling: Sampling::OnRequest,
             signal: feed.subscribe(),
+            ranks: RankBoard::default(),
+            price: None,
             problems: vec!["this is a simulation: no hardware is measured or set".into()],
         };
         let mut controller = Controller::start(parts).await?;

@@ -4,6 +4,7 @@
 //! intervals that it covers, so that after a crash no joule is counted twice or lost.
 
 mod rows;
+mod signals;
 
 use std::path::Path;
 
@@ -11,10 +12,12 @@ use chrono::{DateTime, Utc};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Row, SqlitePool};
 
-use crate::domain::{CarbonSeries, Forecast, GpuId, Intensity, JobId, JobSpec, ProfileKey, Slot, TimeSeries, Zone};
+use crate::domain::{GpuId, JobId, JobSpec, ProfileKey};
 use crate::ledger::Interval;
 use crate::profile::{ProgressAccount, Record};
-use crate::units::{GramsPerKwh, Millijoules};
+use crate::units::Millijoules;
+
+pub use signals::SourceKey;
 
 /// The database's file in the state directory.
 pub const FILE_NAME: &str = "wattune.db";
@@ -265,59 +268,6 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(())
-    }
-
-    /// Appends intensities with the provenance of `answer`.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is written.
-    pub async fn append_intensities(&self, answer: &Forecast, points: &[(Slot, Intensity)]) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        for (slot, intensity) in points {
-            sqlx::query(
-                "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
-                 issued_us, retrieved_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-            )
-            .bind(answer.zone.as_str())
-            .bind(&answer.source)
-            .bind(rows::name(&answer.kind)?)
-            .bind(rows::name(&answer.scope)?)
-            .bind(slot.start().timestamp_micros())
-            .bind(slot.end().timestamp_micros())
-            .bind(intensity.value.get())
-            .bind(rows::name(&intensity.origin)?)
-            .bind(intensity.origin as i32)
-            .bind(answer.issued_at.timestamp_micros())
-            .bind(answer.retrieved_at.timestamp_micros())
-            .execute(&mut *tx)
-            .await?;
-        }
-        Ok(tx.commit().await?)
-    }
-
-    /// The best intensities known for a time: the most trusted origin, of equally trusted ones the newest. Only series
-    /// of one zone and source are joined, since others may differ in kind and scope.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub async fn intensities(&self, zone: &Zone, source: &str, span: &Slot) -> Result<CarbonSeries, StoreError> {
-        let sql = "SELECT start_us, end_us, g_per_kwh, origin FROM intensities \
-                   WHERE end_us > $1 AND start_us < $2 AND zone = $3 AND source = $4 ORDER BY trust, id";
-        let found = sqlx::query(sql)
-            .bind(span.start().timestamp_micros())
-            .bind(span.end().timestamp_micros())
-            .bind(zone.as_str())
-            .bind(source)
-            .fetch_all(&self.pool)
-            .await?;
-        let mut series = TimeSeries::default();
-        for row in &found {
-            let value: f64 = row.try_get("g_per_kwh")?;
-            let value = GramsPerKwh::try_new(value).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
-            let origin = rows::from_name("intensity", row.try_get("origin")?)?;
-            series.insert(rows::slot(row)?, Intensity { value, origin });
-        }
-        Ok(series)
     }
 }
 

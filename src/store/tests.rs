@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::clock::{Monotonic, Now};
-use crate::domain::{EnergySource, Objective, Origin, SignalKind, SignalScope, Work};
+use crate::domain::{
+    CarbonSeries, EnergySource, Forecast, Intensity, Objective, Origin, SignalKind, SignalScope, Slot, Work, Zone,
+};
 use crate::ledger::{Metered, OpenInterval, Share};
-use crate::units::{Samples, Seconds};
+use crate::units::{GramsPerKwh, Samples, Seconds};
 
 fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(seconds)
@@ -129,10 +131,56 @@ async fn the_best_intensity_is_the_most_trusted_and_of_those_the_newest() {
     store.append_intensities(&uk, &[point(210.0, Origin::Forecast)]).await.expect("written");
     store.append_intensities(&uk, &[point(175.0, Origin::Estimated)]).await.expect("written");
     store.append_intensities(&answer("other"), &[point(1.0, Origin::Measured)]).await.expect("written");
-    let zone = Zone::new("GB").expect("a zone");
-    let series = store.intensities(&zone, "uk", &slot(600, 700)).await.expect("read");
+    let key = |source: &str| SourceKey { source: source.into(), zone: Zone::new("GB").expect("a zone") };
+    let series = store.intensities(&[key("uk")], &slot(600, 700)).await.expect("read");
     assert_eq!(series.points(), [point(175.0, Origin::Estimated)]);
-    assert!(store.intensities(&zone, "uk", &slot(1800, 1900)).await.expect("read").is_empty());
+    assert!(store.intensities(&[key("uk")], &slot(1800, 1900)).await.expect("read").is_empty());
+
+    let next = (slot(1800, 3600), Intensity { value: GramsPerKwh::new(220.0), origin: Origin::Forecast });
+    store.append_intensities(&uk, &[next]).await.expect("written");
+    let came = (next.0, Intensity { value: GramsPerKwh::new(2.0), origin: Origin::Measured });
+    store.append_intensities(&answer("other"), &[came]).await.expect("written");
+    let series = store.intensities(&[key("uk"), key("other")], &slot(0, 3600)).await.expect("read");
+    let best = [point(175.0, Origin::Estimated), came];
+    assert_eq!(series.points(), best, "what came beats what the preferred source expected");
+}
+
+#[tokio::test]
+async fn issued_forecasts_are_kept_as_they_were_for_five_weeks() {
+    let (_dir, store) = store().await;
+    let hour = 3600;
+    let issued = |retrieved: i64, value: f64| {
+        let intensity = Intensity { value: GramsPerKwh::new(value), origin: Origin::Forecast };
+        Forecast {
+            zone: Zone::new("DE").expect("a zone"),
+            source: "energy_charts".into(),
+            kind: SignalKind::Average,
+            scope: SignalScope::Unspecified,
+            issued_at: at(retrieved),
+            retrieved_at: at(retrieved),
+            expected: CarbonSeries::from_points(vec![(slot(retrieved, retrieved + hour), intensity)]).0,
+            actual: CarbonSeries::default(),
+        }
+    };
+    for (retrieved, value) in [(0, 1.0), (600, 2.0), (hour, 3.5)] {
+        store.append_issued(&issued(retrieved, value)).await.expect("written");
+    }
+    let kept = store.issued_since(at(0)).await.expect("read");
+    let values: Vec<f64> = kept.iter().map(|i| i.series.points()[0].1.value.get()).collect();
+    assert_eq!(values, [1.0, 3.5], "the first of each hour");
+    assert_eq!((kept[1].issued_at, kept[1].series.points()[0].0), (at(hour), slot(hour, 2 * hour)));
+    store.append_issued(&issued(36 * 24 * hour, 4.0)).await.expect("written");
+    assert_eq!(store.issued_since(at(0)).await.expect("read").len(), 1, "the old ones are gone");
+}
+
+#[tokio::test]
+async fn what_is_final_stays_final() {
+    let (_dir, store) = store().await;
+    let key = SourceKey { source: "uk".into(), zone: Zone::new("GB").expect("a zone") };
+    assert_eq!(store.settled_until(&key).await.expect("read"), None);
+    store.settle(&key, at(100)).await.expect("written");
+    store.settle(&key, at(50)).await.expect("written");
+    assert_eq!(store.settled_until(&key).await.expect("read"), Some(at(100)));
 }
 
 #[tokio::test]

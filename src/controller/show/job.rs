@@ -7,8 +7,8 @@ use crate::controller::job::Job;
 use crate::controller::view::{
     AccountView, JobView, ObjectiveView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
 };
-use crate::controller::{ControlError, Controller, Phase, account::known_intensities};
-use crate::domain::{CarbonSeries, Forecast, GpuId, JobId, Objective, PowerLimit, Profile, Slot, Work};
+use crate::controller::{ControlError, Controller, Phase};
+use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Slot, Work};
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
@@ -179,9 +179,9 @@ impl Controller {
     /// What rows of the books come to with the best intensities known now, and these.
     async fn settle(&self, rows: &[Interval]) -> Result<(Emissions, CarbonSeries), ControlError> {
         let span = rows.first().zip(rows.last()).and_then(|(a, b)| Slot::new(a.slot.start(), b.slot.end()));
-        let series = match (span, &self.forecast) {
-            (Some(span), Some(forecast)) => self.best_intensities(forecast, &span).await?,
-            _ => CarbonSeries::default(),
+        let series = match span {
+            Some(span) => self.best_intensities(&span).await?,
+            None => CarbonSeries::default(),
         };
         Ok((ledger::emissions(rows, &series), series))
     }
@@ -202,11 +202,11 @@ impl Controller {
         }
     }
 
-    async fn best_intensities(&self, forecast: &Forecast, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        let mut series = self.store.intensities(&forecast.zone, &forecast.source, span).await?;
+    async fn best_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
+        let mut series = self.store.intensities(&self.book.sources, span).await?;
         // What is known in memory and could not be written yet.
         if self.store_fault.is_some() {
-            series.overwrite(&known_intensities(forecast).within(span));
+            series.overwrite(&self.book.series.within(span));
         }
         Ok(series)
     }

@@ -1,7 +1,7 @@
 //! The carbon signal.
 
 use super::family::Families;
-use crate::controller::view::StatusView;
+use crate::controller::view::{CarbonView, ScoreView, SourceView, StatusView};
 use crate::units::Seconds;
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
@@ -27,4 +27,73 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     families
         .gauge("carbon_forecast_followed", "ratio", "How far the forecast is followed: 0 not at all, 1 fully")
         .add([], carbon.followed);
+    families.gauge("carbon_basis", "", "What the present is reckoned with: 1 for the basis in use").states(
+        &[],
+        "basis",
+        ["source", "local", "daily_shape", "constant"],
+        |b| b == carbon.basis,
+    );
+    families
+        .gauge("carbon_planned_with", "gco2e_per_kwh", "Carbon intensity that the present is reckoned with")
+        .add([], carbon.planned_with_g_per_kwh);
+    sources(carbon, families);
+    scores(carbon, families);
+    let price = families.gauge("electricity_price", "per_mwh", "Day-ahead price of the present slot");
+    if let Some(present) = &status.price {
+        let labels = [("zone", present.zone.clone()), ("currency", present.currency.clone())];
+        price.add(labels, present.price_per_mwh);
+    }
+}
+
+fn sources(carbon: &CarbonView, families: &mut Families) {
+    let mut each = |name, unit, help, value: &dyn Fn(&SourceView) -> Option<f64>| {
+        let family = families.gauge(name, unit, help);
+        for source in &carbon.sources {
+            family.add([("source", source.source.clone())], value(source));
+        }
+    };
+    let flag = |on: bool| Some(f64::from(u8::from(on)));
+    each("carbon_source_followed", "", "1 for the source of the chain that is followed", &|s| flag(s.followed));
+    each("carbon_source_fresh", "", "1 if a source of the chain is fresh", &|s| flag(s.freshness == "fresh"));
+    each("carbon_source_failures", "", "Failures of a source since its last success", &|s| {
+        Some(f64::from(s.consecutive_failures))
+    });
+    each("carbon_source_circuit_open", "", "1 if a source failed so often that it is tried seldom", &|s| {
+        flag(s.circuit == "open")
+    });
+    each("carbon_source_held_back", "", "1 if values of a source jumped and are held back", &|s| {
+        flag(s.held_back.is_some())
+    });
+    each("carbon_source_requests_last_hour", "", "Requests to a source within the last hour", &|s| {
+        s.requests_last_hour.map(f64::from)
+    });
+    each("carbon_source_requests_allowed_per_hour", "", "Requests to a source that are allowed within an hour", &|s| {
+        s.requests_allowed_per_hour.map(f64::from)
+    });
+}
+
+fn scores(carbon: &CarbonView, families: &mut Families) {
+    let mut each = |name, unit, help, value: &dyn Fn(&ScoreView) -> Option<f64>| {
+        let family = families.gauge(name, unit, help);
+        for score in &carbon.scores {
+            let horizon = ("horizon_h", format!("{:.0}", score.horizon_h));
+            family.add([("source", score.source.clone()), ("zone", score.zone.clone()), horizon], value(score));
+        }
+    };
+    each(
+        "carbon_forecast_error",
+        "ratio",
+        "Mean absolute error of a source's forecasts, relative to what came",
+        &|s| s.mape_pct.map(|pct| pct / 100.0),
+    );
+    each("carbon_forecast_bias", "gco2e_per_kwh", "Mean of a source's forecasts less what came", &|s| s.bias_g_per_kwh);
+    each("carbon_forecast_rank_correlation", "", "Rank correlation of forecast and outcome within the day", &|s| {
+        s.rank_correlation
+    });
+    each(
+        "carbon_forecast_caught_gain",
+        "ratio",
+        "Share of what perfect foresight saves that acting on a source's forecasts would have saved",
+        &|s| s.caught_gain,
+    );
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::Phase;
-use crate::controller::view::{CarbonView, GpuView, JobView, ObjectiveView};
+use crate::controller::view::{CarbonView, GpuView, JobView, ObjectiveView, PresentPrice, ScoreView, SourceView};
 
 fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
@@ -18,13 +18,57 @@ fn carbon() -> CarbonView {
         scope: Some("operational".into()),
         intensity_g_per_kwh: Some(143.5),
         origin: Some("estimated".into()),
+        basis: "source",
+        basis_since: at(5_000),
+        planned_with_g_per_kwh: 140.0,
         freshness: "fresh".into(),
         stale_since: None,
         fetched_at: Some(at(9_940)),
         next_poll_at: None,
         last_error: None,
         followed: Some(0.75),
+        bias_g_per_kwh: Some(-3.5),
         fallback_g_per_kwh: 400.0,
+        notes: Vec::new(),
+        sources: vec![source()],
+        scores: vec![ScoreView {
+            source: "uk".into(),
+            zone: "GB".into(),
+            horizon_h: 24.0,
+            mape_pct: Some(8.5),
+            bias_g_per_kwh: Some(-3.5),
+            rank_correlation: None,
+            caught_gain: Some(0.9),
+            hours: 320.0,
+        }],
+    }
+}
+
+fn source() -> SourceView {
+    SourceView {
+        source: "uk".into(),
+        rank: 1,
+        followed: true,
+        contributes: "both".into(),
+        zone: Some("GB".into()),
+        kind: Some("average".into()),
+        scope: Some("operational".into()),
+        freshness: "fresh".into(),
+        stale_since: None,
+        fetched_at: Some(at(9_940)),
+        from_cache: false,
+        forecast_until: None,
+        actual_until: None,
+        final_until: None,
+        next_poll_at: at(11_000),
+        last_error: None,
+        consecutive_failures: 0,
+        failing_since: None,
+        circuit: "closed",
+        requests_last_hour: Some(4),
+        requests_last_day: Some(96),
+        requests_allowed_per_hour: Some(60),
+        held_back: None,
         notes: Vec::new(),
     }
 }
@@ -127,6 +171,7 @@ fn status() -> StatusView {
         started_at: at(1_000),
         now: at(10_000),
         carbon: carbon(),
+        price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
         gpus: vec![gpu(), mute()],
         jobs: vec![job()],
         problems: vec!["a board is lost".into()],
@@ -143,6 +188,7 @@ fn what_is_absent_has_no_series() {
     let mut status = status();
     status.jobs[0].ended_at = Some(at(9_999));
     status.gpus = vec![mute()];
+    status.price = None;
     status.carbon = CarbonView {
         zone: None,
         source: None,
@@ -153,6 +199,8 @@ fn what_is_absent_has_no_series() {
         freshness: "none".into(),
         fetched_at: None,
         followed: None,
+        sources: Vec::new(),
+        scores: Vec::new(),
         ..carbon()
     };
     let text = encode(&status).expect("text");
@@ -165,6 +213,9 @@ fn what_is_absent_has_no_series() {
         "NaN",
         "carbon_signal_info",
         "event_reason",
+        "carbon_source",
+        "forecast_error",
+        "electricity_price",
     ] {
         assert!(!text.contains(name), "{name} in\n{text}");
     }

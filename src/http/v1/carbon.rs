@@ -1,9 +1,9 @@
-//! The carbon signal: now, ahead, behind.
+//! The carbon signal: now, ahead, behind; the price beside it.
 
 use axum::Json;
 use axum::extract::State;
 
-use crate::controller::view::{CarbonView, IntensityView};
+use crate::controller::view::{CarbonView, IntensityView, PriceView};
 use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::extract::Params;
@@ -40,4 +40,13 @@ pub(in crate::http) async fn history(
     let hours = query.checked()?;
     let answer = shared.ask(move |controller| Box::pin(async move { controller.carbon_history(hours).await }));
     Ok(Json(answer.await??))
+}
+
+/// The day-ahead price, now and ahead; null where the settings name no source of prices.
+#[utoipa::path(
+    get, path = "/v1/price", operation_id = "get_price", tag = "carbon",
+    responses((status = OK, body = Option<PriceView>), Problems)
+)]
+pub(in crate::http) async fn price(State(shared): State<Shared>) -> Result<Json<Option<PriceView>>, Problem> {
+    Ok(Json(shared.ask(|controller| Box::pin(async move { controller.price_now() })).await?))
 }

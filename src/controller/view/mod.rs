@@ -2,11 +2,15 @@
 //!
 //! Field names carry the unit. Absent values are absent (`null`), never zero.
 
+mod carbon;
+
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
 
 use super::job::Phase;
 
@@ -25,58 +29,14 @@ pub struct StatusView {
     pub now: DateTime<Utc>,
     /// The carbon signal.
     pub carbon: CarbonView,
+    /// The day-ahead price of the present slot, with its currency; absent where there is no source or no value.
+    pub price: Option<PresentPrice>,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
     /// The jobs that have not ended.
     pub jobs: Vec<JobView>,
     /// What somebody should look at, in one sentence each.
     pub problems: Vec<String>,
-}
-
-/// The carbon signal now.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct CarbonView {
-    /// Part of the grid.
-    pub zone: Option<String>,
-    /// Which source answered last.
-    pub source: Option<String>,
-    /// `average`, `marginal` or `unspecified`.
-    pub kind: Option<String>,
-    /// `lifecycle`, `operational` or `unspecified`.
-    pub scope: Option<String>,
-    /// Intensity of the present slot.
-    pub intensity_g_per_kwh: Option<f64>,
-    /// Where that value comes from: `measured`, `estimated`, `forecast`, `fallback`, `synthetic`.
-    pub origin: Option<String>,
-    /// `fresh`, `stale` or `none`.
-    pub freshness: String,
-    /// Since when it has not been fresh.
-    pub stale_since: Option<DateTime<Utc>>,
-    /// When the last good answer came.
-    pub fetched_at: Option<DateTime<Utc>>,
-    /// When the next one is asked for.
-    pub next_poll_at: Option<DateTime<Utc>>,
-    /// Why the last poll failed.
-    pub last_error: Option<String>,
-    /// How far the forecast is followed: 0 not at all, 1 fully (its measured skill).
-    pub followed: Option<f64>,
-    /// What is planned with where the signal says nothing.
-    pub fallback_g_per_kwh: f64,
-    /// What is odd about the data, and what was done about it.
-    pub notes: Vec<String>,
-}
-
-/// One slot of a series of intensities.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct IntensityView {
-    /// First moment.
-    pub start: DateTime<Utc>,
-    /// First moment after.
-    pub end: DateTime<Utc>,
-    /// The intensity.
-    pub intensity_g_per_kwh: f64,
-    /// Where it comes from.
-    pub origin: String,
 }
 
 /// One board.

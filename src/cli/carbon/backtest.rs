@@ -1,0 +1,245 @@
+//! `wattune carbon backtest`: forecasts of the past made anew from what was known then, and scored.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::domain::{CarbonSeries, Intensity, Issued, Origin, SignalKind, SignalScope, Slot, Zone};
+use crate::forecast::{BacktestRow, ModelPolicy, Said, backtest};
+use crate::providers::{FileSettings, file};
+use crate::units::GramsPerKwh;
+
+/// Makes the forecasts of a past span anew, each from what was known when it was made, and says how good they were.
+///
+/// For each horizon H a forecast is made every H hours from --from on, and all of its H hours are scored. The rows:
+/// yesterday (the same time a day before), local (wattune's own forecaster), provider, provider+bias (corrected by
+/// what it lately got wrong), and feed (what the daemon would use).
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// What came: CSV or JSON, as for the file source. A forecast column in it counts too.
+    #[arg(long, value_name = "FILE")]
+    actual: PathBuf,
+    /// What a source had said: CSV or JSON, as for the file source, or CSV with issue_date_utc, horizon_h and a value.
+    #[arg(long, value_name = "FILE")]
+    provider_forecast: Option<PathBuf>,
+    /// First moment to forecast: a date (00:00 UTC) or a time [default: 24 h after the first value].
+    #[arg(long, value_name = "TIME", value_parser = begin)]
+    from: Option<DateTime<Utc>>,
+    /// Last moment to forecast: a date (that whole day) or a time [default: the end of what came].
+    #[arg(long, value_name = "TIME", value_parser = end)]
+    to: Option<DateTime<Utc>>,
+    /// Hours from one forecast to the next, all of them scored; several with commas.
+    #[arg(long, value_name = "HOURS", value_delimiter = ',', default_value = "1,24",
+          value_parser = clap::value_parser!(u32).range(1..=168))]
+    horizon: Vec<u32>,
+    /// How the rows are written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+    /// For spreadsheets.
+    Csv,
+}
+
+fn begin(text: &str) -> Result<DateTime<Utc>, String> {
+    time(text, 0)
+}
+
+fn end(text: &str) -> Result<DateTime<Utc>, String> {
+    time(text, 1)
+}
+
+/// A time as it is; of a date the midnight so many days later.
+fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
+    let midnight = |date: NaiveDate| Some(date.checked_add_days(Days::new(days))?.and_time(NaiveTime::MIN).and_utc());
+    let date = text.parse::<NaiveDate>().ok().and_then(midnight);
+    date.or_else(|| text.parse().ok())
+        .ok_or_else(|| "give a date like 2021-07-01 or a time like 2021-07-01T06:00:00Z".into())
+}
+
+/// What was said, as it was read.
+enum Read {
+    Series(CarbonSeries),
+    Issued(Vec<Issued>),
+}
+
+/// Prints the rows.
+///
+/// # Errors
+/// For files that cannot be read, and spans about which they say nothing.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let parsed = parse(&args.actual, &bytes(&args.actual)?)?;
+    let named = args.actual.display();
+    if parsed.actual.is_empty() {
+        bail!("{named} tells what was expected, not what came; name the column of outcomes \"actual\"");
+    }
+    let actual = parsed.actual;
+    let read = match &args.provider_forecast {
+        Some(path) => Some(said(path)?),
+        // A file with one column of values says nothing about what was expected.
+        None if same(&parsed.expected, &actual) => None,
+        None => Some(Read::Series(parsed.expected)),
+    };
+    let said = match &read {
+        None => Said::Nothing,
+        Some(Read::Series(series)) => Said::Rolling(series),
+        Some(Read::Issued(issued)) => Said::Issued(issued),
+    };
+    let (Some(first), Some(last)) = (actual.start(), actual.end()) else { bail!("{named} has no value") };
+    let from = args.from.unwrap_or(first + TimeDelta::hours(24));
+    let to = args.to.unwrap_or(last);
+    if from >= to {
+        bail!("nothing to forecast from {from} to {to}; {named} tells {first} to {last}");
+    }
+    let rows = backtest(&actual, said, from, to, &args.horizon, &ModelPolicy::default());
+    if rows.is_empty() {
+        bail!("{named} tells {first} to {last}: no outcome from {from} to {to} that could have been forecast");
+    }
+    if let Some(path) = &args.provider_forecast
+        && !rows.iter().any(|row| row.source == "provider")
+    {
+        bail!("{} says nothing about {from} to {to}", path.display());
+    }
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &Report { rows: &rows })?;
+            writeln!(out)?;
+        }
+        Format::Table => out.write_all(table(&rows).as_bytes())?,
+        Format::Csv => out.write_all(&comma_separated(&rows)?)?,
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    rows: &'a [BacktestRow],
+}
+
+fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
+    file::parse(bytes, &FileSettings::default(), None).with_context(|| path.display().to_string())
+}
+
+fn said(path: &Path) -> anyhow::Result<Read> {
+    let bytes = bytes(path)?;
+    if bytes.starts_with(b"issue_date_utc,") {
+        return issued(&bytes).map(Read::Issued).with_context(|| path.display().to_string());
+    }
+    let parsed = parse(path, &bytes)?;
+    if parsed.expected.is_empty() {
+        bail!("{} tells what came, not what was expected; name the column of values \"forecast\"", path.display());
+    }
+    Ok(Read::Series(parsed.expected))
+}
+
+fn same(a: &CarbonSeries, b: &CarbonSeries) -> bool {
+    let values = |series: &CarbonSeries| series.map(|i| i.value);
+    values(a) == values(b)
+}
+
+/// A row of a file of forecasts by day of issue.
+#[derive(Deserialize)]
+struct IssuedRow {
+    issue_date_utc: NaiveDate,
+    horizon_h: u16,
+    #[serde(rename = "forecast_gco2_per_kwh")]
+    value: f64,
+}
+
+/// Forecasts made at 00:00 UTC of `issue_date_utc`, hour by hour from `horizon_h` 0 on.
+fn issued(bytes: &[u8]) -> anyhow::Result<Vec<Issued>> {
+    let mut all: Vec<Issued> = Vec::new();
+    for row in csv::Reader::from_reader(bytes).deserialize() {
+        let row: IssuedRow = row?;
+        let at = row.issue_date_utc.and_time(NaiveTime::MIN).and_utc();
+        let start = at + TimeDelta::hours(row.horizon_h.into());
+        let slot = Slot::new(start, start + TimeDelta::hours(1)).context("an hour has a length")?;
+        if !(row.value.is_finite() && row.value >= 0.0) {
+            bail!("{} g/kWh for {slot} is not a carbon intensity", row.value);
+        }
+        if all.last().is_none_or(|last| last.issued_at != at) {
+            all.push(Issued {
+                source: "file".into(),
+                zone: Zone::new("file")?,
+                kind: SignalKind::Unspecified,
+                scope: SignalScope::Unspecified,
+                issued_at: at,
+                retrieved_at: at,
+                series: CarbonSeries::default(),
+            });
+        }
+        let intensity = Intensity { value: GramsPerKwh::new(row.value), origin: Origin::Forecast };
+        if let Some(last) = all.last_mut() {
+            last.series.insert(slot, intensity);
+        }
+    }
+    Ok(all)
+}
+
+fn shown(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"))
+}
+
+fn table(rows: &[BacktestRow]) -> String {
+    let mut text = format!(
+        "{:14} {:>9} {:>8} {:>11} {:>9} {:>8} {:>9} {:>8}\n",
+        "source", "horizon h", "MAPE %", "bias g/kWh", "rank corr", "caught", "in 80 %", "hours"
+    );
+    for BacktestRow { source, horizon_h, score } in rows {
+        text += &format!(
+            "{source:14} {horizon_h:>9} {:>8} {:>11} {:>9} {:>8} {:>9} {:>8.0}\n",
+            shown(score.mape_pct, 2),
+            shown(score.bias_g_per_kwh, 1),
+            shown(score.rank_correlation, 3),
+            shown(score.caught_gain, 3),
+            shown(score.interval80_coverage, 3),
+            score.hours
+        );
+    }
+    text
+}
+
+fn comma_separated(rows: &[BacktestRow]) -> anyhow::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record([
+        "source",
+        "horizon_h",
+        "mape_pct",
+        "bias_g_per_kwh",
+        "rank_correlation",
+        "caught_gain",
+        "interval80_coverage",
+        "slots",
+        "hours",
+    ])?;
+    for BacktestRow { source, horizon_h, score } in rows {
+        let number = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+        writer.write_record([
+            (*source).to_owned(),
+            horizon_h.to_string(),
+            number(score.mape_pct),
+            number(score.bias_g_per_kwh),
+            number(score.rank_correlation),
+            number(score.caught_gain),
+            number(score.interval80_coverage),
+            score.slots.to_string(),
+            score.hours.to_string(),
+        ])?;
+    }
+    Ok(writer.into_inner()?)
+}

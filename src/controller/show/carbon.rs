@@ -1,0 +1,209 @@
+//! Views of the grid's signals.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::spelled;
+use crate::controller::signal::{Level, PriceSignal};
+use crate::controller::view::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, SourceView};
+use crate::controller::{ControlError, Controller};
+use crate::domain::{InvalidJob, Origin, Slot};
+use crate::forecast::{Basis, Horizon, HorizonPolicy};
+use crate::providers::{Freshness, SourceState};
+use crate::units::Seconds;
+
+/// How far ahead the forecast is shown.
+const AHEAD: TimeDelta = TimeDelta::hours(48);
+
+impl Controller {
+    /// The carbon signal now.
+    pub fn carbon_now(&self) -> CarbonView {
+        let now = self.now().utc;
+        let state = self.signal.borrow();
+        let forecast = self.forecast.as_deref();
+        // Before anything was said, the first source is the one that everybody waits for.
+        let shown = state.source().or(state.sources.first());
+        let freshness = state.freshness(now);
+        let mut notes = shown.map(|s| s.notes.clone()).unwrap_or_default();
+        match forecast {
+            Some(_) => notes.extend(self.outlook_summary(now)),
+            None => notes.push(format!("no forecast; planning with {} throughout", self.carbon.fallback_g_per_kwh)),
+        }
+        let standing = &self.standing;
+        let said = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| (i.value, i.origin));
+        let modelled = matches!(standing.level, Level::Local | Level::DailyShape);
+        let present = said.or_else(|| modelled.then_some((standing.value, Origin::Fallback)));
+        let skill = forecast.map(|_| self.model.skill());
+        CarbonView {
+            zone: forecast.map(|f| f.zone.to_string()),
+            source: forecast.map(|f| f.source.clone()),
+            kind: forecast.and_then(|f| spelled(&f.kind)),
+            scope: forecast.and_then(|f| spelled(&f.scope)),
+            intensity_g_per_kwh: present.map(|(value, _)| value.get()),
+            origin: present.and_then(|(_, origin)| spelled(&origin)),
+            basis: standing.level.name(),
+            basis_since: standing.since,
+            planned_with_g_per_kwh: standing.value.get(),
+            freshness: freshness_name(freshness).into(),
+            stale_since: stale_since(freshness),
+            fetched_at: shown.and_then(|s| s.fetched_at),
+            next_poll_at: shown.map(|s| s.next_poll_at),
+            last_error: shown.and_then(|s| s.last_error.clone()),
+            followed: skill.map(|s| s.factor),
+            bias_g_per_kwh: skill.and_then(|s| s.bias_g_per_kwh),
+            fallback_g_per_kwh: self.carbon.fallback_g_per_kwh.get(),
+            notes,
+            sources: state.sources.iter().map(|s| source_view(s, state.source(), now)).collect(),
+            scores: self.scores.clone(),
+        }
+    }
+
+    /// What is expected of the grid from now on, two days at most; nothing while nothing is known but the constant.
+    pub fn carbon_forecast(&self) -> Vec<IntensityView> {
+        let now = self.now().utc;
+        let Some(forecast) = &self.forecast else { return Vec::new() };
+        let origin = |slot: &Slot, basis| match basis {
+            Basis::Given | Basis::Corrected => {
+                forecast.expected.at(slot.start()).map_or(Origin::Forecast, |(_, i)| i.origin)
+            }
+            _ => Origin::Fallback,
+        };
+        let horizon = self.expected_from(now, AHEAD);
+        let shown = horizon.slots.iter().filter(|s| s.basis != Basis::Constant);
+        shown
+            .map(|s| IntensityView {
+                start: s.slot.start(),
+                end: s.slot.end(),
+                intensity_g_per_kwh: s.intensity.get(),
+                origin: spelled(&origin(&s.slot, s.basis)).unwrap_or_default(),
+                low_g_per_kwh: Some(s.low.get()),
+                high_g_per_kwh: Some(s.high.get()),
+                state: None,
+            })
+            .collect()
+    }
+
+    /// What is known of the grid's past hours.
+    ///
+    /// # Errors
+    /// If the database cannot be read, or `hours` is not within 0 to a year.
+    pub async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
+        if !(hours > 0.0 && hours <= 8784.0) {
+            let why = format!("is {hours}; it must be more than 0 and at most 8784 (a year)");
+            return Err(ControlError::Invalid(InvalidJob { field: "hours", why }));
+        }
+        let now = self.now().utc;
+        let Some(span) = Slot::new(now - Seconds::new(hours * 3600.0).to_delta(), now) else { return Ok(Vec::new()) };
+        let series = self.store.intensities(&self.book.sources, &span).await?.within(&span);
+        let mut final_until = None;
+        for key in &self.book.sources {
+            final_until = final_until.max(self.store.settled_until(key).await?);
+        }
+        let state = |slot: &Slot, origin: Origin| match origin {
+            Origin::Forecast | Origin::Fallback => "forecast",
+            _ if final_until.is_some_and(|until| slot.end() <= until) => "final",
+            _ => "provisional",
+        };
+        let point = |(slot, i): &(Slot, crate::domain::Intensity)| IntensityView {
+            start: slot.start(),
+            end: slot.end(),
+            intensity_g_per_kwh: i.value.get(),
+            origin: spelled(&i.origin).unwrap_or_default(),
+            low_g_per_kwh: None,
+            high_g_per_kwh: None,
+            state: Some(state(slot, i.origin)),
+        };
+        Ok(series.points().iter().map(point).collect())
+    }
+
+    /// The day-ahead price; absent unless the settings name a source.
+    pub fn price_now(&self) -> Option<PriceView> {
+        let now = self.now().utc;
+        let PriceSignal { state, currency } = self.price.as_ref()?;
+        let state = state.borrow();
+        let shown = state.source().or(state.sources.first());
+        let forecast = state.forecast.as_deref();
+        let ahead = forecast.map(|f| f.expected.points()).unwrap_or_default();
+        let ahead = ahead.iter().filter(|(slot, _)| now < slot.end());
+        Some(PriceView {
+            source: forecast.map(|f| f.source.clone()),
+            zone: forecast.map(|f| f.zone.to_string()),
+            currency: currency.as_str().to_owned(),
+            price_per_mwh: forecast.and_then(|f| f.best_at(now)).map(|(_, p)| p.value.get()),
+            freshness: freshness_name(state.freshness(now)).into(),
+            fetched_at: shown.and_then(|s| s.fetched_at),
+            last_error: shown.and_then(|s| s.last_error.clone()),
+            notes: shown.map(|s| s.notes.clone()).unwrap_or_default(),
+            slots: ahead
+                .map(|(slot, p)| PriceSlotView { start: slot.start(), end: slot.end(), price_per_mwh: p.value.get() })
+                .collect(),
+        })
+    }
+
+    /// The price of the present slot.
+    pub(super) fn price_of_the_present(&self) -> Option<PresentPrice> {
+        let PriceSignal { state, currency } = self.price.as_ref()?;
+        let forecast = state.borrow().forecast.clone()?;
+        let (_, price) = forecast.best_at(self.now().utc)?;
+        let (zone, currency) = (forecast.zone.to_string(), currency.as_str().to_owned());
+        Some(PresentPrice { zone, currency, price_per_mwh: price.value.get() })
+    }
+
+    fn expected_from(&self, now: DateTime<Utc>, ahead: TimeDelta) -> Horizon {
+        let policy = HorizonPolicy { fallback: self.carbon.fallback_g_per_kwh, ..HorizonPolicy::default() };
+        let Some(forecast) = &self.forecast else { return Horizon::default() };
+        self.model.outlook(&forecast.expected, now, now + ahead, &policy)
+    }
+
+    fn outlook_summary(&self, now: DateTime<Utc>) -> Option<String> {
+        let horizon = self.expected_from(now, TimeDelta::hours(24));
+        let summary = horizon.summary();
+        let made_up = horizon.slots.len() - summary.given - summary.corrected;
+        (made_up > 0).then(|| format!("the next 24 h: {summary}"))
+    }
+}
+
+fn source_view(source: &SourceState, followed: Option<&SourceState>, now: DateTime<Utc>) -> SourceView {
+    let freshness = source.freshness(now);
+    let forecast = source.forecast.as_deref();
+    SourceView {
+        source: source.source.to_owned(),
+        rank: source.group + 1,
+        followed: followed.is_some_and(|f| f.source == source.source),
+        contributes: spelled(&source.contributes).unwrap_or_default(),
+        zone: forecast.map(|f| f.zone.to_string()),
+        kind: forecast.and_then(|f| spelled(&f.kind)),
+        scope: forecast.and_then(|f| spelled(&f.scope)),
+        freshness: freshness_name(freshness).into(),
+        stale_since: stale_since(freshness),
+        fetched_at: source.fetched_at,
+        from_cache: source.from_cache,
+        forecast_until: forecast.and_then(|f| f.expected.end()).filter(|end| now < *end),
+        actual_until: forecast.and_then(|f| f.actual.end()),
+        final_until: source.final_until,
+        next_poll_at: source.next_poll_at,
+        last_error: source.last_error.clone(),
+        consecutive_failures: source.consecutive_failures,
+        failing_since: source.failing_since,
+        circuit: if source.circuit_open() { "open" } else { "closed" },
+        requests_last_hour: source.requests.map(|r| r.last_hour),
+        requests_last_day: source.requests.map(|r| r.last_day),
+        requests_allowed_per_hour: source.requests.map(|r| r.allowed_per_hour),
+        held_back: source.held_back.as_ref().map(ToString::to_string),
+        notes: source.notes.clone(),
+    }
+}
+
+fn freshness_name(freshness: Freshness) -> &'static str {
+    match freshness {
+        Freshness::Fresh => "fresh",
+        Freshness::Stale { .. } => "stale",
+        Freshness::None => "none",
+    }
+}
+
+fn stale_since(freshness: Freshness) -> Option<DateTime<Utc>> {
+    match freshness {
+        Freshness::Stale { since } => Some(since),
+        _ => None,
+    }
+}

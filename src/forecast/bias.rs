@@ -1,0 +1,215 @@
+//! Correction of a source's forecast by what it lately got wrong.
+//!
+//! With r = outcome − forecast, hourly over the last 28 days (0.98 per day, cut at four robust standard deviations):
+//!
+//! ```text
+//! corrected(h) = forecast + s·b + z(k)·m(k) + a·φ^(h+1)·y(0)
+//! b     the mean of r; s = t²/(1 + t²), t = b over its standard error (by the number of independent hours)
+//! m(k)  the mean of r − b at time of day k; z(k) = t²/(2 + t²) likewise, 0.7 before there are two days
+//! y     what is left of r after both; φ its autocorrelation over an hour
+//! a     how much of the last y was still there on the hours after the same time on the days before, in [0, 1]
+//! ```
+//!
+//! Every part vanishes where the evidence does, so a forecast without a bias stays as it is. `a` tells a source that
+//! has just been renewed (its last error says little about the next) from one that goes on as it was.
+//! Constants as in the local forecaster: one set for all grids.
+
+use chrono::{DateTime, Utc};
+
+use super::trail::{DAY, Trail, over, place, weights};
+use crate::domain::Slot;
+
+/// What a day counts against the next younger one.
+const PER_DAY: f64 = 0.98;
+/// Residuals beyond this many robust standard deviations from the median count as if they were there.
+const CUT: f64 = 4.0;
+/// A median absolute deviation times this is the standard deviation of a normal distribution.
+const MAD_TO_SIGMA: f64 = 1.4826;
+/// By what t² has to exceed to be believed for more than half: of the level, and of a time of day.
+const LEVEL_DOUBT: f64 = 1.0;
+const HOUR_DOUBT: f64 = 2.0;
+/// How far the shape of the errors is believed after one day, which cannot tell shape from chance.
+const ONE_DAY_SHARE: f64 = 0.7;
+/// The autocorrelation of errors within a forecast, before it can be measured.
+const PERSISTENCE: f64 = 0.9;
+/// How many hours the absence of autocorrelation is worth against what was measured.
+const INDEPENDENT_HOURS: f64 = 12.0;
+/// How many days the survival of the last error in full is worth against what was measured.
+const SURVIVAL_DAYS: f64 = 3.0;
+/// Below this there is too little to measure an autocorrelation on.
+const LEAST_HOURS: usize = 4;
+
+/// The correction, fitted.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Correction {
+    anchor: DateTime<Utc>,
+    /// Level and time of day together.
+    usual: [f64; DAY],
+    /// What is left of the newest error at lead −1, and of it per hour.
+    last: f64,
+    persistence: f64,
+    survival: f64,
+    /// What is left of the errors, by age, from the times of day of the other days.
+    past: Vec<Option<f64>>,
+}
+
+/// Sums by time of day.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    weight: f64,
+    weight_squared: f64,
+    value: f64,
+    squares: f64,
+}
+
+impl Correction {
+    /// `errors` is outcome less forecast. `None` if there is none.
+    pub(super) fn fit(errors: &Trail, anchor: DateTime<Utc>) -> Option<Self> {
+        let cut = without_outliers(errors)?;
+        let known = || cut.iter().enumerate().filter_map(|(age, r)| Some((age, (*r)?)));
+        let weight = weights(PER_DAY);
+        let (mut total, mut squared, mut sum) = (0.0, 0.0, 0.0);
+        for (age, r) in known() {
+            total += weight[age];
+            squared += weight[age] * weight[age];
+            sum += weight[age] * r;
+        }
+        let mean = sum / total;
+        let off: Vec<_> = cut.iter().map(|r| Some((*r)? - mean)).collect();
+        let variance = known().map(|(age, r)| weight[age] * (r - mean) * (r - mean)).sum::<f64>() / total;
+        let hours = errors.known();
+        let together = if hours < 6 { PERSISTENCE } else { autocorrelation(&off, 0.0).clamp(0.0, 0.97) };
+        let independent = (total * total / squared * (1.0 - together) / (1.0 + together)).max(1.0);
+        let level = mean * believed(mean * mean, variance / independent, LEVEL_DOUBT);
+
+        let days = by_time_of_day(&off, &weight);
+        let shape = shape(&off, &weight, &days, hours);
+        let usual: [f64; DAY] = std::array::from_fn(|k| level + shape[k]);
+        let left: Vec<_> = cut.iter().enumerate().map(|(age, r)| Some((*r)? - usual[place(age)])).collect();
+        // From the other days: what a day itself put into the mean of its time of day says nothing about others.
+        let past = left.iter().enumerate().map(|(age, y)| {
+            let (day, k) = (days[place(age)], place(age));
+            let own = weight[age] / day.weight.max(weight[age]);
+            let trust = if day.value.abs() > 1e-9 { shape[k] / (day.value / day.weight) } else { 0.0 };
+            Some((*y)? + own * trust * ((*y)? + usual[k] - level))
+        });
+        let past: Vec<_> = past.collect();
+        let persistence =
+            if hours < LEAST_HOURS { 0.0 } else { autocorrelation(&left, INDEPENDENT_HOURS).clamp(0.0, 0.985) };
+        let last = left[0].unwrap_or(0.0);
+        let survival = survival(&left, persistence);
+        Some(Self { anchor, usual, last, persistence, survival, past })
+    }
+
+    /// What to add to the forecast of a slot; the newest error is left out if it is `old`.
+    pub(super) fn at(&self, slot: &Slot, old: bool) -> f64 {
+        over(slot, self.anchor, |lead| {
+            let k = usize::try_from(lead.rem_euclid(24)).unwrap_or(0);
+            let fading = i32::try_from(lead.max(-1) + 1).map_or(0.0, |hours| self.persistence.powi(hours));
+            self.usual[k] + if old { 0.0 } else { self.survival * fading * self.last }
+        })
+    }
+
+    /// The outcome less the corrected forecast, hour by hour of the day that began `days` days before now.
+    pub(super) fn errors(&self, days: usize) -> [Option<f64>; DAY] {
+        let mut left = self.survival * self.past.get(days * DAY).copied().flatten().unwrap_or(0.0);
+        std::array::from_fn(|lead| {
+            left *= self.persistence;
+            let age = (days * DAY).checked_sub(lead + 1)?;
+            Some(self.past.get(age).copied().flatten()? - left)
+        })
+    }
+}
+
+/// How far an estimate is believed whose square and variance these are.
+fn believed(square: f64, variance: f64, doubt: f64) -> f64 {
+    if square > 0.0 { square / (square + doubt * variance) } else { 0.0 }
+}
+
+fn without_outliers(errors: &Trail) -> Option<Vec<Option<f64>>> {
+    let mut all: Vec<f64> = errors.hours().iter().flatten().copied().collect();
+    let middle = median(&mut all)?;
+    if all.len() < DAY {
+        return Some(errors.hours().to_vec());
+    }
+    for r in &mut all {
+        *r = (*r - middle).abs();
+    }
+    let most = CUT * MAD_TO_SIGMA * median(&mut all)?;
+    Some(errors.hours().iter().map(|r| Some((*r)?.clamp(middle - most, middle + most))).collect())
+}
+
+fn median(values: &mut [f64]) -> Option<f64> {
+    let half = values.len() / 2;
+    (half < values.len()).then(|| *values.select_nth_unstable_by(half, f64::total_cmp).1)
+}
+
+/// The correlation of each hour with the one before it; `doubt` hours speak for none.
+fn autocorrelation(values: &[Option<f64>], doubt: f64) -> f64 {
+    let (mut product, mut squares, mut hours) = (0.0, 0.0, 0.0);
+    for (age, value) in values.iter().enumerate() {
+        let Some(value) = value else { continue };
+        squares += value * value;
+        hours += 1.0;
+        product += values.get(age + 1).copied().flatten().map_or(0.0, |earlier| value * earlier);
+    }
+    if squares > 0.0 { product / (squares * (1.0 + doubt / hours)) } else { 0.0 }
+}
+
+fn by_time_of_day(values: &[Option<f64>], weight: &[f64]) -> [Sums; DAY] {
+    let mut days = [Sums::default(); DAY];
+    for (age, value) in values.iter().enumerate() {
+        let Some(value) = value else { continue };
+        let (day, w) = (&mut days[place(age)], weight[age]);
+        day.weight += w;
+        day.weight_squared += w * w;
+        day.value += w * value;
+        day.squares += w * value * value;
+    }
+    days
+}
+
+/// The part of the errors that comes again at the same time of day.
+fn shape(off: &[Option<f64>], weight: &[f64], days: &[Sums; DAY], hours: usize) -> [f64; DAY] {
+    let mean = |day: &Sums| if day.weight > 0.0 { day.value / day.weight } else { 0.0 };
+    if hours < 2 * DAY {
+        return std::array::from_fn(|k| ONE_DAY_SHARE * mean(&days[k]));
+    }
+    let rest = |(age, r): (usize, &Option<f64>)| Some(weight[age] * ((*r)? - mean(&days[place(age)])).powi(2));
+    let total: f64 = days.iter().map(|day| day.weight).sum();
+    let common = off.iter().enumerate().filter_map(rest).sum::<f64>() / total;
+    std::array::from_fn(|k| {
+        let day = &days[k];
+        if day.weight <= 0.0 {
+            return 0.0;
+        }
+        let own = (day.squares / day.weight - mean(day).powi(2)).max(0.0);
+        let variance = 0.5 * (own + common) * day.weight_squared / (day.weight * day.weight);
+        mean(day) * believed(mean(day).powi(2), variance, HOUR_DOUBT)
+    })
+}
+
+/// What part of an error that was there at this time of day on the days before lived on as the autocorrelation says.
+fn survival(left: &[Option<f64>], persistence: f64) -> f64 {
+    let at = |age: usize| left.get(age).copied().flatten();
+    let squares = || left.iter().flatten().map(|y| y * y);
+    let mut fading = [0.0; DAY];
+    let mut now = 1.0;
+    for f in &mut fading {
+        now *= persistence;
+        *f = now;
+    }
+    let paths: f64 = fading.iter().map(|f| f * f).sum();
+    #[expect(clippy::cast_precision_loss, reason = "at most 672 hours")]
+    let usual = squares().sum::<f64>() / (squares().count().max(1) as f64) * paths * SURVIVAL_DAYS;
+    let (mut product, mut total) = (usual, usual);
+    for origin in (DAY..left.len()).step_by(DAY) {
+        let Some(then) = at(origin) else { continue };
+        for (lead, f) in fading.iter().enumerate() {
+            let Some(after) = at(origin - lead - 1) else { continue };
+            product += then * f * after;
+            total += then * then * f * f;
+        }
+    }
+    if total > 0.0 { (product / total).clamp(0.0, 1.0) } else { 0.0 }
+}

@@ -1,0 +1,244 @@
+//! The local forecaster: a daily profile of the last 28 days, the weekend's part in it, and what is left of the
+//! latest deviations.
+//!
+//! With y the hourly intensities, k the time of day and w(k) 1 on weekends:
+//!
+//! ```text
+//! expected(h) = p(k) + g(k)·w(k) + d(h)
+//! p(k) = Σ 0.92^day · (y − g·w) / Σ 0.92^day                     the profile, younger days counting more
+//! g(k) = 0.4 · n/(n+1) · (mean on weekends − mean on weekdays)   smoothed over three hours, n weekend days known
+//! d(h) = ½ · 0.97^h · d(0) + ½ · AR(h)                           deviations e = y − p − g·w, going on
+//! AR: e(t) = a₁e(t−1) + a₂e(t−2) + a₃e(t−24) + a₄e(t−25)         fitted to the deviations, drawn to (0.97, 0, 0, 0)
+//! ```
+//!
+//! All constants were chosen on January to June 2021 of CISO, PJM, DE and SE together; they are the same for every
+//! grid. On the second half of the year their day-ahead errors are 8.2, 3.0, 13.3 and 4.1 %.
+
+use chrono::{DateTime, Utc};
+
+use super::trail::{DAY, HOURS, Trail, over, place, weekend, weights};
+use crate::domain::Slot;
+
+/// What a day counts against the next younger one, in the profile.
+const PROFILE_PER_DAY: f64 = 0.92;
+/// The same where weekends are told from weekdays and deviations are learnt from: a weekend is a week away.
+const SLOW_PER_DAY: f64 = 0.97;
+/// How much of the difference between weekend and weekday is believed; in full it made three of four grids worse.
+const WEEKEND_SHARE: f64 = 0.4;
+/// What remains of a deviation after an hour, before anything is learnt.
+const PERSISTENCE: f64 = 0.97;
+/// How many hours the persistence above is worth against what was learnt.
+const PRIOR_HOURS: f64 = 6.0;
+/// Fewer deviations than this teach nothing.
+const LEAST_ROWS: usize = 24;
+/// How far ahead deviations are followed; nothing is left of them then.
+const REACH: usize = 10 * DAY;
+/// The deviations that explain the next one: their distance in hours.
+const LAGS: [usize; 4] = [1, 2, 24, 25];
+
+/// The forecaster, fitted.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Local {
+    anchor: DateTime<Utc>,
+    profile: [f64; DAY],
+    weekend: [f64; DAY],
+    /// Deviations to come, by lead in hours.
+    coming: Vec<f64>,
+    /// Deviations that were, by age, from the profile of the other days.
+    past: Vec<Option<f64>>,
+    ar: [f64; LAGS.len()],
+    /// How many of the day's hours were ever seen.
+    hours_seen: usize,
+}
+
+impl Local {
+    /// `None` without any value. `anchor` is where the trail's newest hour ends.
+    pub(super) fn fit(actual: &Trail, anchor: DateTime<Utc>) -> Option<Self> {
+        let ages = 0..HOURS;
+        let is_weekend: Vec<bool> = ages.map(|age| weekend(anchor, before(age))).collect();
+        let extra = weekend_part(actual, &is_weekend);
+        let plain = |age: usize, y: f64| if is_weekend[age] { y - extra[place(age)] } else { y };
+        let weight = weights(PROFILE_PER_DAY);
+        let (mut sums, mut totals) = ([0.0; DAY], [0.0; DAY]);
+        for (age, y) in known(actual) {
+            sums[place(age)] += weight[age] * plain(age, y);
+            totals[place(age)] += weight[age];
+        }
+        let hours_seen = totals.iter().filter(|t| **t > 0.0).count();
+        let profile = closed(&std::array::from_fn(|k| (totals[k] > 0.0).then(|| sums[k] / totals[k])))?;
+        let mean = profile.iter().sum::<f64>() / f64::from(24);
+        let inside: Vec<_> =
+            actual.hours().iter().enumerate().map(|(age, y)| Some(plain(age, (*y)?) - profile[place(age)])).collect();
+        // From the mean of the other days: a day that stood alone lies off the overall mean.
+        let other = |age: usize, e: f64| {
+            let rest = totals[place(age)] - weight[age];
+            if rest > 1e-9 { e * totals[place(age)] / rest } else { e + profile[place(age)] - mean }
+        };
+        let past = inside.iter().enumerate().map(|(age, e)| Some(other(age, (*e)?))).collect();
+        let ar = learn(&inside);
+        let coming = deviations(&inside, 0, &ar, REACH);
+        Some(Self { anchor, profile, weekend: extra, coming, past, ar, hours_seen })
+    }
+
+    /// Whether most hours of the day were seen; the others lie on lines between them.
+    pub(super) fn is_daily(&self) -> bool {
+        self.hours_seen * 4 >= DAY * 3
+    }
+
+    /// What is expected in a slot, without the latest deviations if the values are `old`.
+    pub(super) fn expected(&self, slot: &Slot, old: bool) -> f64 {
+        over(slot, self.anchor, |lead| {
+            let left = usize::try_from(lead).ok().and_then(|lead| self.coming.get(lead)).copied();
+            self.shape(lead) + if old { 0.0 } else { left.unwrap_or(0.0) }
+        })
+    }
+
+    fn shape(&self, lead: i64) -> f64 {
+        let k = usize::try_from(lead.rem_euclid(24)).unwrap_or(0);
+        self.profile[k] + if weekend(self.anchor, lead) { self.weekend[k] } else { 0.0 }
+    }
+
+    /// The outcome less what would have been expected of it `days` days before now, hour by hour of the day that
+    /// followed, on the profile of the other days.
+    pub(super) fn errors(&self, days: usize) -> [Option<f64>; DAY] {
+        let path = deviations(&self.past, days * DAY, &self.ar, DAY);
+        std::array::from_fn(|lead| {
+            let age = (days * DAY).checked_sub(lead + 1)?;
+            Some(self.past.get(age).copied().flatten()? - path[lead])
+        })
+    }
+
+    /// Deviations from the profile of the other days, whatever their lead.
+    pub(super) fn deviations(&self) -> impl Iterator<Item = f64> + '_ {
+        self.past.iter().flatten().copied()
+    }
+}
+
+/// The hours that are known, with their ages.
+fn known(trail: &Trail) -> impl Iterator<Item = (usize, f64)> + '_ {
+    trail.hours().iter().enumerate().filter_map(|(age, y)| Some((age, (*y)?)))
+}
+
+/// The lead of an hour that has passed.
+fn before(age: usize) -> i64 {
+    -1 - i64::try_from(age).unwrap_or(i64::MAX - 1)
+}
+
+/// What weekends have more than weekdays, by time of day.
+fn weekend_part(actual: &Trail, is_weekend: &[bool]) -> [f64; DAY] {
+    let weight = weights(SLOW_PER_DAY);
+    // Weekday and weekend: sum, weight and count by time of day.
+    let mut sides = [[(0.0, 0.0, 0.0); DAY]; 2];
+    for (age, y) in known(actual) {
+        let (sum, total, count) = &mut sides[usize::from(is_weekend[age])][place(age)];
+        *sum += weight[age] * y;
+        *total += weight[age];
+        *count += 1.0;
+    }
+    let raw: [f64; DAY] = std::array::from_fn(|k| {
+        let ((a, wa, _), (b, wb, days)) = (sides[0][k], sides[1][k]);
+        if wa > 0.0 && wb > 0.0 { days / (days + 1.0) * (b / wb - a / wa) } else { 0.0 }
+    });
+    std::array::from_fn(|k| WEEKEND_SHARE * (raw[(k + DAY - 1) % DAY] + raw[k] + raw[(k + 1) % DAY]) / 3.0)
+}
+
+/// Hours of the day that were never seen lie on the line between the nearest ones that were, around the clock.
+fn closed(profile: &[Option<f64>; DAY]) -> Option<[f64; DAY]> {
+    let nearest = |k: usize, step: usize| {
+        (0..DAY).find_map(|n| Some((f64::from(u8::try_from(n).ok()?), profile[(k + n * step) % DAY]?)))
+    };
+    let mut whole = [0.0; DAY];
+    for (k, value) in whole.iter_mut().enumerate() {
+        let ((after, next), (ago, last)) = (nearest(k, 1)?, nearest(k, DAY - 1)?);
+        *value = if after + ago > 0.0 { (last * after + next * ago) / (after + ago) } else { next };
+    }
+    Some(whole)
+}
+
+/// Least squares of each deviation on those before it, by age, with a ridge towards mere persistence.
+fn learn(deviations: &[Option<f64>]) -> [f64; LAGS.len()] {
+    const N: usize = LAGS.len();
+    let mut prior = [0.0; N];
+    prior[0] = PERSISTENCE;
+    let weight = weights(SLOW_PER_DAY);
+    let (mut gram, mut right, mut rows, mut squares, mut total) = ([[0.0; N]; N], [0.0; N], 0, 0.0, 0.0);
+    for age in 0..HOURS.saturating_sub(LAGS[N - 1]) {
+        let Some(e) = deviations[age] else { continue };
+        let mut x = [0.0; N];
+        let complete = LAGS.iter().zip(&mut x).all(|(lag, x)| {
+            deviations[age + lag].is_some_and(|e| {
+                *x = e;
+                true
+            })
+        });
+        if !complete {
+            continue;
+        }
+        let w = weight[age];
+        let rest = e - PERSISTENCE * x[0];
+        for i in 0..N {
+            right[i] += w * x[i] * rest;
+            for j in 0..=i {
+                gram[i][j] += w * x[i] * x[j];
+            }
+        }
+        rows += 1;
+        squares += w * e * e;
+        total += w;
+    }
+    if rows < LEAST_ROWS || squares <= 0.0 {
+        return prior;
+    }
+    for i in 0..N {
+        gram[i][i] += PRIOR_HOURS * squares / total;
+    }
+    match solve(gram, right) {
+        Some(change) => std::array::from_fn(|i| prior[i] + change[i]),
+        None => prior,
+    }
+}
+
+/// Solves a symmetric positive definite system of which the lower half is given, by Cholesky's method.
+fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> Option<[f64; N]> {
+    for i in 0..N {
+        for j in 0..=i {
+            let sum: f64 = (0..j).map(|k| a[i][k] * a[j][k]).sum();
+            let rest = a[i][j] - sum;
+            if i == j {
+                a[i][i] = (rest > 0.0 && rest.is_finite()).then(|| rest.sqrt())?;
+            } else {
+                a[i][j] = rest / a[j][j];
+            }
+        }
+    }
+    for i in 0..N {
+        b[i] = (b[i] - (0..i).map(|k| a[i][k] * b[k]).sum::<f64>()) / a[i][i];
+    }
+    for i in (0..N).rev() {
+        b[i] = (b[i] - (i + 1..N).map(|k| a[k][i] * b[k]).sum::<f64>()) / a[i][i];
+    }
+    b.iter().all(|x| x.is_finite()).then_some(b)
+}
+
+/// How deviations go on from the moment `from` hours before the newest, `reach` hours far. They never exceed those of
+/// the week before, and fade after a day whatever was learnt.
+fn deviations(past: &[Option<f64>], from: usize, ar: &[f64; LAGS.len()], reach: usize) -> Vec<f64> {
+    let at = |age: usize| past.get(age).copied().flatten().unwrap_or(0.0);
+    let last = at(from);
+    let most = (from..from + 7 * DAY).map(|age| at(age).abs()).fold(0.0, f64::max);
+    let (mut held, mut fading) = (1.0, 1.0);
+    let mut learnt: Vec<f64> = Vec::with_capacity(reach);
+    let mut coming = Vec::with_capacity(reach);
+    for lead in 0..reach {
+        let term =
+            |(lag, a): (&usize, &f64)| a * if *lag <= lead { learnt[lead - lag] } else { at(from + lag - lead - 1) };
+        let next: f64 = LAGS.iter().zip(ar).map(term).sum::<f64>().clamp(-most, most);
+        learnt.push(next);
+        held *= PERSISTENCE;
+        if lead >= DAY {
+            fading *= PERSISTENCE;
+        }
+        coming.push(0.5 * held * last + 0.5 * fading * next);
+    }
+    coming
+}

@@ -1,0 +1,227 @@
+//! All that can be learnt from what a source said and what came: its bias, the local forecaster beside it, how the
+//! two are mixed, and how far the result is to be believed.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::bias::Correction;
+use super::blend::{ASSUMED_ERROR, Errors, Stretches, mixed, shares, width, widths};
+use super::horizon::Basis;
+use super::local::Local;
+use super::skill::{Skill, SkillPolicy, measure_skill};
+use super::trail::{DAY, HOURS, Trail};
+use crate::domain::{CarbonSeries, Intensity, Origin, Slot};
+use crate::units::{GramsPerKwh, Seconds};
+
+/// How a model is fitted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ModelPolicy {
+    /// How old the newest outcome may be for its deviation to be followed; with older ones only the shape counts.
+    pub fresh: Seconds,
+    /// How the skill is measured.
+    pub skill: SkillPolicy,
+}
+
+impl Default for ModelPolicy {
+    /// A day.
+    fn default() -> Self {
+        Self { fresh: Seconds::new(86_400.0), skill: SkillPolicy::default() }
+    }
+}
+
+/// Whose word is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Follow {
+    /// The local forecaster alone.
+    Local,
+    /// The source alone, corrected by what it lately got wrong.
+    Corrected,
+    /// Both, mixed as their errors of the last 28 days suggest: what the daemon plans with.
+    Feed,
+}
+
+/// What is expected of a slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// The middle, in gCO2e/kWh; never negative.
+    pub intensity: GramsPerKwh,
+    /// The outcome lies at or above this, and at or below `high`, four times in five.
+    pub low: GramsPerKwh,
+    /// See `low`.
+    pub high: GramsPerKwh,
+    /// What it rests on.
+    pub basis: Basis,
+}
+
+impl Expected {
+    pub(super) fn new(value: f64, half_width: f64, basis: Basis) -> Self {
+        let value = value.max(0.0);
+        let grams = |value: f64| GramsPerKwh::new(value.max(0.0));
+        Self { intensity: grams(value), low: grams(value - half_width), high: grams(value + half_width), basis }
+    }
+}
+
+/// What the last 28 days say. Fitting costs a few milliseconds at the most and needs no state of its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Model {
+    fitted: Option<Fitted>,
+    /// Outcomes, and what had been expected where there are none.
+    history: CarbonSeries,
+    policy: ModelPolicy,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Fitted {
+    /// Where the newest hour ends that something is known of.
+    anchor: DateTime<Utc>,
+    actual: Trail,
+    local: Option<Local>,
+    correction: Option<Correction>,
+    shares: Stretches,
+    local_width: Stretches,
+    corrected_width: Stretches,
+    feed_width: Stretches,
+    /// Half the interval's width where neither the latest deviation nor the source tells anything.
+    shape_width: f64,
+    feed_errors: Errors,
+    /// The mean of forecast less outcome.
+    bias: Option<f64>,
+}
+
+impl Model {
+    /// Learns from what was `said` of past slots as first said, and from their `actual` values, over the 28 days before
+    /// the newest of these. Either may be empty; what lies after `now` is not looked at.
+    pub fn fit(said: &CarbonSeries, actual: &CarbonSeries, now: DateTime<Utc>, policy: &ModelPolicy) -> Self {
+        let newest = |series: &CarbonSeries| {
+            let passed = series.points().partition_point(|(slot, _)| slot.start() < now);
+            series.points()[..passed].last().map(|(slot, _)| slot.end().min(now))
+        };
+        let Some(anchor) = newest(actual).or_else(|| newest(said)) else {
+            return Self { policy: *policy, ..Self::default() };
+        };
+        let (said_hours, actual_hours) = (Trail::new(said, anchor), Trail::new(actual, anchor));
+        let seen = if actual.is_empty() { &said_hours } else { &actual_hours };
+        let local = Local::fit(seen, anchor);
+        let errors = actual_hours.with(&said_hours, |came, said| came - said);
+        let correction = Correction::fit(&errors, anchor);
+
+        #[expect(clippy::cast_precision_loss, reason = "at most 672 hours")]
+        let mean = |trail: &Trail| {
+            (trail.known() > 0).then(|| trail.hours().iter().flatten().sum::<f64>() / trail.known() as f64)
+        };
+        let assumed = ASSUMED_ERROR * mean(seen).unwrap_or(0.0).abs();
+        let days = 1..=HOURS / DAY - 1;
+        let none = || Errors::new();
+        let local_errors =
+            local.as_ref().filter(|l| l.is_daily()).map_or_else(none, |l| days.clone().map(|d| l.errors(d)).collect());
+        let corrected_errors = correction.as_ref().map_or_else(none, |c| days.map(|d| c.errors(d)).collect());
+        let shares = shares(&corrected_errors, &local_errors);
+        let feed_errors = mixed(&corrected_errors, &local_errors, &shares);
+        let mut deviations: Vec<f64> = local.iter().flat_map(Local::deviations).collect();
+        let fitted = Fitted {
+            anchor,
+            shares,
+            local_width: widths(&local_errors, assumed),
+            corrected_width: widths(&corrected_errors, assumed),
+            feed_width: widths(&feed_errors, assumed),
+            shape_width: width(&mut deviations, 2.0 * assumed),
+            feed_errors,
+            bias: mean(&errors).map(|r| -r),
+            actual: actual_hours,
+            local,
+            correction,
+        };
+        let window = anchor.checked_sub_signed(TimeDelta::days(28)).and_then(|start| Slot::new(start, anchor));
+        let history = window.map(|window| joined(&said.within(&window), &actual.within(&window))).unwrap_or_default();
+        Self { fitted: Some(fitted), history, policy: *policy }
+    }
+
+    /// How far its own day-ahead expectations of the past were to be believed: see [`Skill`]. The bias in it is the
+    /// source's own, before correction.
+    pub fn skill(&self) -> Skill {
+        let nothing = CarbonSeries::default();
+        let Some(fitted) = &self.fitted else {
+            return measure_skill(&nothing, &nothing, DateTime::UNIX_EPOCH, &self.policy.skill);
+        };
+        let (mut expected, mut came) = (Vec::new(), Vec::new());
+        for age in (0..HOURS).rev() {
+            let (day, lead) = (age / DAY, DAY - 1 - age % DAY);
+            let error = fitted.feed_errors.get(day).and_then(|day| day[lead]);
+            let (Some(error), Some(actual), Ok(hours)) = (error, fitted.actual.get(age), i64::try_from(age)) else {
+                continue;
+            };
+            let start = fitted.anchor - TimeDelta::hours(hours + 1);
+            let Some(slot) = Slot::new(start, start + TimeDelta::hours(1)) else { continue };
+            let point = |value| (slot, Intensity { value: GramsPerKwh::new(value), origin: Origin::Estimated });
+            expected.push(point(actual - error));
+            came.push(point(actual));
+        }
+        let series = |points| CarbonSeries::from_points(points).0;
+        let skill = measure_skill(&series(expected), &series(came), fitted.anchor, &self.policy.skill);
+        Skill { bias_g_per_kwh: fitted.bias, ..skill }
+    }
+
+    /// Outcomes, and what had been expected where there are none.
+    pub(super) fn history(&self) -> &CarbonSeries {
+        &self.history
+    }
+
+    /// What to expect of a slot, if the source gives this value (or none) for it. `None` if nothing can be said.
+    pub fn expect(
+        &self,
+        slot: &Slot,
+        given: Option<GramsPerKwh>,
+        follow: Follow,
+        now: DateTime<Utc>,
+    ) -> Option<Expected> {
+        let given = given.map(GramsPerKwh::get).filter(|_| follow != Follow::Local);
+        let Some(fitted) = &self.fitted else {
+            return given.map(|value| Expected::new(value, 1.2816 * ASSUMED_ERROR * value, Basis::Given));
+        };
+        let old = Seconds::from_delta(now - fitted.anchor) > self.policy.fresh;
+        let local = fitted.local.as_ref().filter(|l| follow != Follow::Corrected && (given.is_none() || l.is_daily()));
+        let local = local.map(|local| local.expected(slot, old));
+        let lead = (slot.start() - fitted.anchor).num_hours();
+        match (given, &fitted.correction) {
+            (Some(given), Some(correction)) => {
+                let corrected = given + correction.at(slot, old);
+                let (share, width) = match follow {
+                    Follow::Feed => (fitted.shares.at(lead), fitted.feed_width.at(lead)),
+                    Follow::Corrected | Follow::Local => (1.0, fitted.corrected_width.at(lead)),
+                };
+                let value = local.map_or(corrected, |local| share * corrected + (1.0 - share) * local);
+                Some(Expected::new(value, width, Basis::Corrected))
+            }
+            (Some(given), None) => Some(Expected::new(given, 1.2816 * ASSUMED_ERROR * given, Basis::Given)),
+            (None, _) => {
+                let width = fitted.local_width.at(lead);
+                let far = lead >= 24 || old;
+                let width = if far { width.max(fitted.shape_width) } else { width };
+                Some(Expected::new(local?, width, if old { Basis::DailyShape } else { Basis::Local }))
+            }
+        }
+    }
+
+    /// Whether the local forecaster has seen most hours of the day.
+    pub(super) fn knows_the_day(&self) -> bool {
+        self.fitted.as_ref().and_then(|f| f.local.as_ref()).is_some_and(Local::is_daily)
+    }
+
+    /// Half the width of an interval around a value that was filled in.
+    pub(super) fn rough_width(&self, value: f64) -> f64 {
+        let assumed = 1.2816 * 2.0 * ASSUMED_ERROR * value;
+        self.fitted.as_ref().filter(|_| self.knows_the_day()).map_or(assumed, |f| f.shape_width)
+    }
+}
+
+/// `first`, and `second` in the gaps that it leaves.
+fn joined(second: &CarbonSeries, first: &CarbonSeries) -> CarbonSeries {
+    let (Some(start), Some(end)) = (first.start(), first.end()) else { return second.clone() };
+    let mut points = Vec::with_capacity(first.points().len() + second.points().len());
+    let mut add = |span: Option<Slot>| points.extend(span.iter().flat_map(|s| second.within(s).points().to_vec()));
+    add(second.start().and_then(|from| Slot::new(from, start)));
+    first.gaps().for_each(|gap| add(Some(gap)));
+    add(second.end().and_then(|to| Slot::new(end, to)));
+    points.extend(first.points().iter().copied());
+    points.sort_by_key(|(slot, _)| *slot);
+    CarbonSeries::from_points(points).0
+}

@@ -1,0 +1,20 @@
+-- Forecasts as they were issued, kept for five weeks to be compared with what came.
+CREATE TABLE issued_forecasts (
+    id           INTEGER PRIMARY KEY,
+    zone         TEXT NOT NULL,
+    source       TEXT NOT NULL,
+    kind         TEXT NOT NULL,
+    scope        TEXT NOT NULL,
+    issued_us    BIGINT NOT NULL,
+    retrieved_us BIGINT NOT NULL,
+    points       TEXT NOT NULL -- JSON: start and end in seconds since 1970, and g/kWh, slot after slot
+);
+CREATE INDEX issued_by_time ON issued_forecasts (retrieved_us);
+
+-- Up to when a source's values of what came change no more.
+CREATE TABLE settlements (
+    zone     TEXT NOT NULL,
+    source   TEXT NOT NULL,
+    final_us BIGINT NOT NULL,
+    PRIMARY KEY (zone, source)
+);

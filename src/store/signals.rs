@@ -1,0 +1,173 @@
+//! The grid's signals: intensities with their provenance, forecasts as issued, and what is final.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::Row;
+
+use super::{Store, StoreError, rows};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Slot, TimeSeries, Zone};
+use crate::units::GramsPerKwh;
+
+/// How long issued forecasts are kept.
+const ISSUED_KEPT: TimeDelta = TimeDelta::days(35);
+
+/// A source and the part of the grid that it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceKey {
+    /// The source's name.
+    pub source: String,
+    /// The zone as the settings name it.
+    pub zone: Zone,
+}
+
+impl Store {
+    /// Appends intensities with the provenance of `answer`.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn append_intensities(&self, answer: &Forecast, points: &[(Slot, Intensity)]) -> Result<(), StoreError> {
+        let mut tx = self.pool.begin().await?;
+        for (slot, intensity) in points {
+            sqlx::query(
+                "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
+                 issued_us, retrieved_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            )
+            .bind(answer.zone.as_str())
+            .bind(&answer.source)
+            .bind(rows::name(&answer.kind)?)
+            .bind(rows::name(&answer.scope)?)
+            .bind(slot.start().timestamp_micros())
+            .bind(slot.end().timestamp_micros())
+            .bind(intensity.value.get())
+            .bind(rows::name(&intensity.origin)?)
+            .bind(intensity.origin as i32)
+            .bind(answer.issued_at.timestamp_micros())
+            .bind(answer.retrieved_at.timestamp_micros())
+            .execute(&mut *tx)
+            .await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    /// The best intensities known for a time, from sources of one kind and scope, the preferred one first. What came is
+    /// better than what was expected, whoever says it; otherwise the preferred source counts, and of its values the
+    /// most trusted origin, of equally trusted ones the newest.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn intensities(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, StoreError> {
+        let sql = "SELECT start_us, end_us, g_per_kwh, origin FROM intensities \
+                   WHERE end_us > $1 AND start_us < $2 AND zone = $3 AND source = $4 ORDER BY trust, id";
+        let (mut expected, mut came) = (TimeSeries::default(), TimeSeries::default());
+        for key in sources.iter().rev() {
+            let found = sqlx::query(sql)
+                .bind(span.start().timestamp_micros())
+                .bind(span.end().timestamp_micros())
+                .bind(key.zone.as_str())
+                .bind(&key.source)
+                .fetch_all(&self.pool)
+                .await?;
+            for row in &found {
+                let value: f64 = row.try_get("g_per_kwh")?;
+                let value = GramsPerKwh::try_new(value).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
+                let origin: Origin = rows::from_name("intensity", row.try_get("origin")?)?;
+                let series = if origin >= Origin::Estimated { &mut came } else { &mut expected };
+                series.insert(rows::slot(row)?, Intensity { value, origin });
+            }
+        }
+        expected.overwrite(&came);
+        Ok(expected)
+    }
+
+    /// Keeps a forecast as it was issued, and forgets those of more than five weeks ago.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn append_issued(&self, issued: &Forecast) -> Result<(), StoreError> {
+        let flat = |(slot, value): &(Slot, Intensity)| [seconds(slot.start()), seconds(slot.end()), value.value.get()];
+        let points: Vec<f64> = issued.expected.points().iter().flat_map(flat).collect();
+        sqlx::query(
+            "INSERT INTO issued_forecasts (zone, source, kind, scope, issued_us, retrieved_us, points) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        )
+        .bind(issued.zone.as_str())
+        .bind(&issued.source)
+        .bind(rows::name(&issued.kind)?)
+        .bind(rows::name(&issued.scope)?)
+        .bind(issued.issued_at.timestamp_micros())
+        .bind(issued.retrieved_at.timestamp_micros())
+        .bind(rows::json(&points)?)
+        .execute(&self.pool)
+        .await?;
+        sqlx::query("DELETE FROM issued_forecasts WHERE retrieved_us < $1")
+            .bind((issued.retrieved_at - ISSUED_KEPT).timestamp_micros())
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// The forecasts issued since a moment, oldest first; of those that a source issued within the same hour the first.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn issued_since(&self, since: DateTime<Utc>) -> Result<Vec<Issued>, StoreError> {
+        let sql = "SELECT * FROM issued_forecasts WHERE id IN (SELECT MIN(id) FROM issued_forecasts \
+                   WHERE retrieved_us >= $1 GROUP BY zone, source, kind, scope, retrieved_us / 3600000000) \
+                   ORDER BY issued_us";
+        let found = sqlx::query(sql).bind(since.timestamp_micros()).fetch_all(&self.pool).await?;
+        found.iter().map(issued).collect()
+    }
+
+    /// Notes up to when a source's values of what came are final.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn settle(&self, key: &SourceKey, until: DateTime<Utc>) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO settlements (zone, source, final_us) VALUES ($1, $2, $3) \
+             ON CONFLICT (zone, source) DO UPDATE SET final_us = MAX(final_us, $3)",
+        )
+        .bind(key.zone.as_str())
+        .bind(&key.source)
+        .bind(until.timestamp_micros())
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Up to when a source's values of what came are final, if any are.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn settled_until(&self, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
+        let sql = "SELECT final_us FROM settlements WHERE zone = $1 AND source = $2";
+        let found = sqlx::query(sql).bind(key.zone.as_str()).bind(&key.source).fetch_optional(&self.pool).await?;
+        found.map(|row| rows::moment(row.try_get("final_us")?)).transpose()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of this century are whole numbers in a double")]
+fn seconds(t: DateTime<Utc>) -> f64 {
+    t.timestamp_millis() as f64 / 1e3
+}
+
+fn issued(row: &sqlx::sqlite::SqliteRow) -> Result<Issued, StoreError> {
+    let what = "issued forecast";
+    let numbers: Vec<f64> = rows::from_json(what, &row.try_get::<String, _>("points")?)?;
+    #[expect(clippy::cast_possible_truncation, reason = "written from a moment")]
+    let moment = |s: f64| DateTime::from_timestamp_millis((s * 1e3).round() as i64);
+    let point = |n: &[f64]| {
+        let slot = Slot::new(moment(n[0])?, moment(n[1])?)?;
+        Some((slot, Intensity { value: GramsPerKwh::try_new(n[2])?, origin: Origin::Forecast }))
+    };
+    let points: Option<Vec<_>> = numbers.chunks_exact(3).map(point).collect();
+    let points = points.ok_or_else(|| rows::damaged(what, "a point is no slot with a value"))?;
+    Ok(Issued {
+        source: row.try_get("source")?,
+        zone: Zone::new(row.try_get::<String, _>("zone")?).map_err(|e| rows::damaged(what, e))?,
+        kind: rows::from_name(what, row.try_get("kind")?)?,
+        scope: rows::from_name(what, row.try_get("scope")?)?,
+        issued_at: rows::moment(row.try_get("issued_us")?)?,
+        retrieved_at: rows::moment(row.try_get("retrieved_us")?)?,
+        series: CarbonSeries::from_points(points).0,
+    })
+}
