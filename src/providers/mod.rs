@@ -19,6 +19,8 @@ pub mod file;
 mod fixed;
 mod json;
 mod jump;
+#[cfg(test)]
+mod keyless_tests;
 mod place;
 mod price;
 mod secret;

@@ -2,6 +2,7 @@
 
 mod columns;
 mod parse;
+mod signal;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +15,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-pub use parse::{FileSignal, ParseError, ParsedFile, parse, parse_as};
+pub use parse::{ParseError, ParsedFile, parse, parse_as};
+pub use signal::FileSignal;
 
 use super::error::shortened;
 use super::{
