@@ -19,7 +19,10 @@ pub mod file;
 mod fixed;
 mod json;
 mod jump;
+#[cfg(test)]
+mod keyless_tests;
 mod place;
+mod price;
 mod secret;
 mod settings;
 mod source_state;
@@ -43,6 +46,7 @@ pub use feed::{Feed, FeedHandle, FeedOptions};
 pub use file::FileProvider;
 pub use fixed::FixedProvider;
 pub use jump::HeldBack;
+pub use price::{PriceChain, build_price};
 pub use settings::{
     ApiVersion, BaseUrl, CarbonAwareSdkSettings, CarbonSettings, Chain, Contribution, Currency,
     ElectricityMapsSettings, EmissionFactors, EnerginetSettings, EnergyChartsSettings, FileSettings, FixedSettings,
