@@ -33,6 +33,7 @@ mod traces;
 mod uk;
 mod usage;
 mod watttime;
+mod zones;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub use settings::{
 };
 pub use state::{FeedState, Freshness, Ranks, SourceState};
 pub use usage::Requests;
+pub use zones::{SourceZones, ZoneName, zones};
 
 use crate::domain::{Forecast, Quoted, SignalValue, Slot, TimeSeries, Zone};
 use crate::units::{GramsPerKwh, Seconds};

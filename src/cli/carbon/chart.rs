@@ -39,7 +39,8 @@ pub(super) fn chart(forecast: &Value, now: DateTime<Utc>) -> String {
         #[expect(clippy::cast_possible_wrap, reason = "less than 48")]
         (now + TimeDelta::hours(hour as i64)).format("%a %H:%MZ").to_string()
     };
-    chart += &format!("UTC\n        lowest {low:.0} g/kWh at {}, highest {high:.0} at {}\n", extreme(low), extreme(high));
+    chart +=
+        &format!("UTC\n        lowest {low:.0} g/kWh at {}, highest {high:.0} at {}\n", extreme(low), extreme(high));
     chart
 }
 

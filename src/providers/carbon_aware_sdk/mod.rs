@@ -21,6 +21,7 @@ use serde_json::Value;
 use super::api::Api;
 use super::json::series;
 use super::place::{Place, within_country};
+use super::zones::ZoneName;
 use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Settled, Source};
 use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Seconds};
@@ -74,6 +75,15 @@ impl CarbonAwareSdk {
             }
             other => other,
         })
+    }
+
+    /// The locations that the WebAPI knows.
+    ///
+    /// # Errors
+    /// As any request.
+    pub(super) async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
+        let known = parse::locations(&self.get("/locations", &[], now).await?)?;
+        Ok(known.iter().map(|l| ZoneName::new(&l.key, l.name.as_deref().unwrap_or_default())).collect())
     }
 
     /// What the WebAPI is asked about: a code as it stands, else the location that it knows for the place.
