@@ -16,7 +16,7 @@ use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::gpu::{GpuDevice, nvml};
 use crate::http;
-use crate::providers::{self, Currency, Feed, FeedOptions, PriceSource};
+use crate::providers::{self, Feed, FeedOptions};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
 /// Runs the daemon until SIGTERM or SIGINT. Whatever ends it, GPUs get the limits back that were found.
@@ -151,11 +151,7 @@ async fn price(
         settle: false,
     };
     let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
-    let currency = match settings.price.source {
-        PriceSource::EnergyCharts => Currency::euro(),
-        PriceSource::File | PriceSource::None => settings.price.currency.clone(),
-    };
-    Ok(Some(PriceSignal { state: feed.state, currency }))
+    Ok(Some(PriceSignal { state: feed.state, currency: settings.price.counted_in() }))
 }
 
 fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {

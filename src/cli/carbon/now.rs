@@ -7,12 +7,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Exit, Format, Overrides, chart, daemon};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, Now, SystemClock};
 use crate::config::Settings;
-use crate::controller::look;
+use crate::controller::{look, price_view};
 use crate::providers::{self, Feed, FeedOptions};
 
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
@@ -87,9 +88,19 @@ async fn ask_sources(settings: &Settings) -> anyhow::Result<Shown> {
         now: now.utc,
         carbon: serde_json::to_value(carbon)?,
         forecast: serde_json::to_value(forecast)?,
-        price: Value::Null,
+        price: price(settings, now).await?,
         advice: providers::advice(&settings.carbon),
     })
+}
+
+async fn price(settings: &Settings, now: Now) -> anyhow::Result<Value> {
+    let sources = providers::build_price(&settings.price, &settings.carbon, Some(&settings.state_dir()))?;
+    if sources.is_empty() {
+        return Ok(Value::Null);
+    }
+    let options = FeedOptions { signal: "price", ..FeedOptions::default() };
+    let state = Feed::start(sources, options, now).await.poll_due(now).await;
+    Ok(serde_json::to_value(price_view(&state, &settings.price.counted_in(), now.utc))?)
 }
 
 fn text(value: &Value) -> &str {

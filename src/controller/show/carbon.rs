@@ -10,8 +10,8 @@ use crate::controller::view::{
 use crate::controller::{ControlError, Controller};
 use crate::domain::{Forecast, InvalidJob, Origin, Slot};
 use crate::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
-use crate::providers::{FeedState, Freshness, SourceState};
-use crate::units::{GramsPerKwh, Seconds};
+use crate::providers::{Currency, FeedState, Freshness, SourceState};
+use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 /// How far ahead the forecast is shown.
 const AHEAD: TimeDelta = TimeDelta::hours(48);
@@ -76,26 +76,8 @@ impl Controller {
 
     /// The day-ahead price; absent unless the settings name a source.
     pub fn price_now(&self) -> Option<PriceView> {
-        let now = self.now().utc;
         let PriceSignal { state, currency } = self.price.as_ref()?;
-        let state = state.borrow();
-        let shown = state.source().or(state.sources.first());
-        let forecast = state.forecast.as_deref();
-        let ahead = forecast.map(|f| f.expected.points()).unwrap_or_default();
-        let ahead = ahead.iter().filter(|(slot, _)| now < slot.end());
-        Some(PriceView {
-            source: forecast.map(|f| f.source.clone()),
-            zone: forecast.map(|f| f.zone.to_string()),
-            currency: currency.as_str().to_owned(),
-            price_per_mwh: forecast.and_then(|f| f.best_at(now)).map(|(_, p)| p.value.get()),
-            freshness: freshness_name(state.freshness(now)).into(),
-            fetched_at: shown.and_then(|s| s.fetched_at),
-            last_error: shown.and_then(|s| s.last_error.clone()),
-            notes: shown.map(|s| s.notes.clone()).unwrap_or_default(),
-            slots: ahead
-                .map(|(slot, p)| PriceSlotView { start: slot.start(), end: slot.end(), price_per_mwh: p.value.get() })
-                .collect(),
-        })
+        Some(price_view(&state.borrow(), currency, self.now().utc))
     }
 
     /// The price of the present slot.
@@ -105,6 +87,27 @@ impl Controller {
         let (_, price) = forecast.best_at(self.now().utc)?;
         let (zone, currency) = (forecast.zone.to_string(), currency.as_str().to_owned());
         Some(PresentPrice { zone, currency, price_per_mwh: price.value.get() })
+    }
+}
+
+/// What a price feed's state comes to.
+pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: DateTime<Utc>) -> PriceView {
+    let shown = state.source().or(state.sources.first());
+    let forecast = state.forecast.as_deref();
+    let ahead = forecast.map(|f| f.expected.points()).unwrap_or_default();
+    let ahead = ahead.iter().filter(|(slot, _)| now < slot.end());
+    PriceView {
+        source: forecast.map(|f| f.source.clone()),
+        zone: forecast.map(|f| f.zone.to_string()),
+        currency: currency.as_str().to_owned(),
+        price_per_mwh: forecast.and_then(|f| f.best_at(now)).map(|(_, p)| p.value.get()),
+        freshness: freshness_name(state.freshness(now)).into(),
+        fetched_at: shown.and_then(|s| s.fetched_at),
+        last_error: shown.and_then(|s| s.last_error.clone()),
+        notes: shown.map(|s| s.notes.clone()).unwrap_or_default(),
+        slots: ahead
+            .map(|(slot, p)| PriceSlotView { start: slot.start(), end: slot.end(), price_per_mwh: p.value.get() })
+            .collect(),
     }
 }
 
