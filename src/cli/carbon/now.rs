@@ -115,7 +115,9 @@ fn clock(value: &Value) -> String {
 fn page(shown: &Shown) -> String {
     let carbon = &shown.carbon;
     let mut page = headline(shown);
-    page += &chart::chart(&shown.forecast, shown.now);
+    if carbon["basis"] != "constant" {
+        page += &chart::chart(&shown.forecast, shown.now);
+    }
     page += &format!(
         "\n{:<20} {:<14} {:<24} {:<9} {:<13} {:<13} {:>10}\n",
         "source", "zone", "kind, scope", "state", "forecast to", "what came to", "asked/h"
@@ -161,8 +163,9 @@ fn headline(shown: &Shown) -> String {
     if let Some(price) = shown.price["price_per_mwh"].as_f64() {
         line += &format!("{price:.2} {}/MWh now in {}\n", text(&shown.price["currency"]), text(&shown.price["zone"]));
     }
-    if let Some(followed) = carbon["followed"].as_f64() {
-        let bias = carbon["bias_g_per_kwh"].as_f64();
+    if let Some(followed) = carbon["followed"].as_f64().filter(|_| carbon["basis"] != "constant") {
+        // Less than half a gram is rounding.
+        let bias = carbon["bias_g_per_kwh"].as_f64().filter(|b| b.abs() >= 0.5);
         let bias = bias.map_or_else(String::new, |b| format!(", its bias of {b:+.0} g/kWh corrected"));
         line += &format!("The forecast is followed to {:.0} %{bias}.\n", 100.0 * followed);
     }
