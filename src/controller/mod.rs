@@ -55,7 +55,7 @@ pub struct Controller {
     gpus: BTreeMap<GpuId, Gpu>,
     jobs: BTreeMap<JobId, Job>,
     signal: watch::Receiver<FeedState>,
-    /// The newest answer of the feed, and how far it is followed.
+    /// The newest answer of the feed, and what was learnt from it.
     forecast: Option<Arc<Forecast>>,
     model: Model,
     started_at: DateTime<Utc>,

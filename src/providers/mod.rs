@@ -14,7 +14,7 @@ mod settings;
 mod state;
 mod time;
 #[cfg(test)]
-mod traces;
+pub(crate) mod traces;
 mod uk;
 
 use std::sync::Arc;
