@@ -16,7 +16,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::trail::{DAY, Trail, over, place, weights};
+use super::trail::{DAY, Trail, closed, over, place, weights};
 use crate::domain::Slot;
 
 /// What a day counts against the next younger one.
@@ -173,7 +173,9 @@ fn by_time_of_day(values: &[Option<f64>], weight: &[f64]) -> [Sums; DAY] {
 fn shape(off: &[Option<f64>], weight: &[f64], days: &[Sums; DAY], hours: usize) -> [f64; DAY] {
     let mean = |day: &Sums| if day.weight > 0.0 { day.value / day.weight } else { 0.0 };
     if hours < 2 * DAY {
-        return std::array::from_fn(|k| ONE_DAY_SHARE * mean(&days[k]));
+        // Hours that nothing is known of lie between those around them, one of which is the newest.
+        let seen = closed(&std::array::from_fn(|k| (days[k].weight > 0.0).then(|| mean(&days[k]))));
+        return seen.unwrap_or_default().map(|m| ONE_DAY_SHARE * m);
     }
     let rest = |(age, r): (usize, &Option<f64>)| Some(weight[age] * ((*r)? - mean(&days[place(age)])).powi(2));
     let total: f64 = days.iter().map(|day| day.weight).sum();

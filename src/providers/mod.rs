@@ -29,7 +29,7 @@ mod source_state;
 mod state;
 mod time;
 #[cfg(test)]
-mod traces;
+pub(crate) mod traces;
 mod uk;
 mod usage;
 mod watttime;
