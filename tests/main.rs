@@ -3,6 +3,7 @@
 mod api;
 mod architecture;
 mod bad_input;
+mod carbon_cli;
 mod cli;
 mod crash;
 mod disk;

@@ -74,7 +74,7 @@ mod tests {
         let slots: Vec<Value> = (0..30).map(|h| slot(h, if h == 6 { 80.0 } else { 320.0 })).collect();
         let chart = chart(&slots.into(), now);
         assert!(chart.contains("   320 ┤██████ ███"), "{chart}");
-        assert!(chart.contains("lowest 80 g/kWh at Thu 06:00Z, highest 320 at Thu 00:00Z"), "{chart}");
+        assert!(chart.contains("lowest 80 g/kWh at Fri 06:00Z, highest 320 at Fri 00:00Z"), "{chart}");
         assert_eq!(super::chart(&serde_json::json!([]), now), "");
     }
 }
