@@ -14,7 +14,7 @@
 use super::trail::DAY;
 
 /// Where one stretch of the day ahead ends and the next begins, in hours ahead.
-const STRETCHES: [usize; 4] = [3, 8, 16, DAY];
+const STRETCHES: [usize; 5] = [1, 3, 8, 16, DAY];
 /// How many days the trust in the source is worth against what was measured.
 const TRUST_DAYS: f64 = 1.0;
 /// The local forecaster counts as if it had erred by so much more: it was fitted to the days on which it is judged.
@@ -25,7 +25,7 @@ const COVERAGE: f64 = 0.82;
 /// Half the width of the interval that holds this part of a normal distribution, in standard deviations.
 pub(super) const NORMAL: f64 = 1.2816;
 /// From this many errors on their own distribution is known well enough.
-const ENOUGH: usize = 30;
+const ENOUGH: usize = 14;
 /// How many errors the assumed one is worth where there are fewer.
 const ASSUMED_WEIGHT: f64 = 2.0;
 /// The standard error assumed before any is known, as a part of the intensity: published day-ahead errors are 3 to

@@ -45,7 +45,7 @@ fn sound(horizon: &Horizon, now: i64, until: i64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn outlooks_are_gapless_and_finite(

@@ -56,6 +56,21 @@ fn a_day_ahead_on_four_grids() {
 }
 
 #[test]
+fn an_hour_ahead_intervals_are_narrower_and_hold_as_much() {
+    let said = trace("DE_2021H2_carboncast_dayahead.csv");
+    let (Some(said), Some(came)) = (said, trace("DE_2021_hourly.csv")) else { return };
+    let from = said.expected.start().expect("not empty") + TimeDelta::days(40);
+    let to = from + TimeDelta::days(10);
+    let rows = backtest(&came.actual, Said::Rolling(&said.expected), from, to, &[1], &ModelPolicy::default());
+    let raw = found(&rows, "provider");
+    for source in ["local", "provider+bias", "feed"] {
+        let row = found(&rows, source);
+        let coverage = row.coverage.expect("with intervals");
+        assert!(row.mape < raw.mape && (0.74..=0.86).contains(&coverage), "{source}: {:.2} {coverage:.3}", row.mape);
+    }
+}
+
+#[test]
 fn bias_correction_saves_the_miso_forecast() {
     let Some(file) = trace("miso_mason_city_2022-10.csv") else { return };
     let (said, actual) = (&file.expected, &file.actual);
