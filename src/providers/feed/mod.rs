@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, CacheProblem};
 use super::state::{FeedState, Ranks, SourceState};
-use super::{Answer, Provider, ProviderError, Settled};
+use super::{Answer, Contribution, Provider, ProviderError, Settled};
 use crate::clock::{Clock, Monotonic, Now};
 use crate::domain::{Forecast, SignalValue, Slot};
 use crate::units::{GramsPerKwh, Seconds};
@@ -161,19 +161,19 @@ impl<V: SignalValue> Feed<V> {
             Ok(answer) => {
                 if before.consecutive_failures > 0 {
                     let failures = before.consecutive_failures;
-                    tracing::info!(source = before.source, failures, "carbon source answers again");
+                    tracing::info!(source = before.source, failures, "{} source answers again", self.options.signal);
                 }
                 before.answered(answer, now.utc, jitter, self.options.jump_factor)
             }
             Err(error) => {
                 let after = before.failed(&error, now.utc, jitter);
-                log(&before, &after, &error, now.utc);
+                log(&before, &after, &error, self.options.signal, now.utc);
                 after
             }
         };
         after.requests = self.members[index].provider.requests(now.utc);
         if let Some(held) = after.held_back.as_ref().filter(|h| h.times == 1) {
-            tracing::warn!(source = after.source, "carbon source: {held}");
+            tracing::warn!(source = after.source, "{} source: {held}", self.options.signal);
         }
         let wait = Seconds::from_delta(after.next_poll_at - now.utc).max(Seconds::ZERO);
         self.members[index].due = now.monotonic.after(wait);
@@ -256,7 +256,7 @@ impl<V: SignalValue> Feed<V> {
                     }
                     Err(died) => {
                         // A bug in a source; the others go on, and this one is asked again.
-                        tracing::error!("a carbon source died: {died}");
+                        tracing::error!("a source of the {} signal died: {died}", self.options.signal);
                         self.members.iter_mut().for_each(|m| m.busy = false);
                     }
                 },
@@ -276,7 +276,11 @@ impl<V: SignalValue> Feed<V> {
         if state.next_poll_at <= now.utc || member.due <= now.monotonic {
             member.busy = true;
             requests.spawn(async move { (index, Outcome::Polled(Box::new(provider.fetch(now.utc).await))) });
-        } else if self.options.settle && member.settle_at <= now.utc && state.consecutive_failures == 0 {
+        } else if self.options.settle
+            && state.contributes != Contribution::Forecast
+            && state.consecutive_failures == 0
+            && member.settle_at <= now.utc
+        {
             member.busy = true;
             let from = settle_from(state, now.utc);
             requests.spawn(async move {
@@ -330,15 +334,15 @@ impl<V: SignalValue> Member<V> {
 /// An answer with nothing to use is none: a source of forecasts must say something of now or later.
 fn usable<V: SignalValue>(
     answer: Answer<V>,
-    contributes: super::Contribution,
+    contributes: Contribution,
     now: DateTime<Utc>,
 ) -> Result<Answer<V>, ProviderError> {
     let forecast = &answer.forecast;
     let ahead = forecast.expected.end().is_some_and(|end| now < end);
     let usable = match contributes {
-        super::Contribution::Forecast => ahead,
-        super::Contribution::Actual => !forecast.actual.is_empty(),
-        super::Contribution::Both => ahead || !forecast.actual.is_empty(),
+        Contribution::Forecast => ahead,
+        Contribution::Actual => !forecast.actual.is_empty(),
+        Contribution::Both => ahead || !forecast.actual.is_empty(),
     };
     if usable {
         return Ok(answer);
@@ -388,13 +392,19 @@ async fn load<V: SignalValue>(cache: Cache, now: DateTime<Utc>) -> Option<Foreca
 }
 
 /// Once when it begins or changes; the repetitions are for those who look closely.
-fn log<V: SignalValue>(before: &SourceState<V>, after: &SourceState<V>, error: &ProviderError, now: DateTime<Utc>) {
+fn log<V: SignalValue>(
+    before: &SourceState<V>,
+    after: &SourceState<V>,
+    error: &ProviderError,
+    signal: &str,
+    now: DateTime<Utc>,
+) {
     let (source, failures) = (after.source, after.consecutive_failures);
     let (freshness, next) = (after.freshness(now), after.next_poll_at);
     if before.last_error == after.last_error {
-        tracing::debug!(source, failures, ?freshness, %next, "carbon source still fails: {error}");
+        tracing::debug!(source, failures, ?freshness, %next, "{signal} source still fails: {error}");
     } else {
-        tracing::warn!(source, failures, ?freshness, %next, "carbon source fails: {error}");
+        tracing::warn!(source, failures, ?freshness, %next, "{signal} source fails: {error}");
     }
 }
 
