@@ -69,6 +69,7 @@ impl Place {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "a test that skips says so")]
 fn traces() -> Option<PathBuf> {
     let folder = std::env::var_os("WATTUNE_TRACES").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data")).join("carbon");
