@@ -157,7 +157,7 @@ impl Http {
         let side = if skew > TimeDelta::zero() { "behind" } else { "ahead of" };
         Some(format!(
             "this machine's clock is {} min {side} the source's; check its time service",
-            skew.num_minutes().abs()
+            (skew.num_seconds().abs() + 30) / 60
         ))
     }
 

@@ -104,6 +104,7 @@ impl UkProvider {
             let hours = (end - now).as_seconds_f64() / 3600.0;
             notes.push(format!("the forecast reaches {hours:.1} h ahead; 48 h were asked for"));
         }
+        notes.extend(self.api.skew_note());
         let forecast = Forecast {
             zone: self.api.zone(),
             source: self.source().to_owned(),
