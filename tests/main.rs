@@ -3,6 +3,8 @@
 mod api;
 mod architecture;
 mod bad_input;
+mod carbon_chain;
+mod carbon_faults;
 mod cli;
 mod crash;
 mod disk;
