@@ -22,6 +22,9 @@ const MAX_ERROR_BYTES: u64 = 64 << 10;
 /// Answers that may be asked for again conditionally; the oldest goes.
 const REMEMBERED: usize = 4;
 
+/// Shorter values of headers are no secrets, and stand in many texts.
+const SHORTEST_SECRET: usize = 6;
+
 /// Clocks further apart than this are worth a word.
 const SKEW: TimeDelta = TimeDelta::minutes(2);
 
@@ -92,6 +95,7 @@ impl Http {
         if let Some((name, value, _)) = &known {
             request = request.header(name, value);
         }
+        let hidden = self.hidden(&headers);
         self.usage.take(now)?;
         let mut response = request.headers(headers).send().await.map_err(broken)?;
         self.note_skew(&response, now);
@@ -99,7 +103,7 @@ impl Http {
             return Ok(body);
         }
         if !response.status().is_success() {
-            return Err(self.refusal(response, now).await);
+            return Err(self.refusal(response, &hidden, now).await);
         }
         let mut body = Vec::new();
         let too_large = || ProviderError::TooLarge { limit_bytes: self.max_body_bytes };
@@ -115,12 +119,23 @@ impl Http {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(ProviderError::Empty { what: "the answer has no content".to_owned() });
         }
-        let json: Value = serde_json::from_slice(&body).map_err(|e| {
-            let begins = shortened(&String::from_utf8_lossy(&body[..body.len().min(60)]));
+        let mut json: Value = serde_json::from_slice(&body).map_err(|e| {
+            let text = without(&String::from_utf8_lossy(&body), &hidden);
+            let begins = shortened(&text.chars().take(60).collect::<String>());
             malformed(format!("not JSON ({e}); it begins with {begins:?}. Check that base_url is the API's address"))
         })?;
+        hide(&mut json, &hidden);
         self.remember(url, response.headers(), &json);
         Ok(json)
+    }
+
+    /// What is sent along that no message may show, whoever repeats it: values of headers, and keys within them.
+    fn hidden(&self, headers: &HeaderMap) -> Vec<String> {
+        let own = headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let sent: Vec<String> = self.headers.resolved().map(|(_, value)| value).chain(own).collect();
+        let keys = sent.iter().filter_map(|value| value.split_whitespace().last().map(str::to_owned));
+        let keys: Vec<String> = keys.collect();
+        sent.into_iter().chain(keys).filter(|value| value.len() >= SHORTEST_SECRET).collect()
     }
 
     fn remembered(&self) -> std::sync::MutexGuard<'_, Remembered> {
@@ -197,12 +212,14 @@ impl Http {
         ProviderError::Unreachable { host, why: innermost(error) }
     }
 
-    async fn refusal(&self, mut response: Response, now: DateTime<Utc>) -> ProviderError {
+    async fn refusal(&self, mut response: Response, hidden: &[String], now: DateTime<Utc>) -> ProviderError {
         let status = response.status();
         let retry_after = retry_after(&response, now);
         if status.is_redirection() {
             let to = response.headers().get(header::LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()));
-            let to = to.map(|to| shortened(to.split(['?', '#']).next().unwrap_or_default())).unwrap_or_default();
+            let to = to
+                .map(|to| shortened(&without(to.split(['?', '#']).next().unwrap_or_default(), hidden)))
+                .unwrap_or_default();
             let message = format!("redirects to another place, which is not followed: {to}");
             return ProviderError::Unexpected { status: status.as_u16(), message };
         }
@@ -213,7 +230,7 @@ impl Http {
                 break;
             }
         }
-        let (status_code, message) = (status.as_u16(), said(&body));
+        let (status_code, message) = (status.as_u16(), said(&without(&String::from_utf8_lossy(&body), hidden)));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 ProviderError::Refused { status: status_code, message, advice: USUAL_ADVICE.to_owned() }
@@ -240,18 +257,32 @@ fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Seconds> {
 pub(super) const HTML: &str = "an HTML page";
 
 /// The message in an error body, which may be JSON of several shapes, text or a page.
-fn said(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
+fn said(text: &str) -> String {
     if text.trim().is_empty() {
         return "no message".to_owned();
     }
-    if let Ok(json) = serde_json::from_slice::<Value>(body) {
+    if let Ok(json) = serde_json::from_str::<Value>(text) {
         let fields = ["/error/message", "/message", "/msg", "/detail", "/detail/0/msg", "/title", "/error"];
         if let Some(message) = fields.iter().find_map(|field| json.pointer(field)?.as_str()) {
             return shortened(message);
         }
     }
-    if text.trim_start().starts_with('<') { HTML.to_owned() } else { shortened(&text) }
+    if text.trim_start().starts_with('<') { HTML.to_owned() } else { shortened(text) }
+}
+
+/// A text without secrets.
+fn without(text: &str, hidden: &[String]) -> String {
+    hidden.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
+}
+
+/// The same for all texts in a body: what is odd about them may be quoted.
+fn hide(json: &mut Value, hidden: &[String]) {
+    match json {
+        Value::String(text) if hidden.iter().any(|secret| text.contains(secret)) => *text = without(text, hidden),
+        Value::Array(items) => items.iter_mut().for_each(|item| hide(item, hidden)),
+        Value::Object(members) => members.values_mut().for_each(|member| hide(member, hidden)),
+        _ => {}
+    }
 }
 
 fn host_of(url: &Url) -> String {
