@@ -10,6 +10,9 @@ use crate::support::{Asked, Daemon, FakeDriver, Grid, Said, Weather, now};
 pub(crate) const MAPS: &str = "electricity_maps";
 pub(crate) const UK: &str = "uk_carbon_intensity";
 
+/// Enough for a second's rhythm.
+pub(crate) const MANY: &str = "requests_per_hour = 36000";
+
 const KEY: &str = "k3y-of-the-environment";
 
 /// A daemon with a chain of two sources that it asks every second.
@@ -33,11 +36,11 @@ pub(crate) fn uk(weather: &Weather) -> impl Fn(&Asked) -> Said + Send + Sync + '
 }
 
 impl Case {
-    /// `settings` are lines of `[carbon.electricity_maps]`.
-    pub(crate) async fn new(board: Value, first: &Weather, second: &Weather, settings: &str) -> Self {
+    /// `profile` are lines of `[profile]`, `settings` of `[carbon.electricity_maps]`.
+    pub(crate) async fn new(board: Value, [first, second]: [&Weather; 2], profile: &str, settings: &str) -> Self {
         let (maps, uk) = (Grid::start(maps(first)).await, Grid::start(uk(second)).await);
         let text = format!(
-            "{}[carbon]\nsource = [\"{MAPS}\", \"{UK}\"]\nzone = \"GB\"\npoll_interval_s = 1\n\
+            "{}{profile}[carbon]\nsource = [\"{MAPS}\", \"{UK}\"]\nzone = \"GB\"\npoll_interval_s = 1\n\
              [carbon.{MAPS}]\nbase_url = \"{}\"\nkey_env = \"WATTUNE_KEY\"\ntimeout_s = 1\n{settings}\n\
              [carbon.{UK}]\nbase_url = \"{}\"\nrequests_per_hour = 36000\n",
             Daemon::QUICK,
@@ -50,7 +53,7 @@ impl Case {
 
     /// With steady values from each source.
     async fn steady(first: f64, second: f64) -> Self {
-        Self::new(json!({}), &Weather::steady(first), &Weather::steady(second), "requests_per_hour = 36000").await
+        Self::new(json!({}), [&Weather::steady(first), &Weather::steady(second)], "", MANY).await
     }
 
     pub(crate) async fn daemon(&self) -> Daemon {
@@ -191,7 +194,7 @@ async fn a_clock_ten_minutes_off_is_told_and_changes_nothing_else() {
     let skewed = async |minutes: i64, told: &str| {
         let mut weather = Weather::steady(130.0);
         weather.ahead = TimeDelta::minutes(minutes);
-        let case = Case::new(json!({}), &weather, &weather, "requests_per_hour = 36000").await;
+        let case = Case::new(json!({}), [&weather, &weather], "", MANY).await;
         let daemon = case.daemon().await;
         let carbon = follows(&daemon, MAPS, 130.0).await;
         assert!(carbon["notes"].to_string().contains(told), "{carbon:#}");
@@ -238,8 +241,8 @@ async fn values_that_jump_are_used_when_they_were_said_three_times() {
 #[tokio::test]
 async fn requests_are_counted_over_restarts_and_a_spent_quota_says_until_when() {
     // Two requests an answer.
-    let weather = (&Weather::steady(120.0), &Weather::steady(300.0));
-    let case = Case::new(json!({}), weather.0, weather.1, "requests_per_hour = 6").await;
+    let weather = [&Weather::steady(120.0), &Weather::steady(300.0)];
+    let case = Case::new(json!({}), weather, "", "requests_per_hour = 6").await;
     let begun = now();
     let mut ends = Vec::new();
     for _ in 0..2 {

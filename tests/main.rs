@@ -4,6 +4,7 @@ mod api;
 mod architecture;
 mod bad_input;
 mod carbon_chain;
+mod carbon_days;
 mod carbon_faults;
 mod cli;
 mod crash;
