@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::carbon_faults::{Case, MANY, MAPS, UK, follows, maps, moment, nothing_reads_as_zero, text, uk};
 use crate::nvml::{CURVE, board};
-use crate::support::{Asked, Daemon, FakeDriver, Grid, Said, Training, Weather, eventually, now};
+use crate::support::{Asked, Daemon, FakeDriver, Grid, Said, Training, Weather, now};
 
 /// Moves all moments in the stored forecasts.
 fn age_caches(state: &Path, by: TimeDelta) {
@@ -191,28 +191,26 @@ async fn limits_follow_the_best_signal_that_is_left() {
     let id = daemon.register(&job).await;
     let training = Training::start(daemon.base(), &id, &case.driver, vec![(0, CURVE)], 0.0);
     daemon.phase(&id, "planned").await;
-    let spell = async |source: &str, seconds: i64, first: bool| {
+    let spell = async |source: &str, seconds: u64, first: bool| {
         let begun = now();
-        tokio::time::sleep((TimeDelta::seconds(seconds)).to_std().expect("ahead")).await;
+        tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
         let carbon = daemon.get("/v1/carbon").await.expect(200);
         assert_eq!((text(&carbon, "source"), text(&carbon, "basis")), (source, "source"), "{carbon:#}");
         nothing_reads_as_zero(&daemon).await;
-        let span = (begun, now());
-        let by = followed(&case.driver, span, first);
+        let by = followed(&case.driver, (begun, now()), first);
         assert!(by > 20.0, "{source}: {by} W of 50 W: {:?}", case.driver.writes());
         let plan = daemon.get(&format!("/v1/jobs/{id}/plan")).await.expect(200);
         let values = plan["segments"].as_array().expect("segments").iter().map(|s| s["intensity_g_per_kwh"].as_f64());
         assert!(values.into_iter().all(|v| v.is_some_and(|v| v >= 100.0)), "{plan}");
     };
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-    spell(MAPS, 9, true).await;
+    spell(MAPS, 6, true).await;
     case.maps.close().await;
     daemon.carbon_where("the second source", |c| c["source"] == UK).await;
-    spell(UK, 9, false).await;
+    spell(UK, 6, false).await;
     // What the first one said last is still valid.
     case.uk.close().await;
     daemon.carbon_where("the first one's old forecast", |c| c["source"] == MAPS && c["freshness"] == "stale").await;
-    spell(MAPS, 9, true).await;
+    spell(MAPS, 6, true).await;
     assert_eq!(daemon.phase(&id, "planned").await["phase"], "planned");
     assert!(training.stop().await.iter().all(|a| a["phase"].is_string()));
 }

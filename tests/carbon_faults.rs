@@ -122,7 +122,7 @@ fn faults() -> Vec<Fault> {
             declared: true,
         }),
         fault("1 GB, undeclared", "more than 1048576 bytes", |_| Said::Endless { bytes: GIB, declared: false }),
-        fault("1 GB with status 500", "the service failed with status 500", |_| {
+        fault("32 MiB with status 500", "the service failed with status 500", |_| {
             Said::status(500, &"9".repeat(1 << 25))
         }),
         fault("slow drip", "did not answer completely within 1 s", |asked| {
@@ -187,6 +187,28 @@ async fn falls_over_and_comes_back(fault: Fault) {
 #[tokio::test]
 async fn whatever_breaks_a_source_the_next_one_is_followed_until_it_is_back() {
     join_all(faults().into_iter().map(falls_over_and_comes_back)).await;
+}
+
+#[tokio::test]
+async fn what_is_null_is_not_known_and_not_zero() {
+    // Of the present, and of every third hour, the first source knows nothing.
+    let known = |t: DateTime<Utc>| t > now() && t.timestamp() / 3600 % 3 > 0;
+    let some = Weather::new(move |t| known(t).then_some(120.0));
+    let mut case = Case::new(json!({}), [&some, &Weather::steady(300.0)], "", MANY).await;
+    let daemon = case.daemon().await;
+    let carbon = follows(&daemon, UK, 300.0).await;
+    let first = &carbon["sources"][0];
+    assert_eq!((text(first, "freshness"), &first["last_error"]), ("none", &Value::Null), "{first:#}");
+    nothing_reads_as_zero(&daemon).await;
+    // Alone, its present is made up from what it does say, and is called so.
+    drop(daemon);
+    case.state = tempfile::tempdir().expect("a directory");
+    case.uk.say(|asked| Weather::new(|_| None).uk(asked));
+    let daemon = case.daemon().await;
+    let made = daemon.carbon_where("its word", |c| c["source"] == MAPS).await;
+    let planned = made["planned_with_g_per_kwh"].as_f64().expect("a value");
+    assert!((planned - 120.0).abs() < 1.0 && made["origin"] != "forecast", "{made:#}");
+    nothing_reads_as_zero(&daemon).await;
 }
 
 #[tokio::test]
