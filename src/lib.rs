@@ -63,13 +63,14 @@
 //!
 //! 1. **Observe.** Each board's thread has read its hardware meanwhile ([`gpu::Observation`]); the controller looks at
 //!    the newest reading, and tells each job's [`profile::Profiler`] which limit is in force and what was drawn.
-//! 2. **Take the signal.** A new [`providers::FeedState`] is stored, and [`forecast::measure_skill`] says from past
-//!    forecasts and outcomes how far to follow it. Jobs that were silent for longer than their lease are ended.
+//! 2. **Take the signal.** A new [`providers::FeedState`] is stored, and [`forecast::Model::fit`] learns from past
+//!    forecasts and outcomes how to correct it and how far to follow it. Jobs that were silent for longer than their
+//!    lease are ended.
 //! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it over whoever held the board, and it
 //!    goes to the [`store::Store`] with the counter up to which it reaches. If the database is away, it waits.
 //! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
-//!    [`forecast::plan_horizon`] makes slots without gaps, [`forecast::shrink`] pulls them towards their mean by what
-//!    the source lacks in skill, and [`plan::plan`] answers with a [`plan::Plan`].
+//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::shrink`] pulls them towards their mean by what
+//!    such outlooks lately lacked in skill, and [`plan::plan`] answers with a [`plan::Plan`].
 //! 5. **Compare and act.** For each board the wanted limit (a manual override's, else its job's, else the one found) is
 //!    compared with what the board says. If they differ, [`gpu::journal::Journal::note_write`] comes first, then the
 //!    write, handed to the board's thread; its outcome is seen at the next tick.

@@ -14,7 +14,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn every_command_explains_itself() {
     let help = Ended::of(&mut wattune(&["--help"]));
-    for command in ["serve", "demo", "status", "doctor", "restore"] {
+    for command in ["serve", "demo", "carbon", "status", "doctor", "restore"] {
         assert!(help.done().contains(&format!("\n  {command} ")), "{}", help.out);
         let own = Ended::of(&mut wattune(&[command, "--help"]));
         assert!(own.done().contains(&format!("Usage: wattune {command}")), "{}", own.out);
@@ -26,7 +26,7 @@ fn every_command_explains_itself() {
 
 #[test]
 fn wrong_use_ends_with_2_and_says_what_would_be_right() {
-    let wrong: [(&[&str], &str); 16] = [
+    let wrong: [(&[&str], &str); 20] = [
         (&[], "Usage: wattune"),
         (&["server"], "unrecognized subcommand 'server'"),
         (&["serve", "--listn", "127.0.0.1:0"], "unexpected argument '--listn'"),
@@ -34,6 +34,10 @@ fn wrong_use_ends_with_2_and_says_what_would_be_right() {
         (&["serve", "--gpus", "amd"], "possible values: nvml, simulated"),
         (&["status", "--format", "yaml"], "possible values: table, json"),
         (&["status", "--listen", "127.0.0.1:1", "--socket", "/x"], "cannot be used with"),
+        (&["carbon"], "Usage: wattune carbon"),
+        (&["carbon", "backtest"], "--actual <FILE>"),
+        (&["carbon", "backtest", "--actual", "x", "--from", "1.7.2021"], "give a date like 2021-07-01"),
+        (&["carbon", "backtest", "--actual", "x", "--horizon", "1,0"], "1..=168"),
         (&["demo", "--duration=-1"], "0 or more seconds"),
         (&["demo", "--duration", "NaN"], "0 or more seconds"),
         (&["demo", "--hours", "0"], "0.25 to 8784 hours"),
@@ -358,4 +362,55 @@ async fn an_interrupt_ends_the_demo_cleanly() {
     let left: Vec<_> =
         std::fs::read_dir(temporary.path()).expect("readable").flatten().map(|e| e.file_name()).collect();
     assert_eq!(left, ["err.txt"], "its state goes with it");
+}
+
+/// Three days of hourly outcomes and a forecast that is 20 g too high.
+fn carbon_files(dir: &Path) -> (PathBuf, PathBuf) {
+    let (came, said) = (dir.join("came.csv"), dir.join("said.csv"));
+    let rows = |column: &str, more: u32| {
+        let row = |h: u32| format!("2026-01-{:02}T{:02}:00:00Z,{}\n", h / 24 + 1, h % 24, 200 + more + h % 24 * 5);
+        format!("timestamp,{column}\n") + &(0..96).map(row).collect::<String>()
+    };
+    std::fs::write(&came, rows("actual", 0)).expect("written");
+    std::fs::write(&said, rows("forecast", 20)).expect("written");
+    (came, said)
+}
+
+#[test]
+fn forecasts_of_the_past_are_scored() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (came, said) = carbon_files(dir.path());
+    let run = |more: &[&str]| {
+        let mut arguments = vec!["carbon", "backtest", "--actual", text(&came)];
+        arguments.extend(more);
+        Ended::of(&mut wattune(&arguments))
+    };
+    let dates = ["--from", "2026-01-03", "--to", "2026-01-04"];
+    let both = run(&[["--provider-forecast", text(&said), "--format", "json"].as_slice(), &dates].concat());
+    let report: Value = serde_json::from_str(both.done()).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 10, "{}", both.out);
+    for row in rows {
+        assert_eq!(row["slots"], 48, "a last date counts whole: {row}");
+        let bounded = !["yesterday", "provider"].contains(&row["source"].as_str().expect("a name"));
+        assert_eq!(row["interval80_coverage"].is_number(), bounded, "{row}");
+    }
+    let provider = rows.iter().find(|row| row["source"] == "provider").expect("a row");
+    assert_eq!((&provider["bias_g_per_kwh"], &provider["rank_correlation"]), (&json!(20.0), &json!(1.0)));
+    let alone = run(&["--format", "csv", "--horizon", "24"]);
+    let sources: Vec<_> = alone.done().lines().filter_map(|line| line.split(',').next()).collect();
+    assert_eq!(sources, ["source", "yesterday", "local", "feed"]);
+    let wrong: [(&[&str], &str); 4] = [
+        (&["--provider-forecast", "/nonexistent"], "cannot read /nonexistent"),
+        (&["--from", "2026-01-04", "--to", "2026-01-02"], "nothing to forecast from"),
+        (&["--from", "2027-01-01", "--to", "2027-01-02"], "no outcome from 2027-01-01"),
+        (&["--provider-forecast", text(&came)], "came.csv"),
+    ];
+    for (more, part) in wrong {
+        let ended = run(more);
+        let place = if ended.err.contains(part) { "" } else { &ended.err };
+        assert_eq!(place, "", "{more:?} lacks {part}");
+    }
+    let reversed = Ended::of(&mut wattune(&["carbon", "backtest", "--actual", text(&said)]));
+    assert!(reversed.failed(1).contains("name the column of outcomes"), "{}", reversed.err);
 }

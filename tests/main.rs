@@ -6,6 +6,7 @@ mod bad_input;
 mod carbon_chain;
 mod carbon_days;
 mod carbon_faults;
+mod carbon_cli;
 mod cli;
 mod crash;
 mod disk;

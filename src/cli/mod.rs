@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand. `main` parses, runs and maps the end to an exit code.
 
+mod ask;
 mod carbon;
 mod demo;
 mod doctor;
@@ -60,7 +61,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Demo(args) => block_on(demo::run(args)).map(|()| Exit::Done),
-            Command::Carbon(args) => carbon::run(args).map(|()| Exit::Done),
+            Command::Carbon(args) => block_on(carbon::run(args)),
             Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),
             Command::Doctor(args) => block_on(doctor::run(args)),
             Command::Restore(args) => restore::run(args),

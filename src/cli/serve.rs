@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Exit, Overrides, runtime, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings};
-use crate::controller::{Controller, Handle, Parts, open_handles, supervise};
+use crate::controller::{Controller, Handle, Parts, PriceSignal, open_handles, supervise};
 use crate::domain::{GpuId, LimitRange, PowerLimit};
 use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
@@ -76,6 +76,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         settle: true,
     };
     let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
+    let price = price(&settings, &state_dir, &clock, &cancel).await?;
     let (handle, requests) = Handle::queue();
     let ready = http::Ready::default();
     let server = http::Server::bind(&settings.http, handle, ready.clone()).await?;
@@ -89,7 +90,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         devices,
         signal: feed.state.clone(),
         ranks: feed.ranks(),
-        price: None,
+        price,
         problems,
     };
     let controller = Controller::start(parts).await?;
@@ -130,6 +131,27 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         }
         Err(_) => bail!("not everything ended within {GRACE}; `wattune restore` gives GPUs back that are left"),
     }
+}
+
+/// The price's feed, if the settings name a source of prices.
+async fn price(
+    settings: &Settings,
+    state_dir: &Path,
+    clock: &Arc<dyn Clock>,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Option<PriceSignal>> {
+    let sources = providers::build_price(&settings.price, &settings.carbon, Some(state_dir))?;
+    if sources.is_empty() {
+        return Ok(None);
+    }
+    let options = FeedOptions {
+        signal: "price",
+        cache_dir: Some(state_dir.to_path_buf()),
+        jump_factor: settings.carbon.jump_factor,
+        settle: false,
+    };
+    let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
+    Ok(Some(PriceSignal { state: feed.state, currency: settings.price.counted_in() }))
 }
 
 fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {

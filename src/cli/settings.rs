@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::config::{Backend, Settings};
+use crate::domain::Zone;
 use crate::providers;
 
 /// Where the configuration is looked for unless told otherwise.
@@ -33,6 +34,9 @@ pub struct Overrides {
     /// Carbon intensities from a CSV or JSON file: `carbon.source = "file"` and `carbon.file.path`.
     #[arg(long, value_name = "FILE", env = "WATTUNE_CARBON_FILE")]
     carbon_file: Option<PathBuf>,
+    /// The part of the grid, such as DE, 52.52,13.40 or a source's own code: `carbon.zone`.
+    #[arg(long, value_name = "ZONE", env = "WATTUNE_ZONE", allow_hyphen_values = true, value_parser = zone)]
+    zone: Option<Zone>,
     /// Plan and book, but set nothing: `control.observe`.
     #[arg(long, env = "WATTUNE_OBSERVE", value_parser = clap::builder::BoolishValueParser::new())]
     observe: bool,
@@ -54,7 +58,16 @@ impl std::str::FromStr for Listen {
     }
 }
 
+fn zone(text: &str) -> Result<Zone, String> {
+    Zone::new(text.trim()).map_err(|e| e.to_string())
+}
+
 impl Overrides {
+    /// Whether the signal is to be another one than a running daemon's.
+    pub(super) fn other_signal(&self) -> bool {
+        self.zone.is_some() || self.carbon_file.is_some()
+    }
+
     /// The settings that result, checked.
     ///
     /// # Errors
@@ -94,6 +107,9 @@ impl Overrides {
         if let Some(file) = &self.carbon_file {
             settings.carbon.source = providers::Chain::only(providers::Source::File);
             settings.carbon.file.path = Some(file.clone());
+        }
+        if let Some(zone) = &self.zone {
+            settings.carbon.zone = Some(zone.clone());
         }
         settings.control.observe |= self.observe;
     }

@@ -1,13 +1,14 @@
 //! `wattune status`: what a running daemon says of itself.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::Value;
 
 use super::Format;
+use super::ask::{Place, USUAL};
 
 /// Asks a running daemon how it is.
 #[derive(Debug, clap::Args)]
@@ -21,11 +22,6 @@ pub(super) struct Args {
     /// How it is written.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-}
-
-enum Place {
-    Tcp(SocketAddr),
-    Socket(PathBuf),
 }
 
 impl Args {
@@ -47,30 +43,12 @@ impl Args {
     }
 }
 
-const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
-
 /// Prints the status.
 ///
 /// # Errors
 /// If no daemon answers there.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    // The client wants a TLS library even for plain HTTP; only a second installation fails.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5)).no_proxy().tls_certs_only([]);
-    let (client, url, place) = match args.place()? {
-        Place::Socket(path) => {
-            (client.unix_socket(path.clone()), "http://localhost/v1/status".to_owned(), path.display().to_string())
-        }
-        Place::Tcp(address) => (client, format!("http://{address}/v1/status"), address.to_string()),
-    };
-    let answer = client.build()?.get(&url).send().await.with_context(|| {
-        format!("no wattune daemon answers at {place}; is `wattune serve` running, and does it listen there?")
-    })?;
-    let code = answer.status();
-    let text = answer.text().await?;
-    if !code.is_success() {
-        bail!("the daemon at {place} answered {code}: {}", text.trim());
-    }
+    let text = args.place()?.get("/v1/status").await?;
     let mut out = std::io::stdout().lock();
     match args.format {
         Format::Json => writeln!(out, "{}", text.trim())?,
@@ -89,7 +67,12 @@ fn table(status: &Value) -> String {
         text(&status["version"]),
         text(&status["mode"]),
         text(&carbon["freshness"]),
-        text(&carbon["source"]),
+        match carbon["basis"].as_str() {
+            Some("constant") => "nothing but the configured constant".to_owned(),
+            Some("local") => format!("the local forecaster after {}", text(&carbon["source"])),
+            Some("daily_shape") => format!("the last known daily shape after {}", text(&carbon["source"])),
+            _ => text(&carbon["source"]),
+        },
     );
     page +=
         &format!("{:<4} {:<28} {:<12} {:>8} {:>8} {:>8}  {}\n", "GPU", "model", "state", "draw", "limit", "found", "");

@@ -32,6 +32,7 @@ pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
 pub use run::{Ended, run, supervise};
 pub use settings::Settings;
+pub use show::{look, price_view};
 use signal::{Book, Standing, Taken};
 pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};

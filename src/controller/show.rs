@@ -3,6 +3,7 @@
 mod carbon;
 mod job;
 
+pub use carbon::{look, price_view};
 pub(super) use job::ended_view;
 
 use super::Controller;

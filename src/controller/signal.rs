@@ -64,13 +64,44 @@ pub(super) struct Standing {
     pub(super) level: Level,
     pub(super) source: Option<&'static str>,
     pub(super) value: GramsPerKwh,
+    /// For how long from now on it holds.
+    slot: Slot,
     pub(super) since: DateTime<Utc>,
     looked_at: Option<Monotonic>,
 }
 
 impl Standing {
     pub(super) fn unknown(now: DateTime<Utc>, fallback: GramsPerKwh) -> Self {
-        Self { level: Level::Constant, source: None, value: fallback, since: now, looked_at: None }
+        let slot = Slot::new(now, now + LOOK.to_delta()).expect("LOOK is more than nothing");
+        Self { level: Level::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
+    }
+
+    /// What `now` is reckoned with.
+    pub(super) fn of(
+        model: &Model,
+        forecast: Option<&Forecast>,
+        state: &FeedState,
+        fallback: GramsPerKwh,
+        now: DateTime<Utc>,
+    ) -> Self {
+        let policy = HorizonPolicy { fallback, ..HorizonPolicy::default() };
+        let nothing = CarbonSeries::default();
+        let expected = forecast.map_or(&nothing, |f| &f.expected);
+        let horizon = model.outlook(expected, now, now + TimeDelta::hours(1), &policy);
+        let Some(present) = horizon.slots.first() else { return Self::unknown(now, fallback) };
+        let made_up = |f: &Forecast| f.best_at(now).is_some_and(|(_, i)| i.origin == Origin::Fallback);
+        let level = match present.basis {
+            Basis::Local => Level::Local,
+            Basis::DailyShape => Level::DailyShape,
+            Basis::Constant => Level::Constant,
+            // A hole within a forecast is filled from around it; beyond its end that is all there is of a shape.
+            Basis::FilledFromOtherDay | Basis::FilledFromNeighbours if expected.end() <= Some(now) => Level::DailyShape,
+            // A constant that nobody chose is a source in form only.
+            _ if forecast.is_some_and(made_up) => Level::Constant,
+            _ => Level::Source,
+        };
+        let source = state.source().map(|s| s.source);
+        Self { level, source, value: present.intensity, slot: present.slot, since: now, looked_at: None }
     }
 }
 
@@ -137,6 +168,8 @@ pub(super) struct Taken {
     forecast: Option<Arc<Forecast>>,
     issued: Option<Arc<Forecast>>,
     final_until: Option<DateTime<Utc>>,
+    /// What was expected of slots that began up to here is stored.
+    begun_until: Option<DateTime<Utc>>,
 }
 
 impl Controller {
@@ -157,6 +190,8 @@ impl Controller {
                 self.note_store_fault(&error);
             }
         }
+        // What is new is told to the store at once, and the present is looked at anew.
+        self.standing.looked_at = None;
         let first = self.forecast.is_none();
         self.book.take(state);
         let Some(newest) = state.forecast.clone() else { return self.recount_jobs().await };
@@ -168,21 +203,23 @@ impl Controller {
             self.recount_jobs().await;
         }
         self.model = Model::fit(&newest.expected, &newest.actual, self.now().utc, &ModelPolicy::default());
-        self.standing.looked_at = None;
         if before.is_none_or(|b| b.expected != newest.expected || b.source != newest.source) {
             self.replan_all("a new forecast");
         }
     }
 
-    /// Stores what a source said that it had not said before: intensities with their provenance, its newest forecast
-    /// as it was issued, and what is final.
+    /// Stores what a source said that it had not said before: what came with its provenance, its newest forecast as it
+    /// was issued, and what is final.
     async fn store_answers(&mut self, index: usize, source: &SourceState) -> Result<(), StoreError> {
         let Some(newest) = &source.forecast else { return Ok(()) };
         let taken = &self.taken[index];
         if taken.forecast.as_ref() != Some(newest) {
             let before = taken.forecast.as_ref().filter(|b| key(b) == key(newest));
-            let mut news = changes(&newest.expected, before.map(|b| &b.expected));
-            news.extend(changes(&newest.actual, before.map(|b| &b.actual)));
+            let mut news = changes(&newest.actual, before.map(|b| &b.actual));
+            if before.is_none() {
+                news = self.not_stored(newest, news).await?;
+                self.taken[index].begun_until = None;
+            }
             self.store.append_intensities(newest, &news).await?;
             self.taken[index].forecast = Some(Arc::clone(newest));
         }
@@ -203,6 +240,39 @@ impl Controller {
         Ok(())
     }
 
+    /// Those points that the store does not have: an earlier run may have stored what the cache gave back.
+    async fn not_stored(
+        &self,
+        newest: &Forecast,
+        points: Vec<(Slot, Intensity)>,
+    ) -> Result<Vec<(Slot, Intensity)>, StoreError> {
+        let span = points.first().zip(points.last()).and_then(|(a, b)| Slot::new(a.0.start(), b.0.end()));
+        let Some(span) = span else { return Ok(points) };
+        let stored = self.store.intensities(&[key(newest)], &span).await?;
+        Ok(points.into_iter().filter(|p| stored.at(p.0.start()) != Some(p)).collect())
+    }
+
+    /// Stores what is expected of slots as they begin: whether what came will ever be told is not known then. Later ones
+    /// stand in the forecasts as they were issued.
+    async fn store_begun(&mut self, now: DateTime<Utc>) -> Result<(), StoreError> {
+        for index in 0..self.taken.len() {
+            let Taken { forecast: Some(forecast), begun_until, .. } = self.taken[index].clone() else { continue };
+            let points = forecast.expected.points();
+            let from = begun_until.map_or(0, |until| points.partition_point(|(slot, _)| slot.start() <= until));
+            let to = points.partition_point(|(slot, _)| slot.start() <= now);
+            let mut begun = points.get(from..to).unwrap_or_default().to_vec();
+            if begun_until.is_none() {
+                begun.retain(|(slot, _)| forecast.actual.at(slot.start()).is_none());
+                begun = self.not_stored(&forecast, begun).await?;
+            }
+            if !begun.is_empty() {
+                self.store.append_intensities(&forecast, &begun).await?;
+            }
+            self.taken[index].begun_until = Some(now);
+        }
+        Ok(())
+    }
+
     /// Sees what the present is reckoned with: forecasts end, and what came grows old. A time about which no source says
     /// anything is booked as the model sees it while it passes.
     async fn look_at_the_present(&mut self) {
@@ -210,31 +280,16 @@ impl Controller {
         if self.standing.looked_at.is_some_and(|at| now.monotonic.since(at) < LOOK) {
             return;
         }
-        let policy = HorizonPolicy { fallback: self.carbon.fallback_g_per_kwh, ..HorizonPolicy::default() };
-        let nothing = CarbonSeries::default();
-        let expected = self.forecast.as_ref().map_or(&nothing, |f| &f.expected);
-        let horizon = self.model.outlook(expected, now.utc, now.utc + TimeDelta::hours(1), &policy);
-        let Some(present) = horizon.slots.first().copied() else { return };
-        let made_up = |forecast: &Arc<Forecast>| {
-            forecast.best_at(now.utc).is_some_and(|(_, intensity)| intensity.origin == Origin::Fallback)
-        };
-        let level = match present.basis {
-            Basis::Local => Level::Local,
-            Basis::DailyShape => Level::DailyShape,
-            Basis::Constant => Level::Constant,
-            // A hole within a forecast is filled from around it; beyond its end that is all there is of a shape.
-            Basis::FilledFromOtherDay | Basis::FilledFromNeighbours if expected.end() <= Some(now.utc) => {
-                Level::DailyShape
-            }
-            // A constant that nobody chose is a source in form only.
-            _ if self.forecast.as_ref().is_some_and(made_up) => Level::Constant,
-            _ => Level::Source,
-        };
-        let source = self.signal.borrow().source().map(|s| s.source);
+        if let Err(error) = self.store_begun(now.utc).await {
+            self.note_store_fault(&error);
+        }
+        let fallback = self.carbon.fallback_g_per_kwh;
+        let found = Standing::of(&self.model, self.forecast.as_deref(), &self.signal.borrow(), fallback, now.utc);
         let before = self.standing;
+        let (level, source) = (found.level, found.source);
         let changed = (before.level, before.source) != (level, source);
         let since = if changed { now.utc } else { before.since };
-        self.standing = Standing { level, source, value: present.intensity, since, looked_at: Some(now.monotonic) };
+        self.standing = Standing { since, looked_at: Some(now.monotonic), ..found };
         if changed {
             let (from, to) = (before.level.name(), level.name());
             tracing::info!(from, to, source, "carbon signal: the present now rests on another basis");
@@ -242,7 +297,7 @@ impl Controller {
         }
         if matches!(level, Level::Local | Level::DailyShape)
             && self.book.series.at(now.utc).is_none()
-            && let Some((leading, point)) = self.book.fill(present.slot, present.intensity)
+            && let Some((leading, point)) = self.book.fill(found.slot, found.value)
             && let Err(error) = self.store.append_intensities(&leading, &[point]).await
         {
             self.note_store_fault(&error);

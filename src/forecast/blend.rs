@@ -1,27 +1,31 @@
 //! How two forecasts of the same hours are mixed, and how far each is off, judged on the days before.
 //!
 //! On each past day, from this time of day on, the corrected source and the local forecaster would have been off by
-//! eₛ and eₗ. For each stretch of the day ahead the share of the source is
+//! eₛ and eₗ (the latter taken 1.2 times, because the local forecaster was fitted to these days). For each stretch of
+//! the day ahead the share of the source is
 //!
 //! ```text
 //! w = (Σ eₗ(eₗ − eₛ) + κ) / (Σ (eₗ − eₛ)² + κ)     cut to [0, 1]
 //! ```
 //!
-//! which minimises the squared error of the mixture; κ is three days' worth of Σ (eₗ − eₛ)², so that the source is
+//! which minimises the squared error of the mixture; κ is one day's worth of Σ (eₗ − eₛ)², so that the source is
 //! trusted until there is evidence against it.
 
 use super::trail::DAY;
 
 /// Where one stretch of the day ahead ends and the next begins, in hours ahead.
-const STRETCHES: [usize; 4] = [3, 8, 16, DAY];
+const STRETCHES: [usize; 5] = [1, 3, 8, 16, DAY];
 /// How many days the trust in the source is worth against what was measured.
-const TRUST_DAYS: f64 = 3.0;
-/// What part of the outcomes an interval is to hold.
-const COVERAGE: f64 = 0.8;
+const TRUST_DAYS: f64 = 1.0;
+/// The local forecaster counts as if it had erred by so much more: it was fitted to the days on which it is judged.
+const FITTED: f64 = 1.2;
+/// What part of past outcomes an interval holds, so that it holds 80 % of those to come: the models were fitted on
+/// the past ones.
+const COVERAGE: f64 = 0.82;
 /// Half the width of the interval that holds this part of a normal distribution, in standard deviations.
-const NORMAL: f64 = 1.2816;
+pub(super) const NORMAL: f64 = 1.2816;
 /// From this many errors on their own distribution is known well enough.
-const ENOUGH: usize = 30;
+const ENOUGH: usize = 14;
 /// How many errors the assumed one is worth where there are fewer.
 const ASSUMED_WEIGHT: f64 = 2.0;
 /// The standard error assumed before any is known, as a part of the intensity: published day-ahead errors are 3 to
@@ -53,7 +57,7 @@ pub(super) fn shares(source: &Errors, local: &Errors) -> Stretches {
     Stretches::of(|leads| {
         let (mut product, mut squares, mut days) = (0.0, 0.0, 0.0);
         for (s, l) in source.iter().zip(local) {
-            let both = || leads.clone().filter_map(|lead| Some((s[lead]?, l[lead]?)));
+            let both = || leads.clone().filter_map(|lead| Some((s[lead]?, FITTED * l[lead]?)));
             days += if both().next().is_some() { 1.0 } else { 0.0 };
             for (s, l) in both() {
                 product += l * (l - s);
@@ -77,7 +81,9 @@ pub(super) fn mixed(source: &Errors, local: &Errors, shares: &Stretches) -> Erro
             let share = i64::try_from(lead).map_or(1.0, |lead| shares.at(lead));
             match (s[lead], l[lead]) {
                 (Some(s), Some(l)) => Some(share * s + (1.0 - share) * l),
-                (s, l) => s.or(l),
+                // Where the source had not spoken yet, a mixture with it is not to be judged.
+                (None, Some(l)) if source.is_empty() => Some(l),
+                (s, _) => s,
             }
         })
     };

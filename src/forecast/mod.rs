@@ -17,6 +17,8 @@ mod local;
 mod model;
 mod score;
 mod skill;
+#[cfg(test)]
+mod tests;
 mod trail;
 
 pub use backtest::{BacktestRow, Said, backtest};

@@ -4,13 +4,16 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::bias::Correction;
-use super::blend::{ASSUMED_ERROR, Errors, Stretches, mixed, shares, width, widths};
+use super::blend::{ASSUMED_ERROR, Errors, NORMAL, Stretches, mixed, shares, width, widths};
 use super::horizon::Basis;
 use super::local::Local;
 use super::skill::{Skill, SkillPolicy, measure_skill};
 use super::trail::{DAY, HOURS, Trail};
 use crate::domain::{CarbonSeries, Intensity, Origin, Slot};
 use crate::units::{GramsPerKwh, Seconds};
+
+/// Half the width of an interval about which nothing is known, as a part of the value.
+const ASSUMED_WIDTH: f64 = NORMAL * ASSUMED_ERROR;
 
 /// How a model is fitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -175,7 +178,7 @@ impl Model {
     ) -> Option<Expected> {
         let given = given.map(GramsPerKwh::get).filter(|_| follow != Follow::Local);
         let Some(fitted) = &self.fitted else {
-            return given.map(|value| Expected::new(value, 1.2816 * ASSUMED_ERROR * value, Basis::Given));
+            return given.map(|value| Expected::new(value, ASSUMED_WIDTH * value, Basis::Given));
         };
         let old = Seconds::from_delta(now - fitted.anchor) > self.policy.fresh;
         let local = fitted.local.as_ref().filter(|l| follow != Follow::Corrected && (given.is_none() || l.is_daily()));
@@ -191,7 +194,7 @@ impl Model {
                 let value = local.map_or(corrected, |local| share * corrected + (1.0 - share) * local);
                 Some(Expected::new(value, width, Basis::Corrected))
             }
-            (Some(given), None) => Some(Expected::new(given, 1.2816 * ASSUMED_ERROR * given, Basis::Given)),
+            (Some(given), None) => Some(Expected::new(given, ASSUMED_WIDTH * given, Basis::Given)),
             (None, _) => {
                 let width = fitted.local_width.at(lead);
                 let far = lead >= 24 || old;
@@ -208,7 +211,7 @@ impl Model {
 
     /// Half the width of an interval around a value that was filled in.
     pub(super) fn rough_width(&self, value: f64) -> f64 {
-        let assumed = 1.2816 * 2.0 * ASSUMED_ERROR * value;
+        let assumed = 2.0 * ASSUMED_WIDTH * value;
         self.fitted.as_ref().filter(|_| self.knows_the_day()).map_or(assumed, |f| f.shape_width)
     }
 }

@@ -130,3 +130,16 @@ pub(super) fn over(slot: &Slot, anchor: DateTime<Utc>, value: impl Fn(i64) -> f6
     }
     sum / length
 }
+
+/// Hours of the day that were never seen lie on the line between the nearest ones that were, around the clock.
+pub(super) fn closed(profile: &[Option<f64>; DAY]) -> Option<[f64; DAY]> {
+    let nearest = |k: usize, step: usize| {
+        (0..DAY).find_map(|n| Some((f64::from(u8::try_from(n).ok()?), profile[(k + n * step) % DAY]?)))
+    };
+    let mut whole = [0.0; DAY];
+    for (k, value) in whole.iter_mut().enumerate() {
+        let ((after, next), (ago, last)) = (nearest(k, 1)?, nearest(k, DAY - 1)?);
+        *value = if after + ago > 0.0 { (last * after + next * ago) / (after + ago) } else { next };
+    }
+    Some(whole)
+}

@@ -162,6 +162,7 @@ mod tests {
         GET /v1/jobs/{id}/emissions
         GET /v1/jobs/{id}/plan
         GET /v1/jobs/{id}/profile
+        GET /v1/price
         GET /v1/status
         POST /v1/jobs
         POST /v1/jobs/{id}/progress
@@ -188,13 +189,18 @@ mod tests {
         Phase
         PlanView
         PointView
+        PresentPrice
+        PriceSlotView
+        PriceView
         Problem
         ProfileView
         ProgressView
         RegisterJob
         ReportProgress
+        ScoreView
         SegmentView
         SetPowerLimit
+        SourceView
         StatusView
         Wishes
         WorkToDo

@@ -43,15 +43,29 @@ impl Api {
         let usual = || usual_zone.map(|z| Zone::new(z).expect("a plain word"));
         let zone = common.zone.or(settings.zone.as_ref()).cloned().or_else(usual);
         let place = Place::of(&zone.ok_or(SettingsError::NoZone(source.name()))?);
-        let usage = Usage::load(state_dir, &file_name(source.name(), place.zone()), common.requests_per_hour);
-        Ok(Self {
+        let counted_as = file_name(source.name(), place.zone());
+        Ok(Self::about(place, source, settings, (common, base_url), usual_cadence, state_dir, &counted_as))
+    }
+
+    /// The same for a place that is known, with its requests counted in a file of the name `counted_as`.
+    pub(super) fn about(
+        place: Place,
+        source: Source,
+        settings: &CarbonSettings,
+        (common, base_url): (Common<'_>, &BaseUrl),
+        usual_cadence: Seconds,
+        state_dir: Option<&Path>,
+        counted_as: &str,
+    ) -> Self {
+        let usage = Usage::load(state_dir, counted_as, common.requests_per_hour);
+        Self {
             source: source.name(),
             http: Http::new(settings, common, usage),
             base_url: base_url.clone(),
             place,
             cadence: common.poll_interval.or(settings.poll_interval_s).unwrap_or(usual_cadence),
             contributes: common.contributes,
-        })
+        }
     }
 
     /// The source's name.

@@ -2,7 +2,7 @@
 
 use super::place::{Place, energy_charts_has};
 use super::secret::Secret;
-use super::{CarbonAwareSdkSettings, CarbonSettings, Chain, Source};
+use super::{CarbonAwareSdkSettings, CarbonSettings, Chain, SettingsError, Source};
 
 /// The chain for the zone: what somebody set up first, then what is free of charge and key. Sources with a key come
 /// before those without; WattTime is last of its kind, since its signal is marginal where the others' is average.
@@ -36,6 +36,12 @@ pub(super) fn chain(settings: &CarbonSettings) -> Vec<Vec<Source>> {
     if (watttime.zone.is_some() || region) && account {
         groups.push(vec![Source::WattTime]);
     }
+    // A source may know better than its country's code that it does not tell of a place (Northern Ireland).
+    let refuses = |source: &Source| matches!(super::one(*source, settings, None), Err(SettingsError::Place { .. }));
+    for group in &mut groups {
+        group.retain(|source| !refuses(source));
+    }
+    groups.retain(|group| !group.is_empty());
     if groups.is_empty() {
         groups.push(vec![Source::Fixed]);
     }
@@ -110,6 +116,7 @@ mod tests {
             ("DK2", vec![vec![Energinet, EnergyCharts]]),
             ("48.86,2.35", vec![vec![EnergyCharts]]),
             ("US", vec![vec![Fixed]]),
+            ("54.6,-5.9", vec![vec![Fixed]]),
             ("40.7,-74.0", vec![vec![Fixed]]),
         ] {
             assert_eq!(chosen(&format!("zone = \"{zone}\"\n{NO_KEYS}")), groups, "{zone}");

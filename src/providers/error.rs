@@ -91,8 +91,10 @@ pub enum ProviderError {
         what: String,
     },
     /// The file is not there or may not be read.
-    #[error("{path} cannot be read ({why}); check carbon.file.path and the permissions")]
+    #[error("{path} cannot be read ({why}); check {table}.file.path and the permissions")]
     Unreadable {
+        /// The table of the settings that names the file, `carbon` or `price`.
+        table: &'static str,
         /// The file.
         path: String,
         /// The system's reason.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::ProviderError;
 use super::error::shortened;
 use super::time::parse_time;
-use crate::domain::{Forecast, SeriesProblem, SignalValue, Slot};
+use crate::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalValue, Slot, TimeSeries};
 
 /// More points than this in one answer are a mistake or an attack: 72 h of five minutes are 864.
 pub(super) const MOST_POINTS: usize = 20_000;
@@ -79,6 +79,16 @@ pub(super) fn by_starts<T>(mut points: Vec<(DateTime<Utc>, T)>, step: Option<chr
     points.into_iter().filter_map(|(start, value)| Some((slot(start)?, value))).collect()
 }
 
+/// Those points that have a value as a series, with what was odd about it.
+pub(super) fn series<V: SignalValue>(
+    points: impl Iterator<Item = (Slot, Option<V>)>,
+    origin: Origin,
+) -> (TimeSeries<Quoted<V>>, Vec<String>) {
+    let points = points.filter_map(|(slot, value)| Some((slot, Quoted { value: value?, origin })));
+    let (series, problems) = TimeSeries::from_points(points.collect());
+    (series, notes(&problems))
+}
+
 /// The first few problems, in words.
 pub(super) fn notes(problems: &[SeriesProblem]) -> Vec<String> {
     let mut notes: Vec<String> = problems.iter().take(5).map(ToString::to_string).collect();
@@ -125,5 +135,96 @@ mod tests {
         assert_eq!(slots, expected.map(|(from, to, v)| (Slot::new(at(from), at(to)).expect("from < to"), v)));
         assert_eq!(by_starts(vec![(at(0), 'a')], None), []);
         assert_eq!(by_starts(vec![(at(0), 'a')], Some(chrono::TimeDelta::hours(1))).len(), 1);
+    }
+}
+
+/// Bodies as broken connections, careless servers and attackers make them, for tests of all parsers.
+#[cfg(test)]
+pub(super) mod damage {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value};
+
+    /// What is done to a body.
+    #[derive(Clone, Debug)]
+    pub(crate) enum Damage {
+        /// A byte is replaced.
+        Byte(prop::sample::Index, u8),
+        /// The end is missing.
+        Cut(prop::sample::Index),
+        /// The n-th value of the tree is replaced.
+        Value(prop::sample::Index, Value),
+        /// The body is something else.
+        Other(Vec<u8>),
+    }
+
+    /// Any damage.
+    pub(crate) fn any() -> impl Strategy<Value = Damage> {
+        prop_oneof![
+            (proptest::prelude::any::<prop::sample::Index>(), proptest::prelude::any::<u8>())
+                .prop_map(|(i, byte)| Damage::Byte(i, byte)),
+            proptest::prelude::any::<prop::sample::Index>().prop_map(Damage::Cut),
+            (proptest::prelude::any::<prop::sample::Index>(), value()).prop_map(|(i, v)| Damage::Value(i, v)),
+            prop::collection::vec(proptest::prelude::any::<u8>(), 0..64).prop_map(Damage::Other),
+        ]
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(Value::Null),
+            Just(Value::Bool(true)),
+            Just(Value::Array(Vec::new())),
+            Just(Value::Object(Map::new())),
+            Just(Value::from("")),
+            Just(Value::from("0001-01-01T00:00:00Z")),
+            Just(Value::from("9999-12-31T23:59:59Z")),
+            Just(Value::from("99999.23:59:59")),
+            proptest::prelude::any::<f64>().prop_map(Value::from),
+            proptest::prelude::any::<i64>().prop_map(Value::from),
+            "\\PC{0,12}".prop_map(Value::from),
+            (0usize..2000).prop_map(|n| Value::Array(vec![Value::from(n); n])),
+        ]
+    }
+
+    impl Damage {
+        /// The body after it.
+        pub(crate) fn done_to(&self, body: &str) -> Vec<u8> {
+            let mut bytes = body.as_bytes().to_vec();
+            match self {
+                Self::Byte(i, byte) => {
+                    let i = i.index(bytes.len());
+                    bytes[i] = *byte;
+                }
+                Self::Cut(i) => bytes.truncate(i.index(bytes.len())),
+                Self::Value(i, replacement) => {
+                    let mut tree: Value = serde_json::from_str(body).expect("a whole body");
+                    let mut left = i.index(count(&tree));
+                    replace(&mut tree, &mut left, replacement);
+                    bytes = tree.to_string().into_bytes();
+                }
+                Self::Other(other) => bytes.clone_from(other),
+            }
+            bytes
+        }
+    }
+
+    fn count(tree: &Value) -> usize {
+        1 + match tree {
+            Value::Array(entries) => entries.iter().map(count).sum(),
+            Value::Object(fields) => fields.values().map(count).sum(),
+            _ => 0,
+        }
+    }
+
+    fn replace(tree: &mut Value, left: &mut usize, replacement: &Value) -> bool {
+        if *left == 0 {
+            *tree = replacement.clone();
+            return true;
+        }
+        *left -= 1;
+        match tree {
+            Value::Array(entries) => entries.iter_mut().any(|e| replace(e, left, replacement)),
+            Value::Object(fields) => fields.values_mut().any(|f| replace(f, left, replacement)),
+            _ => false,
+        }
     }
 }

@@ -19,17 +19,21 @@ pub mod file;
 mod fixed;
 mod json;
 mod jump;
+#[cfg(test)]
+mod keyless_tests;
 mod place;
+mod price;
 mod secret;
 mod settings;
 mod source_state;
 mod state;
 mod time;
 #[cfg(test)]
-mod traces;
+pub(crate) mod traces;
 mod uk;
 mod usage;
 mod watttime;
+mod zones;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +47,7 @@ pub use feed::{Feed, FeedHandle, FeedOptions};
 pub use file::FileProvider;
 pub use fixed::FixedProvider;
 pub use jump::HeldBack;
+pub use price::{PriceChain, build_price};
 pub use settings::{
     ApiVersion, BaseUrl, CarbonAwareSdkSettings, CarbonSettings, Chain, Contribution, Currency,
     ElectricityMapsSettings, EmissionFactors, EnerginetSettings, EnergyChartsSettings, FileSettings, FixedSettings,
@@ -51,6 +56,7 @@ pub use settings::{
 };
 pub use state::{FeedState, Freshness, Ranks, SourceState};
 pub use usage::Requests;
+pub use zones::{SourceZones, ZoneName, zones};
 
 use crate::domain::{Forecast, Quoted, SignalValue, Slot, TimeSeries, Zone};
 use crate::units::{GramsPerKwh, Seconds};

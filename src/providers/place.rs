@@ -192,11 +192,28 @@ fn form_of(text: &str) -> Form {
     }
 }
 
-/// Borders from OpenStreetMap (ODbL), © OpenStreetMap contributors. Read when needed, which is at start only.
+/// Which of the points (latitude and longitude in degrees) lie within a country (alpha-2).
+pub(super) fn within_country(points: &[(f64, f64)], country: &str) -> Vec<bool> {
+    let Some(boundaries) = boundaries() else { return vec![false; points.len()] };
+    points
+        .iter()
+        .map(|(latitude, longitude)| country_in(&boundaries, *latitude, *longitude))
+        .map(|c| c.as_deref() == Some(country))
+        .collect()
+}
+
 fn country_at(latitude: f64, longitude: f64) -> Option<String> {
-    let boundaries = CountryBoundaries::from_reader(BOUNDARIES_ODBL_180X90).ok()?;
+    country_in(&boundaries()?, latitude, longitude)
+}
+
+fn country_in(boundaries: &CountryBoundaries, latitude: f64, longitude: f64) -> Option<String> {
     let ids = boundaries.ids(LatLon::new(latitude, longitude).ok()?);
     ids.into_iter().find(|id| id.len() == 2).map(str::to_owned)
+}
+
+/// Borders from OpenStreetMap (ODbL), © OpenStreetMap contributors. Read when needed, which is at start only.
+fn boundaries() -> Option<CountryBoundaries> {
+    CountryBoundaries::from_reader(BOUNDARIES_ODBL_180X90).ok()
 }
 
 #[cfg(test)]

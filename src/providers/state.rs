@@ -61,8 +61,8 @@ impl<V: SignalValue> FeedState<V> {
     #[must_use]
     pub fn chosen(mut self, ranks: &Ranks, now: DateTime<Utc>) -> Self {
         let order = self.order(ranks);
-        let fresh = |i: &&usize| self.sources[**i].freshness(now) == Freshness::Fresh;
-        let covers = |i: &&usize| self.sources[**i].freshness(now) != Freshness::None;
+        let covers = |i: &&usize| self.sources[**i].covers(now);
+        let fresh = |i: &&usize| covers(i) && self.sources[**i].freshness(now) == Freshness::Fresh;
         let last_word = |i: &usize| {
             let forecast = self.sources[*i].forecast.as_ref()?;
             forecast.actual.end().max(forecast.expected.end())

@@ -8,7 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::FileSettings;
 use super::file::{ParsedFile, parse};
 
-fn trace(name: &str) -> Option<ParsedFile> {
+pub(crate) fn trace(name: &str) -> Option<ParsedFile> {
     let folder = std::env::var_os("WATTUNE_TRACES").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"));
     let path = folder.join("carbon").join(name);

@@ -110,13 +110,10 @@ impl Usage {
         self.store(&copy);
     }
 
-    /// Best effort: a count that cannot be written holds until the next restart.
+    /// Best effort: a count that cannot be written holds until the next restart. The directory is the daemon's to make.
     fn store(&self, kept: &Kept) {
         let Some(path) = &self.path else { return };
         let write = || -> std::io::Result<()> {
-            if let Some(directory) = path.parent() {
-                std::fs::create_dir_all(directory)?;
-            }
             let temporary = path.with_extension("json.tmp");
             let mut file = std::fs::File::create(&temporary)?;
             file.write_all(&serde_json::to_vec(kept)?)?;

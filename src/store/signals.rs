@@ -83,8 +83,7 @@ impl Store {
     /// # Errors
     /// If it cannot be written.
     pub async fn append_issued(&self, issued: &Forecast) -> Result<(), StoreError> {
-        let flat = |(slot, value): &(Slot, Intensity)| [seconds(slot.start()), seconds(slot.end()), value.value.get()];
-        let points: Vec<f64> = issued.expected.points().iter().flat_map(flat).collect();
+        let runs = runs(&issued.expected);
         sqlx::query(
             "INSERT INTO issued_forecasts (zone, source, kind, scope, issued_us, retrieved_us, points) \
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -95,7 +94,7 @@ impl Store {
         .bind(rows::name(&issued.scope)?)
         .bind(issued.issued_at.timestamp_micros())
         .bind(issued.retrieved_at.timestamp_micros())
-        .bind(rows::json(&points)?)
+        .bind(rows::json(&runs)?)
         .execute(&self.pool)
         .await?;
         sqlx::query("DELETE FROM issued_forecasts WHERE retrieved_us < $1")
@@ -145,22 +144,39 @@ impl Store {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "milliseconds of this century are whole numbers in a double")]
-fn seconds(t: DateTime<Utc>) -> f64 {
-    t.timestamp_millis() as f64 / 1e3
+/// Slots of one length that follow one another: the start of the first and their length in milliseconds, and their
+/// values in g/kWh. Two days of five minutes take a few kilobytes that way.
+type Run = (i64, i64, Vec<f64>);
+
+fn runs(series: &CarbonSeries) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (slot, intensity) in series.points() {
+        let (start, step) = (slot.start().timestamp_millis(), (slot.end() - slot.start()).num_milliseconds());
+        let value = (intensity.value.get() * 100.0).round() / 100.0;
+        match runs.last_mut() {
+            #[expect(clippy::cast_possible_wrap, reason = "a forecast has some thousand slots")]
+            Some((first, length, values)) if *length == step && *first + step * values.len() as i64 == start => {
+                values.push(value);
+            }
+            _ => runs.push((start, step, vec![value])),
+        }
+    }
+    runs
 }
 
 fn issued(row: &sqlx::sqlite::SqliteRow) -> Result<Issued, StoreError> {
     let what = "issued forecast";
-    let numbers: Vec<f64> = rows::from_json(what, &row.try_get::<String, _>("points")?)?;
-    #[expect(clippy::cast_possible_truncation, reason = "written from a moment")]
-    let moment = |s: f64| DateTime::from_timestamp_millis((s * 1e3).round() as i64);
-    let point = |n: &[f64]| {
-        let slot = Slot::new(moment(n[0])?, moment(n[1])?)?;
-        Some((slot, Intensity { value: GramsPerKwh::try_new(n[2])?, origin: Origin::Forecast }))
-    };
-    let points: Option<Vec<_>> = numbers.chunks_exact(3).map(point).collect();
-    let points = points.ok_or_else(|| rows::damaged(what, "a point is no slot with a value"))?;
+    let runs: Vec<Run> = rows::from_json(what, &row.try_get::<String, _>("points")?)?;
+    let mut points = Vec::new();
+    for (start, step, values) in runs {
+        for (i, value) in (0i64..).zip(values) {
+            let moment = |i: i64| DateTime::from_timestamp_millis(start.checked_add(step.checked_mul(i)?)?);
+            let slot = moment(i).zip(moment(i + 1)).and_then(|(from, to)| Slot::new(from, to));
+            let value = GramsPerKwh::try_new(value);
+            let point = slot.zip(value).map(|(slot, value)| (slot, Intensity { value, origin: Origin::Forecast }));
+            points.push(point.ok_or_else(|| rows::damaged(what, "a point is no slot with a value"))?);
+        }
+    }
     Ok(Issued {
         source: row.try_get("source")?,
         zone: Zone::new(row.try_get::<String, _>("zone")?).map_err(|e| rows::damaged(what, e))?,

@@ -3,13 +3,15 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::spelled;
-use crate::controller::signal::{Level, PriceSignal};
-use crate::controller::view::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, SourceView};
+use crate::controller::signal::{Level, PriceSignal, Standing};
+use crate::controller::view::{
+    CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
+};
 use crate::controller::{ControlError, Controller};
-use crate::domain::{InvalidJob, Origin, Slot};
-use crate::forecast::{Basis, Horizon, HorizonPolicy};
-use crate::providers::{Freshness, SourceState};
-use crate::units::Seconds;
+use crate::domain::{Forecast, InvalidJob, Origin, Slot};
+use crate::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
+use crate::providers::{Currency, FeedState, Freshness, SourceState};
+use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 /// How far ahead the forecast is shown.
 const AHEAD: TimeDelta = TimeDelta::hours(48);
@@ -17,69 +19,26 @@ const AHEAD: TimeDelta = TimeDelta::hours(48);
 impl Controller {
     /// The carbon signal now.
     pub fn carbon_now(&self) -> CarbonView {
-        let now = self.now().utc;
         let state = self.signal.borrow();
-        let forecast = self.forecast.as_deref();
-        // Before anything was said, the first source is the one that everybody waits for.
-        let shown = state.source().or(state.sources.first());
-        let freshness = state.freshness(now);
-        let mut notes = shown.map(|s| s.notes.clone()).unwrap_or_default();
-        match forecast {
-            Some(_) => notes.extend(self.outlook_summary(now)),
-            None => notes.push(format!("no forecast; planning with {} throughout", self.carbon.fallback_g_per_kwh)),
-        }
-        let standing = &self.standing;
-        let said = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| (i.value, i.origin));
-        let modelled = matches!(standing.level, Level::Local | Level::DailyShape);
-        let present = said.or_else(|| modelled.then_some((standing.value, Origin::Fallback)));
-        let skill = forecast.map(|_| self.model.skill());
-        CarbonView {
-            zone: forecast.map(|f| f.zone.to_string()),
-            source: forecast.map(|f| f.source.clone()),
-            kind: forecast.and_then(|f| spelled(&f.kind)),
-            scope: forecast.and_then(|f| spelled(&f.scope)),
-            intensity_g_per_kwh: present.map(|(value, _)| value.get()),
-            origin: present.and_then(|(_, origin)| spelled(&origin)),
-            basis: standing.level.name(),
-            basis_since: standing.since,
-            planned_with_g_per_kwh: standing.value.get(),
-            freshness: freshness_name(freshness).into(),
-            stale_since: stale_since(freshness),
-            fetched_at: shown.and_then(|s| s.fetched_at),
-            next_poll_at: shown.map(|s| s.next_poll_at),
-            last_error: shown.and_then(|s| s.last_error.clone()),
-            followed: skill.map(|s| s.factor),
-            bias_g_per_kwh: skill.and_then(|s| s.bias_g_per_kwh),
-            fallback_g_per_kwh: self.carbon.fallback_g_per_kwh.get(),
-            notes,
-            sources: state.sources.iter().map(|s| source_view(s, state.source(), now)).collect(),
-            scores: self.scores.clone(),
-        }
+        self.seen(&state).view()
     }
 
     /// What is expected of the grid from now on, two days at most; nothing while nothing is known but the constant.
     pub fn carbon_forecast(&self) -> Vec<IntensityView> {
-        let now = self.now().utc;
-        let Some(forecast) = &self.forecast else { return Vec::new() };
-        let origin = |slot: &Slot, basis| match basis {
-            Basis::Given | Basis::Corrected => {
-                forecast.expected.at(slot.start()).map_or(Origin::Forecast, |(_, i)| i.origin)
-            }
-            _ => Origin::Fallback,
-        };
-        let horizon = self.expected_from(now, AHEAD);
-        let shown = horizon.slots.iter().filter(|s| s.basis != Basis::Constant);
-        shown
-            .map(|s| IntensityView {
-                start: s.slot.start(),
-                end: s.slot.end(),
-                intensity_g_per_kwh: s.intensity.get(),
-                origin: spelled(&origin(&s.slot, s.basis)).unwrap_or_default(),
-                low_g_per_kwh: Some(s.low.get()),
-                high_g_per_kwh: Some(s.high.get()),
-                state: None,
-            })
-            .collect()
+        let state = self.signal.borrow();
+        self.seen(&state).ahead()
+    }
+
+    fn seen<'a>(&'a self, state: &'a FeedState) -> Seen<'a> {
+        Seen {
+            now: self.now().utc,
+            state,
+            forecast: self.forecast.as_deref(),
+            model: &self.model,
+            standing: self.standing,
+            scores: &self.scores,
+            fallback: self.carbon.fallback_g_per_kwh,
+        }
     }
 
     /// What is known of the grid's past hours.
@@ -117,26 +76,8 @@ impl Controller {
 
     /// The day-ahead price; absent unless the settings name a source.
     pub fn price_now(&self) -> Option<PriceView> {
-        let now = self.now().utc;
         let PriceSignal { state, currency } = self.price.as_ref()?;
-        let state = state.borrow();
-        let shown = state.source().or(state.sources.first());
-        let forecast = state.forecast.as_deref();
-        let ahead = forecast.map(|f| f.expected.points()).unwrap_or_default();
-        let ahead = ahead.iter().filter(|(slot, _)| now < slot.end());
-        Some(PriceView {
-            source: forecast.map(|f| f.source.clone()),
-            zone: forecast.map(|f| f.zone.to_string()),
-            currency: currency.as_str().to_owned(),
-            price_per_mwh: forecast.and_then(|f| f.best_at(now)).map(|(_, p)| p.value.get()),
-            freshness: freshness_name(state.freshness(now)).into(),
-            fetched_at: shown.and_then(|s| s.fetched_at),
-            last_error: shown.and_then(|s| s.last_error.clone()),
-            notes: shown.map(|s| s.notes.clone()).unwrap_or_default(),
-            slots: ahead
-                .map(|(slot, p)| PriceSlotView { start: slot.start(), end: slot.end(), price_per_mwh: p.value.get() })
-                .collect(),
-        })
+        Some(price_view(&state.borrow(), currency, self.now().utc))
     }
 
     /// The price of the present slot.
@@ -147,15 +88,119 @@ impl Controller {
         let (zone, currency) = (forecast.zone.to_string(), currency.as_str().to_owned());
         Some(PresentPrice { zone, currency, price_per_mwh: price.value.get() })
     }
+}
 
-    fn expected_from(&self, now: DateTime<Utc>, ahead: TimeDelta) -> Horizon {
-        let policy = HorizonPolicy { fallback: self.carbon.fallback_g_per_kwh, ..HorizonPolicy::default() };
-        let Some(forecast) = &self.forecast else { return Horizon::default() };
-        self.model.outlook(&forecast.expected, now, now + ahead, &policy)
+/// What a price feed's state comes to.
+pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: DateTime<Utc>) -> PriceView {
+    let shown = state.source().or(state.sources.first());
+    let forecast = state.forecast.as_deref();
+    let ahead = forecast.map(|f| f.expected.points()).unwrap_or_default();
+    let ahead = ahead.iter().filter(|(slot, _)| now < slot.end());
+    PriceView {
+        source: forecast.map(|f| f.source.clone()),
+        zone: forecast.map(|f| f.zone.to_string()),
+        currency: currency.as_str().to_owned(),
+        price_per_mwh: forecast.and_then(|f| f.best_at(now)).map(|(_, p)| p.value.get()),
+        freshness: freshness_name(state.freshness(now)).into(),
+        fetched_at: shown.and_then(|s| s.fetched_at),
+        last_error: shown.and_then(|s| s.last_error.clone()),
+        notes: shown.map(|s| s.notes.clone()).unwrap_or_default(),
+        slots: ahead
+            .map(|(slot, p)| PriceSlotView { start: slot.start(), end: slot.end(), price_per_mwh: p.value.get() })
+            .collect(),
+    }
+}
+
+/// What a feed's state comes to without a daemon: the signal now, and what is expected from now on.
+pub fn look(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (CarbonView, Vec<IntensityView>) {
+    let forecast = state.forecast.as_deref();
+    let model = forecast.map(|f| Model::fit(&f.expected, &f.actual, now, &ModelPolicy::default())).unwrap_or_default();
+    let standing = Standing::of(&model, forecast, state, fallback, now);
+    let seen = Seen { now, state, forecast, model: &model, standing, scores: &[], fallback };
+    (seen.view(), seen.ahead())
+}
+
+/// The signal as it is seen at one moment.
+struct Seen<'a> {
+    now: DateTime<Utc>,
+    state: &'a FeedState,
+    forecast: Option<&'a Forecast>,
+    model: &'a Model,
+    standing: Standing,
+    scores: &'a [ScoreView],
+    fallback: GramsPerKwh,
+}
+
+impl Seen<'_> {
+    fn view(&self) -> CarbonView {
+        let Self { now, state, forecast, standing, .. } = *self;
+        // Before anything was said, the first source is the one that everybody waits for.
+        let shown = state.source().or(state.sources.first());
+        let freshness = state.freshness(now);
+        let mut notes = shown.map(|s| s.notes.clone()).unwrap_or_default();
+        match forecast {
+            Some(_) => notes.extend(self.outlook_summary()),
+            None => notes.push(format!("no forecast; planning with {} throughout", self.fallback)),
+        }
+        let said = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| (i.value, i.origin));
+        let modelled = matches!(standing.level, Level::Local | Level::DailyShape);
+        let present = said.or_else(|| modelled.then_some((standing.value, Origin::Fallback)));
+        let skill = forecast.map(|_| self.model.skill());
+        CarbonView {
+            zone: forecast.map(|f| f.zone.to_string()),
+            source: forecast.map(|f| f.source.clone()),
+            kind: forecast.and_then(|f| spelled(&f.kind)),
+            scope: forecast.and_then(|f| spelled(&f.scope)),
+            intensity_g_per_kwh: present.map(|(value, _)| value.get()),
+            origin: present.and_then(|(_, origin)| spelled(&origin)),
+            basis: standing.level.name(),
+            basis_since: standing.since,
+            planned_with_g_per_kwh: standing.value.get(),
+            freshness: freshness_name(freshness).into(),
+            stale_since: stale_since(freshness),
+            fetched_at: shown.and_then(|s| s.fetched_at),
+            next_poll_at: shown.map(|s| s.next_poll_at),
+            last_error: shown.and_then(|s| s.last_error.clone()),
+            followed: skill.map(|s| s.factor),
+            bias_g_per_kwh: skill.and_then(|s| s.bias_g_per_kwh),
+            fallback_g_per_kwh: self.fallback.get(),
+            notes,
+            sources: state.sources.iter().map(|s| source_view(s, state.source(), now)).collect(),
+            scores: self.scores.to_vec(),
+        }
     }
 
-    fn outlook_summary(&self, now: DateTime<Utc>) -> Option<String> {
-        let horizon = self.expected_from(now, TimeDelta::hours(24));
+    fn ahead(&self) -> Vec<IntensityView> {
+        let Some(forecast) = self.forecast else { return Vec::new() };
+        let origin = |slot: &Slot, basis| match basis {
+            Basis::Given | Basis::Corrected => {
+                forecast.expected.at(slot.start()).map_or(Origin::Forecast, |(_, i)| i.origin)
+            }
+            _ => Origin::Fallback,
+        };
+        let horizon = self.horizon(AHEAD);
+        let shown = horizon.slots.iter().filter(|s| s.basis != Basis::Constant);
+        shown
+            .map(|s| IntensityView {
+                start: s.slot.start(),
+                end: s.slot.end(),
+                intensity_g_per_kwh: s.intensity.get(),
+                origin: spelled(&origin(&s.slot, s.basis)).unwrap_or_default(),
+                low_g_per_kwh: Some(s.low.get()),
+                high_g_per_kwh: Some(s.high.get()),
+                state: None,
+            })
+            .collect()
+    }
+
+    fn horizon(&self, ahead: TimeDelta) -> Horizon {
+        let policy = HorizonPolicy { fallback: self.fallback, ..HorizonPolicy::default() };
+        let Some(forecast) = self.forecast else { return Horizon::default() };
+        self.model.outlook(&forecast.expected, self.now, self.now + ahead, &policy)
+    }
+
+    fn outlook_summary(&self) -> Option<String> {
+        let horizon = self.horizon(TimeDelta::hours(24));
         let summary = horizon.summary();
         let made_up = horizon.slots.len() - summary.given - summary.corrected;
         (made_up > 0).then(|| format!("the next 24 h: {summary}"))

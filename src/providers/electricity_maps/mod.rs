@@ -20,6 +20,7 @@ use self::refusal::{PORTAL, is_unexplained, not_in_plan, with_advice};
 use super::api::{Api, Denied};
 use super::json::{note_short, notes as notes_of};
 use super::secret::Secret;
+use super::zones::{ZoneName, from_map};
 use super::{
     Answer, ApiVersion, CarbonSettings, Contribution, ElectricityMapsSettings, EmissionFactors, Provider,
     ProviderError, Requests, SettingsError, Settled, Source,
@@ -115,6 +116,24 @@ impl ElectricityMaps {
         let answer = self.api.get(&path, &query, HeaderMap::from_iter([(name, value)]), now).await;
         let zone = query.iter().find(|(field, _)| *field == "zone").map_or("these coordinates", |(_, zone)| zone);
         answer.map_err(|error| with_advice(error.without(key.expose()), &self.key_from(), route, zone))
+    }
+
+    /// The zones that the API knows. It tells without a key too.
+    ///
+    /// # Errors
+    /// As any request.
+    pub(super) async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
+        let body = match self.get("/zones", &[], now).await {
+            Err(ProviderError::NoKey { .. }) => {
+                let path = format!("/v{}/zones", u8::from(self.settings.api_version));
+                self.api.get(&path, &[], HeaderMap::new(), now).await?
+            }
+            answer => answer?,
+        };
+        from_map(&body, |zone| {
+            let text = |field: &str| zone.get(field).and_then(Value::as_str).unwrap_or_default();
+            format!("{} {}", text("zoneName"), text("countryName"))
+        })
     }
 
     /// The zone in the API's own code. Near a border, coordinates are given one zone and later another, so the first is

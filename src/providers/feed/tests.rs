@@ -223,7 +223,7 @@ async fn equals_are_ordered_by_what_they_caught() {
     let sources = [Scripted::named("first", &[Some(1.0); 9]), Scripted::named("second", &[Some(2.0); 9])];
     let mut feed = feed(&[&sources], None, start()).await;
     assert_eq!(following(&feed.poll_due(moment(start())).await), Some("first"));
-    let mut rank = |first: f64, second: f64| {
+    let rank = |first: f64, second: f64| {
         *feed.ranks.lock().expect("not poisoned") = Ranks::from([("first", first), ("second", second)]);
         feed.choose(start());
         following(&feed.state())

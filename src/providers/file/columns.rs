@@ -1,6 +1,6 @@
 //! Which column of a file means what.
 
-use super::ParseError;
+use super::{FileSignal, ParseError};
 use crate::providers::FileSettings;
 
 /// Names are compared in small letters, without anything but letters and digits.
@@ -21,19 +21,6 @@ const DURATION: &[&str] = &["duration", "durationminutes", "durationmin"];
 const ZONE: &[&str] = &["zone", "location", "region", "zonekey"];
 const FORECAST: &[&str] = &["forecast", "forecastgco2perkwh", "forecastgperkwh", "expected", "predicted", "prediction"];
 const ACTUAL: &[&str] = &["actual", "actualgco2perkwh", "actualgperkwh", "hist", "measured", "observed", "outcome"];
-const VALUE: &[&str] = &[
-    "value",
-    "carbonintensity",
-    "carbonintensitygco2perkwh",
-    "carbonintensitygco2eperkwh",
-    "carbonintensitygco2eqperkwh",
-    "carbonintensitygperkwh",
-    "intensity",
-    "intensitygperkwh",
-    "gco2perkwh",
-    "gco2eperkwh",
-    "gperkwh",
-];
 
 /// A column of the file: its place among the names, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,14 +44,14 @@ pub(super) struct Columns {
 
 impl Columns {
     /// Finds the columns by the configured names, else by names in use.
-    pub(super) fn find(names: &[String], settings: &FileSettings) -> Result<Self, ParseError> {
+    pub(super) fn find<V: FileSignal>(names: &[String], settings: &FileSettings) -> Result<Self, ParseError> {
         let find = |configured: &Option<String>, known: &[&str]| named(names, configured.as_deref(), known);
         let Some(time) = find(&settings.time_column, TIME)? else {
-            return Err(missing("time", "timestamp", "time_column", names));
+            return Err(missing::<V>("time", "timestamp", "time_column", names));
         };
-        let (expected, actual) = values(names, settings)?;
+        let (expected, actual) = values::<V>(names, settings)?;
         if expected.is_none() && actual.is_none() {
-            return Err(missing("values", "carbon_intensity_gco2_per_kwh", "value_column", names));
+            return Err(missing::<V>("values", V::EXAMPLE, "value_column", names));
         }
         Ok(Self {
             named_utc: plain(&time.name).ends_with("utc"),
@@ -79,10 +66,13 @@ impl Columns {
 }
 
 /// A lone value column serves as forecast and as outcome, unless its name says forecast.
-fn values(names: &[String], settings: &FileSettings) -> Result<(Option<Column>, Option<Column>), ParseError> {
+fn values<V: FileSignal>(
+    names: &[String],
+    settings: &FileSettings,
+) -> Result<(Option<Column>, Option<Column>), ParseError> {
     let forecast = named(names, settings.value_column.as_deref(), FORECAST)?;
     let actual = named(names, settings.actual_column.as_deref(), ACTUAL)?;
-    let neutral = named(names, None, VALUE)?;
+    let neutral = named(names, None, V::VALUE_COLUMNS)?;
     Ok(match (forecast, actual, neutral) {
         (Some(forecast), Some(actual), _) => (Some(forecast), Some(actual)),
         // "carbon_intensity" beside "forecast" is what came.
@@ -111,12 +101,13 @@ fn named(names: &[String], configured: Option<&str>, known: &[&str]) -> Result<O
     Ok(found.map(column))
 }
 
-fn missing(what: &str, example: &str, setting: &str, names: &[String]) -> ParseError {
+fn missing<V: FileSignal>(what: &str, example: &str, setting: &str, names: &[String]) -> ParseError {
     ParseError {
         at: "the first line".to_owned(),
         what: format!(
-            "no column for {what} among {}; name it like {example:?} or set carbon.file.{setting}",
-            listed(names)
+            "no column for {what} among {}; name it like {example:?} or set {}.file.{setting}",
+            listed(names),
+            V::TABLE
         ),
     }
 }
@@ -133,10 +124,11 @@ fn plain(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::{GramsPerKwh, PricePerMwh};
 
     fn roles(header: &str, settings: &FileSettings) -> Result<(Option<String>, Option<String>), ParseError> {
         let names: Vec<_> = header.split(',').map(str::to_owned).collect();
-        Columns::find(&names, settings).map(|c| (c.expected.map(|c| c.name), c.actual.map(|c| c.name)))
+        Columns::find::<GramsPerKwh>(&names, settings).map(|c| (c.expected.map(|c| c.name), c.actual.map(|c| c.name)))
     }
 
     #[test]
@@ -162,5 +154,17 @@ mod tests {
         let chosen = FileSettings { actual_column: Some("came".to_owned()), ..FileSettings::default() };
         let error = roles("time,value", &chosen).expect_err("no such column").to_string();
         assert!(error.contains("no column \"came\""), "{error}");
+    }
+    #[test]
+    fn prices_have_names_of_their_own() {
+        for name in ["price", "Value", "EUR/MWh", "eur_per_mwh", "price_eur_mwh", "Price (EUR/MWh)", "day_ahead_price"]
+        {
+            let names = ["time".to_owned(), name.to_owned()];
+            let columns = Columns::find::<PricePerMwh>(&names, &FileSettings::default()).expect(name);
+            assert_eq!(columns.expected.map(|c| c.name).as_deref(), Some(name));
+        }
+        let names = ["time".to_owned(), "carbon_intensity".to_owned()];
+        let error = Columns::find::<PricePerMwh>(&names, &FileSettings::default()).expect_err("no price").to_string();
+        assert!(error.contains("price.file.value_column"), "{error}");
     }
 }

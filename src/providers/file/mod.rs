@@ -1,7 +1,8 @@
-//! Intensities from a file, with its own times or played from now on.
+//! Intensities or prices from a file, with its own times or played from now on.
 
 mod columns;
 mod parse;
+mod signal;
 #[cfg(test)]
 mod tests;
 
@@ -14,12 +15,15 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-pub use parse::{ParseError, ParsedFile, parse};
+pub use parse::{ParseError, ParsedFile, parse, parse_as};
+pub use signal::FileSignal;
 
 use super::error::shortened;
-use super::{Answer, CarbonSettings, FileSettings, Provider, ProviderError, SettingsError, Timing};
-use crate::domain::{CarbonSeries, Forecast, Intensity, Slot, Zone};
-use crate::units::Seconds;
+use super::{
+    Answer, CarbonSettings, Contribution, FileSettings, PriceSettings, Provider, ProviderError, SettingsError, Timing,
+};
+use crate::domain::{Forecast, Quoted, Slot, TimeSeries, Zone};
+use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
@@ -30,30 +34,40 @@ const CADENCE: Seconds = Seconds::new(300.0);
 const PAST: TimeDelta = TimeDelta::days(31);
 const AHEAD: TimeDelta = TimeDelta::days(31);
 
+/// Values of so long a time at least are a history, if nothing says that they are: with less there is no daily shape,
+/// and it is rather a forecast that has run out.
+const HISTORY: Seconds = Seconds::new(86_400.0);
+
 /// About as many rows are given on each side of now at the most, when a short file is repeated often: 35 days of 5 min.
 const MOST_ROWS: usize = 10_000;
 
 /// A CSV or JSON file as a source. It is read again when its modification time or length changes.
 #[derive(Debug)]
-pub struct FileProvider {
+pub struct FileProvider<V = GramsPerKwh> {
     path: PathBuf,
     settings: FileSettings,
     zone: Option<Zone>,
     cadence: Seconds,
-    state: Mutex<State>,
+    state: Mutex<State<V>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    loaded: Option<Arc<Loaded>>,
+#[derive(Debug)]
+struct State<V> {
+    loaded: Option<Arc<Loaded<V>>>,
     /// When the file was first played.
     anchor: Option<DateTime<Utc>>,
 }
 
+impl<V> Default for State<V> {
+    fn default() -> Self {
+        Self { loaded: None, anchor: None }
+    }
+}
+
 #[derive(Debug)]
-struct Loaded {
+struct Loaded<V> {
     stamp: Stamp,
-    file: ParsedFile,
+    file: ParsedFile<V>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,44 +82,61 @@ impl FileProvider {
     /// # Errors
     /// Without a path.
     pub fn new(settings: &CarbonSettings) -> Result<Self, SettingsError> {
+        Self::of(&settings.file, settings.zone.clone(), settings.poll_interval_s)
+    }
+}
+
+impl FileProvider<PricePerMwh> {
+    /// Reads nothing yet. If the file has several zones, the one named like the bidding zone is read.
+    ///
+    /// # Errors
+    /// Without a path.
+    pub fn prices(price: &PriceSettings, carbon: &CarbonSettings) -> Result<Self, SettingsError> {
+        Self::of(&price.file, carbon.energy_charts.bidding_zone.clone(), carbon.poll_interval_s)
+    }
+}
+
+impl<V: FileSignal> FileProvider<V> {
+    fn of(file: &FileSettings, zone: Option<Zone>, cadence: Option<Seconds>) -> Result<Self, SettingsError> {
         Ok(Self {
-            path: settings.file.path.clone().ok_or(SettingsError::NoPath { table: "carbon" })?,
-            settings: settings.file.clone(),
-            zone: settings.zone.clone(),
-            cadence: settings.poll_interval_s.unwrap_or(CADENCE),
+            path: file.path.clone().ok_or(SettingsError::NoPath { table: V::TABLE })?,
+            settings: file.clone(),
+            zone,
+            cadence: cadence.unwrap_or(CADENCE),
             state: Mutex::default(),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn load(&self) -> Result<Arc<Loaded>, ProviderError> {
+    async fn load(&self) -> Result<Arc<Loaded<V>>, ProviderError> {
         let known = self.state().loaded.clone();
         let (path, settings, zone) = (self.path.clone(), self.settings.clone(), self.zone.clone());
         let reading = move || read(&path, &settings, zone.as_ref(), known);
         let loaded = tokio::task::spawn_blocking(reading).await.unwrap_or_else(|stopped| {
-            Err(ProviderError::Unreadable { path: self.shown(), why: stopped.to_string() })
+            Err(ProviderError::Unreadable { table: V::TABLE, path: self.shown(), why: stopped.to_string() })
         })?;
         let mut state = self.state();
         if !state.loaded.as_ref().is_some_and(|known| Arc::ptr_eq(known, &loaded)) {
             for note in &loaded.file.notes {
-                tracing::warn!(path = %self.path.display(), "carbon file: {note}");
+                tracing::warn!(path = %self.path.display(), "{} file: {note}", V::TABLE);
             }
             state.loaded = Some(Arc::clone(&loaded));
         }
         Ok(loaded)
     }
 
-    async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
+    async fn answer(&self, now: DateTime<Utc>) -> Result<Answer<V>, ProviderError> {
         let loaded = self.load().await?;
         let file = &loaded.file;
         let modified = DateTime::<Utc>::from(loaded.stamp.modified).min(now);
         let (expected, actual, issued_at) = match self.settings.timing {
             Timing::Absolute => {
                 let span = Slot::new(now - PAST, now + AHEAD);
-                let part = |series: &CarbonSeries| span.map_or_else(Vec::new, |s| series.overlapping(&s).to_vec());
+                let part =
+                    |series: &TimeSeries<Quoted<V>>| span.map_or_else(Vec::new, |s| series.overlapping(&s).to_vec());
                 (part(&file.expected), part(&file.actual), file.issued_at.unwrap_or(modified))
             }
             Timing::Replay => {
@@ -114,10 +145,15 @@ impl FileProvider {
                 (play.around(&file.expected, now), play.around(&file.actual, now), now)
             }
         };
-        if !expected.iter().any(|(slot, _)| now < slot.end()) {
-            return Err(ProviderError::Empty { what: self.nothing_ahead(file) });
-        }
         let past = actual.into_iter().filter(|(slot, _)| slot.end() <= now).collect();
+        let (actual, _) = TimeSeries::from_points(past);
+        let mut notes = file.notes.clone();
+        if !expected.iter().any(|(slot, _)| now < slot.end()) {
+            if !self.is_history(file, &actual) {
+                return Err(ProviderError::Empty { what: self.nothing_ahead(file) });
+            }
+            notes.push(format!("only what came is used: {}", self.nothing_ahead(file)));
+        }
         let forecast = Forecast {
             zone: file.zone.clone().unwrap_or_else(|| self.zone()),
             source: self.source().to_owned(),
@@ -125,20 +161,34 @@ impl FileProvider {
             scope: file.scope,
             issued_at,
             retrieved_at: now,
-            expected: CarbonSeries::from_points(expected).0,
-            actual: CarbonSeries::from_points(past).0,
+            expected: TimeSeries::from_points(expected).0,
+            actual,
         };
-        Ok(Answer { forecast, notes: file.notes.clone() })
+        Ok(Answer { forecast, notes })
     }
 
-    fn nothing_ahead(&self, file: &ParsedFile) -> String {
+    /// Whether what came of the last month is worth having without a forecast.
+    fn is_history(&self, file: &ParsedFile<V>, actual: &TimeSeries<Quoted<V>>) -> bool {
+        let told = match self.settings.contributes {
+            Contribution::Actual => true,
+            Contribution::Forecast => return false,
+            Contribution::Both => !file.one_for_both,
+        };
+        let known = actual.points().iter().map(|(slot, _)| slot.duration()).fold(Seconds::ZERO, |a, b| a + b);
+        known >= HISTORY || told && !actual.is_empty()
+    }
+
+    fn nothing_ahead(&self, file: &ParsedFile<V>) -> String {
         let what = match file.expected.end() {
             Some(end) => format!("the forecast in {} ends at {}", self.shown(), end.format("%FT%TZ")),
             None => format!("{} has no forecast column, only what came", self.shown()),
         };
+        let table = V::TABLE;
         match self.settings.timing {
-            Timing::Absolute => format!("{what}; append newer rows, or set carbon.file.timing = \"replay\""),
-            Timing::Replay => format!("{what} and was played to its end; set carbon.file.repeat = true to begin again"),
+            Timing::Absolute => format!("{what}; append newer rows, or set {table}.file.timing = \"replay\""),
+            Timing::Replay => {
+                format!("{what} and was played to its end; set {table}.file.repeat = true to begin again")
+            }
         }
     }
 
@@ -147,7 +197,7 @@ impl FileProvider {
     }
 }
 
-impl Provider for FileProvider {
+impl<V: FileSignal> Provider<V> for FileProvider<V> {
     fn source(&self) -> &'static str {
         "file"
     }
@@ -161,12 +211,16 @@ impl Provider for FileProvider {
         self.cadence
     }
 
+    fn contributes(&self) -> Contribution {
+        self.settings.contributes
+    }
+
     /// The file itself is what is kept.
     fn keeps_answers(&self) -> bool {
         false
     }
 
-    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
+    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer<V>, ProviderError>> {
         self.answer(now).boxed()
     }
 }
@@ -181,7 +235,7 @@ struct Play {
 }
 
 impl Play {
-    fn new(file: &ParsedFile, settings: &FileSettings, anchor: DateTime<Utc>) -> Self {
+    fn new<V>(file: &ParsedFile<V>, settings: &FileSettings, anchor: DateTime<Utc>) -> Self {
         let earliest = |a: Option<DateTime<Utc>>, b: Option<DateTime<Utc>>| a.into_iter().chain(b).min();
         let start = earliest(file.expected.start(), file.actual.start()).unwrap_or(anchor);
         let end = file.expected.end().max(file.actual.end()).unwrap_or(start);
@@ -195,7 +249,7 @@ impl Play {
 
     /// The slots of all rounds that lie around `now`. The first round begins with the file's first row; there is
     /// nothing before it.
-    fn around(&self, series: &CarbonSeries, now: DateTime<Utc>) -> Vec<(Slot, Intensity)> {
+    fn around<V: FileSignal>(&self, series: &TimeSeries<Quoted<V>>, now: DateTime<Utc>) -> Vec<(Slot, Quoted<V>)> {
         let Some(span) = Slot::new(now - PAST, now + AHEAD).filter(|_| !series.is_empty()) else { return Vec::new() };
         let round_of = |t: DateTime<Utc>| {
             let since = (t - (self.start + self.shift)).num_milliseconds();
@@ -218,14 +272,14 @@ impl Play {
     }
 }
 
-fn read(
+fn read<V: FileSignal>(
     path: &Path,
     settings: &FileSettings,
     zone: Option<&Zone>,
-    known: Option<Arc<Loaded>>,
-) -> Result<Arc<Loaded>, ProviderError> {
-    let unreadable =
-        |e: std::io::Error| ProviderError::Unreadable { path: path.display().to_string(), why: e.to_string() };
+    known: Option<Arc<Loaded<V>>>,
+) -> Result<Arc<Loaded<V>>, ProviderError> {
+    let because = |why: String| ProviderError::Unreadable { table: V::TABLE, path: path.display().to_string(), why };
+    let unreadable = |e: std::io::Error| because(e.to_string());
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     let stamp = Stamp { modified: metadata.modified().map_err(unreadable)?, length: metadata.len() };
@@ -235,12 +289,9 @@ fn read(
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(ProviderError::Unreadable {
-            path: path.display().to_string(),
-            why: "files are read up to 64 MiB".to_owned(),
-        });
+        return Err(because("files are read up to 64 MiB".to_owned()));
     }
     let malformed =
         |e: ParseError| ProviderError::Malformed { what: e.what, at: format!("{}, {}", path.display(), e.at) };
-    Ok(Arc::new(Loaded { stamp, file: parse(&bytes, settings, zone).map_err(malformed)? }))
+    Ok(Arc::new(Loaded { stamp, file: parse_as(&bytes, settings, zone).map_err(malformed)? }))
 }

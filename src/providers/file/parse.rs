@@ -1,4 +1,4 @@
-//! CSV and JSON files of intensities, read without a clock.
+//! CSV and JSON files of a signal, read without a clock.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Map, Value};
 
 use super::columns::{Column, Columns};
-use crate::domain::{
-    CarbonSeries, Forecast, Intensity, Origin, SeriesProblem, SignalKind, SignalScope, SignalValue, Slot, Zone,
-};
+use super::signal::FileSignal;
+use crate::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalKind, SignalScope, Slot, TimeSeries, Zone};
 use crate::providers::FileSettings;
 use crate::providers::cache::well_formed;
 use crate::providers::time::{from_unix, parse_time};
@@ -25,11 +24,13 @@ const PROBLEMS_TOLD: usize = 5;
 
 /// What a file says, whatever the time is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ParsedFile {
+pub struct ParsedFile<V = GramsPerKwh> {
     /// The forecast, oldest first; all rows.
-    pub expected: CarbonSeries,
+    pub expected: TimeSeries<Quoted<V>>,
     /// What came, oldest first; all rows, also those that lie ahead of now.
-    pub actual: CarbonSeries,
+    pub actual: TimeSeries<Quoted<V>>,
+    /// Forecast and outcome are one column: nothing tells which of the two was meant.
+    pub one_for_both: bool,
     /// The part of the grid, if the file or the caller names one.
     pub zone: Option<Zone>,
     /// Average or marginal.
@@ -60,6 +61,18 @@ pub struct ParseError {
 /// At the first value that is neither absent nor a time or an intensity, with its row and column; if the columns are
 /// not recognised; if there is no value at all.
 pub fn parse(bytes: &[u8], settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
+    parse_as(bytes, settings, zone)
+}
+
+/// The same for any signal.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_as<V: FileSignal>(
+    bytes: &[u8],
+    settings: &FileSettings,
+    zone: Option<&Zone>,
+) -> Result<ParsedFile<V>, ParseError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let parsed = match bytes.iter().find(|b| !b.is_ascii_whitespace()) {
         None => return Err(error("the file", "is empty; write a header line and one row per slot")),
@@ -72,7 +85,11 @@ pub fn parse(bytes: &[u8], settings: &FileSettings, zone: Option<&Zone>) -> Resu
     Ok(parsed)
 }
 
-fn parse_json(bytes: &[u8], settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
+fn parse_json<V: FileSignal>(
+    bytes: &[u8],
+    settings: &FileSettings,
+    zone: Option<&Zone>,
+) -> Result<ParsedFile<V>, ParseError> {
     if bytes.len() > MAX_JSON_BYTES {
         return Err(error("the file", "JSON is read up to 16 MiB; use CSV for more"));
     }
@@ -90,17 +107,22 @@ fn parse_json(bytes: &[u8], settings: &FileSettings, zone: Option<&Zone>) -> Res
     Rows::from_json(&entries, settings)?.into_file(settings, zone)
 }
 
-fn stored_forecast(tree: Value, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
-    let forecast: Forecast = serde_json::from_value(tree).map_err(|e| error("the stored forecast", &e.to_string()))?;
+fn stored_forecast<V: FileSignal>(tree: Value, zone: Option<&Zone>) -> Result<ParsedFile<V>, ParseError> {
+    let forecast: Forecast<V> =
+        serde_json::from_value(tree).map_err(|e| error("the stored forecast", &e.to_string()))?;
     if let Some(wanted) = zone.filter(|z| **z != forecast.zone) {
         return Err(error("the stored forecast", &format!("is for {}, not for {wanted}", forecast.zone)));
     }
     if !well_formed(&forecast) {
-        return Err(error("the stored forecast", "has slots out of order, or values that are no intensities"));
+        return Err(error(
+            "the stored forecast",
+            &format!("has slots out of order, or values that are no {}", V::VALUES),
+        ));
     }
     Ok(ParsedFile {
         expected: forecast.expected,
         actual: forecast.actual,
+        one_for_both: false,
         zone: Some(forecast.zone),
         kind: forecast.kind,
         scope: forecast.scope,
@@ -143,22 +165,22 @@ impl<'a> Cell<'a> {
 }
 
 #[derive(Clone, Debug)]
-struct Row {
+struct Row<V> {
     start: DateTime<Utc>,
     end: Option<DateTime<Utc>>,
     zone: Option<String>,
-    expected: Option<GramsPerKwh>,
-    actual: Option<GramsPerKwh>,
+    expected: Option<V>,
+    actual: Option<V>,
 }
 
 #[derive(Debug)]
-struct Rows {
-    rows: Vec<Row>,
+struct Rows<V> {
+    rows: Vec<Row<V>>,
     /// One column serves as forecast and as outcome.
     one_for_both: bool,
 }
 
-impl Rows {
+impl<V: FileSignal> Rows<V> {
     fn from_csv(bytes: &[u8], settings: &FileSettings) -> Result<Self, ParseError> {
         let unreadable = |e: csv::Error| {
             let at = e.position().map_or_else(|| "the file".to_owned(), |p| format!("line {}", p.line()));
@@ -166,7 +188,7 @@ impl Rows {
         };
         let mut reader = csv::ReaderBuilder::new().from_reader(bytes);
         let names: Vec<_> = reader.headers().map_err(unreadable)?.iter().map(|n| n.trim().to_owned()).collect();
-        let columns = Columns::find(&names, settings)?;
+        let columns = Columns::find::<V>(&names, settings)?;
         let mut rows = Vec::new();
         let mut record = csv::StringRecord::new();
         while reader.read_record(&mut record).map_err(unreadable)? {
@@ -186,13 +208,13 @@ impl Rows {
         });
         let objects = objects.collect::<Result<Vec<_>, _>>()?;
         let names: BTreeSet<_> = objects.iter().flat_map(|object| object.keys().cloned()).collect();
-        let columns = Columns::find(&names.into_iter().collect::<Vec<_>>(), settings)?;
+        let columns = Columns::find::<V>(&names.into_iter().collect::<Vec<_>>(), settings)?;
         let rows = objects.iter().enumerate();
         let rows = rows.map(|(i, object)| read_row(&place(i), &columns, settings, |c| Cell::json(object, c)));
         Ok(Self { rows: rows.collect::<Result<_, _>>()?, one_for_both: columns.expected == columns.actual })
     }
 
-    fn into_file(mut self, settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
+    fn into_file(mut self, settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile<V>, ParseError> {
         let mut notes = Vec::new();
         let zone = self.choose_zone(zone)?;
         if !self.rows.is_sorted_by_key(|row| row.start) {
@@ -201,10 +223,10 @@ impl Rows {
             self.rows.sort_by_key(|row| row.start);
         }
         let slots = slots_of(&self.rows, settings);
-        let mut series = |what: &str, origin: Origin, value: fn(&Row) -> Option<GramsPerKwh>, told: bool| {
+        let mut series = |what: &str, origin: Origin, value: fn(&Row<V>) -> Option<V>, told: bool| {
             let points = self.rows.iter().zip(&slots);
-            let points = points.filter_map(|(row, slot)| Some(((*slot)?, Intensity { value: value(row)?, origin })));
-            let (series, problems) = CarbonSeries::from_points(points.collect());
+            let points = points.filter_map(|(row, slot)| Some(((*slot)?, Quoted { value: value(row)?, origin })));
+            let (series, problems) = TimeSeries::from_points(points.collect());
             if told {
                 tell(&mut notes, what, &problems);
             }
@@ -214,7 +236,8 @@ impl Rows {
         let ahead = if settings.origin == Origin::Synthetic { Origin::Synthetic } else { Origin::Forecast };
         let expected = series("forecast", ahead, |row| row.expected, true);
         let actual = series("actual", settings.origin, |row| row.actual, !self.one_for_both);
-        Ok(ParsedFile { expected, actual, zone, kind: settings.kind, scope: settings.scope, issued_at: None, notes })
+        let (one_for_both, kind, scope) = (self.one_for_both, settings.kind, settings.scope);
+        Ok(ParsedFile { expected, actual, one_for_both, zone, kind, scope, issued_at: None, notes })
     }
 
     /// Keeps the rows of one zone: the wanted one, else the only one.
@@ -232,17 +255,17 @@ impl Rows {
                 let only = zones.first().map_or_else(String::new, |zone| (*zone).to_owned());
                 Zone::new(only).map(Some).map_err(|e| error("the file", &e.to_string()))
             }
-            (None, _) => Err(error("the file", &format!("has rows for {named}; choose with carbon.zone"))),
+            (None, _) => Err(error("the file", &format!("has rows for {named}; choose with {}", V::ZONE_SETTING))),
         }
     }
 }
 
-fn read_row<'a>(
+fn read_row<'a, V: FileSignal>(
     place: &str,
     columns: &Columns,
     settings: &FileSettings,
     cell: impl Fn(&Column) -> Cell<'a>,
-) -> Result<Row, ParseError> {
+) -> Result<Row<V>, ParseError> {
     let at = |column: &Column| format!("{place}, column {:?}", super::shortened(&column.name));
     let time = |column: &Column| {
         let found = cell(column);
@@ -252,9 +275,12 @@ fn read_row<'a>(
             Cell::Number(number) => from_unix(*number),
             Cell::Other => parse_time("", false),
         };
-        time.map(Some).map_err(|problem| error(&at(column), &format!("{} {problem}", found.shown())))
+        time.map(Some).map_err(|problem| {
+            let problem = problem.to_string().replace("carbon.file", &format!("{}.file", V::TABLE));
+            error(&at(column), &format!("{} {problem}", found.shown()))
+        })
     };
-    let number = |column: &Column, most: f64, right: &str| {
+    let number = |column: &Column, (least, most): (f64, f64), right: &str| {
         let found = cell(column);
         let number = match &found {
             Cell::Absent => return Ok(None),
@@ -262,15 +288,14 @@ fn read_row<'a>(
             Cell::Number(number) => Some(*number),
             Cell::Other => None,
         };
-        number.filter(|n| (0.0..=most).contains(n)).map(Some).ok_or_else(|| {
+        number.filter(|n| (least..=most).contains(n)).map(Some).ok_or_else(|| {
             error(&at(column), &format!("{} is not {right}; leave the field empty where there is none", found.shown()))
         })
     };
-    let intensity = |column: &Option<Column>| match column {
+    let value = |column: &Option<Column>| match column {
+        // Adding zero turns −0 into 0.
         Some(column) => {
-            Ok(number(column, GramsPerKwh::HIGHEST, "a carbon intensity (grams per kWh, from 0 to 20000)")?
-                // Adding zero turns −0 into 0.
-                .map(|value| GramsPerKwh::new(value + 0.0)))
+            Ok(number(column, (V::LOWEST, V::HIGHEST), V::RIGHT)?.and_then(|value| V::checked(value + 0.0)))
         }
         None => Ok(None),
     };
@@ -280,7 +305,7 @@ fn read_row<'a>(
     let end = match (&columns.end, &columns.duration) {
         (Some(column), _) => time(column)?.map(|end| (end, column)),
         (None, Some(column)) => {
-            let minutes = number(column, 527_040.0, "a length in minutes")?;
+            let minutes = number(column, (0.0, 527_040.0), "a length in minutes")?;
             minutes.map(|m| (start + crate::units::Seconds::new(m * 60.0).to_delta(), column))
         }
         (None, None) => None,
@@ -295,13 +320,13 @@ fn read_row<'a>(
         Cell::Number(number) => Some(number.to_string()),
         Cell::Absent | Cell::Other => None,
     });
-    let (expected, actual) = (intensity(&columns.expected)?, intensity(&columns.actual)?);
+    let (expected, actual) = (value(&columns.expected)?, value(&columns.actual)?);
     Ok(Row { start, end: end.map(|(end, _)| end), zone, expected, actual })
 }
 
 /// One slot per row; rows are in time order. Where a row does not say where it ends, it lasts until the next one
 /// starts, but no longer than usual in this file: a missing row is a gap, not a long slot.
-fn slots_of(rows: &[Row], settings: &FileSettings) -> Vec<Option<Slot>> {
+fn slots_of<V>(rows: &[Row<V>], settings: &FileSettings) -> Vec<Option<Slot>> {
     let mut steps: Vec<_> = rows.windows(2).map(|pair| pair[1].start - pair[0].start).collect();
     steps.retain(|step| *step > TimeDelta::zero());
     steps.sort_unstable();
@@ -309,7 +334,7 @@ fn slots_of(rows: &[Row], settings: &FileSettings) -> Vec<Option<Slot>> {
     let given = settings.step_s.map(crate::units::Seconds::to_delta);
     let usual = given.or(usual).unwrap_or(TimeDelta::hours(1));
     let mut step = usual;
-    let slot = |row: &Row| {
+    let slot = |row: &Row<V>| {
         let later = rows.partition_point(|other| other.start <= row.start);
         step = match rows.get(later).map(|next| next.start - row.start) {
             Some(until_next) if until_next * 2 <= usual * 3 => until_next,

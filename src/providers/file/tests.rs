@@ -3,8 +3,8 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{Origin, SignalKind, SignalScope};
-use crate::units::GramsPerKwh;
+use crate::domain::{CarbonSeries, Origin, SignalKind, SignalScope};
+use crate::providers::PriceSource;
 
 fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).expect(text).to_utc()
@@ -166,6 +166,10 @@ impl Kept {
         fs::write(self.directory.path().join("carbon.csv"), text).expect("written");
     }
 
+    async fn answer(&self, text: &str) -> Result<Answer, ProviderError> {
+        self.provider.fetch(at(text)).await
+    }
+
     async fn at(&self, text: &str) -> Result<Forecast, ProviderError> {
         self.provider.fetch(at(text)).await.map(|answer| answer.forecast)
     }
@@ -237,10 +241,94 @@ async fn the_shortest_replay_stays_small() {
     assert!(later.best_at(at("2026-06-01T10:00:00Z")).is_some());
 }
 
+fn hourly(header: &str, hours: i64) -> String {
+    let rows =
+        (0..hours).map(|h| format!("{},{}\n", (at("2021-01-01T00:00:00Z") + TimeDelta::hours(h)).to_rfc3339(), h));
+    format!("{header}\n{}", rows.collect::<String>())
+}
+
+#[tokio::test]
+async fn a_history_alone_is_used_and_told() {
+    let day = Kept::with(&hourly("time,value", 24), FileSettings::default());
+    let answer = day.answer("2021-01-03T00:00:00Z").await.expect("a day or more is a history");
+    assert!(
+        answer.forecast.actual.points().len() == 24
+            && answer.forecast.expected.end() <= Some(at("2021-01-02T00:00:00Z"))
+    );
+    assert!(
+        answer.notes[0].contains("only what came is used") && answer.notes[0].contains("append newer"),
+        "{:?}",
+        answer.notes
+    );
+    let late = day.answer("2021-02-05T00:00:00Z").await.expect_err("longer ago than a month").to_string();
+    assert!(late.contains("append newer rows, or set carbon.file.timing"), "{late}");
+
+    let measured = Kept::with(
+        &hourly("time,actual,forecast", 2).replace(",0", ",0,").replace(",1", ",1,"),
+        FileSettings::default(),
+    );
+    let answer = measured.answer("2021-01-01T03:00:00Z").await.expect("its column says that it came");
+    assert_eq!((values(&answer.forecast.actual), answer.forecast.expected.is_empty()), (vec![0.0, 1.0], true));
+
+    let said = FileSettings { contributes: Contribution::Actual, ..FileSettings::default() };
+    let kept = Kept::with(HOURS, said);
+    assert_eq!(kept.provider.contributes(), Contribution::Actual);
+    assert_eq!(values(&kept.at("2021-01-01T03:00:00Z").await.expect("the settings say so").actual), [1.0, 2.0, 3.0]);
+    let asked = FileSettings { contributes: Contribution::Forecast, ..FileSettings::default() };
+    let error = Kept::with(&hourly("time,value", 48), asked).at("2021-01-03T12:00:00Z").await.expect_err("no forecast");
+    assert!(error.to_string().contains("append newer rows"), "{error}");
+}
+
+#[tokio::test]
+async fn prices_are_read_like_intensities() {
+    let read = |text: &str| parse_as::<PricePerMwh>(text.as_bytes(), &FileSettings::default(), None);
+    for text in [
+        "time,price\n2021-01-01T00:00Z,-12.5\n2021-01-01T00:15Z,\n2021-01-01T00:30Z,0\n",
+        "time,EUR/MWh\n2021-01-01T00:00Z,-12.5\n2021-01-01T00:15Z,null\n2021-01-01T00:30Z,0\n",
+        r#"[{"time":"2021-01-01T00:00Z","price_eur_mwh":-12.5},{"time":"2021-01-01T00:15Z","price_eur_mwh":null},
+            {"time":"2021-01-01T00:30Z","price_eur_mwh":"0"}]"#,
+    ] {
+        let file = read(text).expect(text);
+        let found: Vec<_> =
+            file.expected.points().iter().map(|(slot, p)| (slot.duration().get(), p.value.get())).collect();
+        assert_eq!(found, [(900.0, -12.5), (900.0, 0.0)], "{text}");
+    }
+    for (text, part) in [
+        ("time,price\n2021-01-01T00:00Z,x", "is not a price per MWh (from -100000 to 100000)"),
+        ("time,price\n2021-01-01T00:00Z,1e6", "is not a price per MWh"),
+        ("time,price\n2021-01-01T00:00,1", "set price.file.assume_utc = true"),
+        ("time,intensity\n2021-01-01T00:00Z,1", "set price.file.value_column"),
+        ("zone,time,price\nA,1,1\nB,1,1", "choose with carbon.energy_charts.bidding_zone"),
+    ] {
+        let error = read(text).expect_err(text).to_string();
+        assert!(error.contains(part), "{error}");
+    }
+
+    let settings = |path: PathBuf| {
+        let file = FileSettings { path: Some(path), ..FileSettings::default() };
+        PriceSettings { source: PriceSource::File, file, ..PriceSettings::default() }
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("price.csv");
+    fs::write(&path, "time,price\n2021-01-01T00:00Z,-5\n2021-01-01T01:00Z,90\n").expect("written");
+    let prices = FileProvider::prices(&settings(path.clone()), &CarbonSettings::default()).expect("has a path");
+    let forecast = prices.fetch(at("2021-01-01T01:10:00Z")).await.expect("covers now").forecast;
+    assert_eq!(forecast.best_at(at("2021-01-01T01:10:00Z")).map(|(_, p)| p.value), Some(PricePerMwh::new(90.0)));
+    assert_eq!(forecast.actual.points()[0].1.value, PricePerMwh::new(-5.0));
+    let ended = prices.fetch(at("2021-01-01T02:00:00Z")).await.expect_err("all past").to_string();
+    assert!(ended.contains("set price.file.timing"), "{ended}");
+    fs::remove_file(path).expect("removed");
+    let gone = prices.fetch(at("2021-01-01T01:10:00Z")).await.expect_err("gone").to_string();
+    assert!(gone.contains("check price.file.path"), "{gone}");
+    let nowhere = FileProvider::prices(&PriceSettings::default(), &CarbonSettings::default());
+    assert_eq!(nowhere.map(|_| ()), Err(SettingsError::NoPath { table: "price" }));
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = parse(&bytes, &FileSettings::default(), None);
+        let _ = parse_as::<PricePerMwh>(&bytes, &FileSettings::default(), None);
     }
 
     #[test]

@@ -68,6 +68,11 @@ impl Default for PriceSettings {
 }
 
 impl PriceSettings {
+    /// What the prices are counted in.
+    pub fn counted_in(&self) -> Currency {
+        if self.source == PriceSource::EnergyCharts { Currency::euro() } else { self.currency.clone() }
+    }
+
     /// Looks for settings that are right one by one but not together.
     ///
     /// # Errors

@@ -26,6 +26,9 @@ const SHORTEST_RATE_LIMIT: Seconds = Seconds::new(60.0);
 const BREAKER: u32 = 6;
 const OPEN_RETRY: Seconds = Seconds::new(1800.0);
 
+/// What came counts as recent for so long: some sources publish a day late.
+const RECENT: TimeDelta = TimeDelta::hours(26);
+
 /// An answer counts as fresh for this many cadences.
 const FRESH_CADENCES: f64 = 2.0;
 
@@ -33,9 +36,9 @@ const FRESH_CADENCES: f64 = 2.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "freshness", rename_all = "snake_case")]
 pub enum Freshness {
-    /// Covers now, and was fetched within two cadences.
+    /// Covers now (or is a recent history, where the source gives no more), and was fetched within two cadences.
     Fresh,
-    /// Covers now, but is older than that.
+    /// The same, but older than that.
     Stale {
         /// When two cadences had passed without an answer.
         since: DateTime<Utc>,
@@ -112,12 +115,24 @@ impl<V: SignalValue> SourceState<V> {
         state
     }
 
-    /// Whether the forecast can be relied on at `now`.
+    /// Whether the forecast, or the history of a source that gives no forecast, can be relied on at `now`.
     pub fn freshness(&self, now: DateTime<Utc>) -> Freshness {
-        if self.forecast.as_ref().and_then(|forecast| forecast.expected.at(now)).is_none() {
+        if !self.covers(now) && !self.tells_what_came(now) {
             return Freshness::None;
         }
         self.stale_at(now).map_or(Freshness::Fresh, |since| Freshness::Stale { since })
+    }
+
+    /// Whether something is expected of `now`.
+    pub fn covers(&self, now: DateTime<Utc>) -> bool {
+        self.forecast.as_ref().is_some_and(|forecast| forecast.expected.at(now).is_some())
+    }
+
+    /// Whether its answers have no forecast, and tell what came up to a day ago at least.
+    fn tells_what_came(&self, now: DateTime<Utc>) -> bool {
+        let Some(forecast) = &self.forecast else { return false };
+        let history_only = forecast.expected.end() <= self.fetched_at;
+        history_only && forecast.actual.end().is_some_and(|end| end > now - RECENT)
     }
 
     /// Whether polls are spaced out because it has failed for long.

@@ -138,7 +138,8 @@ fn patience_fits_the_failure() {
     assert_eq!(wait(&ProviderError::RateLimited { retry_after: Some(Seconds::new(120.0)) }), 120);
     assert_eq!(wait(&ProviderError::RateLimited { retry_after: None }), 60);
     assert_eq!(wait(&unreachable()), 7);
-    let missing = ProviderError::Unreadable { path: "carbon.csv".to_owned(), why: "not found".to_owned() };
+    let missing =
+        ProviderError::Unreadable { table: "carbon", path: "carbon.csv".to_owned(), why: "not found".to_owned() };
     assert_eq!(wait(&missing), 15);
 }
 

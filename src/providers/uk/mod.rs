@@ -2,6 +2,9 @@
 //!
 //! `carbon-apis.md` §3 has the shapes and the traps. Of the past only `actual` is taken: the archive's `forecast` is
 //! overwritten afterwards, so that it would flatter the measured skill.
+//!
+//! A zone is the country ("GB", or coordinates in it), one of its seventeen regions by number ("GB-13", "13"), or the
+//! outward part of a postcode ("BS16"). Coordinates mean the country: what came is known of the country alone.
 
 #[cfg(test)]
 mod tests;
@@ -15,19 +18,30 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::api::Api;
-use super::time::parse_time;
-use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Source};
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, SignalValue, Slot, Zone};
+use super::json::{MOST_POINTS, malformed, note_short, notes as told, time, unexpected, value};
+use super::place::Place;
+use super::settings::Common;
+use super::{
+    Answer, CarbonSettings, Contribution, Postcode, Provider, ProviderError, RegionId, Requests, SettingsError,
+    Settled, Source,
+};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Seconds};
 
 const HALF_HOUR: TimeDelta = TimeDelta::minutes(30);
+
+/// Windows of the past may be 14 days long; a slot less is on the safe side.
+const LONGEST_WINDOW: TimeDelta = TimeDelta::minutes(14 * 24 * 60 - 30);
+
+/// How far ahead is asked.
+const AHEAD_H: f64 = 48.0;
 
 /// Depth to which `data` may hold regions that hold slots.
 const DEPTH: u8 = 3;
 
 /// The whole country with what came, or a region or postcode with forecasts only.
 #[derive(Debug)]
-pub struct UkProvider {
+pub(super) struct UkProvider {
     api: Api,
     asked: Asked,
 }
@@ -39,26 +53,65 @@ enum Asked {
     Postcode(String),
 }
 
+impl Asked {
+    /// What a zone means here, or what would be right.
+    fn of(place: &Place) -> Result<Self, &'static str> {
+        const RIGHT: &str = "it tells of Great Britain alone; write \"GB\", a region like \"GB-13\", the outward part of a \
+                             postcode like \"BS16\", or coordinates";
+        const OTHER_GRID: &str =
+            "Northern Ireland is part of the Irish grid, and this source tells of Great Britain alone";
+        let zone = place.zone().as_str();
+        if !place.is_code() {
+            let northern_ireland = place.coordinates().is_some_and(|(lat, lon)| is_northern_ireland(lat, lon));
+            return match place.country().as_deref() {
+                Some("GB") if northern_ireland => Err(OTHER_GRID),
+                Some("GB") => Ok(Self::Country),
+                _ => Err(RIGHT),
+            };
+        }
+        let british = zone.get(..3).filter(|start| start.eq_ignore_ascii_case("GB-")).and_then(|_| zone.get(3..));
+        if let Ok(id) = british.unwrap_or(zone).parse::<u8>() {
+            return RegionId::try_from(id).map(|id| Self::Region(id.into()));
+        }
+        match british {
+            Some(part) if part.eq_ignore_ascii_case("NIR") => Err(OTHER_GRID),
+            // Others name a part of the country that has no region of its own here, like Orkney's "GB-ORK".
+            Some(_) => Ok(Self::Country),
+            None if place.country().is_some() => Err(RIGHT),
+            None => Postcode::try_from(zone.to_owned()).map(|p| Self::Postcode(p.into())).map_err(|_| RIGHT),
+        }
+    }
+}
+
+/// Of the points within the United Kingdom's borders, those west of the North Channel.
+fn is_northern_ireland(latitude: f64, longitude: f64) -> bool {
+    longitude < -5.4 && (54.0..55.25).contains(&latitude)
+}
+
 impl UkProvider {
     /// Connects to nothing yet.
     ///
     /// # Errors
     /// If the zone lies elsewhere.
-    pub fn new(settings: &CarbonSettings, state_dir: Option<&Path>) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &CarbonSettings, state_dir: Option<&Path>) -> Result<Self, SettingsError> {
         let uk = &settings.uk_carbon_intensity;
-        let region = uk.region.map(u8::from);
-        let (asked, usual_zone) = match (region, &uk.postcode) {
-            (Some(region), _) => (Asked::Region(region), region.to_string()),
-            (None, Some(postcode)) => (Asked::Postcode(postcode.as_str().to_owned()), postcode.as_str().to_owned()),
-            (None, None) => (Asked::Country, "GB".to_owned()),
+        let chosen = match (uk.region.map(u8::from), &uk.postcode) {
+            (Some(region), _) => Some((Asked::Region(region), region.to_string())),
+            (None, Some(postcode)) => {
+                Some((Asked::Postcode(postcode.as_str().to_owned()), postcode.as_str().to_owned()))
+            }
+            (None, None) => None,
         };
         let cadence = Seconds::from_delta(HALF_HOUR);
-        let own = (uk.common(), &uk.base_url);
-        let api = Api::new(Source::UkCarbonIntensity, settings, own, Some(&usual_zone), cadence, state_dir)?;
-        let place = api.place();
-        if asked == Asked::Country && place.country().is_some_and(|c| c != "GB") {
-            return Err(place.refused(api.source(), "it tells of Great Britain alone; write \"GB\""));
-        }
+        let part = chosen.as_ref().and_then(|(_, name)| Zone::new(name.clone()).ok());
+        // A region is a zone of its own, whatever the chain as a whole is about.
+        let common = Common { zone: part.as_ref().or(uk.zone.as_ref()), ..uk.common() };
+        let own = (common, &uk.base_url);
+        let api = Api::new(Source::UkCarbonIntensity, settings, own, Some("GB"), cadence, state_dir)?;
+        let asked = match chosen {
+            Some((asked, _)) => asked,
+            None => Asked::of(api.place()).map_err(|why| api.place().refused(api.source(), why))?,
+        };
         Ok(Self { api, asked })
     }
 
@@ -94,15 +147,11 @@ impl UkProvider {
         let came = behind.iter().chain(&ahead).filter(|row| row.slot.end() <= now);
         let actual = points(came.map(|row| (row.slot, row.actual)), Origin::Estimated);
         let (expected, problems) = CarbonSeries::from_points(expected);
-        notes.extend(problems.iter().take(5).map(ToString::to_string));
-        let Some(end) = expected.end() else {
+        notes.extend(told(&problems));
+        if expected.is_empty() {
             let what =
                 format!("{} slots, none with a forecast for now or later; trying again next half hour", ahead.len());
             return Err(ProviderError::Empty { what });
-        };
-        if end - now < TimeDelta::hours(47) {
-            let hours = (end - now).as_seconds_f64() / 3600.0;
-            notes.push(format!("the forecast reaches {hours:.1} h ahead; 48 h were asked for"));
         }
         notes.extend(self.api.skew_note());
         let forecast = Forecast {
@@ -115,7 +164,24 @@ impl UkProvider {
             expected,
             actual: CarbonSeries::from_points(actual).0,
         };
+        notes.extend(note_short(&forecast, now, AHEAD_H));
+        notes.extend(self.api.skew_note());
         Ok(Answer { forecast, notes })
+    }
+
+    /// What came is known of the country alone.
+    async fn came(&self, span: Slot, now: DateTime<Utc>) -> Settled<GramsPerKwh> {
+        if self.asked != Asked::Country {
+            return Ok(None);
+        }
+        let end = span.end().min(now).min(span.start() + LONGEST_WINDOW);
+        let Some(span) = Slot::new(span.start(), end) else { return Ok(None) };
+        let written = |t: DateTime<Utc>| t.format("%Y-%m-%dT%H:%MZ");
+        let rows = self.get(&format!("/intensity/{}/{}", written(span.start()), written(span.end())), now).await?;
+        // At a full half hour, windows begin one slot early.
+        let inside = rows.iter().filter(|row| span.start() < row.slot.end() && row.slot.end() <= span.end());
+        let actual = points(inside.map(|row| (row.slot, row.actual)), Origin::Estimated);
+        Ok(Some(CarbonSeries::from_points(actual).0))
     }
 }
 
@@ -142,6 +208,10 @@ impl Provider for UkProvider {
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
         self.answer(now).boxed()
+    }
+
+    fn settle(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Settled<GramsPerKwh>> {
+        self.came(span, now).boxed()
     }
 }
 
@@ -184,49 +254,41 @@ fn collect(data: &Value, at: &str, region: Option<u8>, depth: u8, rows: &mut Vec
             {
                 return Err(malformed(
                     &format!("{at}.regionid"),
-                    format!("is {given}, but region {asked} was asked for"),
+                    format!("is {}, but region {asked} was asked for", super::error::shortened(&given.to_string())),
                 ));
             }
             match object.get("data") {
                 Some(inner) if depth > 0 => collect(inner, &format!("{at}.data"), region, depth - 1, rows),
-                Some(_) => Err(malformed(at, "nested too deeply".to_owned())),
+                Some(_) => Err(malformed(at, "nested too deeply")),
                 None if object.is_empty() => Ok(()),
+                None if rows.len() >= MOST_POINTS => {
+                    Err(malformed(at, format!("more than {MOST_POINTS} slots are no forecast")))
+                }
                 None => read_row(data, at).map(|row| rows.push(row)),
             }
         }
-        other => Err(malformed(at, format!("expected slots, found {}", super::error::shortened(&other.to_string())))),
+        other => Err(unexpected(at, "slots", other)),
     }
 }
 
 fn read_row(row: &Value, at: &str) -> Result<Row, ProviderError> {
-    let time = |field: &str| {
-        let at = format!("{at}.{field}");
-        let text =
-            row.get(field).and_then(Value::as_str).ok_or_else(|| malformed(&at, "expected a time".to_owned()))?;
-        parse_time(text, false)
-            .map_err(|_| malformed(&at, format!("{:?} is not a time", super::error::shortened(text))))
-    };
-    let (from, to) = (time("from")?, time("to")?);
-    let slot = Slot::new(from, to).filter(|slot| slot.duration() <= Seconds::new(86_400.0));
-    let slot = slot.ok_or_else(|| malformed(at, "the slot must end after it starts, and within a day".to_owned()))?;
+    let time = |field: &str| time(row.get(field), &format!("{at}.{field}"));
+    let slot = Slot::new(time("from")?, time("to")?).filter(|slot| slot.duration() <= Seconds::new(86_400.0));
+    let slot = slot.ok_or_else(|| malformed(at, "the slot must end after it starts, and within a day"))?;
     let intensity = row.get("intensity").unwrap_or(&Value::Null);
     if !matches!(intensity, Value::Null | Value::Object(_)) {
-        return Err(malformed(&format!("{at}.intensity"), "expected an object".to_owned()));
+        return Err(unexpected(&format!("{at}.intensity"), "an object", intensity));
     }
-    let value = |field: &str| {
-        let number = match intensity.get(field) {
-            None | Some(Value::Null) => return Ok(None),
-            Some(number) => number,
-        };
-        let grams = number.as_f64().and_then(GramsPerKwh::checked);
-        grams.map(Some).ok_or_else(|| {
-            let shown = super::error::shortened(&number.to_string());
-            malformed(&format!("{at}.intensity.{field}"), format!("expected gCO2/kWh or null, found {shown}"))
-        })
-    };
+    let value = |field: &str| value(intensity.get(field), &format!("{at}.intensity.{field}"));
     Ok(Row { slot, forecast: value("forecast")?, actual: value("actual")? })
 }
 
-fn malformed(at: &str, what: String) -> ProviderError {
-    ProviderError::Malformed { what, at: at.to_owned() }
+/// Whatever a body holds, no parser of this source may panic on it.
+#[cfg(test)]
+pub(super) fn parse_any(body: &[u8]) {
+    if let Ok(body) = serde_json::from_slice(body) {
+        for region in [None, Some(11)] {
+            let _ = read_rows(&body, region, &mut Vec::new());
+        }
+    }
 }

@@ -37,7 +37,8 @@ const BEHIND_PATH: &str = "/intensity/2025-10-23T00:01Z/pt24h";
 const REGION_PATH: &str = "/regional/intensity/2025-10-23T00:01Z/fw48h/regionid/11";
 
 fn text(body: impl Into<String>) -> ResponseTemplate {
-    ResponseTemplate::new(200).set_body_string(body)
+    // With the time that the tests are set in; else the clock would be told to be off.
+    ResponseTemplate::new(200).insert_header("date", "Thu, 23 Oct 2025 00:10:00 GMT").set_body_string(body)
 }
 
 async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
@@ -132,7 +133,11 @@ async fn overlapping_slots_are_resolved_and_told() {
 #[tokio::test]
 async fn broken_bodies_say_where() {
     for (from, to, part) in [
-        ("164", "\"many\"", "data[1].intensity.forecast: expected gCO2/kWh or null, found \"many\""),
+        (
+            "164",
+            "\"many\"",
+            "data[1].intensity.forecast: expected a carbon intensity in g/kWh from 0 to 20000, or null, found \"many\"",
+        ),
         ("164", "-1", "data[1].intensity.forecast"),
         (
             "\"2025-10-23T00:00Z\",\"to\":\"2025-10-23T00:30Z\"",
@@ -170,6 +175,87 @@ async fn http_faults_are_told_apart() {
     assert_eq!(long, Err(ProviderError::TooLarge { limit_bytes: 64 << 10 }));
 }
 
+#[tokio::test]
+async fn the_past_is_told_in_windows_of_a_fortnight() {
+    // Asked at the full half hour, the window begins a slot early; its last slots are not known yet.
+    let came = BEHIND.replace("22:30Z\",\"to", "22:30Z\",\"x\":0,\"to");
+    let server = serve(&[("/intensity/2025-10-22T23:00Z/2025-10-23T00:10Z", text(came))]).await;
+    let uk = UkProvider::new(&settings(&server, ""), None).expect("a place");
+    let span = |from: &str, to: &str| Slot::new(at(from), at(to)).expect("from < to");
+    let settled = uk.settle(span("2025-10-22T23:00:00Z", NOW), at(NOW)).await.expect("told").expect("can tell");
+    assert_eq!(values(&settled), [158.0], "neither the slot before nor the null");
+    assert_eq!(settled.start(), Some(at("2025-10-22T23:30:00Z")));
+
+    let server = serve(&[("/intensity/2025-09-25T00:10Z/2025-10-08T23:40Z", text(r#"{"data":[]}"#))]).await;
+    let uk = UkProvider::new(&settings(&server, ""), None).expect("a place");
+    let long = uk.settle(span("2025-09-25T00:10:00Z", NOW), at(NOW)).await;
+    assert_eq!(long, Ok(Some(CarbonSeries::default())), "at most a fortnight at once");
+    let region = UkProvider::new(&settings(&server, "region = 11"), None).expect("a place");
+    assert_eq!(region.settle(span("2025-09-25T00:10:00Z", NOW), at(NOW)).await, Ok(None), "regions have no outcome");
+}
+
+#[test]
+fn zones_are_understood_as_people_write_them() {
+    let asked =
+        |text: &str| UkProvider::new(&toml::from_str(text).expect(text), None).map(|uk| (uk.asked.clone(), uk.zone()));
+    let zone = |text: &str| Zone::new(text).expect(text);
+    for (written, meant) in [
+        ("GB", Asked::Country),
+        ("uk", Asked::Country),
+        ("GBR", Asked::Country),
+        ("51.5,-0.12", Asked::Country),
+        ("GB-ORK", Asked::Country),
+        ("GB-13", Asked::Region(13)),
+        ("13", Asked::Region(13)),
+        ("BS16", Asked::Postcode("BS16".to_owned())),
+        ("e1", Asked::Postcode("E1".to_owned())),
+    ] {
+        assert_eq!(asked(&format!("zone = \"{written}\"")), Ok((meant, zone(written))), "{written}");
+    }
+    for (written, part) in [
+        ("DE", "Great Britain alone"),
+        ("DK1", "Great Britain alone"),
+        ("52.52,13.40", "Great Britain alone"),
+        ("CAISO_NORTH", "Great Britain alone"),
+        ("54.6,-5.93", "Northern Ireland"),
+        ("GB-NIR", "Northern Ireland"),
+        ("GB-18", "numbered 1 (North Scotland) to 17 (Wales)"),
+    ] {
+        let error = asked(&format!("zone = \"{written}\"")).expect_err(written).to_string();
+        assert!(error.contains(part) && error.contains(written), "{error}");
+    }
+    let own = "zone = \"DE\"\n[uk_carbon_intensity]\n";
+    assert_eq!(
+        asked(&format!("{own}region = 11")),
+        Ok((Asked::Region(11), zone("11"))),
+        "a region is a zone of its own"
+    );
+    assert_eq!(asked(&format!("{own}zone = \"GB\"")), Ok((Asked::Country, zone("GB"))));
+    assert_eq!(asked(""), Ok((Asked::Country, zone("GB"))));
+}
+
+#[tokio::test]
+async fn the_clocks_going_back_gives_no_slot_twice() {
+    // 2025-10-26 has 25 hours in Britain; slots are UTC, and there are 50 of half an hour between its midnights.
+    let start = at("2025-10-25T23:00:00Z");
+    let slot = |i: i64| {
+        let (from, to) = (start + HALF_HOUR * i as i32, start + HALF_HOUR * (i as i32 + 1));
+        let form = "%Y-%m-%dT%H:%MZ";
+        format!(
+            r#"{{"from":"{}","to":"{}","intensity":{{"forecast":{i},"actual":null}}}}"#,
+            from.format(form),
+            to.format(form)
+        )
+    };
+    let body = format!(r#"{{"data":[{}]}}"#, (0..50).map(slot).collect::<Vec<_>>().join(","));
+    let server = serve(&[("/intensity/2025-10-25T23:01Z/fw48h", text(body))]).await;
+    let answer = UkProvider::new(&settings(&server, ""), None).expect("a place").fetch(start).await.expect("a day");
+    let expected = &answer.forecast.expected;
+    assert_eq!((expected.points().len(), expected.gaps().count()), (50, 0));
+    assert_eq!(expected.end(), Some(at("2025-10-27T00:00:00Z")));
+    assert_eq!(expected.points()[0].1.value, GramsPerKwh::ZERO, "0 stays 0");
+}
+
 fn json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -194,5 +280,12 @@ proptest! {
         let mut rows = Vec::new();
         let _ = read_rows(&serde_json::json!({ "data": data }), region, &mut rows);
         let _ = read_rows(&data, region, &mut rows);
+    }
+
+    #[test]
+    fn no_damaged_body_panics(damage in crate::providers::json::damage::any()) {
+        for body in [AHEAD, BEHIND] {
+            parse_any(&damage.done_to(body));
+        }
     }
 }

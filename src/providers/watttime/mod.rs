@@ -21,7 +21,9 @@ use serde_json::Value;
 use self::parse::{Row, Rows, SIGNAL};
 use self::session::{Session, not_in_plan};
 use super::api::{Api, Denied};
+use super::json::array;
 use super::json::{note_short, notes as notes_of};
+use super::zones::ZoneName;
 use super::{
     Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Settled, Source,
     WattTimeSettings,
@@ -77,6 +79,25 @@ impl WattTime {
 
     async fn get(&self, path: &str, query: &[(&str, &str)], now: DateTime<Utc>) -> Result<Value, ProviderError> {
         self.session.get(&self.api, &self.settings, (path, query), now).await
+    }
+
+    /// The regions that the account may read.
+    ///
+    /// # Errors
+    /// As any request.
+    pub(super) async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
+        let body = self.get("/v3/my-access", &[("signal_type", SIGNAL)], now).await?;
+        let mut zones = Vec::new();
+        for signal in array(body.get("signal_types"), "signal_types")? {
+            for region in array(signal.get("regions"), "signal_types.regions")? {
+                let text = |field: &str| region.get(field).and_then(Value::as_str).unwrap_or_default();
+                let endpoints = region.get("endpoints").and_then(Value::as_array);
+                let forecast = endpoints.into_iter().flatten().any(|e| e["endpoint"] == "v3/forecast");
+                let what = if forecast { "forecast" } else { "no forecast" };
+                zones.push(ZoneName::new(text("region"), &format!("{}: {what}", text("region_full_name"))));
+            }
+        }
+        Ok(zones)
     }
 
     /// The region's name. Borders change, so the one that was found first is kept.

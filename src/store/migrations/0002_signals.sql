@@ -7,7 +7,7 @@ CREATE TABLE issued_forecasts (
     scope        TEXT NOT NULL,
     issued_us    BIGINT NOT NULL,
     retrieved_us BIGINT NOT NULL,
-    points       TEXT NOT NULL -- JSON: start and end in seconds since 1970, and g/kWh, slot after slot
+    points       TEXT NOT NULL -- JSON: runs of slots of one length, each [start ms, length ms, [g/kWh, …]]
 );
 CREATE INDEX issued_by_time ON issued_forecasts (retrieved_us);
 

@@ -1,0 +1,51 @@
+//! Asking a running daemon.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+/// Where a daemon listens unless told otherwise.
+pub(super) const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
+
+/// Where a daemon listens.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    Tcp(SocketAddr),
+    Socket(PathBuf),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Socket(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl Place {
+    /// The body of the answer at `path` ("/v1/status").
+    ///
+    /// # Errors
+    /// If no daemon answers there, or not with success.
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
+        // The client wants a TLS library even for plain HTTP; only a second installation fails.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5));
+        let client = client.no_proxy().tls_certs_only([]);
+        let (client, url) = match self {
+            Self::Socket(socket) => (client.unix_socket(socket.clone()), format!("http://localhost{path}")),
+            Self::Tcp(address) => (client, format!("http://{address}{path}")),
+        };
+        let answer = client.build()?.get(&url).send().await.with_context(|| {
+            format!("no wattune daemon answers at {self}; is `wattune serve` running, and does it listen there?")
+        })?;
+        let code = answer.status();
+        let text = answer.text().await?;
+        if !code.is_success() {
+            bail!("the daemon at {self} answered {code}: {}", text.trim());
+        }
+        Ok(text)
+    }
+}

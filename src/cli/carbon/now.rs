@@ -1,0 +1,175 @@
+//! `wattune carbon`: now, ahead, and the sources.
+
+use std::io::Write;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Exit, Format, Overrides, chart, daemon};
+use crate::clock::{Clock, Now, SystemClock};
+use crate::config::Settings;
+use crate::controller::{look, price_view};
+use crate::providers::{self, Feed, FeedOptions};
+
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(super) struct Args {
+    #[command(flatten)]
+    overrides: Overrides,
+    /// Ask the sources themselves, not a running daemon.
+    #[arg(long)]
+    direct: bool,
+    /// How it is written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// The signal and where it was seen.
+#[derive(Debug, Serialize)]
+struct Shown {
+    /// `daemon` or `sources`.
+    asked: &'static str,
+    now: DateTime<Utc>,
+    carbon: Value,
+    forecast: Value,
+    price: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+/// Prints the signal. Ends as failed if nothing is known of it.
+///
+/// # Errors
+/// If the settings are wrong.
+pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let settings = args.overrides.settings()?;
+    let shown = if args.direct || args.overrides.other_signal() {
+        ask_sources(&settings).await?
+    } else {
+        match ask_daemon(&settings).await {
+            Ok(shown) => shown,
+            Err(_) => ask_sources(&settings).await?,
+        }
+    };
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&shown)?)?,
+        Format::Table => out.write_all(page(&shown).as_bytes())?,
+    }
+    let known = shown.carbon["intensity_g_per_kwh"].is_number();
+    Ok(if known { Exit::Done } else { Exit::Failed })
+}
+
+async fn ask_daemon(settings: &Settings) -> anyhow::Result<Shown> {
+    let place = daemon(settings);
+    let get = async |path| anyhow::Ok(serde_json::from_str::<Value>(&place.get(path).await?)?);
+    let status = get("/v1/status").await?;
+    let now = status["now"].as_str().and_then(|t| DateTime::parse_from_rfc3339(t).ok());
+    Ok(Shown {
+        asked: "daemon",
+        now: now.map_or_else(|| SystemClock::start().utc(), |t| t.to_utc()),
+        carbon: status["carbon"].clone(),
+        forecast: get("/v1/carbon/forecast").await?,
+        price: get("/v1/price").await?,
+        advice: None,
+    })
+}
+
+async fn ask_sources(settings: &Settings) -> anyhow::Result<Shown> {
+    // Requests made here count like the daemon's own: the quota is the same.
+    let groups = providers::build(&settings.carbon, Some(&settings.state_dir()))?;
+    let options = FeedOptions { jump_factor: settings.carbon.jump_factor, ..FeedOptions::default() };
+    let now = SystemClock::start().now();
+    let state = Feed::start(groups, options, now).await.poll_due(now).await;
+    let (carbon, forecast) = look(&state, settings.carbon.fallback_g_per_kwh, now.utc);
+    Ok(Shown {
+        asked: "sources",
+        now: now.utc,
+        carbon: serde_json::to_value(carbon)?,
+        forecast: serde_json::to_value(forecast)?,
+        price: price(settings, now).await?,
+        advice: providers::advice(&settings.carbon),
+    })
+}
+
+async fn price(settings: &Settings, now: Now) -> anyhow::Result<Value> {
+    let sources = providers::build_price(&settings.price, &settings.carbon, Some(&settings.state_dir()))?;
+    if sources.is_empty() {
+        return Ok(Value::Null);
+    }
+    let options = FeedOptions { signal: "price", ..FeedOptions::default() };
+    let state = Feed::start(sources, options, now).await.poll_due(now).await;
+    Ok(serde_json::to_value(price_view(&state, &settings.price.counted_in(), now.utc))?)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("–")
+}
+
+fn clock(value: &Value) -> String {
+    let time = value.as_str().and_then(|t| DateTime::parse_from_rfc3339(t).ok());
+    time.map_or_else(|| "–".to_owned(), |t| t.to_utc().format("%m-%d %H:%MZ").to_string())
+}
+
+fn page(shown: &Shown) -> String {
+    let carbon = &shown.carbon;
+    let mut page = headline(shown);
+    if carbon["basis"] != "constant" {
+        page += &chart::chart(&shown.forecast, shown.now);
+    }
+    page += &format!(
+        "\n{:<20} {:<14} {:<24} {:<9} {:<13} {:<13} {:>10}\n",
+        "source", "zone", "kind, scope", "state", "forecast to", "what came to", "asked/h"
+    );
+    for source in carbon["sources"].as_array().into_iter().flatten() {
+        let mark = if source["followed"] == json!(true) { "* " } else { "  " };
+        let asked = match (source["requests_last_hour"].as_u64(), source["requests_allowed_per_hour"].as_u64()) {
+            (Some(asked), Some(allowed)) => format!("{asked} of {allowed}"),
+            _ => "–".to_owned(),
+        };
+        page += &format!(
+            "{mark}{:<18} {:<14} {:<24} {:<9} {:<13} {:<13} {asked:>10}\n",
+            text(&source["source"]),
+            text(&source["zone"]),
+            format!("{}, {}", text(&source["kind"]), text(&source["scope"])),
+            text(&source["freshness"]),
+            clock(&source["forecast_until"]),
+            clock(&source["actual_until"]),
+        );
+        let notes = source["notes"].as_array().into_iter().flatten().map(text);
+        for told in source["last_error"].as_str().into_iter().chain(notes) {
+            page += &format!("    {told}\n");
+        }
+    }
+    if let Some(advice) = &shown.advice {
+        page += &format!("\n{advice}\n");
+    }
+    page
+}
+
+fn headline(shown: &Shown) -> String {
+    let carbon = &shown.carbon;
+    let from = format!("{} in {}", text(&carbon["source"]), text(&carbon["zone"]));
+    let since = clock(&carbon["basis_since"]);
+    let basis = match text(&carbon["basis"]) {
+        "source" => format!("{} of {from}", text(&carbon["origin"])),
+        "local" => format!("the local forecaster, after {from}, since {since}"),
+        "daily_shape" => format!("the last known daily shape, after {from}, since {since}"),
+        _ => "the configured constant; no source says anything".to_owned(),
+    };
+    let value = carbon["planned_with_g_per_kwh"].as_f64().unwrap_or_default();
+    let mut line = format!("{value:.0} gCO2e/kWh now: {basis}\n");
+    if let Some(price) = shown.price["price_per_mwh"].as_f64() {
+        line += &format!("{price:.2} {}/MWh now in {}\n", text(&shown.price["currency"]), text(&shown.price["zone"]));
+    }
+    if let Some(followed) = carbon["followed"].as_f64().filter(|_| carbon["basis"] != "constant") {
+        // Less than half a gram is rounding.
+        let bias = carbon["bias_g_per_kwh"].as_f64().filter(|b| b.abs() >= 0.5);
+        let bias = bias.map_or_else(String::new, |b| format!(", its bias of {b:+.0} g/kWh corrected"));
+        line += &format!("The forecast is followed to {:.0} %{bias}.\n", 100.0 * followed);
+    }
+    let by = if shown.asked == "daemon" { "the running daemon" } else { "the sources themselves" };
+    line += &format!("Asked: {by}.\n");
+    line
+}

@@ -1,0 +1,80 @@
+//! `wattune carbon score`: how well each source forecast lately.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use super::{Exit, Format, Overrides, daemon};
+use crate::clock::{Clock, SystemClock};
+use crate::config::Settings;
+use crate::controller;
+use crate::store::{FILE_NAME, Store};
+
+/// How well each source forecast over the last fortnight, from what it said at the time and what came.
+///
+/// Asks the daemon that runs with these settings; where none does, reads its database.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    overrides: Overrides,
+    /// How it is written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// Prints the scores.
+///
+/// # Errors
+/// If neither a daemon nor a database can be asked.
+pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let settings = args.overrides.settings()?;
+    let scores = match daemon(&settings).get("/v1/carbon").await {
+        Ok(text) => serde_json::from_str::<Value>(&text)?["scores"].take(),
+        Err(no_daemon) => from_database(&settings).await.map_err(|error| error.context(no_daemon))?,
+    };
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&scores)?)?,
+        Format::Table => out.write_all(table(&scores).as_bytes())?,
+    }
+    Ok(Exit::Done)
+}
+
+async fn from_database(settings: &Settings) -> anyhow::Result<Value> {
+    let dir = settings.state_dir();
+    // Opening would make one.
+    anyhow::ensure!(dir.join(FILE_NAME).exists(), "{} has no database: no daemon has run with it yet", dir.display());
+    let store = Store::open(&dir).await?;
+    let scores = controller::scores(&store, SystemClock::start().utc()).await?;
+    store.close().await;
+    Ok(serde_json::to_value(scores)?)
+}
+
+fn table(scores: &Value) -> String {
+    let rows = scores.as_array().map(Vec::as_slice).unwrap_or_default();
+    if rows.is_empty() {
+        return "Nothing to score yet: forecasts are scored once what they foresaw has passed.\n".to_owned();
+    }
+    let mut table = format!(
+        "{:<20} {:<14} {:>7} {:>8} {:>10} {:>9} {:>12} {:>7}\n",
+        "source", "zone", "ahead", "MAPE", "bias g/kWh", "rank cor.", "caught gain", "hours"
+    );
+    for row in rows {
+        let text = |key: &str| row[key].as_str().unwrap_or("–").to_owned();
+        let number = |key: &str, digits: usize, unit: &str| {
+            row[key].as_f64().map_or_else(|| "–".to_owned(), |v| format!("{v:.digits$}{unit}"))
+        };
+        table += &format!(
+            "{:<20} {:<14} {:>7} {:>8} {:>10} {:>9} {:>12} {:>7}\n",
+            text("source"),
+            text("zone"),
+            number("horizon_h", 0, " h"),
+            number("mape_pct", 1, " %"),
+            number("bias_g_per_kwh", 1, ""),
+            number("rank_correlation", 2, ""),
+            number("caught_gain", 2, ""),
+            number("hours", 0, ""),
+        );
+    }
+    table + "Caught gain: the share of what perfect foresight of the 6 greenest hours of each day would have saved.\n"
+}

@@ -1,0 +1,56 @@
+//! `wattune carbon zones`: what each source can be asked about.
+
+use std::io::Write;
+
+use super::{Exit, Format, Overrides};
+use crate::clock::{Clock, SystemClock};
+use crate::providers::{self, SourceZones};
+
+/// The zones that each source knows, as carbon.zone takes them.
+///
+/// Sources with a key are asked, as far as they can be with what is set; the others are known by heart.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Only zones whose code or name has this in it.
+    filter: Option<String>,
+    #[command(flatten)]
+    overrides: Overrides,
+    /// How it is written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// Prints the zones.
+///
+/// # Errors
+/// If the settings are wrong.
+pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let settings = args.overrides.settings()?;
+    let now = SystemClock::start().utc();
+    let mut all = providers::zones(&settings.carbon, Some(&settings.state_dir()), now).await;
+    if let Some(filter) = args.filter.as_ref().map(|f| f.to_lowercase()) {
+        for source in &mut all {
+            source.zones.retain(|z| format!("{} {}", z.code, z.name).to_lowercase().contains(&filter));
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?,
+        Format::Table => out.write_all(table(&all).as_bytes())?,
+    }
+    Ok(Exit::Done)
+}
+
+fn table(all: &[SourceZones]) -> String {
+    let mut table = String::new();
+    for source in all {
+        table += &format!("{} ({})\n", source.source, source.what);
+        for zone in &source.zones {
+            table += &format!("  {:<20} {}\n", zone.code, zone.name);
+        }
+        if let Some(problem) = &source.problem {
+            table += &format!("  {problem}\n");
+        }
+    }
+    table + "Coordinates (52.52,13.40) work with every source but the SDK.\n"
+}

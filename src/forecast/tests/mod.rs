@@ -1,0 +1,32 @@
+//! What holds for every input, scores worked out by hand, and the quality reached on recorded grids.
+
+mod backtests;
+mod properties;
+mod scores;
+mod traces;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::domain::{CarbonSeries, Intensity, Origin, Slot};
+use crate::units::GramsPerKwh;
+
+/// Minutes after a Thursday's midnight.
+fn at(minutes: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::days(20_006) + TimeDelta::minutes(minutes)
+}
+
+fn slot(from: i64, to: i64) -> Slot {
+    Slot::new(at(from), at(to)).expect("from < to")
+}
+
+fn series(points: impl IntoIterator<Item = (i64, i64, f64)>) -> CarbonSeries {
+    let points = points.into_iter().map(|(from, to, value)| {
+        (slot(from, to), Intensity { value: GramsPerKwh::new(value), origin: Origin::Measured })
+    });
+    CarbonSeries::from_points(points.collect()).0
+}
+
+/// Hourly from `from` to `to` (hours), by a function of the hour.
+fn hourly(from: i64, to: i64, value: impl Fn(i64) -> f64) -> CarbonSeries {
+    series((from..to).map(|h| (h * 60, h * 60 + 60, value(h))))
+}

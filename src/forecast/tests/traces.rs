@@ -1,0 +1,137 @@
+//! The quality on recorded grids: CISO, PJM, DE and SE in the second half of 2021, and 83 hours of MISO.
+
+use super::*;
+use crate::forecast::{BacktestRow, Follow, HorizonPolicy, Model, ModelPolicy, Pair, Said, backtest, score, shrink};
+use crate::providers::traces::trace;
+
+fn before(series: &CarbonSeries, t: DateTime<Utc>) -> CarbonSeries {
+    series.within(&Slot::new(DateTime::UNIX_EPOCH, t).expect("after the epoch"))
+}
+
+fn half_year(zone: &str) -> Option<Vec<BacktestRow>> {
+    let said = trace(&format!("{zone}_2021H2_carboncast_dayahead.csv"))?.expected;
+    let actual = trace(&format!("{zone}_2021_hourly.csv"))?.actual;
+    let (from, to) = (said.start()?, said.end()?);
+    assert_eq!(to - from, TimeDelta::days(181));
+    let rows = backtest(&actual, Said::Rolling(&said), from, to, &[24], &ModelPolicy::default());
+    assert_eq!(rows.len(), 5);
+    assert!(rows.iter().all(|row| row.score.slots == 4344), "{rows:?}");
+    println!("{zone}");
+    for BacktestRow { source, score, .. } in &rows {
+        println!("  {source:14} {score:?}");
+    }
+    Some(rows)
+}
+
+struct Found {
+    mape: f64,
+    caught: f64,
+    coverage: Option<f64>,
+}
+
+fn found(rows: &[BacktestRow], source: &str) -> Found {
+    let score = rows.iter().find(|row| row.source == source).expect("a row for each source").score;
+    Found {
+        mape: score.mape_pct.expect("scored"),
+        caught: score.caught_gain.expect("whole days"),
+        coverage: score.interval80_coverage,
+    }
+}
+
+#[test]
+fn a_day_ahead_on_four_grids() {
+    for (zone, mape, caught) in [("CISO", 8.6, 0.98), ("PJM", 3.3, 0.85), ("DE", 13.5, 0.77), ("SE", 4.2, 0.71)] {
+        let Some(rows) = half_year(zone) else { return };
+        let local = found(&rows, "local");
+        assert!(local.mape <= mape && local.caught >= caught, "{zone}: {:.2} {:.3}", local.mape, local.caught);
+        let (raw, corrected, feed) = (found(&rows, "provider"), found(&rows, "provider+bias"), found(&rows, "feed"));
+        assert!(corrected.mape <= raw.mape && corrected.caught >= raw.caught - 0.001, "{zone}");
+        assert!(feed.mape <= raw.mape && feed.caught >= raw.caught - 0.002, "{zone}");
+        for (name, row) in [("local", local), ("provider+bias", corrected), ("feed", feed)] {
+            let coverage = row.coverage.expect("with intervals");
+            assert!((0.74..=0.86).contains(&coverage), "{zone} {name}: {coverage:.3}");
+        }
+        assert_eq!(raw.coverage, None);
+    }
+}
+
+#[test]
+fn an_hour_ahead_intervals_are_narrower_and_hold_as_much() {
+    let said = trace("DE_2021H2_carboncast_dayahead.csv");
+    let (Some(said), Some(came)) = (said, trace("DE_2021_hourly.csv")) else { return };
+    let from = said.expected.start().expect("not empty") + TimeDelta::days(40);
+    let to = from + TimeDelta::days(10);
+    let rows = backtest(&came.actual, Said::Rolling(&said.expected), from, to, &[1], &ModelPolicy::default());
+    let raw = found(&rows, "provider");
+    for source in ["local", "provider+bias", "feed"] {
+        let row = found(&rows, source);
+        let coverage = row.coverage.expect("with intervals");
+        assert!(row.mape < raw.mape && (0.74..=0.86).contains(&coverage), "{source}: {:.2} {coverage:.3}", row.mape);
+    }
+}
+
+#[test]
+fn bias_correction_saves_the_miso_forecast() {
+    let Some(file) = trace("miso_mason_city_2022-10.csv") else { return };
+    let (said, actual) = (&file.expected, &file.actual);
+    let start = said.start().expect("not empty") + TimeDelta::hours(24);
+    let end = said.end().expect("not empty");
+    let rows = backtest(actual, Said::Rolling(said), start, end, &[1, 24], &ModelPolicy::default());
+    for (horizon_h, most) in [(1, 3.5), (24, 4.5)] {
+        let rows: Vec<_> = rows.iter().filter(|row| row.horizon_h == horizon_h).copied().collect();
+        for source in ["provider+bias", "feed"] {
+            let mape = found(&rows, source).mape;
+            println!("{source} {horizon_h} h: {mape:.2} %");
+            assert!(mape < most, "{source} {horizon_h} h: {mape:.2} %");
+        }
+    }
+    // The stricter reading: outcomes are known up to the full lead before each slot begins.
+    for (lead, most) in [(1, 3.5), (24, 4.5)] {
+        for follow in [Follow::Corrected, Follow::Feed] {
+            let pair = |(slot, came): &(Slot, Intensity)| {
+                let now = slot.start() - TimeDelta::hours(lead);
+                let model = Model::fit(&before(said, now), &before(actual, now), now, &ModelPolicy::default());
+                let given = said.at(slot.start()).map(|(_, i)| i.value);
+                let forecast = model.expect(slot, given, follow, now).expect("given").intensity;
+                Pair { slot: *slot, forecast, interval: None, actual: came.value }
+            };
+            let pairs: Vec<_> = actual.points().iter().filter(|p| p.0.start() >= start).map(pair).collect();
+            let mape = score(&pairs, start).mape_pct.expect("scored");
+            println!("{follow:?}, {lead} h before each slot: {mape:.2} %");
+            assert!(mape < most, "{follow:?}, {lead} h before: {mape:.2} %");
+        }
+    }
+}
+
+#[test]
+fn outlooks_of_the_miso_trace_are_followed_with_caution() {
+    let Some(file) = trace("miso_mason_city_2022-10.csv") else { return };
+    for hours in [24, 36, 48] {
+        let now = file.expected.start().expect("not empty") + TimeDelta::hours(hours);
+        let model = Model::fit(&file.expected, &before(&file.actual, now), now, &ModelPolicy::default());
+        let skill = model.skill();
+        println!("after {hours} h: {skill:?}");
+        assert!(skill.factor < 0.6, "after {hours} h: {skill:?}");
+        assert!(skill.bias_g_per_kwh.expect("evidence") > 40.0, "{skill:?}");
+        let horizon = model.outlook(&file.expected, now, now + TimeDelta::hours(8), &HorizonPolicy::default());
+        assert_eq!(horizon.summary().corrected, horizon.slots.len());
+        assert_eq!(shrink(&horizon, skill.factor).slots.len(), horizon.slots.len());
+    }
+}
+
+#[test]
+fn day_ahead_forecasts_are_followed() {
+    for (zone, after_a_day, after_a_fortnight) in [("CISO", 0.8, 0.85), ("DE", 0.8, 0.85), ("PJM", 0.5, 0.6)] {
+        let said = trace(&format!("{zone}_2021H2_carboncast_dayahead.csv"));
+        let (Some(said), Some(came)) = (said, trace(&format!("{zone}_2021_hourly.csv"))) else { return };
+        let skill = |days: i64| {
+            let now = said.expected.start().expect("not empty") + TimeDelta::days(days);
+            Model::fit(&said.expected, &before(&came.actual, now), now, &ModelPolicy::default()).skill()
+        };
+        println!("{zone} after a day: {:?}", skill(1));
+        assert!(skill(1).factor > after_a_day, "{zone}: {:?}", skill(1));
+        for days in (14..180).step_by(14) {
+            assert!(skill(days).factor > after_a_fortnight, "{zone} after {days} days: {:?}", skill(days));
+        }
+    }
+}
