@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{self, IntoDeserializer, SeqAccess, Visitor};
+use serde::de::{self, SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -101,6 +101,22 @@ impl Serialize for Chain {
     }
 }
 
+const NAMES: [&str; 9] = [
+    "auto",
+    "fixed",
+    "file",
+    "electricity_maps",
+    "watttime",
+    "uk_carbon_intensity",
+    "carbon_aware_sdk",
+    "energy_charts",
+    "energinet",
+];
+
+fn named<E: de::Error>(name: &str) -> Result<Source, E> {
+    Source::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| E::unknown_variant(name, &NAMES))
+}
+
 /// A name, or a list of equals.
 struct Group(Vec<Source>);
 
@@ -114,7 +130,7 @@ impl<'de> Visitor<'de> for GroupVisitor {
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> Result<Group, E> {
-        Source::deserialize(name.into_deserializer()).map(|source| Group(vec![source]))
+        named(name).map(|source| Group(vec![source]))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Group, A::Error> {
@@ -142,7 +158,7 @@ impl<'de> Visitor<'de> for ChainVisitor {
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> Result<Chain, E> {
-        if name == "auto" { Ok(Chain::Auto) } else { Source::deserialize(name.into_deserializer()).map(Chain::only) }
+        if name == "auto" { Ok(Chain::Auto) } else { named(name).map(Chain::only) }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Chain, A::Error> {

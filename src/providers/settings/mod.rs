@@ -95,7 +95,7 @@ impl Default for CarbonSettings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// `source = "file"` without a path.
-    #[error("{table}.source has \"file\", but {table}.file.path is not set; write the path of a CSV or JSON file")]
+    #[error("{table}.source is \"file\", but {table}.file.path is not set; write the path of a CSV or JSON file")]
     NoPath {
         /// `carbon` or `price`.
         table: &'static str,

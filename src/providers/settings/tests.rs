@@ -47,6 +47,7 @@ fn settings_survive_being_written_and_read() {
 
 #[test]
 fn a_chain_is_a_word_a_name_or_a_list_with_equals() {
+    let error_of = |text: &str| refusal(&format!("source = {text}"));
     let chain = |text: &str| toml::from_str::<CarbonSettings>(&format!("source = {text}")).map(|s| s.source);
     assert_eq!(chain("\"auto\""), Ok(Chain::Auto));
     assert_eq!(chain("\"watttime\""), Ok(Chain::only(Source::WattTime)));
@@ -65,6 +66,7 @@ fn a_chain_is_a_word_a_name_or_a_list_with_equals() {
         assert!(error.contains(part), "{wrong}: {error}");
     }
     for source in Source::ALL {
+        assert!(error_of("\"x\"").contains(&format!("`{}`", source.name())));
         assert_eq!(serde_json::to_value(source).expect("a word"), source.name());
     }
 }
