@@ -356,6 +356,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_sent_is_shown_by_no_message_and_no_answer() {
+        const SECRET: &str = "s3cret-of-a-gateway";
+        let settings: CarbonSettings = toml::from_str(&format!(
+            "[uk_carbon_intensity]\nheaders = {{ X-Key = \"Bearer {SECRET}\", X-Version = \"2\" }}"
+        ))
+        .expect("right");
+        let long = format!("{}{SECRET}", "a".repeat(190));
+        for answer in [
+            ResponseTemplate::new(500).set_body_string(long.clone()),
+            ResponseTemplate::new(302).insert_header("location", format!("https://elsewhere.example/{SECRET}")),
+            ResponseTemplate::new(401).set_body_string(format!("<p>{SECRET}")),
+            ResponseTemplate::new(200).set_body_string(format!("{}{SECRET}", "a".repeat(50))),
+            ResponseTemplate::new(200).set_body_string(format!("[{{\"error\": \"2 of Bearer {SECRET}\"}}]")),
+        ] {
+            let server = MockServer::start().await;
+            Mock::given(path("/a")).respond_with(answer).mount(&server).await;
+            let http = Http::new(&settings, settings.uk_carbon_intensity.common(), Usage::load(None, "test", 10));
+            let told = match get(&http, &server).await {
+                Ok(body) => body.to_string(),
+                Err(error) => error.to_string(),
+            };
+            assert!(!told.contains(&SECRET[..6]), "{told}");
+            assert!(!told.starts_with("[{") || told.contains("2 of …"), "{told}");
+        }
+    }
+
+    #[tokio::test]
     async fn statuses_are_sorted_by_what_can_be_done() {
         let status = |code| ResponseTemplate::new(code).set_body_string("<html>sorry</html>");
         let page = "an HTML page".to_owned();

@@ -153,7 +153,6 @@ impl UkProvider {
                 format!("{} slots, none with a forecast for now or later; trying again next half hour", ahead.len());
             return Err(ProviderError::Empty { what });
         }
-        notes.extend(self.api.skew_note());
         let forecast = Forecast {
             zone: self.api.zone(),
             source: self.source().to_owned(),
