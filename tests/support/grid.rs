@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::{eventually, now};
 
@@ -81,7 +82,7 @@ impl Said {
 type Script = Arc<dyn Fn(&Asked) -> Said + Send + Sync>;
 
 enum State {
-    Listening(JoinHandle<()>),
+    Listening(CancellationToken, JoinHandle<()>),
     /// Holds the port, and takes no connection.
     Closed(TcpSocket),
     Changing,
@@ -121,10 +122,9 @@ impl Grid {
 
     /// Refuses connections from now on.
     pub(crate) async fn close(&mut self) {
-        let State::Listening(task) = std::mem::replace(&mut self.state, State::Changing) else { return };
-        task.abort();
-        // Cancelled, as it was told to.
-        let _ = task.await;
+        let State::Listening(stop, task) = std::mem::replace(&mut self.state, State::Changing) else { return };
+        stop.cancel();
+        task.await.expect("no panic");
         let address = self.address;
         let socket = eventually("the port again", Duration::from_secs(10), async || {
             let socket = TcpSocket::new_v4().expect("a socket");
@@ -143,11 +143,21 @@ impl Grid {
 
     fn listen(&mut self, listener: TcpListener) {
         let (script, asked) = (Arc::clone(&self.script), Arc::clone(&self.asked));
-        self.state = State::Listening(tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&script), Arc::clone(&asked)));
+        let stop = CancellationToken::new();
+        let told = stop.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    biased;
+                    // Whoever has come by now is served: it would see a broken connection otherwise.
+                    Ok((stream, _)) = listener.accept() => {
+                        tokio::spawn(serve(stream, Arc::clone(&script), Arc::clone(&asked)));
+                    }
+                    () = told.cancelled() => return,
+                }
             }
-        }));
+        });
+        self.state = State::Listening(stop, task);
     }
 }
 
