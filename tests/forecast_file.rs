@@ -18,14 +18,6 @@ async fn daemon(driver: &FakeDriver, state: &Path, file: &Path) -> Daemon {
     Daemon::start(command, state).await
 }
 
-async fn carbon_where(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    eventually(what, LONG, async || {
-        let carbon = daemon.get("/v1/carbon").await.expect(200);
-        is_so(&carbon).then_some(carbon)
-    })
-    .await
-}
-
 /// Hourly rows from an hour ago on; `None` leaves the field empty.
 fn hours(values: &[Option<f64>]) -> Vec<String> {
     let start = crate::support::now() - TimeDelta::minutes(90);
@@ -112,7 +104,7 @@ async fn holes_are_filled_and_told() {
     rows.reverse();
     std::fs::write(&file, text(&rows)).expect("written");
     let daemon = daemon(&driver, state.path(), &file).await;
-    let carbon = carbon_where(&daemon, "a signal", |c| c["freshness"] == "fresh").await;
+    let carbon = daemon.carbon_where("a signal", |c| c["freshness"] == "fresh").await;
     assert_eq!((&carbon["intensity_g_per_kwh"], &carbon["source"]), (&json!(200.0), &json!("file")));
     let notes = carbon["notes"].to_string();
     assert!(notes.contains("not in time order") && notes.contains("nothing given"), "{notes}");
@@ -144,7 +136,7 @@ async fn a_file_comes_changes_and_breaks_while_a_job_runs() {
     let id = daemon.register(&job).await;
     let training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE)], 0.0);
 
-    let missing = carbon_where(&daemon, "a look at the file", |c| c["last_error"].is_string()).await;
+    let missing = daemon.carbon_where("a look at the file", |c| c["last_error"].is_string()).await;
     assert_eq!((&missing["freshness"], &missing["intensity_g_per_kwh"]), (&json!("none"), &Value::Null));
     assert_eq!((&missing["fallback_g_per_kwh"], &missing["followed"]), (&json!(475.0), &Value::Null));
     assert!(missing["last_error"].as_str().expect("told").contains("check carbon.file.path"), "{missing}");
@@ -157,9 +149,9 @@ async fn a_file_comes_changes_and_breaks_while_a_job_runs() {
 
     let rows = |value: f64| text(&hours(&[Some(value); 5]));
     std::fs::write(&file, rows(100.0)).expect("written");
-    carbon_where(&daemon, "the file", |c| c["intensity_g_per_kwh"] == 100.0 && c["freshness"] == "fresh").await;
+    daemon.carbon_where("the file", |c| c["intensity_g_per_kwh"] == 100.0 && c["freshness"] == "fresh").await;
     std::fs::write(&file, rows(900.0)).expect("written");
-    carbon_where(&daemon, "the change", |c| c["intensity_g_per_kwh"] == 900.0).await;
+    daemon.carbon_where("the change", |c| c["intensity_g_per_kwh"] == 900.0).await;
     eventually("a plan with it", LONG, async || {
         let plan = daemon.get(&format!("/v1/jobs/{id}/plan")).await.expect(200);
         (plan["segments"][0]["intensity_g_per_kwh"].as_f64()? > 500.0).then_some(())
@@ -167,10 +159,10 @@ async fn a_file_comes_changes_and_breaks_while_a_job_runs() {
     .await;
 
     std::fs::write(&file, rows(f64::NAN)).expect("written");
-    let broken = carbon_where(&daemon, "the breakage", |c| c["last_error"].is_string()).await;
+    let broken = daemon.carbon_where("the breakage", |c| c["last_error"].is_string()).await;
     assert!(broken["last_error"].as_str().expect("told").contains("line 2, column \"value\": \"NaN\""), "{broken}");
     assert_eq!(broken["intensity_g_per_kwh"], 900.0, "what was known stays: {broken}");
-    carbon_where(&daemon, "its age", |c| c["freshness"] == "stale" && c["stale_since"].is_string()).await;
+    daemon.carbon_where("its age", |c| c["freshness"] == "stale" && c["stale_since"].is_string()).await;
 
     let job = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
     assert_eq!(job["phase"], "planned", "{job}");
@@ -186,9 +178,9 @@ async fn a_forecast_that_runs_out_leaves_the_job_running() {
     let file = forecast_file(&state, 3, 2, |_| 250.0);
     let daemon = daemon(&driver, state.path(), &file).await;
     let id = daemon.register(&json!({"name": "steady", "gpus": [0]})).await;
-    let gone = carbon_where(&daemon, "the end", |c| c["freshness"] == "none" && c["last_error"].is_string()).await;
+    let gone = daemon.carbon_where("the end", |c| c["freshness"] == "none" && c["last_error"].is_string()).await;
     assert!(gone["last_error"].as_str().expect("told").contains("append newer rows"), "{gone}");
-    let gone = carbon_where(&daemon, "the shape of what was said", |c| c["basis"] == "daily_shape").await;
+    let gone = daemon.carbon_where("the shape of what was said", |c| c["basis"] == "daily_shape").await;
     assert_eq!((&gone["intensity_g_per_kwh"], &gone["origin"]), (&json!(250.0), &json!("fallback")));
     assert!(gone["basis_since"].is_string() && gone["sources"][0]["failing_since"].is_string(), "{gone}");
     assert!(gone["notes"].to_string().contains("the next 24 h: "), "what is planned with is told: {gone}");
@@ -200,5 +192,5 @@ async fn a_forecast_that_runs_out_leaves_the_job_running() {
     assert!(metrics.contains("wattune_carbon_basis{basis=\"daily_shape\"} 1.0"), "{metrics}");
     // Newer rows are found.
     std::fs::write(&file, text(&hours(&[Some(50.0); 4]))).expect("written");
-    carbon_where(&daemon, "newer rows", |c| c["intensity_g_per_kwh"] == 50.0).await;
+    daemon.carbon_where("newer rows", |c| c["intensity_g_per_kwh"] == 50.0).await;
 }

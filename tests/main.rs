@@ -3,7 +3,10 @@
 mod api;
 mod architecture;
 mod bad_input;
+mod carbon_chain;
 mod carbon_cli;
+mod carbon_days;
+mod carbon_faults;
 mod cli;
 mod crash;
 mod disk;

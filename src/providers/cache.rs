@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::time::in_range;
@@ -13,6 +13,9 @@ use crate::domain::{Forecast, Quoted, SignalValue, TimeSeries, Zone};
 const VERSION: u32 = 1;
 
 const MAX_BYTES: u64 = 64 << 20;
+
+/// What was stored this far in the future was so because a clock was off then, or is now, as clocks are.
+const SKEW: TimeDelta = TimeDelta::minutes(15);
 
 /// A file per source and zone.
 #[derive(Clone, Debug)]
@@ -56,7 +59,7 @@ impl Cache {
         &self.path
     }
 
-    /// `None` if nothing is stored, or it is of another zone or from the future. Blocks.
+    /// `None` if nothing is stored, or it is of another zone or from a future that no clock's error explains. Blocks.
     pub(super) fn load<V: SignalValue>(&self, now: DateTime<Utc>) -> Result<Option<Forecast<V>>, CacheProblem> {
         let file = match std::fs::File::open(&self.path) {
             Ok(file) => file,
@@ -73,7 +76,7 @@ impl Cache {
             return Err(CacheProblem::Corrupt("slots out of order, or values that are no intensities".to_owned()));
         }
         let forecast = stored.forecast;
-        let ours = forecast.source == self.source && forecast.zone == self.zone && forecast.retrieved_at <= now;
+        let ours = forecast.source == self.source && forecast.zone == self.zone && forecast.retrieved_at <= now + SKEW;
         Ok(ours.then_some(forecast))
     }
 

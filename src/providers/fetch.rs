@@ -22,6 +22,9 @@ const MAX_ERROR_BYTES: u64 = 64 << 10;
 /// Answers that may be asked for again conditionally; the oldest goes.
 const REMEMBERED: usize = 4;
 
+/// Shorter values of headers are no secrets, and stand in many texts.
+const SHORTEST_SECRET: usize = 6;
+
 /// Clocks further apart than this are worth a word.
 const SKEW: TimeDelta = TimeDelta::minutes(2);
 
@@ -92,6 +95,7 @@ impl Http {
         if let Some((name, value, _)) = &known {
             request = request.header(name, value);
         }
+        let hidden = self.hidden(&headers);
         self.usage.take(now)?;
         let mut response = request.headers(headers).send().await.map_err(broken)?;
         self.note_skew(&response, now);
@@ -99,7 +103,7 @@ impl Http {
             return Ok(body);
         }
         if !response.status().is_success() {
-            return Err(self.refusal(response, now).await);
+            return Err(self.refusal(response, &hidden, now).await);
         }
         let mut body = Vec::new();
         let too_large = || ProviderError::TooLarge { limit_bytes: self.max_body_bytes };
@@ -115,12 +119,23 @@ impl Http {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(ProviderError::Empty { what: "the answer has no content".to_owned() });
         }
-        let json: Value = serde_json::from_slice(&body).map_err(|e| {
-            let begins = shortened(&String::from_utf8_lossy(&body[..body.len().min(60)]));
+        let mut json: Value = serde_json::from_slice(&body).map_err(|e| {
+            let text = without(&String::from_utf8_lossy(&body), &hidden);
+            let begins = shortened(&text.chars().take(60).collect::<String>());
             malformed(format!("not JSON ({e}); it begins with {begins:?}. Check that base_url is the API's address"))
         })?;
+        hide(&mut json, &hidden);
         self.remember(url, response.headers(), &json);
         Ok(json)
+    }
+
+    /// What is sent along that no message may show, whoever repeats it: values of headers, and keys within them.
+    fn hidden(&self, headers: &HeaderMap) -> Vec<String> {
+        let own = headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let sent: Vec<String> = self.headers.resolved().map(|(_, value)| value).chain(own).collect();
+        let keys = sent.iter().filter_map(|value| value.split_whitespace().last().map(str::to_owned));
+        let keys: Vec<String> = keys.collect();
+        sent.into_iter().chain(keys).filter(|value| value.len() >= SHORTEST_SECRET).collect()
     }
 
     fn remembered(&self) -> std::sync::MutexGuard<'_, Remembered> {
@@ -157,7 +172,7 @@ impl Http {
         let side = if skew > TimeDelta::zero() { "behind" } else { "ahead of" };
         Some(format!(
             "this machine's clock is {} min {side} the source's; check its time service",
-            skew.num_minutes().abs()
+            (skew.num_seconds().abs() + 30) / 60
         ))
     }
 
@@ -197,12 +212,14 @@ impl Http {
         ProviderError::Unreachable { host, why: innermost(error) }
     }
 
-    async fn refusal(&self, mut response: Response, now: DateTime<Utc>) -> ProviderError {
+    async fn refusal(&self, mut response: Response, hidden: &[String], now: DateTime<Utc>) -> ProviderError {
         let status = response.status();
         let retry_after = retry_after(&response, now);
         if status.is_redirection() {
             let to = response.headers().get(header::LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()));
-            let to = to.map(|to| shortened(to.split(['?', '#']).next().unwrap_or_default())).unwrap_or_default();
+            let to = to
+                .map(|to| shortened(&without(to.split(['?', '#']).next().unwrap_or_default(), hidden)))
+                .unwrap_or_default();
             let message = format!("redirects to another place, which is not followed: {to}");
             return ProviderError::Unexpected { status: status.as_u16(), message };
         }
@@ -213,7 +230,7 @@ impl Http {
                 break;
             }
         }
-        let (status_code, message) = (status.as_u16(), said(&body));
+        let (status_code, message) = (status.as_u16(), said(&without(&String::from_utf8_lossy(&body), hidden)));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 ProviderError::Refused { status: status_code, message, advice: USUAL_ADVICE.to_owned() }
@@ -240,18 +257,32 @@ fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Seconds> {
 pub(super) const HTML: &str = "an HTML page";
 
 /// The message in an error body, which may be JSON of several shapes, text or a page.
-fn said(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
+fn said(text: &str) -> String {
     if text.trim().is_empty() {
         return "no message".to_owned();
     }
-    if let Ok(json) = serde_json::from_slice::<Value>(body) {
+    if let Ok(json) = serde_json::from_str::<Value>(text) {
         let fields = ["/error/message", "/message", "/msg", "/detail", "/detail/0/msg", "/title", "/error"];
         if let Some(message) = fields.iter().find_map(|field| json.pointer(field)?.as_str()) {
             return shortened(message);
         }
     }
-    if text.trim_start().starts_with('<') { HTML.to_owned() } else { shortened(&text) }
+    if text.trim_start().starts_with('<') { HTML.to_owned() } else { shortened(text) }
+}
+
+/// A text without secrets.
+fn without(text: &str, hidden: &[String]) -> String {
+    hidden.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
+}
+
+/// The same for all texts in a body: what is odd about them may be quoted.
+fn hide(json: &mut Value, hidden: &[String]) {
+    match json {
+        Value::String(text) if hidden.iter().any(|secret| text.contains(secret)) => *text = without(text, hidden),
+        Value::Array(items) => items.iter_mut().for_each(|item| hide(item, hidden)),
+        Value::Object(members) => members.values_mut().for_each(|member| hide(member, hidden)),
+        _ => {}
+    }
 }
 
 fn host_of(url: &Url) -> String {
@@ -322,6 +353,33 @@ mod tests {
         assert_eq!(get(&http, &server).await, Ok(serde_json::json!(1)));
         assert!(http.skew_note().is_some_and(|n| n.contains("10 min behind")));
         assert!(matches!(get(&http, &server).await, Err(ProviderError::QuotaSpent { per_hour: 1, .. })));
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_is_shown_by_no_message_and_no_answer() {
+        const SECRET: &str = "s3cret-of-a-gateway";
+        let settings: CarbonSettings = toml::from_str(&format!(
+            "[uk_carbon_intensity]\nheaders = {{ X-Key = \"Bearer {SECRET}\", X-Version = \"2\" }}"
+        ))
+        .expect("right");
+        let long = format!("{}{SECRET}", "a".repeat(190));
+        for answer in [
+            ResponseTemplate::new(500).set_body_string(long.clone()),
+            ResponseTemplate::new(302).insert_header("location", format!("https://elsewhere.example/{SECRET}")),
+            ResponseTemplate::new(401).set_body_string(format!("<p>{SECRET}")),
+            ResponseTemplate::new(200).set_body_string(format!("{}{SECRET}", "a".repeat(50))),
+            ResponseTemplate::new(200).set_body_string(format!("[{{\"error\": \"2 of Bearer {SECRET}\"}}]")),
+        ] {
+            let server = MockServer::start().await;
+            Mock::given(path("/a")).respond_with(answer).mount(&server).await;
+            let http = Http::new(&settings, settings.uk_carbon_intensity.common(), Usage::load(None, "test", 10));
+            let told = match get(&http, &server).await {
+                Ok(body) => body.to_string(),
+                Err(error) => error.to_string(),
+            };
+            assert!(!told.contains(&SECRET[..6]), "{told}");
+            assert!(!told.starts_with("[{") || told.contains("2 of …"), "{told}");
+        }
     }
 
     #[tokio::test]

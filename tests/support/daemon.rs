@@ -180,6 +180,26 @@ impl Daemon {
         &self.client
     }
 
+    /// The carbon signal, once it is as wanted.
+    pub(crate) async fn carbon_where(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let mut carbon = Value::Null;
+        for _ in 0..super::LONG.as_millis() / 100 {
+            carbon = self.get("/v1/carbon").await.expect(200);
+            if is_so(&carbon) {
+                return carbon;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{what} did not happen within {:?}: {carbon:#}\n{}", super::LONG, self.log());
+    }
+
+    /// The largest part of the machine's memory that it ever had, in MiB.
+    pub(crate) fn most_memory_mib(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("readable");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).expect("told");
+        line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") / 1024.0
+    }
+
     /// The view of one board.
     pub(crate) async fn gpu(&self, board: usize) -> Value {
         self.get(&format!("/v1/gpus/{board}")).await.expect(200)

@@ -4,6 +4,7 @@ mod books;
 mod cli;
 mod daemon;
 mod driver;
+mod grid;
 mod shape;
 mod training;
 
@@ -11,6 +12,7 @@ pub(crate) use books::Books;
 pub(crate) use cli::{Ended, wattune};
 pub(crate) use daemon::Daemon;
 pub(crate) use driver::{FakeDriver, Write};
+pub(crate) use grid::{Asked, Grid, Said, Weather};
 pub(crate) use shape::Shapes;
 pub(crate) use training::{Curve, Training};
 

@@ -98,7 +98,7 @@ impl<V: SignalValue> SourceState<V> {
             contributes: provider.contributes(),
             final_after: provider.final_after(),
             final_until: None,
-            fetched_at: stored.as_ref().map(|forecast| forecast.retrieved_at),
+            fetched_at: stored.as_ref().map(|forecast| forecast.retrieved_at.min(now)),
             from_cache: stored.is_some(),
             forecast: stored.map(Arc::new),
             issued: None,
