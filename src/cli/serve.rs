@@ -147,7 +147,8 @@ async fn price(
     let options = FeedOptions {
         signal: "price",
         cache_dir: Some(state_dir.to_path_buf()),
-        jump_factor: settings.carbon.jump_factor,
+        // Auction results jump, and are no less true for it.
+        jump_factor: f64::INFINITY,
         settle: false,
     };
     let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;

@@ -94,8 +94,8 @@ impl Standing {
             Basis::Local => Level::Local,
             Basis::DailyShape => Level::DailyShape,
             Basis::Constant => Level::Constant,
-            // A hole within a forecast is filled from around it; beyond its end that is all there is of a shape.
-            Basis::FilledFromOtherDay | Basis::FilledFromNeighbours if expected.end() <= Some(now) => Level::DailyShape,
+            // Nobody says anything about now: it is filled from other days or from around it.
+            _ if forecast.is_none_or(|f| f.best_at(now).is_none()) => Level::DailyShape,
             // A constant that nobody chose is a source in form only.
             _ if forecast.is_some_and(made_up) => Level::Constant,
             _ => Level::Source,
@@ -127,7 +127,7 @@ impl Book {
         }
         let alike: Vec<&Arc<Forecast>> =
             said.iter().filter(|f| Arc::ptr_eq(f, leading) || same_signal(f, leading)).copied().collect();
-        self.sources = alike.iter().map(|f| key(f)).collect();
+        self.sources = alike.iter().map(|f| SourceKey::of(f)).collect();
         let mut series = self.modelled.clone();
         for forecast in alike.iter().rev() {
             series.overwrite(&forecast.expected);
@@ -147,10 +147,6 @@ impl Book {
         self.series.insert(slot, point.1);
         Some((leading, point))
     }
-}
-
-fn key(forecast: &Forecast) -> SourceKey {
-    SourceKey { source: forecast.source.clone(), zone: forecast.zone.clone() }
 }
 
 /// Whether two sources speak of the same quantity; where one does not say, only of the same source and zone is known.
@@ -214,7 +210,7 @@ impl Controller {
         let Some(newest) = &source.forecast else { return Ok(()) };
         let taken = &self.taken[index];
         if taken.forecast.as_ref() != Some(newest) {
-            let before = taken.forecast.as_ref().filter(|b| key(b) == key(newest));
+            let before = taken.forecast.as_ref().filter(|b| SourceKey::of(b) == SourceKey::of(newest));
             let mut news = changes(&newest.actual, before.map(|b| &b.actual));
             if before.is_none() {
                 news = self.not_stored(newest, news).await?;
@@ -234,7 +230,7 @@ impl Controller {
         if source.final_until > self.taken[index].final_until
             && let Some(until) = source.final_until
         {
-            self.store.settle(&key(newest), until).await?;
+            self.store.settle(&SourceKey::of(newest), until).await?;
             self.taken[index].final_until = source.final_until;
         }
         Ok(())
@@ -248,7 +244,7 @@ impl Controller {
     ) -> Result<Vec<(Slot, Intensity)>, StoreError> {
         let span = points.first().zip(points.last()).and_then(|(a, b)| Slot::new(a.0.start(), b.0.end()));
         let Some(span) = span else { return Ok(points) };
-        let stored = self.store.intensities(&[key(newest)], &span).await?;
+        let stored = self.store.intensities(&[SourceKey::of(newest)], &span).await?;
         Ok(points.into_iter().filter(|p| stored.at(p.0.start()) != Some(p)).collect())
     }
 
@@ -340,13 +336,16 @@ pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>,
         let (alike, others): (Vec<&Issued>, Vec<&Issued>) = left.into_iter().partition(|i| i.is_like(first));
         left = others;
         let Some(span) = Slot::new(since, now) else { break };
-        let key = SourceKey { source: first.source.clone(), zone: first.zone.clone() };
+        let (source, zone) = (first.source.clone(), first.zone.clone());
+        let key = SourceKey { source, zone, kind: first.kind, scope: first.scope };
         let mut came = store.intensities(std::slice::from_ref(&key), &span).await?;
         came = CarbonSeries::from_points(
             came.points().iter().filter(|(_, i)| i.origin >= Origin::Estimated).copied().collect(),
         )
         .0;
-        let alike: Vec<Issued> = alike.into_iter().cloned().collect();
+        // What was made earlier than it was fetched was of no use before.
+        let known = |i: &Issued| Issued { issued_at: i.issued_at.max(i.retrieved_at), ..i.clone() };
+        let alike: Vec<Issued> = alike.into_iter().map(known).collect();
         for horizon_h in HORIZONS_H {
             let score = score_issued(&alike, &came, now, Seconds::new(horizon_h * 3600.0));
             scores.push(ScoreView::new(&first.source, first.zone.as_str(), horizon_h, &score));

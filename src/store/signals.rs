@@ -4,19 +4,38 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::Row;
 
 use super::{Store, StoreError, rows};
-use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Slot, TimeSeries, Zone};
+use crate::domain::{
+    CarbonSeries, Forecast, Intensity, Issued, Origin, SignalKind, SignalScope, Slot, TimeSeries, Zone,
+};
 use crate::units::GramsPerKwh;
 
 /// How long issued forecasts are kept.
 const ISSUED_KEPT: TimeDelta = TimeDelta::days(35);
 
-/// A source and the part of the grid that it was asked for.
+/// A source, the part of the grid that it was asked for, and what its values mean: settings may change what one source
+/// gives, and series of different kinds or scopes are never joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceKey {
     /// The source's name.
     pub source: String,
     /// The zone as the settings name it.
     pub zone: Zone,
+    /// Average or marginal.
+    pub kind: SignalKind,
+    /// Lifecycle or operational.
+    pub scope: SignalScope,
+}
+
+impl SourceKey {
+    /// What an answer is of.
+    pub fn of(forecast: &Forecast) -> Self {
+        Self {
+            source: forecast.source.clone(),
+            zone: forecast.zone.clone(),
+            kind: forecast.kind,
+            scope: forecast.scope,
+        }
+    }
 }
 
 impl Store {
@@ -56,7 +75,8 @@ impl Store {
     /// If they cannot be read.
     pub async fn intensities(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, StoreError> {
         let sql = "SELECT start_us, end_us, g_per_kwh, origin FROM intensities \
-                   WHERE end_us > $1 AND start_us < $2 AND zone = $3 AND source = $4 ORDER BY trust, id";
+                   WHERE end_us > $1 AND start_us < $2 AND zone = $3 AND source = $4 AND kind = $5 AND scope = $6 \
+                   ORDER BY trust, id";
         let (mut expected, mut came) = (TimeSeries::default(), TimeSeries::default());
         for key in sources.iter().rev() {
             let found = sqlx::query(sql)
@@ -64,6 +84,8 @@ impl Store {
                 .bind(span.end().timestamp_micros())
                 .bind(key.zone.as_str())
                 .bind(&key.source)
+                .bind(rows::name(&key.kind)?)
+                .bind(rows::name(&key.scope)?)
                 .fetch_all(&self.pool)
                 .await?;
             for row in &found {
@@ -122,11 +144,13 @@ impl Store {
     /// If it cannot be written.
     pub async fn settle(&self, key: &SourceKey, until: DateTime<Utc>) -> Result<(), StoreError> {
         sqlx::query(
-            "INSERT INTO settlements (zone, source, final_us) VALUES ($1, $2, $3) \
-             ON CONFLICT (zone, source) DO UPDATE SET final_us = MAX(final_us, $3)",
+            "INSERT INTO settlements (zone, source, kind, scope, final_us) VALUES ($1, $2, $3, $4, $5) \
+             ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(final_us, $5)",
         )
         .bind(key.zone.as_str())
         .bind(&key.source)
+        .bind(rows::name(&key.kind)?)
+        .bind(rows::name(&key.scope)?)
         .bind(until.timestamp_micros())
         .execute(&self.pool)
         .await?;
@@ -138,8 +162,14 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn settled_until(&self, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let sql = "SELECT final_us FROM settlements WHERE zone = $1 AND source = $2";
-        let found = sqlx::query(sql).bind(key.zone.as_str()).bind(&key.source).fetch_optional(&self.pool).await?;
+        let sql = "SELECT final_us FROM settlements WHERE zone = $1 AND source = $2 AND kind = $3 AND scope = $4";
+        let found = sqlx::query(sql)
+            .bind(key.zone.as_str())
+            .bind(&key.source)
+            .bind(rows::name(&key.kind)?)
+            .bind(rows::name(&key.scope)?)
+            .fetch_optional(&self.pool)
+            .await?;
         found.map(|row| rows::moment(row.try_get("final_us")?)).transpose()
     }
 }

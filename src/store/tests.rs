@@ -131,7 +131,7 @@ async fn the_best_intensity_is_the_most_trusted_and_of_those_the_newest() {
     store.append_intensities(&uk, &[point(210.0, Origin::Forecast)]).await.expect("written");
     store.append_intensities(&uk, &[point(175.0, Origin::Estimated)]).await.expect("written");
     store.append_intensities(&answer("other"), &[point(1.0, Origin::Measured)]).await.expect("written");
-    let key = |source: &str| SourceKey { source: source.into(), zone: Zone::new("GB").expect("a zone") };
+    let key = |source: &str| SourceKey::of(&answer(source));
     let series = store.intensities(&[key("uk")], &slot(600, 700)).await.expect("read");
     assert_eq!(series.points(), [point(175.0, Origin::Estimated)]);
     assert!(store.intensities(&[key("uk")], &slot(1800, 1900)).await.expect("read").is_empty());
@@ -143,6 +143,8 @@ async fn the_best_intensity_is_the_most_trusted_and_of_those_the_newest() {
     let series = store.intensities(&[key("uk"), key("other")], &slot(0, 3600)).await.expect("read");
     let best = [point(175.0, Origin::Estimated), came];
     assert_eq!(series.points(), best, "what came beats what the preferred source expected");
+    let direct = SourceKey { scope: SignalScope::Lifecycle, ..key("uk") };
+    assert!(store.intensities(&[direct], &slot(0, 3600)).await.expect("read").is_empty(), "another scope");
 }
 
 #[tokio::test]
@@ -176,7 +178,9 @@ async fn issued_forecasts_are_kept_as_they_were_for_five_weeks() {
 #[tokio::test]
 async fn what_is_final_stays_final() {
     let (_dir, store) = store().await;
-    let key = SourceKey { source: "uk".into(), zone: Zone::new("GB").expect("a zone") };
+    let zone = Zone::new("GB").expect("a zone");
+    let (kind, scope) = (SignalKind::Average, SignalScope::Operational);
+    let key = SourceKey { source: "uk".into(), zone, kind, scope };
     assert_eq!(store.settled_until(&key).await.expect("read"), None);
     store.settle(&key, at(100)).await.expect("written");
     store.settle(&key, at(50)).await.expect("written");

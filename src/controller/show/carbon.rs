@@ -8,7 +8,7 @@ use crate::controller::view::{
     CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
 use crate::controller::{ControlError, Controller};
-use crate::domain::{Forecast, InvalidJob, Origin, Slot};
+use crate::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin, Slot};
 use crate::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
 use crate::providers::{Currency, FeedState, Freshness, SourceState};
 use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
@@ -53,23 +53,30 @@ impl Controller {
         let now = self.now().utc;
         let Some(span) = Slot::new(now - Seconds::new(hours * 3600.0).to_delta(), now) else { return Ok(Vec::new()) };
         let series = self.store.intensities(&self.book.sources, &span).await?.within(&span);
-        let mut final_until = None;
+        let mut finals = Vec::new();
         for key in &self.book.sources {
-            final_until = final_until.max(self.store.settled_until(key).await?);
+            let own = self.store.intensities(std::slice::from_ref(key), &span).await?;
+            finals.push((own, self.store.settled_until(key).await?));
         }
-        let state = |slot: &Slot, origin: Origin| match origin {
+        // Final is what the source that said it has settled.
+        let is_final = |slot: &Slot, intensity: &Intensity| {
+            let said = |own: &CarbonSeries| own.at(slot.start()).is_some_and(|(_, i)| i == intensity);
+            let source = finals.iter().find(|(own, _)| said(own));
+            source.is_some_and(|(_, until)| until.is_some_and(|until| slot.end() <= until))
+        };
+        let state = |slot: &Slot, intensity: &Intensity| match intensity.origin {
             Origin::Forecast | Origin::Fallback => "forecast",
-            _ if final_until.is_some_and(|until| slot.end() <= until) => "final",
+            _ if is_final(slot, intensity) => "final",
             _ => "provisional",
         };
-        let point = |(slot, i): &(Slot, crate::domain::Intensity)| IntensityView {
+        let point = |(slot, i): &(Slot, Intensity)| IntensityView {
             start: slot.start(),
             end: slot.end(),
             intensity_g_per_kwh: i.value.get(),
             origin: spelled(&i.origin).unwrap_or_default(),
             low_g_per_kwh: None,
             high_g_per_kwh: None,
-            state: Some(state(slot, i.origin)),
+            state: Some(state(slot, i)),
         };
         Ok(series.points().iter().map(point).collect())
     }
@@ -139,7 +146,13 @@ impl Seen<'_> {
         let freshness = state.freshness(now);
         let mut notes = shown.map(|s| s.notes.clone()).unwrap_or_default();
         match forecast {
-            Some(_) => notes.extend(self.outlook_summary()),
+            Some(forecast) => {
+                notes.extend(self.outlook_summary());
+                let later = forecast.expected.points().iter().find(|(slot, _)| slot.start() > now);
+                if let (None, Some((slot, _))) = (forecast.best_at(now), later) {
+                    notes.push(format!("nothing is said about the present; the forecast goes on at {}", slot.start()));
+                }
+            }
             None => notes.push(format!("no forecast; planning with {} throughout", self.fallback)),
         }
         let said = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| (i.value, i.origin));

@@ -19,6 +19,7 @@ const KEPT: TimeDelta = TimeDelta::days(32);
 const FIRST_BACKOFF: Seconds = Seconds::new(15.0);
 const LONGEST_BACKOFF: Seconds = Seconds::new(900.0);
 const REFUSED_RETRY: Seconds = Seconds::new(3600.0);
+const LOOK_FOR_KEY: Seconds = Seconds::new(60.0);
 const EMPTY_RETRY: Seconds = Seconds::new(3600.0);
 const SHORTEST_RATE_LIMIT: Seconds = Seconds::new(60.0);
 
@@ -239,7 +240,7 @@ fn after_next_answer(now: DateTime<Utc>, cadence: Seconds, jitter: f64) -> DateT
 fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f64) -> Seconds {
     let jitter = jitter.clamp(0.0, 1.0);
     let longest = cadence.min(LONGEST_BACKOFF).max(FIRST_BACKOFF);
-    if failures >= BREAKER && !matches!(error, ProviderError::Unreadable { .. }) {
+    if failures >= BREAKER && !matches!(error, ProviderError::Unreadable { .. } | ProviderError::NoKey { .. }) {
         let wait = OPEN_RETRY.min(cadence).max(longest) * (0.75 + 0.25 * jitter);
         return wait.max(asked_patience(error));
     }
@@ -248,7 +249,9 @@ fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f
     match error {
         // A look at a local file costs nothing.
         ProviderError::Unreadable { .. } => FIRST_BACKOFF.min(cadence.max(Seconds::new(1.0))),
-        ProviderError::Refused { .. } | ProviderError::NoKey { .. } => REFUSED_RETRY * (1.0 + 0.1 * jitter),
+        ProviderError::Refused { .. } => REFUSED_RETRY * (1.0 + 0.1 * jitter),
+        // Nothing is asked before there is a key, and a look costs nothing.
+        ProviderError::NoKey { .. } => LOOK_FOR_KEY.min(cadence.max(Seconds::new(1.0))),
         ProviderError::RateLimited { retry_after: Some(wait) } => wait.max(Seconds::new(1.0)) * (1.0 + 0.1 * jitter),
         ProviderError::RateLimited { retry_after: None } => backoff.max(SHORTEST_RATE_LIMIT * (1.0 + 0.5 * jitter)),
         _ => backoff,
@@ -258,7 +261,7 @@ fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f
 /// The wait that a failure itself asks for.
 fn asked_patience(error: &ProviderError) -> Seconds {
     match error {
-        ProviderError::Refused { .. } | ProviderError::NoKey { .. } => REFUSED_RETRY,
+        ProviderError::Refused { .. } => REFUSED_RETRY,
         ProviderError::RateLimited { retry_after: Some(wait) } => *wait,
         _ => Seconds::ZERO,
     }

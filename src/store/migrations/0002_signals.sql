@@ -15,6 +15,8 @@ CREATE INDEX issued_by_time ON issued_forecasts (retrieved_us);
 CREATE TABLE settlements (
     zone     TEXT NOT NULL,
     source   TEXT NOT NULL,
+    kind     TEXT NOT NULL,
+    scope    TEXT NOT NULL,
     final_us BIGINT NOT NULL,
-    PRIMARY KEY (zone, source)
+    PRIMARY KEY (zone, source, kind, scope)
 );
