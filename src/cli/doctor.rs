@@ -55,6 +55,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             findings.extend(gpus(&settings));
             findings.extend(state(&settings));
             findings.extend(signals(&settings).await);
+            findings.extend(price(&settings).await);
             findings.push(address(&settings));
             findings
         }
@@ -180,6 +181,30 @@ async fn signals(settings: &Settings) -> Vec<Finding> {
         findings.push(signal(provider.as_ref()).await);
     }
     findings.extend(providers::advice(&settings.carbon).map(|advice| finding(SIGNAL, Verdict::Limited, advice)));
+    findings
+}
+
+/// Each source of prices, asked once.
+async fn price(settings: &Settings) -> Vec<Finding> {
+    let what = "price";
+    let groups = match providers::build_price(&settings.price, &settings.carbon, Some(&settings.state_dir())) {
+        Ok(groups) => groups,
+        Err(error) => return vec![finding(what, Verdict::Broken, error.to_string())],
+    };
+    let (now, currency) = (SystemClock::start().utc(), settings.price.counted_in());
+    let mut findings = Vec::new();
+    for provider in groups.iter().flatten() {
+        let (source, zone) = (provider.source(), provider.zone());
+        let answer = provider.fetch(now).await;
+        findings.push(match answer.as_ref().map(|a| a.forecast.best_at(now)) {
+            Ok(Some((_, price))) => {
+                let value = format!("{:.2} {}/MWh now", price.value.get(), currency.as_str());
+                finding(what, Verdict::Good, format!("{source}, zone {zone}: {value}"))
+            }
+            Ok(None) => finding(what, Verdict::Limited, format!("{source}, zone {zone}: nothing for the present")),
+            Err(error) => finding(what, Verdict::Limited, format!("{source}, zone {zone}: {error}")),
+        });
+    }
     findings
 }
 

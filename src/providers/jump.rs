@@ -13,6 +13,9 @@ use crate::domain::{Forecast, Quoted, SignalKind, SignalValue, Slot, TimeSeries}
 /// An answer that says the same for the this-many-th time is believed.
 const BELIEVED: u32 = 3;
 
+/// A value within this part of another one is the same statement.
+const SAME: f64 = 0.25;
+
 /// Below this many g/kWh (or price units) factors mean nothing.
 const FLOOR: f64 = 50.0;
 
@@ -60,7 +63,8 @@ impl<V: SignalValue> fmt::Display for HeldBack<V> {
 }
 
 /// Takes the values that jump out of `newest`, and says which; `None` if there are none, or if the source has said so
-/// often enough to be believed. `before` is what was held back of the answer before.
+/// often enough to be believed. `before` is what was held back of the answer before: it counts if this answer says the
+/// same of the same slot. A forecast of zeros throughout, where the grid never was near zero, is a jump too.
 pub(super) fn hold_back<V: SignalValue>(
     old: Option<&Forecast<V>>,
     newest: &mut Forecast<V>,
@@ -68,18 +72,19 @@ pub(super) fn hold_back<V: SignalValue>(
     factor: f64,
     now: DateTime<Utc>,
 ) -> Option<HeldBack<V>> {
-    let (low, high) = yardstick(old, newest, now)?;
-    let can_fall = V::LOWEST >= 0.0 && newest.kind != SignalKind::Marginal && low >= FLOOR;
-    let jumps = |v: &Quoted<V>| {
-        let number = v.value.number();
-        let above = number.abs() > factor * high.abs().max(FLOOR);
-        above || (can_fall && number > 0.0 && number < low / factor)
-    };
-    let of = newest.expected.points().len() + newest.actual.points().len();
-    let mut jumping = newest.expected.points().iter().chain(newest.actual.points()).filter(|(_, v)| jumps(v));
-    let (slot, value) = jumping.next().map(|(slot, v)| (*slot, v.value))?;
-    let values = 1 + jumping.count();
-    let times = before.map_or(0, |b| b.times) + 1;
+    let yardstick = yardstick(old, newest, now)?;
+    let range = Range { yardstick, can_fall: newest.kind != SignalKind::Marginal && yardstick.0 >= FLOOR, factor };
+    let expected = newest.expected.points();
+    let dead = range.can_fall
+        && V::LOWEST >= 0.0
+        && expected.len() >= OWN_YARDSTICK
+        && expected.iter().all(|(_, v)| v.value.number() == 0.0);
+    let jumps = |v: &Quoted<V>| range.is_left_by(v.value) || (dead && v.value.number() == 0.0);
+    let (of, mut all) = (expected.len() + newest.actual.points().len(), expected.iter().chain(newest.actual.points()));
+    let (slot, value) = all.find(|(_, v)| jumps(v)).map(|(slot, v)| (*slot, v.value))?;
+    let values = 1 + all.filter(|(_, v)| jumps(v)).count();
+    let again = before.filter(|b| b.is_said_by(newest, slot, value));
+    let times = again.map_or(0, |b| b.times) + 1;
     if times >= BELIEVED {
         return None;
     }
@@ -88,11 +93,64 @@ pub(super) fn hold_back<V: SignalValue>(
     };
     newest.expected = keep(&newest.expected);
     newest.actual = keep(&newest.actual);
-    let since = before.map_or(now, |b| b.since);
-    Some(HeldBack { values, of, slot, value, known: (low, high), factor, times, since })
+    // The slot that was held back first is the one to ask about again, as long as it is spoken of.
+    let (slot, value) =
+        again.map_or((slot, value), |b| if b.slot.end() > now { (b.slot, b.value) } else { (slot, value) });
+    let since = again.map_or(now, |b| b.since);
+    Some(HeldBack { values, of, slot, value, known: yardstick, factor, times, since })
 }
 
-/// The range of what is known; of the answer itself (but for its highest quarter) if nothing is.
+/// Takes the values that jump out of what came in times past, and says how many they are. A long history may have seen
+/// more than is known yet: where its middle half lies within what is known, it widens the yardstick itself.
+pub(super) fn hold_back_past<V: SignalValue>(
+    known: &Forecast<V>,
+    came: &mut TimeSeries<Quoted<V>>,
+    factor: f64,
+    now: DateTime<Utc>,
+) -> usize {
+    let Some((mut low, mut high)) = yardstick(Some(known), known, now) else { return 0 };
+    let mut own: Vec<f64> = came.points().iter().map(|(_, v)| v.value.number()).collect();
+    own.sort_by(f64::total_cmp);
+    if own.len() >= OWN_YARDSTICK {
+        let at = |share: usize| own[(own.len() - 1) * share / 100];
+        if at(25) <= 2.0 * high.max(FLOOR) && 2.0 * at(75).max(FLOOR) >= low {
+            (low, high) = (low.min(at(5)), high.max(at(95)));
+        }
+    }
+    let range = Range { yardstick: (low, high), can_fall: known.kind != SignalKind::Marginal && low >= FLOOR, factor };
+    let before = came.points().len();
+    let kept = came.points().iter().filter(|(_, v)| !range.is_left_by(v.value)).copied().collect();
+    *came = TimeSeries::from_points(kept).0;
+    before - came.points().len()
+}
+
+struct Range {
+    yardstick: (f64, f64),
+    can_fall: bool,
+    factor: f64,
+}
+
+impl Range {
+    fn is_left_by<V: SignalValue>(&self, value: V) -> bool {
+        let (number, (low, high)) = (value.number(), self.yardstick);
+        let above = number.abs() > self.factor * high.abs().max(FLOOR);
+        above || (self.can_fall && V::LOWEST >= 0.0 && number > 0.0 && number < low / self.factor)
+    }
+}
+
+impl<V: SignalValue> HeldBack<V> {
+    /// Whether an answer repeats what was held back: of the same slot about the same; where it does not speak of that
+    /// slot any more, of its first jump.
+    fn is_said_by(&self, newest: &Forecast<V>, slot: Slot, value: V) -> bool {
+        let at = self.slot.start();
+        let said = newest.expected.at(at).or_else(|| newest.actual.at(at)).map(|(_, v)| v.value);
+        let said = said.or((slot.start() >= self.slot.start()).then_some(value));
+        said.is_some_and(|v| (v.number() - self.value.number()).abs() <= SAME * self.value.number().abs())
+    }
+}
+
+/// The range of what is known; without that, of what came by the answer itself, else of what it expects (but for the
+/// lowest and the highest quarter).
 fn yardstick<V: SignalValue>(
     old: Option<&Forecast<V>>,
     newest: &Forecast<V>,
@@ -108,12 +166,12 @@ fn yardstick<V: SignalValue>(
             return range;
         }
     }
-    let mut own: Vec<f64> = newest.expected.points().iter().map(|(_, v)| v.value.number()).collect();
-    if own.len() < OWN_YARDSTICK {
-        return None;
-    }
-    own.sort_by(f64::total_cmp);
-    Some((own[own.len() / 4], own[3 * own.len() / 4]))
+    let own = |series: &TimeSeries<Quoted<V>>| {
+        let mut own: Vec<f64> = series.points().iter().map(|(_, v)| v.value.number()).collect();
+        own.sort_by(f64::total_cmp);
+        (own.len() >= OWN_YARDSTICK).then(|| (own[own.len() / 4], own[3 * own.len() / 4]))
+    };
+    own(&newest.actual).or_else(|| own(&newest.expected))
 }
 
 #[cfg(test)]
@@ -160,6 +218,48 @@ mod tests {
         let mut third = jump();
         assert_eq!(hold_back(Some(&known), &mut third, Some(&second), 4.0, at(2)), None);
         assert_eq!(left(&third).len(), 4);
+    }
+
+    #[test]
+    fn three_different_slips_are_not_one_statement() {
+        let known = answer(&[200.0, 300.0, 400.0]);
+        let mut before = None;
+        for slip in 0..6 {
+            let mut values = [300.0; 8];
+            values[slip] = 9000.0;
+            let mut newest = answer(&values);
+            let held = hold_back(Some(&known), &mut newest, before.as_ref(), 4.0, at(-1)).expect("held back");
+            assert_eq!((held.times, left(&newest).len()), (1, 7));
+            before = Some(held);
+        }
+    }
+
+    #[test]
+    fn a_day_of_zeros_is_no_forecast_where_nothing_ever_was_clean() {
+        let known = answer(&[200.0, 300.0, 400.0]);
+        let mut dead = answer(&[0.0; 24]);
+        assert!(hold_back(Some(&known), &mut dead, None, 4.0, at(0)).is_some() && left(&dead).is_empty());
+        let mut marginal = answer(&[0.0; 24]);
+        marginal.kind = SignalKind::Marginal;
+        assert_eq!(hold_back(Some(&known), &mut marginal, None, 4.0, at(0)), None);
+    }
+
+    #[test]
+    fn a_first_answer_is_measured_by_what_came() {
+        let mut newest = answer(&[3000.0; 24]);
+        newest.actual = answer(&[300.0; 12]).expected;
+        assert!(hold_back(None, &mut newest, None, 4.0, at(0)).is_some());
+        assert_eq!((left(&newest).len(), newest.actual.points().len()), (0, 12));
+    }
+
+    #[test]
+    fn what_came_long_ago_may_widen_the_yardstick_but_not_leave_it_as_a_whole() {
+        let known = answer(&[200.0, 300.0, 400.0]);
+        let varied: Vec<f64> = (0..100).map(|h| if h < 10 { 40.0 } else { 250.0 }).collect();
+        let mut came = answer(&varied).expected;
+        assert_eq!(hold_back_past(&known, &mut came, 4.0, at(0)), 0);
+        let mut scaled = answer(&[9000.0; 100]).expected;
+        assert_eq!((hold_back_past(&known, &mut scaled, 4.0, at(0)), scaled.is_empty()), (100, true));
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub use state::{FeedState, Freshness, Ranks, SourceState};
 pub use usage::Requests;
 pub use zones::{SourceZones, ZoneName, zones};
 
-use crate::domain::{Forecast, Quoted, SignalValue, Slot, TimeSeries, Zone};
+use crate::domain::{Forecast, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Zone};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// What a source said, and what was odd about it.
@@ -91,6 +91,11 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
 
     /// After how long a new answer is to be expected.
     fn cadence(&self) -> Seconds;
+
+    /// What its values mean, where the settings decide it: what an earlier run kept with others is of no use then.
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        None
+    }
 
     /// What of its answers is used.
     fn contributes(&self) -> Contribution {

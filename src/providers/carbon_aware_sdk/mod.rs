@@ -255,6 +255,10 @@ impl Provider for CarbonAwareSdk {
         self.api.cadence()
     }
 
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        Some((self.kind, self.scope))
+    }
+
     fn contributes(&self) -> Contribution {
         self.api.contributes()
     }

@@ -71,6 +71,13 @@ impl ElectricityMaps {
         }
     }
 
+    fn scope(&self) -> SignalScope {
+        match self.settings.emission_factors {
+            EmissionFactors::Lifecycle => SignalScope::Lifecycle,
+            EmissionFactors::Direct => SignalScope::Operational,
+        }
+    }
+
     fn key(&self) -> Result<Secret, ProviderError> {
         let own = &self.settings;
         Secret::find(&own.key_env, own.key_file.as_deref())?.ok_or_else(|| {
@@ -290,10 +297,7 @@ impl ElectricityMaps {
             zone: self.api.zone(),
             source: self.source().to_owned(),
             kind: SignalKind::Average,
-            scope: match self.settings.emission_factors {
-                EmissionFactors::Lifecycle => SignalScope::Lifecycle,
-                EmissionFactors::Direct => SignalScope::Operational,
-            },
+            scope: self.scope(),
             issued_at: updated_at.unwrap_or(now).min(now),
             retrieved_at: now,
             expected,
@@ -342,6 +346,10 @@ impl Provider for ElectricityMaps {
 
     fn cadence(&self) -> Seconds {
         self.api.cadence()
+    }
+
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        Some((SignalKind::Average, self.scope()))
     }
 
     fn contributes(&self) -> Contribution {

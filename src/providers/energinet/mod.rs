@@ -148,6 +148,10 @@ impl Provider for Energinet {
         self.api.cadence()
     }
 
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        Some((SignalKind::Average, self.scope))
+    }
+
     fn contributes(&self) -> Contribution {
         self.api.contributes()
     }

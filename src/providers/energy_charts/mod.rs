@@ -120,6 +120,10 @@ impl Provider for EnergyCharts {
         self.api.cadence()
     }
 
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        Some((SignalKind::Average, self.scope))
+    }
+
     fn contributes(&self) -> Contribution {
         self.api.contributes()
     }

@@ -3,10 +3,12 @@
 #[cfg(test)]
 mod tests;
 
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use futures_util::FutureExt;
 use rand::TryRng;
 use rand::rngs::SysRng;
 use tokio::sync::{Notify, watch};
@@ -114,6 +116,8 @@ impl<V: SignalValue> Feed<V> {
                     Some(cache) => load(cache.clone(), now.utc).await,
                     None => None,
                 };
+                let meant = |f: &Forecast<V>| provider.meaning().is_none_or(|meaning| meaning == (f.kind, f.scope));
+                let stored = stored.filter(meant);
                 states.push(SourceState::starting(provider.as_ref(), group, stored, now.utc));
                 // A little after the first poll, which tells most of it.
                 let settle_at = now.utc + TimeDelta::seconds(20);
@@ -187,9 +191,9 @@ impl<V: SignalValue> Feed<V> {
         let member = &mut self.members[index];
         member.settle_at = now.utc + SETTLE_EVERY;
         let mut after = match settled {
-            Ok(Some(came)) if !came.is_empty() => before.settled(&came, now.utc),
+            Ok(Some(came)) if !came.is_empty() => before.settled(&came, now.utc, self.options.jump_factor),
             // The answers themselves are all that this source tells; those of long ago change no more.
-            Ok(_) => before.settled(&Default::default(), now.utc),
+            Ok(_) => before.settled(&Default::default(), now.utc, self.options.jump_factor),
             Err(error) => {
                 tracing::debug!(source = before.source, "what came cannot be fetched again: {error}");
                 member.settle_at = now.utc + TimeDelta::minutes(30);
@@ -245,19 +249,14 @@ impl<V: SignalValue> Feed<V> {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = poll.notified() => self.members.iter_mut().for_each(|m| m.due = Monotonic::default()),
-                Some(finished) = requests.join_next() => match finished {
-                    Ok((index, outcome)) => {
-                        self.members[index].busy = false;
-                        let now = clock.now();
-                        match outcome {
-                            Outcome::Polled(answer) => self.take(index, *answer, now).await,
-                            Outcome::Settled(settled) => self.take_settled(index, *settled, now).await,
-                        }
-                    }
-                    Err(died) => {
-                        // A bug in a source; the others go on, and this one is asked again.
-                        tracing::error!("a source of the {} signal died: {died}", self.options.signal);
-                        self.members.iter_mut().for_each(|m| m.busy = false);
+                Some(finished) = requests.join_next() => {
+                    // Tasks catch what goes wrong in a source, and nobody cancels them.
+                    let Ok((index, outcome)) = finished else { continue };
+                    self.members[index].busy = false;
+                    let now = clock.now();
+                    match outcome {
+                        Outcome::Polled(answer) => self.take(index, *answer, now).await,
+                        Outcome::Settled(settled) => self.take_settled(index, *settled, now).await,
                     }
                 },
                 () = tokio::time::sleep(nap.to_std()) => {}
@@ -275,7 +274,10 @@ impl<V: SignalValue> Feed<V> {
         let provider = Arc::clone(&member.provider);
         if state.next_poll_at <= now.utc || member.due <= now.monotonic {
             member.busy = true;
-            requests.spawn(async move { (index, Outcome::Polled(Box::new(provider.fetch(now.utc).await))) });
+            requests.spawn(async move {
+                let answer = AssertUnwindSafe(provider.fetch(now.utc)).catch_unwind().await;
+                (index, Outcome::Polled(Box::new(answer.unwrap_or_else(|_| Err(died())))))
+            });
         } else if self.options.settle
             && state.contributes != Contribution::Forecast
             && state.consecutive_failures == 0
@@ -284,7 +286,8 @@ impl<V: SignalValue> Feed<V> {
             member.busy = true;
             let from = settle_from(state, now.utc);
             requests.spawn(async move {
-                (index, Outcome::Settled(Box::new(settle(provider.as_ref(), from, now.utc).await)))
+                let came = AssertUnwindSafe(settle(provider.as_ref(), from, now.utc)).catch_unwind().await;
+                (index, Outcome::Settled(Box::new(came.unwrap_or_else(|_| Err(died())))))
             });
         }
     }
@@ -329,6 +332,12 @@ impl<V: SignalValue> Member<V> {
             Err(_) => {}
         }
     }
+}
+
+/// A bug in a source's reader is that source's fault alone: the others go on, and it is asked again as after any other.
+fn died() -> ProviderError {
+    let what = "this version's reader of the source failed on it; the log says where. Please report it".to_owned();
+    ProviderError::Malformed { what, at: "the answer".to_owned() }
 }
 
 /// An answer with nothing to use is none: a source of forecasts must say something of now or later.

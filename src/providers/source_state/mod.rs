@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 
 use crate::domain::{Forecast, Quoted, SignalValue, Slot, TimeSeries};
-use crate::providers::jump::{HeldBack, hold_back};
+use crate::providers::jump::{HeldBack, hold_back, hold_back_past};
 use crate::providers::{Answer, Contribution, Provider, ProviderError, Requests};
 use crate::units::{GramsPerKwh, Seconds};
 
@@ -167,6 +167,8 @@ impl<V: SignalValue> SourceState<V> {
         }
         let held_back = hold_back(old.map(Arc::as_ref), &mut newest, self.held_back.as_ref(), jump_factor, now);
         notes.extend(held_back.as_ref().map(ToString::to_string));
+        // An answer of which nothing could be used does not make older ones younger.
+        let unusable = held_back.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
         let issued = Arc::new(newest.clone());
         let forecast = match old {
             Some(old) => merged(old, newest, now),
@@ -175,7 +177,7 @@ impl<V: SignalValue> SourceState<V> {
         Self {
             forecast: Some(Arc::new(forecast)),
             issued: Some(issued),
-            fetched_at: Some(now),
+            fetched_at: if unusable { self.fetched_at } else { Some(now) },
             stale_since: None,
             last_error: None,
             consecutive_failures: 0,
@@ -190,13 +192,23 @@ impl<V: SignalValue> SourceState<V> {
 
     /// After what came was fetched again: it is written over what was known, and all that is old enough is final.
     #[must_use]
-    pub fn settled(&self, came: &TimeSeries<Quoted<V>>, now: DateTime<Utc>) -> Self {
-        let mut state = self.clone();
+    pub fn settled(&self, came: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
+        let (mut state, mut came) = (self.clone(), came.clone());
         if let Some(known) = &self.forecast {
+            let held = hold_back_past(known, &mut came, jump_factor, now);
+            if held > 0 {
+                state.notes.push(format!(
+                    "{held} values of what came were left out: they lie more than {jump_factor} times off all that is known"
+                ));
+            }
             let mut forecast = Forecast::clone(known);
-            forecast.actual.overwrite(came);
+            forecast.actual.overwrite(&came);
             forecast.actual.forget_before(now - KEPT);
             state.forecast = Some(Arc::new(forecast));
+            if held > 0 {
+                // What is missing may still come: nothing is final yet.
+                return state;
+            }
         }
         let end = came.end().unwrap_or(now).min(now - self.final_after.to_delta());
         state.final_until = state.final_until.max(Some(end));
