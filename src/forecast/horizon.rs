@@ -174,19 +174,20 @@ impl Model {
     ) -> Horizon {
         let until = until.min(now.checked_add_signed(LONGEST).unwrap_or(now));
         let Some(span) = Slot::new(now, until) else { return Horizon::default() };
+        let model = self.remembered_at(now);
         let mut given = Vec::new();
         let mut points = Vec::new();
         // Days beyond the end of the horizon help to fill its holes.
         for (slot, intensity) in expected.points().iter().filter(|(slot, _)| slot.end() > now) {
             let Some(slot) = Slot::new(slot.start().max(now), slot.end()) else { continue };
-            let Some(learnt) = self.expect(&slot, Some(intensity.value), Follow::Feed, now) else { continue };
+            let Some(learnt) = model.expect(&slot, Some(intensity.value), Follow::Feed, now) else { continue };
             points.push((slot, Intensity { value: learnt.intensity, origin: intensity.origin }));
             if let Some(slot) = slot.intersection(&span) {
                 given.push(HorizonSlot::new(slot, learnt));
             }
         }
-        let known = Known::new(&CarbonSeries::from_points(points).0, self.history(), now, until);
-        let fill = Fill { model: self, known: &known, now, policy };
+        let known = Known::new(&CarbonSeries::from_points(points).0, model.history(), now, until);
+        let fill = Fill { model: &model, known: &known, now, policy };
         let mut slots = Vec::with_capacity(given.len());
         let mut at = now;
         for slot in given {

@@ -20,14 +20,16 @@ const ASSUMED_WIDTH: f64 = NORMAL * ASSUMED_ERROR;
 pub struct ModelPolicy {
     /// How old the newest outcome may be for its deviation to be followed; with older ones only the shape counts.
     pub fresh: Seconds,
+    /// How old it may be to count at all: the shape of another season is no knowledge.
+    pub remembered: Seconds,
     /// How the skill is measured.
     pub skill: SkillPolicy,
 }
 
 impl Default for ModelPolicy {
-    /// A day.
+    /// A day, and the 28 days that are learnt from.
     fn default() -> Self {
-        Self { fresh: Seconds::new(86_400.0), skill: SkillPolicy::default() }
+        Self { fresh: Seconds::new(86_400.0), remembered: Seconds::new(28.0 * 86_400.0), skill: SkillPolicy::default() }
     }
 }
 
@@ -202,6 +204,15 @@ impl Model {
                 Some(Expected::new(local?, width, if old { Basis::DailyShape } else { Basis::Local }))
             }
         }
+    }
+
+    /// Itself, unless all that it learnt from is too long ago; then one that knows nothing.
+    pub(super) fn remembered_at(&self, now: DateTime<Utc>) -> std::borrow::Cow<'_, Self> {
+        let age = self.fitted.as_ref().map(|f| Seconds::from_delta(now - f.anchor));
+        if age.is_none_or(|age| age <= self.policy.remembered) {
+            return std::borrow::Cow::Borrowed(self);
+        }
+        std::borrow::Cow::Owned(Self { policy: self.policy, ..Self::default() })
     }
 
     /// Whether the local forecaster has seen most hours of the day.

@@ -138,6 +138,7 @@ fn without_a_forecast_the_fallbacks_follow_in_their_order() {
     assert_eq!(bases(&fit(&none, &history, 0), 25 * 60), [Basis::DailyShape]);
     let late = fit(&none, &history, 20 * DAY);
     assert_eq!(bases(&late, 20 * DAY), [Basis::DailyShape]);
+    assert_eq!(bases(&late, 60 * DAY), [Basis::Constant], "the shape of another season");
     let horizon = outlook(&late, &none, 20 * DAY, 21 * DAY);
     assert!(horizon.slots.iter().zip(0..).all(|(s, h)| (s.intensity.get() - wave(h)).abs() < 1e-6), "{horizon:?}");
     assert_eq!(bases(&fit(&none, &none, 0), 0), [Basis::Constant]);
