@@ -12,8 +12,8 @@ use super::fetch::Http;
 use super::place::Place;
 use super::settings::Common;
 use super::usage::{Requests, Usage};
-use super::{BaseUrl, CarbonSettings, Contribution, ProviderError, SettingsError, Source};
-use crate::domain::Zone;
+use super::{Answer, BaseUrl, CarbonSettings, Contribution, ProviderError, SettingsError, Source};
+use crate::domain::{SignalValue, Zone};
 use crate::units::Seconds;
 
 /// A source's address, its client, and the place it is asked about.
@@ -125,6 +125,26 @@ impl Api {
         now: DateTime<Utc>,
     ) -> Result<Value, ProviderError> {
         self.http.get_json(self.base_url.with(path, query), headers, now).await
+    }
+
+    /// What comes of asking, without anything that was sent in its error.
+    pub(super) async fn discreet<T>(
+        &self,
+        asking: impl Future<Output = Result<T, ProviderError>>,
+    ) -> Result<T, ProviderError> {
+        asking.await.map_err(|error| error.cleaned(self.http.secrets()))
+    }
+
+    /// The same for an answer, whose notes may repeat what was sent, too.
+    pub(super) async fn discreet_answer<V: SignalValue>(
+        &self,
+        asking: impl Future<Output = Result<Answer<V>, ProviderError>>,
+    ) -> Result<Answer<V>, ProviderError> {
+        let mut answer = self.discreet(asking).await?;
+        for note in &mut answer.notes {
+            *note = self.http.secrets().without(note);
+        }
+        Ok(answer)
     }
 }
 

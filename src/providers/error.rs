@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
+use super::redact::Secrets;
 use crate::units::Seconds;
 
 /// Why a source gave no usable answer. Each message says what failed and what to do; none holds a secret.
@@ -103,16 +104,26 @@ pub enum ProviderError {
 }
 
 impl ProviderError {
-    /// The same without a secret that the other side repeated in its answer.
+    /// The same without anything that was sent, whatever the other side repeats of it.
     #[must_use]
-    pub(super) fn without(mut self, secret: &str) -> Self {
-        if let Self::Refused { message: text, .. }
-        | Self::ServerError { message: text, .. }
-        | Self::Unexpected { message: text, .. }
-        | Self::Malformed { what: text, .. } = &mut self
-            && !secret.is_empty()
-        {
-            *text = text.replace(secret, "…");
+    pub(super) fn cleaned(mut self, secrets: &Secrets) -> Self {
+        match &mut self {
+            Self::Unreachable { why: text, .. }
+            | Self::Refused { message: text, .. }
+            | Self::ServerError { message: text, .. }
+            | Self::Unexpected { message: text, .. }
+            | Self::Empty { what: text } => *text = secrets.without(text),
+            Self::Malformed { what, at } => (*what, *at) = (secrets.without(what), secrets.without(at)),
+            // Words of our own, with names of variables and files.
+            Self::NoKey { what: text } => *text = secrets.without_whole(text),
+            Self::TimedOut { .. }
+            | Self::QuotaSpent { .. }
+            | Self::RateLimited { .. }
+            | Self::TooLarge { .. }
+            | Self::Unreadable { .. } => {}
+        }
+        if let Self::Refused { advice, .. } = &mut self {
+            *advice = secrets.without_whole(advice);
         }
         self
     }

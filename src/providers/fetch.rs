@@ -11,6 +11,7 @@ use reqwest::{Client, Response, StatusCode, Url, header};
 use serde_json::Value;
 
 use super::error::{USUAL_ADVICE, shortened};
+use super::redact::Secrets;
 use super::settings::Common;
 use super::usage::Usage;
 use super::{CarbonSettings, Headers, ProviderError};
@@ -22,8 +23,8 @@ const MAX_ERROR_BYTES: u64 = 64 << 10;
 /// Answers that may be asked for again conditionally; the oldest goes.
 const REMEMBERED: usize = 4;
 
-/// Shorter values of headers are no secrets, and stand in many texts.
-const SHORTEST_SECRET: usize = 6;
+/// A redirection to the same host is followed, a round of them is not.
+const MOST_REDIRECTS: u8 = 3;
 
 /// Clocks further apart than this are worth a word.
 const SKEW: TimeDelta = TimeDelta::minutes(2);
@@ -35,6 +36,7 @@ pub(super) struct Http {
     timeout: Seconds,
     max_body_bytes: u64,
     headers: Headers,
+    secrets: Secrets,
     usage: Arc<Usage>,
     client: OnceLock<Client>,
     remembered: Mutex<Remembered>,
@@ -62,6 +64,7 @@ impl Http {
             timeout: source.timeout.unwrap_or(settings.timeout_s),
             max_body_bytes: settings.max_body_bytes,
             headers: source.headers.clone(),
+            secrets: Secrets::default(),
             usage,
             client: OnceLock::new(),
             remembered: Mutex::default(),
@@ -71,6 +74,11 @@ impl Http {
     /// How often the source was asked.
     pub(super) fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    /// What was sent, and may be shown by no message.
+    pub(super) fn secrets(&self) -> &Secrets {
+        &self.secrets
     }
 
     /// The JSON body of a successful answer; the one from before where the server says that nothing changed. `now`
@@ -87,23 +95,17 @@ impl Http {
         let malformed = |what: String| ProviderError::Malformed { what, at: "the answer".to_owned() };
         let host = host_of(&url);
         let broken = |e: reqwest::Error| self.broken(&host, &e);
-        let mut request = self.client(&url)?.get(url.clone()).header(header::ACCEPT, "application/json");
-        for (name, value) in self.headers.resolved() {
-            request = request.header(name, value);
-        }
         let known = self.known(&url);
-        if let Some((name, value, _)) = &known {
-            request = request.header(name, value);
-        }
-        let hidden = self.hidden(&headers);
-        self.usage.take(now)?;
-        let mut response = request.headers(headers).send().await.map_err(broken)?;
+        let sent = self.learn(&headers);
+        let asking = self.ask(&url, &headers, known.as_ref(), now);
+        let too_late = |_| ProviderError::TimedOut { host: host.clone(), after: self.timeout };
+        let mut response = tokio::time::timeout(self.timeout.to_std(), asking).await.map_err(too_late)??;
         self.note_skew(&response, now);
         if let (StatusCode::NOT_MODIFIED, Some((_, _, body))) = (response.status(), known) {
             return Ok(body);
         }
         if !response.status().is_success() {
-            return Err(self.refusal(response, &hidden, now).await);
+            return Err(self.refusal(response, now).await);
         }
         let mut body = Vec::new();
         let too_large = || ProviderError::TooLarge { limit_bytes: self.max_body_bytes };
@@ -120,22 +122,54 @@ impl Http {
             return Err(ProviderError::Empty { what: "the answer has no content".to_owned() });
         }
         let mut json: Value = serde_json::from_slice(&body).map_err(|e| {
-            let text = without(&String::from_utf8_lossy(&body), &hidden);
+            let text = self.secrets.without(&String::from_utf8_lossy(&body));
             let begins = shortened(&text.chars().take(60).collect::<String>());
             malformed(format!("not JSON ({e}); it begins with {begins:?}. Check that base_url is the API's address"))
         })?;
-        hide(&mut json, &hidden);
+        // Of this request alone: a login may give the same token again.
+        hide(&mut json, &sent);
         self.remember(url, response.headers(), &json);
         Ok(json)
     }
 
-    /// What is sent along that no message may show, whoever repeats it: values of headers, and keys within them.
-    fn hidden(&self, headers: &HeaderMap) -> Vec<String> {
+    /// Asks, also where the same host says that the answer is; each request counts, and the time is for all of them.
+    async fn ask(
+        &self,
+        url: &Url,
+        headers: &HeaderMap,
+        known: Option<&(HeaderName, HeaderValue, Value)>,
+        now: DateTime<Utc>,
+    ) -> Result<Response, ProviderError> {
+        let host = host_of(url);
+        let client = self.client(url)?;
+        let (mut to, mut redirects) = (url.clone(), 0);
+        loop {
+            let mut request = client.get(to.clone()).header(header::ACCEPT, "application/json");
+            for (name, value) in self.headers.resolved() {
+                request = request.header(name, value);
+            }
+            if let Some((name, value, _)) = known {
+                request = request.header(name, value);
+            }
+            self.usage.take(now)?;
+            let response = request.headers(headers.clone()).send().await.map_err(|e| self.broken(&host, &e))?;
+            let next = redirect(&response, &to).filter(|next| next.origin() == url.origin());
+            match next.filter(|_| redirects < MOST_REDIRECTS) {
+                Some(next) => (to, redirects) = (next, redirects + 1),
+                None => return Ok(response),
+            }
+        }
+    }
+
+    /// Remembers what is sent along with a request, and gives it.
+    fn learn(&self, headers: &HeaderMap) -> Secrets {
+        let sent = Secrets::default();
         let own = headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        let sent: Vec<String> = self.headers.resolved().map(|(_, value)| value).chain(own).collect();
-        let keys = sent.iter().filter_map(|value| value.split_whitespace().last().map(str::to_owned));
-        let keys: Vec<String> = keys.collect();
-        sent.into_iter().chain(keys).filter(|value| value.len() >= SHORTEST_SECRET).collect()
+        for value in self.headers.resolved().map(|(_, value)| value).chain(own) {
+            sent.learn(&value);
+            self.secrets.learn(&value);
+        }
+        sent
     }
 
     fn remembered(&self) -> std::sync::MutexGuard<'_, Remembered> {
@@ -188,11 +222,7 @@ impl Http {
             .connect_timeout(self.connect_timeout.to_std())
             .timeout(self.timeout.to_std())
             .pool_max_idle_per_host(1)
-            .redirect(Policy::custom(|attempt| {
-                let origin = attempt.previous().first().map(Url::origin);
-                let elsewhere = origin.is_some_and(|origin| origin != attempt.url().origin());
-                if elsewhere || attempt.previous().len() > 3 { attempt.stop() } else { attempt.follow() }
-            }));
+            .redirect(Policy::none());
         if url.scheme() == "http" {
             // No certificate is looked at, so none need be installed on the machine.
             builder = builder.tls_certs_only([]);
@@ -212,14 +242,13 @@ impl Http {
         ProviderError::Unreachable { host, why: innermost(error) }
     }
 
-    async fn refusal(&self, mut response: Response, hidden: &[String], now: DateTime<Utc>) -> ProviderError {
+    async fn refusal(&self, mut response: Response, now: DateTime<Utc>) -> ProviderError {
         let status = response.status();
         let retry_after = retry_after(&response, now);
         if status.is_redirection() {
             let to = response.headers().get(header::LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()));
-            let to = to
-                .map(|to| shortened(&without(to.split(['?', '#']).next().unwrap_or_default(), hidden)))
-                .unwrap_or_default();
+            let to = to.map(|to| self.secrets.without(to.split(['?', '#']).next().unwrap_or_default()));
+            let to = shortened(&to.unwrap_or_default());
             let message = format!("redirects to another place, which is not followed: {to}");
             return ProviderError::Unexpected { status: status.as_u16(), message };
         }
@@ -230,7 +259,7 @@ impl Http {
                 break;
             }
         }
-        let (status_code, message) = (status.as_u16(), said(&without(&String::from_utf8_lossy(&body), hidden)));
+        let (status_code, message) = (status.as_u16(), said(&String::from_utf8_lossy(&body), &self.secrets));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 ProviderError::Refused { status: status_code, message, advice: USUAL_ADVICE.to_owned() }
@@ -241,6 +270,14 @@ impl Http {
             _ => ProviderError::Unexpected { status: status_code, message },
         }
     }
+}
+
+/// Where a redirection leads.
+fn redirect(response: &Response, from: &Url) -> Option<Url> {
+    let status = response.status();
+    let moved = status.is_redirection() && status != StatusCode::NOT_MODIFIED;
+    let to = response.headers().get(header::LOCATION).filter(|_| moved)?;
+    from.join(to.to_str().ok()?).ok()
 }
 
 /// Seconds or an HTTP date, both of which the header may hold.
@@ -257,30 +294,25 @@ fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Seconds> {
 pub(super) const HTML: &str = "an HTML page";
 
 /// The message in an error body, which may be JSON of several shapes, text or a page.
-fn said(text: &str) -> String {
+fn said(text: &str, secrets: &Secrets) -> String {
     if text.trim().is_empty() {
         return "no message".to_owned();
     }
     if let Ok(json) = serde_json::from_str::<Value>(text) {
         let fields = ["/error/message", "/message", "/msg", "/detail", "/detail/0/msg", "/title", "/error"];
         if let Some(message) = fields.iter().find_map(|field| json.pointer(field)?.as_str()) {
-            return shortened(message);
+            return shortened(&secrets.without(message));
         }
     }
-    if text.trim_start().starts_with('<') { HTML.to_owned() } else { shortened(text) }
+    if text.trim_start().starts_with('<') { HTML.to_owned() } else { shortened(&secrets.without(text)) }
 }
 
-/// A text without secrets.
-fn without(text: &str, hidden: &[String]) -> String {
-    hidden.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
-}
-
-/// The same for all texts in a body: what is odd about them may be quoted.
-fn hide(json: &mut Value, hidden: &[String]) {
+/// Hides secrets in all texts of a body: what is odd about them may be quoted.
+fn hide(json: &mut Value, secrets: &Secrets) {
     match json {
-        Value::String(text) if hidden.iter().any(|secret| text.contains(secret)) => *text = without(text, hidden),
-        Value::Array(items) => items.iter_mut().for_each(|item| hide(item, hidden)),
-        Value::Object(members) => members.values_mut().for_each(|member| hide(member, hidden)),
+        Value::String(text) => *text = secrets.without_whole(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| hide(item, secrets)),
+        Value::Object(members) => members.values_mut().for_each(|member| hide(member, secrets)),
         _ => {}
     }
 }
@@ -445,10 +477,15 @@ mod tests {
             .respond_with(ResponseTemplate::new(200).set_body_json(1))
             .mount(&server)
             .await;
-        let answer = http()
-            .get_json(Url::parse(&format!("{}/a", server.uri())).expect("an address"), HeaderMap::new(), now())
-            .await;
-        assert_eq!(answer, Ok(Value::from(1)));
+        let http = http();
+        assert_eq!(get(&http, &server).await, Ok(Value::from(1)));
+        assert_eq!(http.usage().requests(now()).last_hour, 2, "each request counts");
+
+        let server = MockServer::start().await;
+        let round = ResponseTemplate::new(302).insert_header("location", "/a");
+        Mock::given(path("/a")).respond_with(round).expect(4).mount(&server).await;
+        let error = get(&super::tests::http(), &server).await.expect_err("no end").to_string();
+        assert!(error.contains("302"), "{error}");
     }
 
     #[tokio::test]

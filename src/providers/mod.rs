@@ -23,6 +23,7 @@ mod jump;
 mod keyless_tests;
 mod place;
 mod price;
+mod redact;
 mod secret;
 mod settings;
 mod source_state;

@@ -82,6 +82,10 @@ impl CarbonAwareSdk {
     /// # Errors
     /// As any request.
     pub(super) async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
+        self.api.discreet(self.list(now)).await
+    }
+
+    async fn list(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
         let known = parse::locations(&self.get("/locations", &[], now).await?)?;
         Ok(known.iter().map(|l| ZoneName::new(&l.key, l.name.as_deref().unwrap_or_default())).collect())
     }
@@ -268,11 +272,11 @@ impl Provider for CarbonAwareSdk {
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.answer(now).boxed()
+        self.api.discreet_answer(self.answer(now)).boxed()
     }
 
     fn settle(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Settled<GramsPerKwh>> {
-        self.came(span, now).boxed()
+        self.api.discreet(self.came(span, now)).boxed()
     }
 }
 

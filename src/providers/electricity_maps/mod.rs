@@ -122,7 +122,7 @@ impl ElectricityMaps {
         let path = format!("/v{}{route}", u8::from(version));
         let answer = self.api.get(&path, &query, HeaderMap::from_iter([(name, value)]), now).await;
         let zone = query.iter().find(|(field, _)| *field == "zone").map_or("these coordinates", |(_, zone)| zone);
-        answer.map_err(|error| with_advice(error.without(key.expose()), &self.key_from(), route, zone))
+        answer.map_err(|error| with_advice(error, &self.key_from(), route, zone))
     }
 
     /// The zones that the API knows. It tells without a key too.
@@ -130,6 +130,10 @@ impl ElectricityMaps {
     /// # Errors
     /// As any request.
     pub(super) async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
+        self.api.discreet(self.list(now)).await
+    }
+
+    async fn list(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
         let body = match self.get("/zones", &[], now).await {
             Err(ProviderError::NoKey { .. }) => {
                 let path = format!("/v{}/zones", u8::from(self.settings.api_version));
@@ -283,8 +287,10 @@ impl ElectricityMaps {
                 Vec::new()
             }
             (Err(error), None) => {
-                // The key may be replaced by one that has all.
-                self.no_forecast.lift();
+                // A key that is refused may be replaced by one that has all. Other faults say nothing of the plan.
+                if matches!(error, ProviderError::Refused { .. } | ProviderError::NoKey { .. }) {
+                    self.no_forecast.lift();
+                }
                 return Err(error);
             }
         };
@@ -361,11 +367,11 @@ impl Provider for ElectricityMaps {
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.answer(now).boxed()
+        self.api.discreet_answer(self.answer(now)).boxed()
     }
 
     fn settle(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Settled<GramsPerKwh>> {
-        self.past(span, now).boxed()
+        self.api.discreet(self.past(span, now)).boxed()
     }
 
     /// Estimates of the newest hours are replaced as measurements come in, most of them within a day.

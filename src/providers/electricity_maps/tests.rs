@@ -497,3 +497,43 @@ proptest! {
         parse_any(&bytes);
     }
 }
+
+#[tokio::test]
+async fn the_key_is_shown_by_nothing_whatever_repeats_it() {
+    let start = &KEY[..6];
+    let (cut, long) = (&KEY[..8], format!("{}{KEY}", "a".repeat(195)));
+    let mut bodies: Vec<String> = [KEY, cut, &long]
+        .iter()
+        .flat_map(|text| {
+            [
+                format!(r#"{{"error":"Invalid auth-token {text}"}}"#),
+                format!(r#"{{"zone":"{text}"}}"#),
+                format!(r#"{{"zone":{{"{text}":1}}}}"#),
+                format!(r#"{{"status":"no-data {text}"}}"#),
+                format!(r#"{{"zone":"DK-DK2","forecast":[{{"datetime":"{text}","carbonIntensity":1}}]}}"#),
+                format!(r#"{{"zone":"DK-DK2","history":[{{"datetime":"{NOW}","emissionFactorType":"{text}"}}]}}"#),
+            ]
+        })
+        .collect();
+    bodies.extend((45..60).map(|before| format!("{}{KEY}", "a".repeat(before))));
+    for body in bodies {
+        for code in [200, 400, 401, 500] {
+            let maps = dk2(status(code, &body), status(code, &body)).await;
+            let answer = maps.fetch(NOW).await;
+            assert!(!format!("{answer:?}").contains(start), "{body}: {answer:?}");
+            let noted = dk2(ok(AHEAD), status(code, &body)).await;
+            let answer = noted.fetch(NOW).await.expect("a forecast is enough");
+            assert!(!format!("{answer:?}").contains(start), "{body}: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_plan_lacks_is_not_asked_again_where_the_quota_is_small() {
+    let server = serve(&[(FORECAST, status(403, NOT_IN_PLAN)), (HISTORY, ok(BEHIND))]).await;
+    let maps = maps(server, "zone = \"DK-DK2\"\nrequests_per_hour = 1");
+    let first = maps.fetch(NOW).await;
+    assert!(matches!(first, Err(ProviderError::QuotaSpent { .. })), "{first:?}");
+    maps.fetch("2026-08-22T20:21:00Z").await.expect("the history, and nothing else");
+    assert_eq!((maps.requests(FORECAST).await.len(), maps.requests(HISTORY).await.len()), (1, 1));
+}

@@ -133,11 +133,11 @@ impl Provider for EnergyCharts {
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.answer(now).boxed()
+        self.api.discreet_answer(self.answer(now)).boxed()
     }
 
     fn settle(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Settled<GramsPerKwh>> {
-        async move { self.came(span, now).await.map(Some) }.boxed()
+        async move { self.api.discreet(self.came(span, now)).await.map(Some) }.boxed()
     }
 }
 

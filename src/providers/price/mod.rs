@@ -147,13 +147,13 @@ impl Provider<PricePerMwh> for EnergyChartsPrice {
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer<PricePerMwh>, ProviderError>> {
-        self.answer(now).boxed()
+        self.api.discreet_answer(self.answer(now)).boxed()
     }
 
     fn settle(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Settled<PricePerMwh>> {
         async move {
             let Some((span, window)) = window(span, now) else { return Ok(None) };
-            let points = self.get(&window, now).await?;
+            let points = self.api.discreet(self.get(&window, now)).await?;
             let inside = points.into_iter().filter(|(s, _)| span.start() <= s.start() && s.end() <= span.end());
             Ok(Some(series(inside, Origin::Measured).0))
         }

@@ -86,6 +86,10 @@ impl WattTime {
     /// # Errors
     /// As any request.
     pub(super) async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
+        self.api.discreet(self.list(now)).await
+    }
+
+    async fn list(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
         let body = self.get("/v3/my-access", &[("signal_type", SIGNAL)], now).await?;
         let mut zones = Vec::new();
         for signal in array(body.get("signal_types"), "signal_types")? {
@@ -280,11 +284,11 @@ impl Provider for WattTime {
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.answer(now).boxed()
+        self.api.discreet_answer(self.answer(now)).boxed()
     }
 
     fn settle(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Settled<GramsPerKwh>> {
-        self.past(span, now).boxed()
+        self.api.discreet(self.past(span, now)).boxed()
     }
 
     /// History is complete within hours; what is revised later is revised within the next two days.

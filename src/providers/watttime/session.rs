@@ -73,7 +73,7 @@ impl Session {
         let (user, password) = credentials(account)?;
         let basic = format!("Basic {}", base64(format!("{}:{}", user.expose(), password.expose()).as_bytes()));
         let answer = api.get("/login", &[], authorization(&basic)?, now).await;
-        let body = answer.map_err(|error| match error.without(password.expose()) {
+        let body = answer.map_err(|error| match error {
             ProviderError::Refused { status, message, .. } => {
                 let advice = format!(
                     "the user name or the password is wrong; compare {} with what you registered at WattTime. If they are \
@@ -101,7 +101,7 @@ async fn ask(
     now: DateTime<Utc>,
 ) -> Result<Value, ProviderError> {
     let headers = authorization(&format!("Bearer {token}"))?;
-    api.get(path, query, headers, now).await.map_err(|error| error.without(token))
+    api.get(path, query, headers, now).await
 }
 
 fn authorization(text: &str) -> Result<HeaderMap, ProviderError> {

@@ -477,3 +477,23 @@ proptest! {
         parse_any(&bytes);
     }
 }
+
+#[tokio::test]
+async fn the_account_is_shown_by_nothing_whatever_repeats_it() {
+    let base64 = BASIC.trim_start_matches("Basic ");
+    let forbidden = |text: &str| [USER, PASSWORD, TOKEN, base64].iter().any(|secret| text.contains(&secret[..6]));
+    let echo = format!(r#"{{"message":"{BASIC} of {USER} ({USER}:{PASSWORD}) is wrong: {}"}}"#, &base64[..10]);
+    for code in [200, 401, 403, 500] {
+        let server = serve(&[("/login", status(code, &echo))]).await;
+        let answer = watt(server, "zone = \"CAISO_NORTH\"").fetch(NOW).await;
+        assert!(answer.is_err() && !forbidden(&format!("{answer:?}")), "{answer:?}");
+    }
+    for text in [TOKEN, &TOKEN[..9], USER, PASSWORD, BASIC] {
+        let units = AHEAD.replace("lbs_co2_per_mwh", text);
+        let answer = answered(&units, BEHIND).await;
+        assert!(answer.is_err() && !forbidden(&format!("{answer:?}")), "{answer:?}");
+        let warned = AHEAD.replace("the model will be superseded", &format!("beware of {text}"));
+        let answer = answered(&warned, &BEHIND.replace("lbs_co2_per_mwh", text)).await.expect("a forecast");
+        assert!(!forbidden(&format!("{answer:?}")), "{answer:?}");
+    }
+}
