@@ -132,8 +132,20 @@ impl UkProvider {
             Asked::Region(id) => format!("/regional/intensity/{from}/fw48h/regionid/{id}"),
             Asked::Postcode(code) => format!("/regional/intensity/{from}/fw48h/postcode/{code}"),
         };
-        let ahead = self.get(&path, now).await?;
         let mut notes = Vec::new();
+        let contributes = self.api.contributes();
+        let ahead = match self.get(&path, now).await {
+            // Not needed here, and what came may be known all the same.
+            Err(
+                error @ (ProviderError::Empty { .. }
+                | ProviderError::Malformed { .. }
+                | ProviderError::Unexpected { .. }),
+            ) if contributes == Contribution::Actual && self.asked == Asked::Country => {
+                notes.push(format!("the forecast, which is not used, cannot be read: {error}"));
+                Vec::new()
+            }
+            answer => answer?,
+        };
         let behind = match self.asked {
             Asked::Country => self.get(&format!("/intensity/{from}/pt24h"), now).await.unwrap_or_else(|error| {
                 notes.push(format!("what came in the last 24 h is not known: {error}"));
@@ -145,10 +157,11 @@ impl UkProvider {
         let expected = points(forecasts.clone().map(|row| (row.slot, row.forecast)), Origin::Forecast);
         // NESO calls it actual, but it is an estimate that changes for a day.
         let came = behind.iter().chain(&ahead).filter(|row| row.slot.end() <= now);
-        let actual = points(came.map(|row| (row.slot, row.actual)), Origin::Estimated);
+        let actual = CarbonSeries::from_points(points(came.map(|row| (row.slot, row.actual)), Origin::Estimated)).0;
         let (expected, problems) = CarbonSeries::from_points(expected);
         notes.extend(told(&problems));
-        if expected.is_empty() {
+        // Where what came is not all that is wanted, the forecast from before is better than an answer with none.
+        if expected.is_empty() && (actual.is_empty() || contributes != Contribution::Actual) {
             let what =
                 format!("{} slots, none with a forecast for now or later; trying again next half hour", ahead.len());
             return Err(ProviderError::Empty { what });
@@ -161,9 +174,11 @@ impl UkProvider {
             issued_at: now,
             retrieved_at: now,
             expected,
-            actual: CarbonSeries::from_points(actual).0,
+            actual,
         };
-        notes.extend(note_short(&forecast, now, AHEAD_H));
+        if contributes != Contribution::Actual {
+            notes.extend(note_short(&forecast, now, AHEAD_H));
+        }
         notes.extend(self.api.skew_note());
         Ok(Answer { forecast, notes })
     }
@@ -206,11 +221,11 @@ impl Provider for UkProvider {
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.answer(now).boxed()
+        self.api.discreet_answer(self.answer(now)).boxed()
     }
 
     fn settle(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Settled<GramsPerKwh>> {
-        self.came(span, now).boxed()
+        self.api.discreet(self.came(span, now)).boxed()
     }
 }
 

@@ -116,6 +116,21 @@ async fn success_without_a_slot_is_a_fault() {
 }
 
 #[tokio::test]
+async fn what_came_alone_is_enough_where_no_more_is_wanted() {
+    let nulls = AHEAD.replace("164", "null").replace("150.5", "null");
+    for ahead in [&nulls, "{}", "", "[]", r#"{"data":3}"#] {
+        let server = serve(&[(AHEAD_PATH, text(ahead)), (BEHIND_PATH, text(BEHIND))]).await;
+        let source = UkProvider::new(&settings(&server, "contributes = \"actual\""), None).expect("a place");
+        let answer = source.fetch(at(NOW)).await.expect(ahead);
+        assert_eq!(values(&answer.forecast.actual), [190.0, 158.0]);
+        assert!(!answer.notes.iter().any(|note| note.contains("h ahead")), "{:?}", answer.notes);
+    }
+    let server = serve(&[(AHEAD_PATH, text("{}")), (BEHIND_PATH, text("{}"))]).await;
+    let source = UkProvider::new(&settings(&server, "contributes = \"actual\""), None).expect("a place");
+    assert!(matches!(source.fetch(at(NOW)).await, Err(ProviderError::Empty { .. })));
+}
+
+#[tokio::test]
 async fn a_missing_past_is_only_a_note() {
     let answer = country(text(AHEAD), ResponseTemplate::new(500)).await.expect("the forecast is there");
     assert_eq!(values(&answer.forecast.actual), [158.0], "the forecast's own past slot is used");
