@@ -43,6 +43,9 @@ impl Api {
         let usual = || usual_zone.map(|z| Zone::new(z).expect("a plain word"));
         let zone = common.zone.or(settings.zone.as_ref()).cloned().or_else(usual);
         let place = Place::of(&zone.ok_or(SettingsError::NoZone(source.name()))?);
+        if let Some(why) = place.misread() {
+            return Err(place.refused(source.name(), why));
+        }
         let counted_as = file_name(source.name(), place.zone());
         Ok(Self::about(place, source, settings, (common, base_url), usual_cadence, state_dir, &counted_as))
     }

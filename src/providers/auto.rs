@@ -66,6 +66,9 @@ pub(super) fn advice(settings: &CarbonSettings) -> Option<String> {
         );
     };
     let place = Place::of(zone);
+    if let Some(why) = place.misread() {
+        return Some(format!("{zone} is no zone that wattune knows; {why}"));
+    }
     let country = place.country();
     let california = country.as_deref() == Some("US") || place.is_code();
     let watttime = if california {
@@ -74,8 +77,16 @@ pub(super) fn advice(settings: &CarbonSettings) -> Option<String> {
     } else {
         ""
     };
+    let unknown = if place.is_code() && country.is_none() {
+        format!(
+            "{zone} is no zone that wattune knows; write a country (\"DE\" or \"Germany\"), latitude,longitude, or a code that \
+             `wattune carbon zones` lists. If it is a source's own code, "
+        )
+    } else {
+        String::new()
+    };
     Some(format!(
-        "no source without a key covers {zone}; a free key of Electricity Maps covers one zone or more of your choice: get \
+        "{unknown}no source without a key covers {zone}; a free key of Electricity Maps covers one zone or more of your choice: get \
          it at https://portal.electricitymaps.com, set ELECTRICITY_MAPS_API_KEY (or carbon.electricity_maps.key_file), \
          and carbon.zone to the zone that https://app.electricitymaps.com shows for you{watttime}"
     ))
@@ -92,7 +103,16 @@ mod tests {
         let india = advice("zone = \"IN\"").expect("no source without a key");
         assert!(india.contains("https://portal.electricitymaps.com") && !india.contains("WattTime"), "{india}");
         assert!(advice("zone = \"US-CAL-CISO\"").is_some_and(|a| a.contains("WATTTIME_USERNAME")));
-        for fine in ["zone = \"DE\"", "source = \"fixed\"", "fixed.g_per_kwh = 20"] {
+        for (zone, word) in [("91,0", "-90 to 90"), ("51.5;-0.1", "comma between"), ("Atlantis", "Electricity Maps")] {
+            let told = advice(&format!("zone = \"{zone}\"")).expect(zone);
+            assert!(
+                told.starts_with(&format!("{zone} is no zone that wattune knows")) && told.contains(word),
+                "{told}"
+            );
+        }
+        for fine in
+            ["zone = \"DE\"", "zone = \"Germany\"", "zone = \"se3\"", "source = \"fixed\"", "fixed.g_per_kwh = 20"]
+        {
             assert_eq!(advice(fine), None, "{fine}");
         }
     }
@@ -114,6 +134,12 @@ mod tests {
             ("uk", vec![vec![UkCarbonIntensity]]),
             ("DK", vec![vec![Energinet, EnergyCharts]]),
             ("DK2", vec![vec![Energinet, EnergyCharts]]),
+            ("Denmark", vec![vec![Energinet, EnergyCharts]]),
+            ("Great Britain", vec![vec![UkCarbonIntensity]]),
+            ("GB-13", vec![vec![UkCarbonIntensity]]),
+            ("no1", vec![vec![EnergyCharts]]),
+            ("DE-LU", vec![vec![EnergyCharts]]),
+            ("91,0", vec![vec![Fixed]]),
             ("48.86,2.35", vec![vec![EnergyCharts]]),
             ("US", vec![vec![Fixed]]),
             ("54.6,-5.9", vec![vec![Fixed]]),

@@ -2,6 +2,7 @@
 
 use country_boundaries::{BOUNDARIES_ODBL_180X90, CountryBoundaries, LatLon};
 
+use super::price::bidding_zone_named;
 use super::settings::SettingsError;
 use crate::domain::Zone;
 
@@ -28,48 +29,55 @@ enum Form {
 struct Keyless {
     alpha2: &'static str,
     alpha3: &'static str,
+    /// In English.
+    name: &'static str,
     /// The bidding zone, where the country is one.
     bidding_zone: Option<&'static str>,
 }
 
-const fn keyless(alpha2: &'static str, alpha3: &'static str, bidding_zone: Option<&'static str>) -> Keyless {
-    Keyless { alpha2, alpha3, bidding_zone }
+const fn keyless(
+    alpha2: &'static str,
+    alpha3: &'static str,
+    name: &'static str,
+    bidding_zone: Option<&'static str>,
+) -> Keyless {
+    Keyless { alpha2, alpha3, name, bidding_zone }
 }
 
 /// The countries of Energy-Charts. Of the smaller ones it may have no forecast; what it has says so.
 const ENERGY_CHARTS: [Keyless; 32] = [
-    keyless("AT", "AUT", Some("AT")),
-    keyless("BA", "BIH", None),
-    keyless("BE", "BEL", Some("BE")),
-    keyless("BG", "BGR", Some("BG")),
-    keyless("CH", "CHE", Some("CH")),
-    keyless("CY", "CYP", None),
-    keyless("CZ", "CZE", Some("CZ")),
-    keyless("DE", "DEU", Some("DE-LU")),
-    keyless("DK", "DNK", None),
-    keyless("EE", "EST", Some("EE")),
-    keyless("ES", "ESP", Some("ES")),
-    keyless("FI", "FIN", Some("FI")),
-    keyless("FR", "FRA", Some("FR")),
-    keyless("GR", "GRC", Some("GR")),
-    keyless("HR", "HRV", Some("HR")),
-    keyless("HU", "HUN", Some("HU")),
-    keyless("IE", "IRL", None),
-    keyless("IT", "ITA", None),
-    keyless("LT", "LTU", Some("LT")),
-    keyless("LU", "LUX", Some("DE-LU")),
-    keyless("LV", "LVA", Some("LV")),
-    keyless("ME", "MNE", Some("ME")),
-    keyless("MK", "MKD", Some("MK")),
-    keyless("NL", "NLD", Some("NL")),
-    keyless("NO", "NOR", None),
-    keyless("PL", "POL", Some("PL")),
-    keyless("PT", "PRT", Some("PT")),
-    keyless("RO", "ROU", Some("RO")),
-    keyless("RS", "SRB", Some("RS")),
-    keyless("SE", "SWE", None),
-    keyless("SI", "SVN", Some("SI")),
-    keyless("SK", "SVK", Some("SK")),
+    keyless("AT", "AUT", "Austria", Some("AT")),
+    keyless("BA", "BIH", "Bosnia and Herzegovina", None),
+    keyless("BE", "BEL", "Belgium", Some("BE")),
+    keyless("BG", "BGR", "Bulgaria", Some("BG")),
+    keyless("CH", "CHE", "Switzerland", Some("CH")),
+    keyless("CY", "CYP", "Cyprus", None),
+    keyless("CZ", "CZE", "Czechia", Some("CZ")),
+    keyless("DE", "DEU", "Germany", Some("DE-LU")),
+    keyless("DK", "DNK", "Denmark", None),
+    keyless("EE", "EST", "Estonia", Some("EE")),
+    keyless("ES", "ESP", "Spain", Some("ES")),
+    keyless("FI", "FIN", "Finland", Some("FI")),
+    keyless("FR", "FRA", "France", Some("FR")),
+    keyless("GR", "GRC", "Greece", Some("GR")),
+    keyless("HR", "HRV", "Croatia", Some("HR")),
+    keyless("HU", "HUN", "Hungary", Some("HU")),
+    keyless("IE", "IRL", "Ireland", None),
+    keyless("IT", "ITA", "Italy", None),
+    keyless("LT", "LTU", "Lithuania", Some("LT")),
+    keyless("LU", "LUX", "Luxembourg", Some("DE-LU")),
+    keyless("LV", "LVA", "Latvia", Some("LV")),
+    keyless("ME", "MNE", "Montenegro", Some("ME")),
+    keyless("MK", "MKD", "North Macedonia", Some("MK")),
+    keyless("NL", "NLD", "Netherlands", Some("NL")),
+    keyless("NO", "NOR", "Norway", None),
+    keyless("PL", "POL", "Poland", Some("PL")),
+    keyless("PT", "PRT", "Portugal", Some("PT")),
+    keyless("RO", "ROU", "Romania", Some("RO")),
+    keyless("RS", "SRB", "Serbia", Some("RS")),
+    keyless("SE", "SWE", "Sweden", None),
+    keyless("SI", "SVN", "Slovenia", Some("SI")),
+    keyless("SK", "SVK", "Slovakia", Some("SK")),
 ];
 
 /// Other alpha-3 codes that people are likely to write.
@@ -87,6 +95,36 @@ const ALPHA3: [(&str, &str); 12] = [
     ("ISR", "IL"),
     ("ZAF", "ZA"),
 ];
+
+/// Other names that people are likely to write, in small letters.
+const NAMES: [(&str, &str); 22] = [
+    ("great britain", "GB"),
+    ("united kingdom", "GB"),
+    ("britain", "GB"),
+    ("england", "GB"),
+    ("scotland", "GB"),
+    ("wales", "GB"),
+    ("bosnia", "BA"),
+    ("czech republic", "CZ"),
+    ("the netherlands", "NL"),
+    ("holland", "NL"),
+    ("macedonia", "MK"),
+    ("united states", "US"),
+    ("canada", "CA"),
+    ("australia", "AU"),
+    ("japan", "JP"),
+    ("india", "IN"),
+    ("china", "CN"),
+    ("south korea", "KR"),
+    ("singapore", "SG"),
+    ("brazil", "BR"),
+    ("israel", "IL"),
+    ("south africa", "ZA"),
+];
+
+/// How coordinates are written.
+const COORDINATES: &str = "coordinates are latitude,longitude in degrees, like 52.52,13.40: latitude must be from -90 to \
+                           90, longitude from -180 to 180, with a comma between them";
 
 /// Danish price areas west and east of the Great Belt, whose middle lies about here.
 const GREAT_BELT_LONGITUDE: f64 = 10.98;
@@ -116,7 +154,7 @@ impl Place {
     }
 
     /// The country, ISO 3166-1 alpha-2 in capitals, as far as it can be told without asking anybody: coordinates by
-    /// their place within borders, codes by what precedes their first hyphen ("SE-SE3") or by being a Danish price area.
+    /// their place within borders, codes by what precedes their first hyphen ("SE-SE3") or by being a bidding zone ("SE3").
     pub(super) fn country(&self) -> Option<String> {
         match self.form {
             Form::Country(letters) => Some(letters.iter().map(|b| char::from(*b)).collect()),
@@ -125,11 +163,23 @@ impl Place {
                 if self.price_area().is_some() {
                     return Some("DK".to_owned());
                 }
+                if let Some(zone) = bidding_zone_named(self.zone.as_str()) {
+                    return Some(zone[..2].to_owned());
+                }
                 let (country, _) = self.zone.as_str().split_once('-')?;
                 let iso = country.len() == 2 && country.chars().all(|c| c.is_ascii_uppercase());
                 iso.then(|| country.to_owned())
             }
         }
+    }
+
+    /// What is wrong with a place that looks like coordinates and is none.
+    pub(super) fn misread(&self) -> Option<&'static str> {
+        let text = self.zone.as_str();
+        let number = |c: char| c.is_ascii_digit() || c.is_whitespace() || "+-.,;°NSEWnsew".contains(c);
+        let like =
+            text.chars().all(number) && text.contains(|c: char| c.is_ascii_digit()) && text.contains(['.', ',', ';']);
+        (self.is_code() && like).then_some(COORDINATES)
     }
 
     /// The Danish price area ("DK1"), if the place says which.
@@ -160,7 +210,12 @@ pub(super) fn energy_charts_has(country: &str) -> bool {
 
 /// The countries of Energy-Charts, alpha-2.
 pub(super) fn energy_charts_countries() -> impl Iterator<Item = &'static str> {
-    ENERGY_CHARTS.iter().map(|k| k.alpha2)
+    named_countries().map(|(alpha2, _)| alpha2)
+}
+
+/// The same with their names in English.
+pub(super) fn named_countries() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ENERGY_CHARTS.iter().map(|k| (k.alpha2, k.name))
 }
 
 /// The bidding zone of a country (alpha-2) that is one.
@@ -184,12 +239,18 @@ fn form_of(text: &str) -> Form {
             let keyless = ENERGY_CHARTS.iter().find(|k| k.alpha3 == upper).map(|k| k.alpha2);
             keyless.or_else(|| ALPHA3.iter().find(|(three, _)| *three == upper).map(|(_, two)| *two))
         }
-        _ => None,
+        _ => named(text.trim()),
     };
     match country.map(str::as_bytes) {
         Some([a, b]) => Form::Country([*a, *b]),
         _ => Form::Code,
     }
+}
+
+/// The country (alpha-2) of an English name.
+fn named(text: &str) -> Option<&'static str> {
+    let keyless = named_countries().find(|(_, name)| name.eq_ignore_ascii_case(text)).map(|(alpha2, _)| alpha2);
+    keyless.or_else(|| NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, alpha2)| *alpha2))
 }
 
 /// Which of the points (latitude and longitude in degrees) lie within a country (alpha-2).
@@ -238,6 +299,16 @@ mod tests {
             ("91,0", None),
             ("US-CAL-CISO", Some("US")),
             ("DK1", Some("DK")),
+            ("Germany", Some("DE")),
+            ("great britain", Some("GB")),
+            ("United Kingdom", Some("GB")),
+            ("Bosnia and Herzegovina", Some("BA")),
+            ("SE3", Some("SE")),
+            ("se-se3", Some("SE")),
+            ("no2", Some("NO")),
+            ("de-lu", Some("DE")),
+            ("IT-Centre-North", Some("IT")),
+            ("Atlantis", None),
             ("DK-DK2", Some("DK")),
             ("MISO_MASON_CITY", None),
             ("eastus", None),
@@ -245,6 +316,12 @@ mod tests {
             assert_eq!(place(text).country().as_deref(), country, "{text}");
         }
         assert!(place("91,0").is_code() && place("eastus").is_code() && !place("fr").is_code());
+        for wrong in ["91,0", "51.5", "51.5;-0.1", "51.5N 0.1W", "0,181", "52,52,13"] {
+            assert!(place(wrong).misread().is_some_and(|why| why.contains("-90 to 90")), "{wrong}");
+        }
+        assert!(
+            ["13", "BS16", "52.5,13.4", "SE1", "DE", "US-NE-ISNE"].iter().all(|fine| place(fine).misread().is_none())
+        );
         assert_eq!(place("0,9.5").coordinates(), Some((0.0, 9.5)), "latitude 0 is a latitude");
     }
 

@@ -10,7 +10,7 @@ use super::carbon_aware_sdk::CarbonAwareSdk;
 use super::electricity_maps::ElectricityMaps;
 use super::error::shortened;
 use super::json::{MOST_POINTS, unexpected};
-use super::place::energy_charts_countries;
+use super::place::{bidding_zone, named_countries};
 use super::secret::Secret;
 use super::watttime::WattTime;
 use super::{CarbonAwareSdkSettings, CarbonSettings, ProviderError, Source};
@@ -85,16 +85,16 @@ pub async fn zones(settings: &CarbonSettings, state_dir: Option<&Path>, now: Dat
 fn keyless() -> Vec<SourceZones> {
     let known = |source: Source, what, zones| SourceZones { source: source.name(), what, zones, problem: None };
     let mut uk = vec![ZoneName::new("GB", "Great Britain, with what came")];
-    let regions = (1..).zip(UK_REGIONS).map(|(number, name): (u8, _)| {
-        ZoneName::new("GB", &format!("{name}: set carbon.uk_carbon_intensity.region = {number} (forecast only)"))
-    });
+    let regions = (1..)
+        .zip(UK_REGIONS)
+        .map(|(number, name): (u8, _)| ZoneName::new(&format!("GB-{number}"), &format!("{name}, forecast only")));
     uk.extend(regions);
-    let countries =
-        energy_charts_countries().map(|c| ZoneName::new(c, "with its price too, if it is one bidding zone"));
+    let price = |code| if bidding_zone(code).is_some() { ", with its price too" } else { "" };
+    let countries = named_countries().map(|(code, name)| ZoneName::new(code, &format!("{name}{}", price(code))));
     let areas = [
         ("DK1", "Denmark west of the Great Belt"),
         ("DK2", "Denmark east of the Great Belt"),
-        ("DK", "both, their mean"),
+        ("DK", "Denmark, the mean of both"),
     ];
     vec![
         known(Source::UkCarbonIntensity, "average, operational; no key", uk),
@@ -152,4 +152,24 @@ pub(super) fn from_map(body: &Value, name: impl Fn(&Value) -> String) -> Result<
         return Err(ProviderError::Empty { what: "the list of zones is empty, as it is with some keys".to_owned() });
     }
     Ok(map.iter().map(|(code, zone)| ZoneName::new(code, &name(zone))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::place::Place;
+
+    #[test]
+    fn what_is_listed_can_be_found_by_name_and_written_as_zone() {
+        let all = keyless();
+        let codes = |name: &str| -> Vec<String> {
+            let zones = all.iter().flat_map(|source| &source.zones);
+            zones.filter(|zone| zone.name.contains(name)).map(|zone| zone.code.clone()).collect()
+        };
+        assert_eq!((codes("Germany"), codes("London")), (vec!["DE".to_owned()], vec!["GB-13".to_owned()]));
+        for zone in all.iter().flat_map(|source| &source.zones) {
+            let place = Place::of(&Zone::new(zone.code.clone()).expect("a zone"));
+            assert!(place.country().is_some(), "{}", zone.code);
+        }
+    }
 }

@@ -33,10 +33,16 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             source.zones.retain(|z| format!("{} {}", z.code, z.name).to_lowercase().contains(&filter));
         }
     }
+    let nothing = args.filter.as_ref().filter(|_| all.iter().all(|source| source.zones.is_empty()));
     let mut out = std::io::stdout().lock();
     match args.format {
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?,
-        Format::Table => out.write_all(table(&all).as_bytes())?,
+        Format::Table => {
+            out.write_all(table(&all).as_bytes())?;
+            if let Some(filter) = nothing {
+                writeln!(out, "Nothing matches {filter:?}.")?;
+            }
+        }
     }
     Ok(Exit::Done)
 }

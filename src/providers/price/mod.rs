@@ -179,8 +179,10 @@ fn zone(settings: &CarbonSettings) -> Result<Zone, SettingsError> {
     };
     let place = Place::of(place);
     let country = place.country();
-    let found =
-        place.price_area().or_else(|| named(place.zone().as_str())).or_else(|| bidding_zone(country.as_deref()?));
+    let found = place
+        .price_area()
+        .or_else(|| bidding_zone_named(place.zone().as_str()))
+        .or_else(|| bidding_zone(country.as_deref()?));
     found.and_then(|zone| Zone::new(zone).ok()).ok_or_else(|| {
         let why = match country.as_deref() {
             Some(country @ ("SE" | "NO" | "IT" | "DK")) => {
@@ -197,7 +199,7 @@ fn zone(settings: &CarbonSettings) -> Result<Zone, SettingsError> {
 }
 
 /// A place's code that is a bidding zone, also with its country before it ("SE-SE3").
-fn named(code: &str) -> Option<&'static str> {
+pub(super) fn bidding_zone_named(code: &str) -> Option<&'static str> {
     let known = |code: &str| ZONES.iter().copied().find(|zone| zone.eq_ignore_ascii_case(code));
     known(code).or_else(|| known(code.split_once('-')?.1))
 }

@@ -77,7 +77,8 @@ impl Asked {
             Some(part) if part.eq_ignore_ascii_case("NIR") => Err(OTHER_GRID),
             // Others name a part of the country that has no region of its own here, like Orkney's "GB-ORK".
             Some(_) => Ok(Self::Country),
-            None if place.country().is_some() => Err(RIGHT),
+            // "SE1" is a part of London, too.
+            None if place.country().is_some_and(|country| country != "SE") => Err(RIGHT),
             None => Postcode::try_from(zone.to_owned()).map(|p| Self::Postcode(p.into())).map_err(|_| RIGHT),
         }
     }
