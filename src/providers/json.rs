@@ -1,6 +1,6 @@
 //! What the parsers of all sources share: numbers, times and complaints about them.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
 use super::ProviderError;
@@ -66,17 +66,37 @@ pub(super) fn array<'a>(field: Option<&'a Value>, at: &str) -> Result<&'a [Value
     Ok(array)
 }
 
-/// Slots for points that give their start alone: each lasts the smallest difference of neighbours, or `step` where
-/// there is one point only. Points need not be in order; of two with the same start the later one counts.
-pub(super) fn by_starts<T>(mut points: Vec<(DateTime<Utc>, T)>, step: Option<chrono::TimeDelta>) -> Vec<(Slot, T)> {
+/// Steps shorter than this are taken for one only where most are: others are a start that is a little off.
+const SHORTEST_STEP: TimeDelta = TimeDelta::minutes(5);
+
+/// Slots for points that give their start alone: each lasts the usual difference of neighbours, or `step` where there
+/// is one point only, and to the next start at most. Points need not be in order; of two with the same start the later
+/// one counts.
+pub(super) fn by_starts<T>(mut points: Vec<(DateTime<Utc>, T)>, step: Option<TimeDelta>) -> Vec<(Slot, T)> {
     points.sort_by_key(|(start, _)| *start);
     points.reverse();
     points.dedup_by_key(|(start, _)| *start);
     points.reverse();
-    let smallest = points.windows(2).map(|pair| pair[1].0 - pair[0].0).min();
-    let Some(step) = smallest.or(step) else { return Vec::new() };
-    let slot = |start: DateTime<Utc>| Slot::new(start, start.checked_add_signed(step)?);
-    points.into_iter().filter_map(|(start, value)| Some((slot(start)?, value))).collect()
+    let differences = points.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    let Some(step) = usual(differences).or(step) else { return Vec::new() };
+    let starts: Vec<_> = points.iter().map(|(start, _)| *start).skip(1).map(Some).chain([None]).collect();
+    let slot = |start: DateTime<Utc>, next: Option<DateTime<Utc>>| {
+        let end = start.checked_add_signed(step)?;
+        Slot::new(start, next.map_or(end, |next| end.min(next)))
+    };
+    points.into_iter().zip(starts).filter_map(|((start, value), next)| Some((slot(start, next)?, value))).collect()
+}
+
+/// The most common of differences, and among equally common ones their median; a shorter one of which it is a multiple
+/// where there are many gaps.
+fn usual(mut differences: Vec<TimeDelta>) -> Option<TimeDelta> {
+    differences.sort_unstable();
+    let groups: Vec<&[TimeDelta]> = differences.chunk_by(|a, b| a == b).collect();
+    let most = groups.iter().map(|group| group.len()).max()?;
+    let common: Vec<TimeDelta> = groups.iter().filter(|group| group.len() == most).map(|group| group[0]).collect();
+    let step = common[(common.len() - 1) / 2];
+    let divides = |part: &TimeDelta| *part >= SHORTEST_STEP && step.num_seconds() % part.num_seconds() == 0;
+    Some(differences.into_iter().find(divides).map_or(step, |part| part.min(step)))
 }
 
 /// Those points that have a value as a series, with what was odd about it.
@@ -128,11 +148,19 @@ mod tests {
     }
 
     #[test]
-    fn starts_become_slots_of_the_smallest_step() {
+    fn starts_become_slots_of_the_usual_step() {
         let at = |minutes: i64| DateTime::UNIX_EPOCH + chrono::TimeDelta::minutes(minutes);
         let slots = by_starts(vec![(at(30), 'c'), (at(0), 'a'), (at(15), 'b'), (at(60), 'd'), (at(15), 'x')], None);
         let expected = [(0, 15, 'a'), (15, 30, 'x'), (30, 45, 'c'), (60, 75, 'd')];
         assert_eq!(slots, expected.map(|(from, to, v)| (Slot::new(at(from), at(to)).expect("from < to"), v)));
+        let lengths = |starts: &[i64]| -> Vec<i64> {
+            let points = starts.iter().map(|s| (DateTime::UNIX_EPOCH + TimeDelta::seconds(*s), ())).collect();
+            by_starts(points, None).iter().map(|(slot, ())| (slot.end() - slot.start()).num_seconds()).collect()
+        };
+        assert_eq!(lengths(&[0, 3600, 3601, 7200, 10800, 14400]), [3600, 1, 3599, 3600, 3600, 3600], "one stray start");
+        assert_eq!(lengths(&[0, 3600, 3601, 7200]), [3599, 1, 3599, 3599], "nothing overlaps");
+        assert_eq!(lengths(&[0, 7200, 14400, 18000]), [3600, 3600, 3600, 3600], "gaps stay gaps");
+        assert_eq!(lengths(&[0, 60, 120]), [60, 60, 60]);
         assert_eq!(by_starts(vec![(at(0), 'a')], None), []);
         assert_eq!(by_starts(vec![(at(0), 'a')], Some(chrono::TimeDelta::hours(1))).len(), 1);
     }
