@@ -1,7 +1,10 @@
 //! Settings from the file, from `WATTUNE_…` variables and from flags: the later ones win.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::config::{Backend, Settings};
 use crate::domain::Zone;
@@ -32,11 +35,11 @@ pub struct Overrides {
     #[arg(long, value_name = "PATH", env = "WATTUNE_SOCKET")]
     socket: Option<PathBuf>,
     /// Carbon intensities from a CSV or JSON file: `carbon.source = "file"` and `carbon.file.path`.
-    #[arg(long, value_name = "FILE", env = "WATTUNE_CARBON_FILE")]
-    carbon_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", env = "WATTUNE_CARBON_FILE", value_parser = OsStringValueParser::new().map(file))]
+    carbon_file: Option<Given<PathBuf>>,
     /// The part of the grid, such as DE, 52.52,13.40 or a source's own code: `carbon.zone`.
     #[arg(long, value_name = "ZONE", env = "WATTUNE_ZONE", allow_hyphen_values = true, value_parser = zone)]
-    zone: Option<Zone>,
+    zone: Option<Given<Zone>>,
     /// Plan and book, but set nothing: `control.observe`.
     #[arg(long, env = "WATTUNE_OBSERVE", value_parser = clap::builder::BoolishValueParser::new())]
     observe: bool,
@@ -58,14 +61,33 @@ impl std::str::FromStr for Listen {
     }
 }
 
-fn zone(text: &str) -> Result<Zone, String> {
-    Zone::new(text.trim()).map_err(|e| e.to_string())
+/// A value, or none where a variable is set but empty.
+#[derive(Clone, Debug)]
+struct Given<T>(Option<T>);
+
+fn zone(text: &str) -> Result<Given<Zone>, String> {
+    match text.trim() {
+        "" => Ok(Given(None)),
+        text => Zone::new(text).map(|zone| Given(Some(zone))).map_err(|e| e.to_string()),
+    }
+}
+
+fn file(text: OsString) -> Given<PathBuf> {
+    Given((!text.is_empty()).then(|| text.into()))
 }
 
 impl Overrides {
     /// Whether the signal is to be another one than a running daemon's.
     pub(super) fn other_signal(&self) -> bool {
-        self.zone.is_some() || self.carbon_file.is_some()
+        self.zone().is_some() || self.carbon_file().is_some()
+    }
+
+    fn zone(&self) -> Option<&Zone> {
+        self.zone.as_ref()?.0.as_ref()
+    }
+
+    fn carbon_file(&self) -> Option<&PathBuf> {
+        self.carbon_file.as_ref()?.0.as_ref()
     }
 
     /// The settings that result, checked.
@@ -104,13 +126,44 @@ impl Overrides {
         if socket.is_some() {
             settings.http.socket = socket;
         }
-        if let Some(file) = &self.carbon_file {
+        if let Some(file) = self.carbon_file() {
             settings.carbon.source = providers::Chain::only(providers::Source::File);
             settings.carbon.file.path = Some(file.clone());
         }
-        if let Some(zone) = &self.zone {
+        if let Some(zone) = self.zone() {
             settings.carbon.zone = Some(zone.clone());
         }
         settings.control.observe |= self.observe;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        overrides: Overrides,
+    }
+
+    #[test]
+    fn what_is_empty_counts_as_unset() {
+        let read = |arguments: &[&str]| {
+            let line = Line::try_parse_from([&["wattune"], arguments].concat()).expect("accepted");
+            let mut settings = Settings::default();
+            settings.carbon.zone = Zone::new("DE").ok();
+            line.overrides.adjust(&mut settings, None);
+            (
+                settings.carbon.zone.map(|zone| zone.to_string()),
+                settings.carbon.file.path,
+                line.overrides.other_signal(),
+            )
+        };
+        assert_eq!(read(&["--zone=", "--carbon-file="]), (Some("DE".to_owned()), None, false));
+        let given = read(&["--zone= FR ", "--carbon-file=a.csv"]);
+        assert_eq!(given, (Some("FR".to_owned()), Some("a.csv".into()), true));
     }
 }
