@@ -36,6 +36,9 @@ const LONGEST_WINDOW: TimeDelta = TimeDelta::days(10);
 /// The horizon that every plan with forecasts has.
 const USUAL_HOURS: u8 = 24;
 
+/// Countries that are several zones.
+const SEVERAL_ZONES: [&str; 14] = ["AU", "BR", "CA", "CL", "DK", "ID", "IN", "IT", "JP", "NO", "NZ", "RU", "SE", "US"];
+
 /// One zone: its forecast, and what came.
 #[derive(Debug)]
 pub(super) struct ElectricityMaps {
@@ -260,7 +263,10 @@ impl ElectricityMaps {
         let place = self.api.place();
         match error {
             ProviderError::Unexpected { status: status @ (400 | 404 | 422), message }
-                if !place.is_code() && place.coordinates().is_none() =>
+                if !place.is_code()
+                    && place.coordinates().is_none()
+                    && (message.to_lowercase().contains("zone")
+                        || place.country().is_some_and(|country| SEVERAL_ZONES.contains(&&*country))) =>
             {
                 let hint = "large countries are several zones: write one of them, or latitude,longitude";
                 ProviderError::Unexpected { status, message: format!("{message}; {hint}") }

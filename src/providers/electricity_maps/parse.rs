@@ -84,6 +84,9 @@ fn origin(row: &Value) -> Origin {
 /// Without a zone that it knows, the API answers with the zone of the caller's IP address.
 fn check(body: &Value, zone: &str) -> Result<(), ProviderError> {
     no_fault(body)?;
+    if body.as_object().is_some_and(serde_json::Map::is_empty) {
+        return Err(malformed("the answer", "is empty ({}); check the zone and the address"));
+    }
     same_zone(body.get("zone").unwrap_or(&Value::Null), zone, "zone")
 }
 

@@ -302,6 +302,16 @@ async fn a_horizon_that_the_plan_refuses_becomes_24_hours() {
     let server = serve(&[(FORECAST, unknown.clone()), (HISTORY, unknown)]).await;
     let error = self::maps(server, "zone = \"SE\"").fetch(NOW).await.expect_err("no such zone").to_string();
     assert!(error.contains("Unknown zone; large countries are several zones"), "{error}");
+    for (zone, message, hinted) in [("SE", "Bad request", true), ("FR", "Bad request", false), ("FR", "No zone", true)]
+    {
+        let refused = status(400, &format!(r#"{{"message":"{message}"}}"#));
+        let server = serve(&[(FORECAST, refused.clone()), (HISTORY, refused)]).await;
+        let table = format!("zone = \"{zone}\"");
+        let error = self::maps(server, &table).fetch(NOW).await.expect_err(message).to_string();
+        assert_eq!(error.contains("several zones"), hinted, "{zone}: {error}");
+    }
+    let error = answered("{}", "{}").await.expect_err("nothing").to_string();
+    assert!(error.contains("the answer: is empty"), "{error}");
 }
 
 #[tokio::test]
