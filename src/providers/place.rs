@@ -194,7 +194,8 @@ fn form_of(text: &str) -> Form {
 
 /// Which of the points (latitude and longitude in degrees) lie within a country (alpha-2).
 pub(super) fn within_country(points: &[(f64, f64)], country: &str) -> Vec<bool> {
-    let Some(boundaries) = boundaries() else { return vec![false; points.len()] };
+    let boundaries = if points.is_empty() { None } else { boundaries() };
+    let Some(boundaries) = boundaries else { return vec![false; points.len()] };
     points
         .iter()
         .map(|(latitude, longitude)| country_in(&boundaries, *latitude, *longitude))
