@@ -52,7 +52,8 @@ struct Remembered {
 struct Known {
     url: Url,
     validator: (HeaderName, HeaderValue),
-    body: Value,
+    /// As text: a tree may take a hundred times the room.
+    body: Arc<str>,
 }
 
 impl Http {
@@ -100,7 +101,7 @@ impl Http {
         let mut response = request.headers(headers).send().await.map_err(broken)?;
         self.note_skew(&response, now);
         if let (StatusCode::NOT_MODIFIED, Some((_, _, body))) = (response.status(), known) {
-            return Ok(body);
+            return serde_json::from_str(&body).map_err(|e| malformed(e.to_string()));
         }
         if !response.status().is_success() {
             return Err(self.refusal(response, &hidden, now).await);
@@ -142,10 +143,10 @@ impl Http {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self, url: &Url) -> Option<(HeaderName, HeaderValue, Value)> {
+    fn known(&self, url: &Url) -> Option<(HeaderName, HeaderValue, Arc<str>)> {
         let remembered = self.remembered();
         let known = remembered.answers.iter().find(|k| k.url == *url)?;
-        Some((known.validator.0.clone(), known.validator.1.clone(), known.body.clone()))
+        Some((known.validator.0.clone(), known.validator.1.clone(), Arc::clone(&known.body)))
     }
 
     fn remember(&self, url: Url, headers: &HeaderMap, body: &Value) {
@@ -157,7 +158,7 @@ impl Http {
         if remembered.answers.len() >= REMEMBERED {
             remembered.answers.pop_front();
         }
-        remembered.answers.push_back(Known { url, validator, body: body.clone() });
+        remembered.answers.push_back(Known { url, validator, body: body.to_string().into() });
     }
 
     fn note_skew(&self, response: &Response, now: DateTime<Utc>) {
