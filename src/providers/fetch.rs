@@ -246,7 +246,11 @@ impl Http {
 
 /// Seconds or an HTTP date, both of which the header may hold.
 fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Seconds> {
-    let text = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    patience(response.headers().get(header::RETRY_AFTER)?.to_str().ok()?, now)
+}
+
+fn patience(text: &str, now: DateTime<Utc>) -> Option<Seconds> {
+    let text = text.trim();
     let seconds = match text.parse::<f64>() {
         Ok(seconds) => Seconds::try_new(seconds)?,
         Err(_) => Seconds::from_delta(DateTime::parse_from_rfc2822(text).ok()?.to_utc() - now),
@@ -283,6 +287,23 @@ fn hide(json: &mut Value, hidden: &[String]) {
         Value::Array(items) => items.iter_mut().for_each(|item| hide(item, hidden)),
         Value::Object(members) => members.values_mut().for_each(|member| hide(member, hidden)),
         _ => {}
+    }
+}
+
+/// Whatever a refusal holds, nothing that reads it may panic.
+pub(super) fn read_any(body: &[u8], now: DateTime<Utc>) {
+    let hidden = ["2026-08-22".to_owned(), "DE".to_owned()];
+    let text = without(&String::from_utf8_lossy(body), &hidden);
+    if let Ok(mut tree) = serde_json::from_slice(body) {
+        hide(&mut tree, &hidden);
+    }
+    let message = said(&text);
+    assert!(message.chars().count() <= 200, "messages are short");
+    let _ = (patience(&text, now), super::time::parse_time(&text, true), super::time::parse_time(&text, false));
+    for status in [401, 403] {
+        let refused = ProviderError::Refused { status, message: message.clone(), advice: String::new() };
+        super::electricity_maps::explain(refused.clone());
+        super::watttime::explain(refused);
     }
 }
 
