@@ -12,6 +12,7 @@ mod crash;
 mod disk;
 mod faults;
 mod forecast_file;
+mod fuzz;
 mod jobs;
 mod nvml;
 mod support;

@@ -1,5 +1,6 @@
 //! Values over half-open UTC slots of any length.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
@@ -91,13 +92,9 @@ impl<V: Clone> TimeSeries<V> {
         if let Some(pair) = points.windows(2).find(|pair| pair[1].0.start < pair[0].0.start) {
             problems.push(SeriesProblem::Unsorted(pair[1].0));
         }
-        let mut series = Self::default();
-        for (slot, value) in points {
-            if let Some(first) = series.overlapping(&slot).first().map(|p| p.0) {
-                problems.push(SeriesProblem::Overlap { first, second: slot });
-            }
-            series.insert(slot, value);
-        }
+        let in_order = points.windows(2).all(|pair| pair[0].0.end <= pair[1].0.start);
+        let points = if in_order { points } else { layered(points, &mut problems) };
+        let series = Self { points };
         problems.extend(series.gaps().map(SeriesProblem::Gap));
         (series, problems)
     }
@@ -123,9 +120,21 @@ impl<V: Clone> TimeSeries<V> {
 
     /// Writes all of `newer` over this series.
     pub fn overwrite(&mut self, newer: &Self) {
-        for (slot, value) in &newer.points {
-            self.insert(*slot, value.clone());
+        let older = std::mem::take(&mut self.points);
+        self.points.reserve(older.len() + newer.points.len());
+        let mut newer = newer.points.iter().peekable();
+        for (slot, value) in older {
+            // What is left of the slot begins here.
+            let mut at = slot.start;
+            while at < slot.end {
+                self.points.extend(std::iter::from_fn(|| newer.next_if(|(s, _)| s.end <= at)).cloned());
+                let next = newer.peek().map(|(s, _)| *s).filter(|s| s.start < slot.end);
+                let free = Slot::new(at, next.map_or(slot.end, |s| s.start));
+                self.points.extend(free.map(|free| (free, value.clone())));
+                at = next.map_or(slot.end, |s| s.end);
+            }
         }
+        self.points.extend(newer.cloned());
     }
 
     /// The points that share time with `span`, cut to it.
@@ -139,6 +148,33 @@ impl<V: Clone> TimeSeries<V> {
         let gone = self.points.partition_point(|(s, _)| s.end <= t);
         self.points.drain(..gone);
     }
+}
+
+/// Points in any order, each written over those before it: pieces in time order that do not overlap. A tree, as a list
+/// would be moved with every piece.
+fn layered<V: Clone>(points: Vec<(Slot, V)>, problems: &mut Vec<SeriesProblem>) -> Vec<(Slot, V)> {
+    let mut pieces: BTreeMap<DateTime<Utc>, (Slot, V)> = BTreeMap::new();
+    for (slot, value) in points {
+        let before = pieces.range_mut(..slot.start).next_back().map(|(_, piece)| piece);
+        let mut first = None;
+        let mut tail = None;
+        if let Some(piece) = before.filter(|(s, _)| slot.start < s.end) {
+            first = Some(piece.0);
+            tail = Slot::new(slot.end, piece.0.end).map(|tail| (tail, piece.1.clone()));
+            piece.0.end = slot.start;
+        }
+        while let Some(start) = pieces.range(slot.start..slot.end).next().map(|(start, _)| *start) {
+            let Some((under, v)) = pieces.remove(&start) else { break };
+            first = first.or(Some(under));
+            tail = Slot::new(slot.end, under.end).map(|tail| (tail, v));
+        }
+        if let Some(first) = first {
+            problems.push(SeriesProblem::Overlap { first, second: slot });
+        }
+        pieces.insert(slot.start, (slot, value));
+        pieces.extend(tail.map(|tail| (tail.0.start, tail)));
+    }
+    pieces.into_values().collect()
 }
 
 impl<V> TimeSeries<V> {
@@ -239,7 +275,53 @@ mod tests {
         assert_eq!(series.at(slot(85, 86).start()), None);
     }
 
+    /// Twenty thousand slots in the worst order, each overlapping another.
+    #[test]
+    fn many_points_in_any_order_are_soon_in_order() {
+        let n = 20_000;
+        let falling = (0..n).map(|i| (slot(n - i, n - i + 2), i)).collect();
+        let (series, problems) = TimeSeries::from_points(falling);
+        assert_eq!((series.points().len(), problems.len()), (20_000, 20_000));
+        let nested = (0..n).map(|i| (slot(i, 3 * n - i), i)).collect();
+        let (mut series, problems) = TimeSeries::from_points(nested);
+        assert_eq!((series.points().len(), problems.len()), (39_999, 19_999));
+        let between = (0..n).map(|i| {
+            (
+                Slot::new(slot(i, i + 1).start(), slot(i, i + 1).start() + chrono::TimeDelta::seconds(1))
+                    .expect("a second"),
+                i,
+            )
+        });
+        series.overwrite(&TimeSeries::from_points(between.collect()).0);
+        assert_eq!(series.points().len(), 59_999);
+    }
+
     proptest! {
+        #[test]
+        fn writing_many_is_writing_one_after_the_other(
+            older in prop::collection::vec((0i64..60, 1i64..20, 0u8..9), 0..20),
+            newer in prop::collection::vec((0i64..60, 1i64..20, 10u8..19), 0..20),
+        ) {
+            let points = |writes: &[(i64, i64, u8)]| -> Vec<_> {
+                writes.iter().map(|&(from, length, value)| (slot(from, from + length), value)).collect()
+            };
+            let (mut at_once, problems) = TimeSeries::from_points(points(&older));
+            let mut one_by_one = TimeSeries::default();
+            let mut overlaps = Vec::new();
+            for (slot, value) in points(&older) {
+                let first = one_by_one.overlapping(&slot).first().map(|(s, _)| *s);
+                overlaps.extend(first.map(|first| SeriesProblem::Overlap { first, second: slot }));
+                one_by_one.insert(slot, value);
+            }
+            prop_assert_eq!(&at_once, &one_by_one);
+            let told: Vec<_> = problems.into_iter().filter(|p| matches!(p, SeriesProblem::Overlap { .. })).collect();
+            prop_assert_eq!(told, overlaps);
+            let newer = TimeSeries::from_points(points(&newer)).0;
+            at_once.overwrite(&newer);
+            newer.points().iter().for_each(|(slot, value)| one_by_one.insert(*slot, *value));
+            prop_assert_eq!(at_once, one_by_one);
+        }
+
         #[test]
         fn a_series_answers_like_a_list_of_minutes(writes in prop::collection::vec((0i64..60, 1i64..20, 0u8..9), 0..20)) {
             let mut minutes = [None; 100];

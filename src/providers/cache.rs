@@ -68,14 +68,7 @@ impl Cache {
         };
         let mut bytes = Vec::new();
         file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-        let stored: Stored<V> = serde_json::from_slice(&bytes).map_err(|e| CacheProblem::Corrupt(e.to_string()))?;
-        if stored.version != VERSION {
-            return Err(CacheProblem::Corrupt(format!("version {}, expected {VERSION}", stored.version)));
-        }
-        if !well_formed(&stored.forecast) {
-            return Err(CacheProblem::Corrupt("slots out of order, or values that are no intensities".to_owned()));
-        }
-        let forecast = stored.forecast;
+        let forecast: Forecast<V> = read(&bytes)?;
         let ours = forecast.source == self.source && forecast.zone == self.zone && forecast.retrieved_at <= now + SKEW;
         Ok(ours.then_some(forecast))
     }
@@ -92,6 +85,18 @@ impl Cache {
         file.sync_all()?;
         Ok(std::fs::rename(&temporary, &self.path)?)
     }
+}
+
+/// What a file holds, if it was stored by this version.
+pub(super) fn read<V: SignalValue>(bytes: &[u8]) -> Result<Forecast<V>, CacheProblem> {
+    let stored: Stored<V> = serde_json::from_slice(bytes).map_err(|e| CacheProblem::Corrupt(e.to_string()))?;
+    if stored.version != VERSION {
+        return Err(CacheProblem::Corrupt(format!("version {}, expected {VERSION}", stored.version)));
+    }
+    if !well_formed(&stored.forecast) {
+        return Err(CacheProblem::Corrupt("slots out of order, or values that are no intensities".to_owned()));
+    }
+    Ok(stored.forecast)
 }
 
 /// A source and a zone as part of a file's name: characters that may mean something to a file system are left out.

@@ -54,7 +54,8 @@ struct Remembered {
 struct Known {
     url: Url,
     validator: (HeaderName, HeaderValue),
-    body: Value,
+    /// As text: a tree may take a hundred times the room.
+    body: Arc<str>,
 }
 
 impl Http {
@@ -102,7 +103,7 @@ impl Http {
         let mut response = tokio::time::timeout(self.timeout.to_std(), asking).await.map_err(too_late)??;
         self.note_skew(&response, now);
         if let (StatusCode::NOT_MODIFIED, Some((_, _, body))) = (response.status(), known) {
-            return Ok(body);
+            return serde_json::from_str(&body).map_err(|e| malformed(e.to_string()));
         }
         if !response.status().is_success() {
             return Err(self.refusal(response, now).await);
@@ -137,7 +138,7 @@ impl Http {
         &self,
         url: &Url,
         headers: &HeaderMap,
-        known: Option<&(HeaderName, HeaderValue, Value)>,
+        known: Option<&(HeaderName, HeaderValue, Arc<str>)>,
         now: DateTime<Utc>,
     ) -> Result<Response, ProviderError> {
         let host = host_of(url);
@@ -176,10 +177,10 @@ impl Http {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self, url: &Url) -> Option<(HeaderName, HeaderValue, Value)> {
+    fn known(&self, url: &Url) -> Option<(HeaderName, HeaderValue, Arc<str>)> {
         let remembered = self.remembered();
         let known = remembered.answers.iter().find(|k| k.url == *url)?;
-        Some((known.validator.0.clone(), known.validator.1.clone(), known.body.clone()))
+        Some((known.validator.0.clone(), known.validator.1.clone(), Arc::clone(&known.body)))
     }
 
     fn remember(&self, url: Url, headers: &HeaderMap, body: &Value) {
@@ -191,7 +192,7 @@ impl Http {
         if remembered.answers.len() >= REMEMBERED {
             remembered.answers.pop_front();
         }
-        remembered.answers.push_back(Known { url, validator, body: body.clone() });
+        remembered.answers.push_back(Known { url, validator, body: body.to_string().into() });
     }
 
     fn note_skew(&self, response: &Response, now: DateTime<Utc>) {
@@ -282,7 +283,11 @@ fn redirect(response: &Response, from: &Url) -> Option<Url> {
 
 /// Seconds or an HTTP date, both of which the header may hold.
 fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Seconds> {
-    let text = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    patience(response.headers().get(header::RETRY_AFTER)?.to_str().ok()?, now)
+}
+
+fn patience(text: &str, now: DateTime<Utc>) -> Option<Seconds> {
+    let text = text.trim();
     let seconds = match text.parse::<f64>() {
         Ok(seconds) => Seconds::try_new(seconds)?,
         Err(_) => Seconds::from_delta(DateTime::parse_from_rfc2822(text).ok()?.to_utc() - now),
@@ -314,6 +319,24 @@ fn hide(json: &mut Value, secrets: &Secrets) {
         Value::Array(items) => items.iter_mut().for_each(|item| hide(item, secrets)),
         Value::Object(members) => members.values_mut().for_each(|member| hide(member, secrets)),
         _ => {}
+    }
+}
+
+/// Whatever a refusal holds, nothing that reads it may panic.
+pub(super) fn read_any(body: &[u8], now: DateTime<Utc>) {
+    let hidden = Secrets::default();
+    hidden.learn("2026-08-22");
+    let text = hidden.without(&String::from_utf8_lossy(body));
+    if let Ok(mut tree) = serde_json::from_slice(body) {
+        hide(&mut tree, &hidden);
+    }
+    let message = said(&text, &hidden);
+    assert!(message.chars().count() <= 200, "messages are short");
+    let _ = (patience(&text, now), super::time::parse_time(&text, true), super::time::parse_time(&text, false));
+    for status in [401, 403] {
+        let refused = ProviderError::Refused { status, message: message.clone(), advice: String::new() };
+        super::electricity_maps::explain(refused.clone());
+        super::watttime::explain(refused);
     }
 }
 

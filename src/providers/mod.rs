@@ -17,6 +17,8 @@ mod feed;
 mod fetch;
 pub mod file;
 mod fixed;
+#[doc(hidden)]
+pub mod fuzz;
 mod json;
 mod jump;
 #[cfg(test)]

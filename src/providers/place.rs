@@ -255,7 +255,8 @@ fn named(text: &str) -> Option<&'static str> {
 
 /// Which of the points (latitude and longitude in degrees) lie within a country (alpha-2).
 pub(super) fn within_country(points: &[(f64, f64)], country: &str) -> Vec<bool> {
-    let Some(boundaries) = boundaries() else { return vec![false; points.len()] };
+    let boundaries = if points.is_empty() { None } else { boundaries() };
+    let Some(boundaries) = boundaries else { return vec![false; points.len()] };
     points
         .iter()
         .map(|(latitude, longitude)| country_in(&boundaries, *latitude, *longitude))

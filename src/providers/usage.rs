@@ -1,7 +1,7 @@
 //! How often a source was asked, kept over restarts: quotas count on the other side too.
 
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +15,12 @@ const DAY: TimeDelta = TimeDelta::days(1);
 
 /// No more moments than this are kept; a quota above it cannot be told from none.
 const MOST: usize = 100_000;
+
+/// Longer files are none that was written here.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// A zone's code is short; longer text is none.
+const LONGEST_ZONE: usize = 96;
 
 /// How often a source was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -49,12 +55,30 @@ struct Pinned {
     zone: String,
 }
 
+impl Kept {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut kept: Self = serde_json::from_slice(bytes).ok()?;
+        // Whatever the file says, it is as if it had been written here.
+        kept.asked.make_contiguous().sort_unstable();
+        kept.asked.drain(..kept.asked.len().saturating_sub(MOST));
+        let usable =
+            |zone: &str| (1..=LONGEST_ZONE).contains(&zone.len()) && zone.chars().all(|c| c.is_ascii_graphic());
+        kept.pinned = kept.pinned.filter(|pinned| usable(&pinned.zone));
+        Some(kept)
+    }
+}
+
 impl Usage {
     /// What an earlier run counted, from a file in `directory`; a file that cannot be read counts as none.
     pub(super) fn load(directory: Option<&Path>, name: &str, per_hour: u32) -> Arc<Self> {
         let path = directory.map(|d| d.join(format!("requests-{name}.json")));
-        let kept = path.as_ref().and_then(|p| std::fs::read(p).ok());
-        let kept = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let read = |path: &PathBuf| {
+            let mut bytes = Vec::new();
+            std::fs::File::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+            Some(bytes)
+        };
+        let kept = path.as_ref().and_then(read);
+        let kept = kept.and_then(|bytes| Kept::read(&bytes)).unwrap_or_default();
         Arc::new(Self { path, per_hour, inner: Mutex::new(kept) })
     }
 
@@ -125,6 +149,13 @@ impl Usage {
     }
 }
 
+/// Whatever a stored file holds, nothing here may panic on it.
+pub(super) fn read_any(bytes: &[u8], now: DateTime<Utc>) {
+    let Some(kept) = Kept::read(bytes) else { return };
+    let usage = Usage { path: None, per_hour: 10, inner: Mutex::new(kept) };
+    let _ = (usage.requests(now), usage.take(now), usage.pinned("1,2"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +177,26 @@ mod tests {
         assert_eq!(open().take(at(61)), Ok(()));
         assert_eq!(open().requests(at(61)), Requests { last_hour: 2, last_day: 3, allowed_per_hour: 2 });
         assert_eq!(open().take(at(-500)), Ok(()), "a clock set back does not block");
+    }
+
+    #[test]
+    fn a_file_that_was_not_written_here_does_no_harm() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = |text: &str| {
+            std::fs::write(directory.path().join("requests-test.json"), text).expect("written");
+            Usage::load(Some(directory.path()), "test", 2)
+        };
+        let second = at(0).timestamp();
+        let usage = open(&format!("{{\"asked\":[{},{},{}],\"pinned\":null}}", i64::MAX, second, second - 60));
+        let spent = Err(ProviderError::QuotaSpent { per_hour: 2, until: at(59) });
+        assert_eq!(usage.take(at(1)), spent, "the oldest, whatever the order");
+        let many = format!("{{\"asked\":[{}0],\"pinned\":null}}", "0,".repeat(MOST + 10));
+        assert_eq!(open(&many).kept().asked.len(), MOST);
+        let long = format!("{{\"asked\":[],\"pinned\":{{\"place\":\"1,2\",\"zone\":\"{}\"}}}}", "D".repeat(97));
+        for pinned in [long.as_str(), "{\"asked\":[],\"pinned\":{\"place\":\"1,2\",\"zone\":\"D E\"}}"] {
+            assert_eq!(open(pinned).pinned("1,2"), None);
+        }
+        assert_eq!(open(&" ".repeat(5 << 20)).requests(at(1)).last_day, 0);
     }
 
     #[test]

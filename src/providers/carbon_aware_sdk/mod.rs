@@ -19,6 +19,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::api::Api;
+use super::fuzz::follow;
 use super::json::series;
 use super::place::{Place, within_country};
 use super::zones::ZoneName;
@@ -341,15 +342,20 @@ fn distance_km(a: (f64, f64), b: (f64, f64)) -> f64 {
 }
 
 /// Whatever a body holds, no parser of this source may panic on it.
-#[cfg(test)]
 pub(super) fn parse_any(body: &[u8]) {
-    let hour = Slot::new(DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + HOUR).expect("an hour");
-    if let Ok(body) = serde_json::from_slice(body) {
-        let _ = (parse::forecast(&body, "eastus"), parse::emissions(&body), parse::average(&body, "eastus", hour));
-        if let Ok(known) = parse::locations(&body) {
-            for zone in ["DE", "52.5,13.4"] {
-                let _ = choose(&known, &Place::of(&Zone::new(zone).expect("a zone")));
-            }
+    let Ok(body) = serde_json::from_slice(body) else { return };
+    if let Ok(told) = parse::forecast(&body, "eastus") {
+        follow(told.points);
+    }
+    if let Ok(rows) = parse::emissions(&body) {
+        follow(rows);
+    }
+    if let Some(hour) = Slot::new(DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + HOUR) {
+        let _ = parse::average(&body, "eastus", hour);
+    }
+    if let Ok(known) = parse::locations(&body) {
+        for zone in ["DE", "52.5,13.4"].into_iter().filter_map(|text| Zone::new(text).ok()) {
+            let _ = choose(&known, &Place::of(&zone));
         }
     }
 }

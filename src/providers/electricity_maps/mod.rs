@@ -20,7 +20,7 @@ use self::refusal::{PORTAL, is_unexplained, not_in_plan, with_advice};
 use super::api::{Api, Denied};
 use super::json::{note_short, notes as notes_of};
 use super::secret::Secret;
-use super::zones::{ZoneName, from_map};
+use super::zones::ZoneName;
 use super::{
     Answer, ApiVersion, CarbonSettings, Contribution, ElectricityMapsSettings, EmissionFactors, Provider,
     ProviderError, Requests, SettingsError, Settled, Source,
@@ -144,10 +144,7 @@ impl ElectricityMaps {
             }
             answer => answer?,
         };
-        from_map(&body, |zone| {
-            let text = |field: &str| zone.get(field).and_then(Value::as_str).unwrap_or_default();
-            format!("{} {}", text("zoneName"), text("countryName"))
-        })
+        parse::zones(&body)
     }
 
     /// The zone in the API's own code. Near a border, coordinates are given one zone and later another, so the first is
@@ -386,8 +383,12 @@ impl Provider for ElectricityMaps {
     }
 }
 
+/// Reads a refusal, as tests with made-up bodies do.
+pub(super) fn explain(refused: ProviderError) {
+    let _ = (is_unexplained(&refused), with_advice(refused, "", "/zones", "DE"));
+}
+
 /// Runs the parsers on one body, as tests with made-up bodies do: whatever comes, there is an error at most.
-#[cfg_attr(not(test), expect(dead_code, reason = "for tests with made-up bodies"))]
 pub(super) fn parse_any(body: &[u8]) {
     parse::any(body);
 }

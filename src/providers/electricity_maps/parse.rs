@@ -6,7 +6,9 @@ use serde_json::Value;
 use crate::domain::{Intensity, Origin, Slot};
 use crate::providers::ProviderError;
 use crate::providers::error::shortened;
+use crate::providers::fuzz::follow;
 use crate::providers::json::{array, by_starts, malformed, time, unexpected, value};
+use crate::providers::zones::{ZoneName, from_map};
 use crate::units::GramsPerKwh;
 
 /// A zone's key is short; longer text is none.
@@ -66,10 +68,27 @@ pub(super) fn zone(body: &Value) -> Result<String, ProviderError> {
     key.map(str::to_owned).ok_or_else(|| malformed("the answer", "names no zone for these coordinates"))
 }
 
+/// The body of `/zones`: a map of keys to zones.
+///
+/// # Errors
+/// If it is no such map, or has nothing in it.
+pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
+    from_map(body, |zone| {
+        let text = |field: &str| zone.get(field).and_then(Value::as_str).unwrap_or_default();
+        format!("{} {}", text("zoneName"), text("countryName"))
+    })
+}
+
 /// Runs everything here on one body: whatever comes, there is an error at most.
 pub(super) fn any(body: &[u8]) {
     let Ok(body) = serde_json::from_slice::<Value>(body) else { return };
-    let _ = (forecast(&body, "DE"), past(&body, "DE", "lifecycle"), zone(&body));
+    if let Ok(ahead) = forecast(&body, "DE") {
+        follow(ahead.rows);
+    }
+    if let Ok(rows) = past(&body, "DE", "lifecycle") {
+        follow(rows.into_iter().map(|(slot, intensity)| (slot, intensity.value)));
+    }
+    let _ = (zone(&body), zones(&body));
 }
 
 /// The list of methods is open, so the flag counts. Values of which neither is said are not taken for measured.

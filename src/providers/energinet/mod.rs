@@ -16,6 +16,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::api::Api;
+use super::fuzz::follow;
 use super::json::{array, by_starts, malformed, series, unexpected, utc_time, value};
 use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Settled, Source};
 use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
@@ -209,9 +210,11 @@ fn mean(values: &[f64]) -> GramsPerKwh {
 }
 
 /// Whatever a body holds, no parser of this source may panic on it.
-#[cfg(test)]
 pub(super) fn parse_any(body: &[u8]) {
-    if let Ok(body) = serde_json::from_slice(body) {
-        let _ = (read(&body, &BOTH), read(&body, &["DK1"]));
+    let Ok(body) = serde_json::from_slice(body) else { return };
+    for areas in [&BOTH[..], &BOTH[..1]] {
+        if let Ok(rows) = read(&body, areas) {
+            follow(rows);
+        }
     }
 }

@@ -22,6 +22,9 @@ const ZONE: &[&str] = &["zone", "location", "region", "zonekey"];
 const FORECAST: &[&str] = &["forecast", "forecastgco2perkwh", "forecastgperkwh", "expected", "predicted", "prediction"];
 const ACTUAL: &[&str] = &["actual", "actualgco2perkwh", "actualgperkwh", "hist", "measured", "observed", "outcome"];
 
+/// Every name is compared with all known ones.
+const MOST_COLUMNS: usize = 1000;
+
 /// A column of the file: its place among the names, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
@@ -45,6 +48,10 @@ pub(super) struct Columns {
 impl Columns {
     /// Finds the columns by the configured names, else by names in use.
     pub(super) fn find<V: FileSignal>(names: &[String], settings: &FileSettings) -> Result<Self, ParseError> {
+        if names.len() > MOST_COLUMNS {
+            let what = format!("{} columns; more than {MOST_COLUMNS} are no table of a signal", names.len());
+            return Err(ParseError { at: "the first line".to_owned(), what });
+        }
         let find = |configured: &Option<String>, known: &[&str]| named(names, configured.as_deref(), known);
         let Some(time) = find(&settings.time_column, TIME)? else {
             return Err(missing::<V>("time", "timestamp", "time_column", names));
@@ -54,7 +61,7 @@ impl Columns {
             return Err(missing::<V>("values", V::EXAMPLE, "value_column", names));
         }
         Ok(Self {
-            named_utc: plain(&time.name).ends_with("utc"),
+            named_utc: plain(&time.name).collect::<String>().ends_with("utc"),
             time,
             end: find(&settings.end_column, END)?,
             duration: find(&settings.duration_column, DURATION)?,
@@ -85,7 +92,8 @@ fn values<V: FileSignal>(
 }
 
 fn says_forecast(name: &str) -> bool {
-    ["forecast", "predict", "expected"].iter().any(|word| plain(name).contains(word))
+    let plain: String = plain(name).collect();
+    ["forecast", "predict", "expected"].iter().any(|word| plain.contains(word))
 }
 
 fn named(names: &[String], configured: Option<&str>, known: &[&str]) -> Result<Option<Column>, ParseError> {
@@ -97,7 +105,7 @@ fn named(names: &[String], configured: Option<&str>, known: &[&str]) -> Result<O
             what: format!("there is no column {wanted:?}; there are {}", listed(names)),
         });
     }
-    let found = known.iter().find_map(|known| names.iter().position(|name| plain(name) == *known));
+    let found = known.iter().find_map(|known| names.iter().position(|name| plain(name).eq(known.chars())));
     Ok(found.map(column))
 }
 
@@ -117,8 +125,8 @@ fn listed(names: &[String]) -> String {
     if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
 }
 
-fn plain(name: &str) -> String {
-    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+fn plain(name: &str) -> impl Iterator<Item = char> {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase())
 }
 
 #[cfg(test)]

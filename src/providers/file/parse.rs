@@ -16,6 +16,9 @@ use crate::units::GramsPerKwh;
 /// A tree of JSON takes many times the room of its text.
 const MAX_JSON_BYTES: usize = 16 << 20;
 
+/// A row takes many times the room of a short line: a million are nine years of five minutes.
+const MOST_ROWS: usize = 1_000_000;
+
 /// No slot is longer.
 const LONGEST_SLOT: TimeDelta = TimeDelta::days(366);
 
@@ -192,6 +195,12 @@ impl<V: FileSignal> Rows<V> {
         let mut rows = Vec::new();
         let mut record = csv::StringRecord::new();
         while reader.read_record(&mut record).map_err(unreadable)? {
+            if rows.len() >= MOST_ROWS {
+                return Err(error(
+                    "the file",
+                    &format!("has more than {MOST_ROWS} rows; leave out what lies far back"),
+                ));
+            }
             let line = record.position().map_or(0, csv::Position::line);
             let cell = |column: &Column| Cell::text(record.get(column.index).unwrap_or_default());
             rows.push(read_row(&format!("line {line}"), &columns, settings, cell)?);
@@ -331,7 +340,7 @@ fn slots_of<V>(rows: &[Row<V>], settings: &FileSettings) -> Vec<Option<Slot>> {
     steps.retain(|step| *step > TimeDelta::zero());
     steps.sort_unstable();
     let usual = steps.get(steps.len() / 2).copied().filter(|step| *step <= LONGEST_SLOT);
-    let given = settings.step_s.map(crate::units::Seconds::to_delta);
+    let given = settings.step_s.map(crate::units::Seconds::to_delta).filter(|step| *step <= LONGEST_SLOT);
     let usual = given.or(usual).unwrap_or(TimeDelta::hours(1));
     let mut step = usual;
     let slot = |row: &Row<V>| {

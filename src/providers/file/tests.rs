@@ -324,6 +324,20 @@ async fn prices_are_read_like_intensities() {
     assert_eq!(nowhere.map(|_| ()), Err(SettingsError::NoPath { table: "price" }));
 }
 
+#[test]
+fn tables_without_measure_are_refused() {
+    let error = refused(&format!("time,value{}\n2024-01-01T00:00Z,1\n", ",a".repeat(1000)));
+    assert!(error.contains("1002 columns"), "{error}");
+    let entries: Vec<_> = (0..1002).map(|i| format!("{{\"a{i}\":1}}")).collect();
+    assert!(refused(&format!("[{}]", entries.join(","))).contains("1002 columns"));
+    let long = read_text(&format!("time,value\n{}", "0,1\n".repeat(1_000_001))).expect_err("a long file").to_string();
+    assert!(long.contains("more than 1000000 rows"), "{long}");
+    let settings = FileSettings { step_s: Some(Seconds::new(1e300)), ..FileSettings::default() };
+    let text = "time,value\n2024-01-01T00:00Z,1\n2024-01-01T01:00Z,1\n";
+    let file = parse(text.as_bytes(), &settings, None).expect("a step that no slot has");
+    assert_eq!(minutes(&file.expected), [60.0, 60.0]);
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {

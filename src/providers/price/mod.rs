@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::api::Api;
 use super::cache::file_name;
 use super::energy_charts::{QUARTER, numbers, starts, window};
+use super::fuzz::follow;
 use super::json::{by_starts, series, unexpected};
 use super::place::{Place, bidding_zone};
 use super::{
@@ -227,9 +228,9 @@ fn read(body: &Value) -> Result<Points, ProviderError> {
 }
 
 /// Whatever a body holds, no parser of this source may panic on it.
-#[cfg(test)]
 pub(super) fn parse_any(body: &[u8]) {
-    if let Ok(body) = serde_json::from_slice(body) {
-        let _ = read(&body);
+    let Ok(body) = serde_json::from_slice(body) else { return };
+    if let Ok(points) = read(&body) {
+        follow(points.into_iter().filter_map(|(slot, price)| Some((slot, price?))));
     }
 }

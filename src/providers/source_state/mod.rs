@@ -8,13 +8,16 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 
-use crate::domain::{Forecast, Quoted, SignalValue, Slot, TimeSeries};
+use crate::domain::{Forecast, Quoted, SignalValue, TimeSeries};
 use crate::providers::jump::{HeldBack, hold_back, hold_back_past};
 use crate::providers::{Answer, Contribution, Provider, ProviderError, Requests};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// How long past slots are kept: the reference intensity looks back 30 days.
 const KEPT: TimeDelta = TimeDelta::days(32);
+
+/// So many slots at the most are kept beyond those of the newest answer: 32 days of five minutes are 9216.
+const MOST_REMEMBERED: usize = 50_000;
 
 const FIRST_BACKOFF: Seconds = Seconds::new(15.0);
 const LONGEST_BACKOFF: Seconds = Seconds::new(900.0);
@@ -202,7 +205,10 @@ impl<V: SignalValue> SourceState<V> {
                 ));
             }
             let mut forecast = Forecast::clone(known);
-            forecast.actual.overwrite(&came);
+            if !came.is_empty() {
+                forecast.actual.overwrite(&came);
+                forecast.actual = bounded(forecast.actual, &came);
+            }
             forecast.actual.forget_before(now - KEPT);
             state.forecast = Some(Arc::new(forecast));
             if held > 0 {
@@ -285,33 +291,24 @@ fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
 
 /// The newer answer over the older one. Values expected of past slots stay as they were first said, because skill is
 /// measured on them; of slots that have not ended, and of what came, the newer answer knows better.
-fn merged<V: SignalValue>(old: &Forecast<V>, mut new: Forecast<V>, now: DateTime<Utc>) -> Forecast<V> {
-    let mut expected = old.expected.clone();
-    expected.forget_before(now - KEPT);
-    for (slot, value) in new.expected.points() {
-        if slot.end() > now {
-            expected.insert(*slot, *value);
-        } else {
-            for free in uncovered(&expected, slot) {
-                expected.insert(free, *value);
-            }
-        }
-    }
+pub(super) fn merged<V: SignalValue>(old: &Forecast<V>, mut new: Forecast<V>, now: DateTime<Utc>) -> Forecast<V> {
+    let said = new.expected.points().iter().copied();
+    let (past, ahead) = said.partition(|(slot, _)| slot.end() <= now);
+    let mut known = old.expected.clone();
+    known.forget_before(now - KEPT);
+    let (mut expected, _) = TimeSeries::from_points(past);
+    expected.overwrite(&known);
+    expected.overwrite(&TimeSeries::from_points(ahead).0);
+    new.expected = bounded(expected, &new.expected);
     let mut actual = old.actual.clone();
     actual.forget_before(now - KEPT);
     actual.overwrite(&new.actual);
-    new.expected = expected;
-    new.actual = actual;
+    new.actual = bounded(actual, &new.actual);
     new
 }
 
-/// The parts of `slot` about which `series` says nothing.
-fn uncovered<V: Clone>(series: &TimeSeries<V>, slot: &Slot) -> Vec<Slot> {
-    let (mut free, mut at) = (Vec::new(), slot.start());
-    for (taken, _) in series.overlapping(slot) {
-        free.extend(Slot::new(at, taken.start()));
-        at = at.max(taken.end());
-    }
-    free.extend(Slot::new(at, slot.end()));
-    free
+/// What is known, or what is new alone: a source that says something of other slots in each of its answers would fill
+/// the memory, and is not worth remembering.
+fn bounded<V: SignalValue>(known: TimeSeries<Quoted<V>>, new: &TimeSeries<Quoted<V>>) -> TimeSeries<Quoted<V>> {
+    if known.points().len() > new.points().len() + MOST_REMEMBERED { new.clone() } else { known }
 }

@@ -2,7 +2,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Zone};
+use crate::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 
 const CADENCE: Seconds = Seconds::new(1800.0);
 
@@ -68,6 +68,29 @@ fn fed() -> SourceState {
 
 fn values(series: &CarbonSeries) -> Vec<f64> {
     series.points().iter().map(|(_, i)| i.value.get()).collect()
+}
+
+/// Each of its answers speaks of other moments, of which there is no end.
+#[test]
+fn a_source_that_never_repeats_itself_does_not_fill_the_memory() {
+    let scattered = |answer: i64| {
+        let start = |i: i64| at(60) + TimeDelta::milliseconds(40 * i + answer);
+        let slots = (0..20_000).filter_map(|i| Slot::new(start(i), start(i) + TimeDelta::milliseconds(1)));
+        let intensity = Intensity { value: GramsPerKwh::new(100.0), origin: Origin::Forecast };
+        CarbonSeries::from_points(slots.map(|slot| (slot, intensity)).collect()).0
+    };
+    let mut state = fed();
+    let mut most = 0;
+    for i in 0..12 {
+        state = answered(&state, forecast(0, scattered(i), scattered(i)), 0, 0.0);
+        state = state.settled(&scattered(i + 12), at(0), 1000.0);
+        let known = state.forecast.as_ref().expect("answered");
+        most = most.max(known.expected.points().len()).max(known.actual.points().len());
+        assert!(known.expected.points().len() >= 20_000 && known.actual.points().len() >= 20_000);
+    }
+    assert!(most <= 20_000 + MOST_REMEMBERED, "{most} slots are known");
+    let known = state.forecast.as_ref().expect("answered").actual.clone();
+    assert_eq!(state.settled(&CarbonSeries::default(), at(0), 1000.0).forecast.expect("answered").actual, known);
 }
 
 #[test]

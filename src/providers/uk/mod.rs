@@ -18,6 +18,7 @@ use reqwest::header::HeaderMap;
 use serde_json::Value;
 
 use super::api::Api;
+use super::fuzz::follow;
 use super::json::{MOST_POINTS, malformed, note_short, notes as told, time, unexpected, value};
 use super::place::Place;
 use super::settings::Common;
@@ -299,11 +300,17 @@ fn read_row(row: &Value, at: &str) -> Result<Row, ProviderError> {
 }
 
 /// Whatever a body holds, no parser of this source may panic on it.
-#[cfg(test)]
 pub(super) fn parse_any(body: &[u8]) {
-    if let Ok(body) = serde_json::from_slice(body) {
-        for region in [None, Some(11)] {
-            let _ = read_rows(&body, region, &mut Vec::new());
+    let Ok(body) = serde_json::from_slice(body) else { return };
+    for region in [None, Some(11)] {
+        let mut rows = Vec::new();
+        if read_rows(&body, region, &mut rows).is_ok() {
+            let given = |value: fn(&Row) -> Option<GramsPerKwh>| {
+                let given = points(rows.iter().map(|row| (row.slot, value(row))), Origin::Forecast);
+                given.into_iter().map(|(slot, intensity)| (slot, intensity.value))
+            };
+            follow(given(|row| row.forecast));
+            follow(given(|row| row.actual));
         }
     }
 }

@@ -21,7 +21,6 @@ use serde_json::Value;
 use self::parse::{Row, Rows, SIGNAL};
 use self::session::{Session, not_in_plan};
 use super::api::{Api, Denied};
-use super::json::array;
 use super::json::{note_short, notes as notes_of};
 use super::zones::ZoneName;
 use super::{
@@ -90,18 +89,7 @@ impl WattTime {
     }
 
     async fn list(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
-        let body = self.get("/v3/my-access", &[("signal_type", SIGNAL)], now).await?;
-        let mut zones = Vec::new();
-        for signal in array(body.get("signal_types"), "signal_types")? {
-            for region in array(signal.get("regions"), "signal_types.regions")? {
-                let text = |field: &str| region.get(field).and_then(Value::as_str).unwrap_or_default();
-                let endpoints = region.get("endpoints").and_then(Value::as_array);
-                let forecast = endpoints.into_iter().flatten().any(|e| e["endpoint"] == "v3/forecast");
-                let what = if forecast { "forecast" } else { "no forecast" };
-                zones.push(ZoneName::new(text("region"), &format!("{}: {what}", text("region_full_name"))));
-            }
-        }
-        Ok(zones)
+        parse::zones(&self.get("/v3/my-access", &[("signal_type", SIGNAL)], now).await?)
     }
 
     /// The region's name. Borders change, so the one that was found first is kept.
@@ -297,8 +285,12 @@ impl Provider for WattTime {
     }
 }
 
+/// Reads a refusal, as tests with made-up bodies do.
+pub(super) fn explain(refused: ProviderError) {
+    let _ = session::with_advice(refused);
+}
+
 /// Runs the parsers on one body, as tests with made-up bodies do: whatever comes, there is an error at most.
-#[cfg_attr(not(test), expect(dead_code, reason = "for tests with made-up bodies"))]
 pub(super) fn parse_any(body: &[u8]) {
     parse::any(body);
 }

@@ -6,7 +6,9 @@ use serde_json::Value;
 use crate::domain::Slot;
 use crate::providers::ProviderError;
 use crate::providers::error::shortened;
+use crate::providers::fuzz::follow;
 use crate::providers::json::{array, by_starts, malformed, scaled, time, unexpected};
+use crate::providers::zones::ZoneName;
 use crate::units::GramsPerKwh;
 
 /// The marginal operating emissions rate.
@@ -100,10 +102,31 @@ pub(super) fn token(body: &Value) -> Result<String, ProviderError> {
     token.map(str::to_owned).ok_or_else(none)
 }
 
+/// The regions in the body of `/v3/my-access`.
+///
+/// # Errors
+/// If it is no such body.
+pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
+    let mut zones = Vec::new();
+    for signal in array(body.get("signal_types"), "signal_types")? {
+        for region in array(signal.get("regions"), "signal_types.regions")? {
+            let text = |field: &str| region.get(field).and_then(Value::as_str).unwrap_or_default();
+            let endpoints = region.get("endpoints").and_then(Value::as_array);
+            let forecast = endpoints.into_iter().flatten().any(|e| e["endpoint"] == "v3/forecast");
+            let what = if forecast { "forecast" } else { "no forecast" };
+            zones.push(ZoneName::new(text("region"), &format!("{}: {what}", text("region_full_name"))));
+        }
+    }
+    Ok(zones)
+}
+
 /// Runs everything here on one body: whatever comes, there is an error at most.
 pub(super) fn any(body: &[u8]) {
     let Ok(body) = serde_json::from_slice::<Value>(body) else { return };
-    let _ = (rows(&body, "CAISO_NORTH"), region(&body), token(&body));
+    if let Ok(told) = rows(&body, "CAISO_NORTH") {
+        follow(told.rows.into_iter().map(|row| (row.slot, row.value)));
+    }
+    let _ = (region(&body), token(&body), zones(&body));
 }
 
 fn check(meta: &Value, region: &str) -> Result<(), ProviderError> {

@@ -154,7 +154,7 @@ pub(super) fn not_in_plan(error: &ProviderError) -> bool {
     matches!(error, ProviderError::Refused { status: 403, message, .. } if about_plan(message))
 }
 
-fn with_advice(error: ProviderError) -> ProviderError {
+pub(super) fn with_advice(error: ProviderError) -> ProviderError {
     let plan = not_in_plan(&error);
     let ProviderError::Refused { status, message, .. } = error else { return error };
     let advice = if plan {
