@@ -83,12 +83,20 @@ impl Energinet {
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
         // From a quarter of an hour ago on, so that the one in progress is whole.
-        let ahead = self.get("/dataset/CO2EmisProg", &[("start", "now-PT15M")], now).await?;
-        let mut notes = Vec::new();
-        let behind = self.get("/dataset/CO2Emis", &[("start", "now-P1D")], now).await.unwrap_or_else(|error| {
-            notes.push(format!("what came in the last 24 h is not known: {error}"));
+        let no_forecast = self.api.contributes() == Contribution::Actual;
+        let ahead = if no_forecast {
             Vec::new()
-        });
+        } else {
+            self.get("/dataset/CO2EmisProg", &[("start", "now-PT15M")], now).await?
+        };
+        let mut notes = Vec::new();
+        let behind = match self.get("/dataset/CO2Emis", &[("start", "now-P1D")], now).await {
+            Err(error) if !no_forecast => {
+                notes.push(format!("what came in the last 24 h is not known: {error}"));
+                Vec::new()
+            }
+            behind => behind?,
+        };
         let ahead = ahead.into_iter().filter(|(slot, _)| now < slot.end());
         let (expected, odd) = series(ahead.map(|(slot, value)| (slot, Some(value))), Origin::Forecast);
         notes.extend(odd);
@@ -99,7 +107,7 @@ impl Energinet {
             let what = format!("no value of now or later for {areas}; trying again later");
             return Err(ProviderError::Empty { what });
         }
-        if expected.is_empty() {
+        if expected.is_empty() && !no_forecast {
             notes.push(format!("there is no forecast for {areas} now, only what came"));
         }
         if self.areas.len() > 1 {

@@ -186,3 +186,18 @@ proptest! {
         parse_any(&damage.done_to(&ahead()));
     }
 }
+
+#[tokio::test]
+async fn where_what_came_is_all_that_is_wanted_no_forecast_is_asked_for() {
+    let server = MockServer::start().await;
+    mount(&server, "CO2Emis", r#"{"PriceArea":["DK1"]}"#, text(behind())).await;
+    let mut settings: CarbonSettings =
+        toml::from_str("zone = \"DK1\"\nenerginet.contributes = \"actual\"").expect("right");
+    settings.energinet.base_url = BaseUrl::try_from(server.uri()).expect("an address");
+    let source = Energinet::new(&settings, None).expect("an area");
+    let answer = source.fetch(at(NOW)).await.expect("what came");
+    assert!(!answer.forecast.actual.is_empty() && answer.notes.is_empty(), "{answer:?}");
+    server.reset().await;
+    let error = source.fetch(at(NOW)).await.expect_err("nothing there");
+    assert!(matches!(error, ProviderError::Unexpected { status: 404, .. }), "{error:?}");
+}
