@@ -181,7 +181,7 @@ async fn zones_are_listed_and_searched() {
     let place = Place::new(&server, "");
     let all = place.run(&["carbon", "zones"], &[]).await;
     for part in
-        ["  DE ", "  DK2 ", "London: set carbon.uk_carbon_intensity.region = 13", "  JP-TK                Tokyo Japan"]
+        ["  DE ", "  DK2 ", "  GB-13 ", "  JP-TK                Tokyo Japan"]
     {
         assert!(all.done().contains(part), "{part}: {}", all.out);
     }

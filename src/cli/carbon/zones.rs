@@ -58,5 +58,5 @@ fn table(all: &[SourceZones]) -> String {
             table += &format!("  {problem}\n");
         }
     }
-    table + "Coordinates (52.52,13.40) work with every source but the SDK.\n"
+    table + "Coordinates (52.52,13.40) work with every source behind a network.\n"
 }
