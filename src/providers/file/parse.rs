@@ -203,7 +203,7 @@ impl<V: FileSignal> Rows<V> {
             }
             let line = record.position().map_or(0, csv::Position::line);
             let cell = |column: &Column| Cell::text(record.get(column.index).unwrap_or_default());
-            rows.push(read_row(&format!("line {line}"), &columns, settings, cell)?);
+            rows.push(read_row(|| format!("line {line}"), &columns, settings, cell)?);
         }
         Ok(Self { rows, one_for_both: columns.expected == columns.actual })
     }
@@ -219,7 +219,7 @@ impl<V: FileSignal> Rows<V> {
         let names: BTreeSet<_> = objects.iter().flat_map(|object| object.keys().cloned()).collect();
         let columns = Columns::find::<V>(&names.into_iter().collect::<Vec<_>>(), settings)?;
         let rows = objects.iter().enumerate();
-        let rows = rows.map(|(i, object)| read_row(&place(i), &columns, settings, |c| Cell::json(object, c)));
+        let rows = rows.map(|(i, object)| read_row(|| place(i), &columns, settings, |c| Cell::json(object, c)));
         Ok(Self { rows: rows.collect::<Result<_, _>>()?, one_for_both: columns.expected == columns.actual })
     }
 
@@ -232,19 +232,21 @@ impl<V: FileSignal> Rows<V> {
             self.rows.sort_by_key(|row| row.start);
         }
         let slots = slots_of(&self.rows, settings);
-        let mut series = |what: &str, origin: Origin, value: fn(&Row<V>) -> Option<V>, told: bool| {
+        let mut series = |what: &str, origin: Origin, value: fn(&Row<V>) -> Option<V>| {
             let points = self.rows.iter().zip(&slots);
             let points = points.filter_map(|(row, slot)| Some(((*slot)?, Quoted { value: value(row)?, origin })));
             let (series, problems) = TimeSeries::from_points(points.collect());
-            if told {
-                tell(&mut notes, what, &problems);
-            }
+            tell(&mut notes, what, &problems);
             series
         };
         // What a generator made belongs to no real grid, ahead as little as behind.
         let ahead = if settings.origin == Origin::Synthetic { Origin::Synthetic } else { Origin::Forecast };
-        let expected = series("forecast", ahead, |row| row.expected, true);
-        let actual = series("actual", settings.origin, |row| row.actual, !self.one_for_both);
+        let expected = series("forecast", ahead, |row| row.expected);
+        let actual = if self.one_for_both {
+            expected.map(|quoted| Quoted { origin: settings.origin, ..*quoted })
+        } else {
+            series("actual", settings.origin, |row| row.actual)
+        };
         let (one_for_both, kind, scope) = (self.one_for_both, settings.kind, settings.scope);
         Ok(ParsedFile { expected, actual, one_for_both, zone, kind, scope, issued_at: None, notes })
     }
@@ -270,12 +272,12 @@ impl<V: FileSignal> Rows<V> {
 }
 
 fn read_row<'a, V: FileSignal>(
-    place: &str,
+    place: impl Fn() -> String,
     columns: &Columns,
     settings: &FileSettings,
     cell: impl Fn(&Column) -> Cell<'a>,
 ) -> Result<Row<V>, ParseError> {
-    let at = |column: &Column| format!("{place}, column {:?}", super::shortened(&column.name));
+    let at = |column: &Column| format!("{}, column {:?}", place(), super::shortened(&column.name));
     let time = |column: &Column| {
         let found = cell(column);
         let time = match &found {
