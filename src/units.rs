@@ -207,12 +207,8 @@ impl Watts {
 
 impl Seconds {
     /// From a signed duration between two points in time.
-    #[expect(clippy::cast_precision_loss, reason = "microseconds of 285 years fit in 53 bits")]
     pub fn from_delta(delta: chrono::TimeDelta) -> Self {
-        match delta.num_microseconds() {
-            Some(us) => Self(us as f64 / 1e6),
-            None => Self(delta.num_milliseconds() as f64 / 1e3),
-        }
+        Self(delta.as_seconds_f64())
     }
 
     /// As a signed duration, to the microsecond.

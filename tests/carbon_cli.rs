@@ -180,9 +180,7 @@ async fn zones_are_listed_and_searched() {
     answers(&server, "/v3/zones", json_body(zones)).await;
     let place = Place::new(&server, "");
     let all = place.run(&["carbon", "zones"], &[]).await;
-    for part in
-        ["  DE ", "  DK2 ", "  GB-13 ", "  JP-TK                Tokyo Japan"]
-    {
+    for part in ["  DE ", "  DK2 ", "  GB-13 ", "  JP-TK                Tokyo Japan"] {
         assert!(all.done().contains(part), "{part}: {}", all.out);
     }
     assert!(all.out.contains("register at https://docs.watttime.org"), "{}", all.out);

@@ -83,6 +83,7 @@ async fn a_job_is_profiled_planned_and_given_back() {
     assert!(account["energy_j"].as_f64().expect("booked") > 1000.0, "{account}");
     assert!(account["carbon_g"].as_f64().expect("booked") > 0.0, "{account}");
     let against = &account["against_max"];
+    assert!(against.is_object(), "{account}");
     let sum =
         against["energy_effect_pct"].as_f64().expect("told") + against["timing_effect_pct"].as_f64().expect("told");
     assert!((sum - against["carbon_reduction_pct"].as_f64().expect("told")).abs() < 1e-6, "{account}");

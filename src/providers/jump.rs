@@ -22,6 +22,9 @@ const FLOOR: f64 = 50.0;
 /// Without anything known before, an answer with so many values is its own yardstick.
 const OWN_YARDSTICK: usize = 8;
 
+/// What came is a yardstick of its own once it covers this much.
+const DAY: TimeDelta = TimeDelta::hours(24);
+
 /// How far back known values count.
 const WINDOW: TimeDelta = TimeDelta::days(28);
 
@@ -149,7 +152,7 @@ impl<V: SignalValue> HeldBack<V> {
     }
 }
 
-/// The range of what is known; without that, of what came by the answer itself, else of what it expects (but for the
+/// The range of what is known; without that, of a day of what came by the answer itself, else of what it expects (but for the
 /// lowest and the highest quarter).
 fn yardstick<V: SignalValue>(
     old: Option<&Forecast<V>>,
@@ -171,7 +174,9 @@ fn yardstick<V: SignalValue>(
         own.sort_by(f64::total_cmp);
         (own.len() >= OWN_YARDSTICK).then(|| (own[own.len() / 4], own[3 * own.len() / 4]))
     };
-    own(&newest.actual).or_else(|| own(&newest.expected))
+    // Hours of a day tell nothing of its other hours.
+    let came = newest.actual.start().zip(newest.actual.end()).filter(|(start, end)| *end - *start >= DAY);
+    came.and_then(|_| own(&newest.actual)).or_else(|| own(&newest.expected))
 }
 
 #[cfg(test)]
@@ -247,9 +252,9 @@ mod tests {
     #[test]
     fn a_first_answer_is_measured_by_what_came() {
         let mut newest = answer(&[3000.0; 24]);
-        newest.actual = answer(&[300.0; 12]).expected;
+        newest.actual = answer(&[300.0; 24]).expected;
         assert!(hold_back(None, &mut newest, None, 4.0, at(0)).is_some());
-        assert_eq!((left(&newest).len(), newest.actual.points().len()), (0, 12));
+        assert_eq!((left(&newest).len(), newest.actual.points().len()), (0, 24));
     }
 
     #[test]

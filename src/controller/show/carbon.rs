@@ -52,7 +52,7 @@ impl Controller {
         }
         let now = self.now().utc;
         let Some(span) = Slot::new(now - Seconds::new(hours * 3600.0).to_delta(), now) else { return Ok(Vec::new()) };
-        let series = self.store.intensities(&self.book.sources, &span).await?.within(&span);
+        let series = self.best_intensities(&span).await?.within(&span);
         let mut finals = Vec::new();
         for key in &self.book.sources {
             let own = self.store.intensities(std::slice::from_ref(key), &span).await?;

@@ -8,7 +8,7 @@ use crate::controller::view::{
     AccountView, JobView, ObjectiveView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
-use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Slot, Work};
+use crate::domain::{CarbonSeries, GpuId, JobId, Objective, Origin, PowerLimit, Profile, Slot, Work};
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
@@ -202,11 +202,17 @@ impl Controller {
         }
     }
 
-    async fn best_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        let mut series = self.store.intensities(&self.book.sources, span).await?;
-        // What is known in memory and could not be written yet.
-        if self.store_fault.is_some() {
-            series.overwrite(&self.book.series.within(span));
+    /// The best that is known of a time: what the store has, over it what is in memory (the slot in progress may not be
+    /// stored yet), and what came over both.
+    pub(super) async fn best_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
+        let stored = self.store.intensities(&self.book.sources, span).await?;
+        let mut series = stored.clone();
+        series.overwrite(&self.book.series.within(span));
+        // While nothing can be written, memory knows better.
+        if self.store_fault.is_none() {
+            for (slot, intensity) in stored.points().iter().filter(|(_, i)| i.origin >= Origin::Estimated) {
+                series.insert(*slot, *intensity);
+            }
         }
         Ok(series)
     }
