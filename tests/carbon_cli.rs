@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 use wiremock::matchers::{header, path, path_regex};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
+use wattune::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune::store::Store;
+use wattune::units::GramsPerKwh;
+
 use crate::support::{Ended, now, wattune};
 
 /// Energy-Charts' two arrays: what came until now, and a forecast for a day from now on.
@@ -195,6 +199,56 @@ async fn scores_are_told_by_the_database_where_no_daemon_runs() {
     let place = Place::new(&server, "");
     let nothing = place.run(&["carbon", "score"], &[]).await;
     assert!(nothing.failed(1).contains("has no database"), "{}", nothing.err);
+}
+
+#[tokio::test]
+async fn scores_tell_a_good_source_from_one_that_is_the_wrong_way_round() {
+    let server = MockServer::start().await;
+    let place = Place::new(&server, "");
+    let state = place.dir.path().join("state");
+    std::fs::create_dir(&state).expect("made");
+    let store = Store::open(&state).await.expect("opens");
+    let today = DateTime::from_timestamp(now().timestamp().div_euclid(86_400) * 86_400, 0).expect("a time");
+    let series = |from: i64, origin, value: &dyn Fn(i64) -> f64| {
+        let points = (from..from + 24).filter_map(|h| {
+            let slot = Slot::new(today + TimeDelta::hours(h), today + TimeDelta::hours(h + 1))?;
+            Some((slot, Intensity { value: GramsPerKwh::new(value(h.rem_euclid(24))), origin }))
+        });
+        CarbonSeries::from_points(points.collect()).0
+    };
+    let came = |h: i64| if (6..12).contains(&h) { 100.0 } else { 400.0 };
+    let sources: [(&str, &dyn Fn(i64) -> f64); 2] = [("good", &|h| came(h) + 50.0), ("wrong", &|h| 500.0 - came(h))];
+    for (source, said) in sources {
+        for day in [-3, -2, -1] {
+            let issued = today + TimeDelta::days(day);
+            let forecast = Forecast {
+                zone: Zone::new("DE").expect("a zone"),
+                source: source.to_owned(),
+                kind: SignalKind::Average,
+                scope: SignalScope::Lifecycle,
+                issued_at: issued,
+                retrieved_at: issued,
+                expected: series(24 * day, Origin::Forecast, said),
+                actual: series(24 * day, Origin::Measured, &came),
+            };
+            store.append_issued(&forecast).await.expect("written");
+            store.append_intensities(&forecast, forecast.actual.points()).await.expect("written");
+        }
+    }
+    store.close().await;
+    let scores = place.run(&["carbon", "score", "--format", "json"], &[]).await.json();
+    let of = |source: &str, key: &str| {
+        let rows = scores.as_array().expect("rows");
+        let row = rows.iter().find(|r| r["source"] == source && r["horizon_h"] == 24.0).expect(source);
+        row[key].as_f64().expect(key)
+    };
+    let near = |a: f64, b: f64| (a - b).abs() < 1e-6;
+    assert!(near(of("good", "bias_g_per_kwh"), 50.0) && near(of("good", "caught_gain"), 1.0), "{scores}");
+    // 50 of 400 for three quarters of the day, 50 of 100 for a quarter.
+    assert!(near(of("good", "mape_pct"), 21.875) && near(of("good", "hours"), 72.0), "{scores}");
+    assert!(of("wrong", "caught_gain") < 0.0 && of("wrong", "rank_correlation") < -0.9, "{scores}");
+    let table = place.run(&["carbon", "score"], &[]).await;
+    assert!(table.done().contains("good") && table.out.contains("21.9 %"), "{}", table.out);
 }
 
 #[test]

@@ -220,9 +220,8 @@ impl Controller {
             self.taken[index].forecast = Some(Arc::clone(newest));
         }
         let issued = source.issued.as_ref().filter(|i| !i.expected.is_empty());
-        let said = |forecast: Option<&Arc<Forecast>>| forecast.map(|f| f.expected.clone());
         if let Some(issued) = issued
-            && said(Some(issued)) != said(self.taken[index].issued.as_ref())
+            && self.taken[index].issued.as_ref().is_none_or(|before| before.expected != issued.expected)
         {
             self.store.append_issued(issued).await?;
             self.taken[index].issued = Some(Arc::clone(issued));

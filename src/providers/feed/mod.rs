@@ -360,12 +360,17 @@ fn usable<V: SignalValue>(
     Err(ProviderError::Empty { what })
 }
 
-/// From where on what came is fetched again: what is not final yet, and four weeks if less is known.
+/// From where on what came is fetched again: what is not final yet, and four weeks if less is known. A day and more
+/// about which nothing is known is fetched too: no daemon ran then.
 fn settle_from<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> DateTime<Utc> {
     let history = now - HISTORY;
-    let known = state.forecast.as_ref().and_then(|f| f.actual.start());
+    let Some(actual) = state.forecast.as_ref().map(|f| &f.actual) else { return history };
+    if actual.start().is_none_or(|start| start > history + TimeDelta::days(2)) {
+        return history;
+    }
     let not_final = state.final_until.unwrap_or(now - state.final_after.to_delta());
-    if known.is_some_and(|start| start <= history + TimeDelta::days(2)) { not_final.max(history) } else { history }
+    let hole = actual.gaps().find(|gap| gap.end() > history && gap.end() - gap.start() >= TimeDelta::days(1));
+    hole.map_or(not_final, |hole| hole.start().min(not_final)).max(history)
 }
 
 /// Asks window by window until now.

@@ -240,3 +240,24 @@ async fn nothing_said_by_anybody_is_nothing() {
     let state = feed.poll_due(moment(start())).await;
     assert_eq!((state.followed, &state.forecast, state.freshness(start())), (None, &None, Freshness::None));
 }
+
+#[tokio::test]
+async fn what_came_while_no_daemon_ran_is_fetched() {
+    let mut feed = one(Scripted::new(&[Some(1.0)]), None, start()).await;
+    let known = poll(&mut feed, start()).await.sources[0].clone();
+    let with = |spans: &[(i64, i64)]| {
+        let hours = spans.iter().flat_map(|(from, to)| *from..*to).filter_map(|h| {
+            let slot = Slot::new(start() + TimeDelta::hours(h), start() + TimeDelta::hours(h + 1))?;
+            Some((slot, Intensity { value: GramsPerKwh::new(1.0), origin: Origin::Measured }))
+        });
+        let mut forecast = Forecast::clone(known.forecast.as_ref().expect("an answer"));
+        forecast.actual = CarbonSeries::from_points(hours.collect()).0;
+        let state = SourceState { forecast: Some(Arc::new(forecast)), ..known.clone() };
+        (start() - settle_from(&state, start())).num_hours()
+    };
+    assert_eq!(with(&[]), 28 * 24);
+    assert_eq!(with(&[(-48, 0)]), 28 * 24, "too little to learn from");
+    assert_eq!(with(&[(-27 * 24, 0)]), 72, "what is not final");
+    assert_eq!(with(&[(-27 * 24, -100), (-97, 0)]), 72, "hours that the source does not know");
+    assert_eq!(with(&[(-27 * 24, -240), (-24, 0)]), 240);
+}
