@@ -172,3 +172,29 @@ impl Denied {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
+
+/// What a source behind a network tells of itself, which is what its `api` field knows.
+macro_rules! told_by_api {
+    () => {
+        fn source(&self) -> &'static str {
+            self.api.source()
+        }
+
+        fn zone(&self) -> crate::domain::Zone {
+            self.api.zone()
+        }
+
+        fn cadence(&self) -> crate::units::Seconds {
+            self.api.cadence()
+        }
+
+        fn contributes(&self) -> $crate::providers::Contribution {
+            self.api.contributes()
+        }
+
+        fn requests(&self, now: chrono::DateTime<chrono::Utc>) -> Option<$crate::providers::Requests> {
+            Some(self.api.requests(now))
+        }
+    };
+}
+pub(super) use told_by_api;

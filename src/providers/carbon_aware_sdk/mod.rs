@@ -18,12 +18,12 @@ use parse::{Location, Told};
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::api::Api;
+use super::api::{Api, told_by_api};
 use super::fuzz::follow;
 use super::json::series;
 use super::place::{Place, within_country};
 use super::zones::ZoneName;
-use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Settled, Source};
+use super::{Answer, CarbonSettings, Provider, ProviderError, SettingsError, Settled, Source};
 use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Seconds};
 
@@ -248,28 +248,10 @@ impl CarbonAwareSdk {
 }
 
 impl Provider for CarbonAwareSdk {
-    fn source(&self) -> &'static str {
-        self.api.source()
-    }
-
-    fn zone(&self) -> Zone {
-        self.api.zone()
-    }
-
-    fn cadence(&self) -> Seconds {
-        self.api.cadence()
-    }
+    told_by_api!();
 
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         Some((self.kind, self.scope))
-    }
-
-    fn contributes(&self) -> Contribution {
-        self.api.contributes()
-    }
-
-    fn requests(&self, now: DateTime<Utc>) -> Option<Requests> {
-        Some(self.api.requests(now))
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {

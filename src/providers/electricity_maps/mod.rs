@@ -17,15 +17,15 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use self::refusal::{PORTAL, is_unexplained, not_in_plan, with_advice};
-use super::api::{Api, Denied};
+use super::api::{Api, Denied, told_by_api};
 use super::json::{note_short, notes as notes_of};
 use super::secret::Secret;
 use super::zones::ZoneName;
 use super::{
     Answer, ApiVersion, CarbonSettings, Contribution, ElectricityMapsSettings, EmissionFactors, Provider,
-    ProviderError, Requests, SettingsError, Settled, Source,
+    ProviderError, SettingsError, Settled, Source,
 };
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
@@ -345,28 +345,10 @@ impl ElectricityMaps {
 }
 
 impl Provider for ElectricityMaps {
-    fn source(&self) -> &'static str {
-        self.api.source()
-    }
-
-    fn zone(&self) -> Zone {
-        self.api.zone()
-    }
-
-    fn cadence(&self) -> Seconds {
-        self.api.cadence()
-    }
+    told_by_api!();
 
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         Some((SignalKind::Average, self.scope()))
-    }
-
-    fn contributes(&self) -> Contribution {
-        self.api.contributes()
-    }
-
-    fn requests(&self, now: DateTime<Utc>) -> Option<Requests> {
-        Some(self.api.requests(now))
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {

@@ -15,11 +15,11 @@ use futures_util::future::BoxFuture;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::api::Api;
+use super::api::{Api, told_by_api};
 use super::fuzz::follow;
 use super::json::{array, by_starts, malformed, series, unexpected, utc_time, value};
-use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Settled, Source};
-use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
+use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, SettingsError, Settled, Source};
+use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 const CADENCE: Seconds = Seconds::new(900.0);
@@ -145,28 +145,10 @@ impl Energinet {
 }
 
 impl Provider for Energinet {
-    fn source(&self) -> &'static str {
-        self.api.source()
-    }
-
-    fn zone(&self) -> Zone {
-        self.api.zone()
-    }
-
-    fn cadence(&self) -> Seconds {
-        self.api.cadence()
-    }
+    told_by_api!();
 
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         Some((SignalKind::Average, self.scope))
-    }
-
-    fn contributes(&self) -> Contribution {
-        self.api.contributes()
-    }
-
-    fn requests(&self, now: DateTime<Utc>) -> Option<Requests> {
-        Some(self.api.requests(now))
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {

@@ -14,12 +14,12 @@ use futures_util::future::BoxFuture;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::api::Api;
+use super::api::{Api, told_by_api};
 use super::fuzz::follow;
 use super::json::{array, by_starts, malformed, series, time, value};
 use super::place::{energy_charts_countries, energy_charts_has};
-use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Settled, Source};
-use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, SignalValue, Slot, Zone};
+use super::{Answer, CarbonSettings, Provider, ProviderError, SettingsError, Settled, Source};
+use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, SignalValue, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// The forecast is computed anew every hour.
@@ -109,28 +109,10 @@ pub(super) fn window(span: Slot, now: DateTime<Utc>) -> Option<(Slot, (String, S
 }
 
 impl Provider for EnergyCharts {
-    fn source(&self) -> &'static str {
-        self.api.source()
-    }
-
-    fn zone(&self) -> Zone {
-        self.api.zone()
-    }
-
-    fn cadence(&self) -> Seconds {
-        self.api.cadence()
-    }
+    told_by_api!();
 
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         Some((SignalKind::Average, self.scope))
-    }
-
-    fn contributes(&self) -> Contribution {
-        self.api.contributes()
-    }
-
-    fn requests(&self, now: DateTime<Utc>) -> Option<Requests> {
-        Some(self.api.requests(now))
     }
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {

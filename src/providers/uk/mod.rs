@@ -17,14 +17,13 @@ use futures_util::future::BoxFuture;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::api::Api;
+use super::api::{Api, told_by_api};
 use super::fuzz::follow;
 use super::json::{MOST_POINTS, malformed, note_short, notes as told, time, unexpected, value};
 use super::place::Place;
 use super::settings::Common;
 use super::{
-    Answer, CarbonSettings, Contribution, Postcode, Provider, ProviderError, RegionId, Requests, SettingsError,
-    Settled, Source,
+    Answer, CarbonSettings, Contribution, Postcode, Provider, ProviderError, RegionId, SettingsError, Settled, Source,
 };
 use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Seconds};
@@ -202,25 +201,7 @@ impl UkProvider {
 }
 
 impl Provider for UkProvider {
-    fn source(&self) -> &'static str {
-        self.api.source()
-    }
-
-    fn zone(&self) -> Zone {
-        self.api.zone()
-    }
-
-    fn cadence(&self) -> Seconds {
-        self.api.cadence()
-    }
-
-    fn contributes(&self) -> Contribution {
-        self.api.contributes()
-    }
-
-    fn requests(&self, now: DateTime<Utc>) -> Option<Requests> {
-        Some(self.api.requests(now))
-    }
+    told_by_api!();
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
         self.api.discreet_answer(self.answer(now)).boxed()

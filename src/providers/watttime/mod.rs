@@ -20,14 +20,13 @@ use serde_json::Value;
 
 use self::parse::{Row, Rows, SIGNAL};
 use self::session::{Session, not_in_plan};
-use super::api::{Api, Denied};
+use super::api::{Api, Denied, told_by_api};
 use super::json::{note_short, notes as notes_of};
 use super::zones::ZoneName;
 use super::{
-    Answer, CarbonSettings, Contribution, Provider, ProviderError, Requests, SettingsError, Settled, Source,
-    WattTimeSettings,
+    Answer, CarbonSettings, Contribution, Provider, ProviderError, SettingsError, Settled, Source, WattTimeSettings,
 };
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Forecasts are renewed every five minutes, which is more often than a plan needs.
@@ -251,25 +250,7 @@ impl WattTime {
 }
 
 impl Provider for WattTime {
-    fn source(&self) -> &'static str {
-        self.api.source()
-    }
-
-    fn zone(&self) -> Zone {
-        self.api.zone()
-    }
-
-    fn cadence(&self) -> Seconds {
-        self.api.cadence()
-    }
-
-    fn contributes(&self) -> Contribution {
-        self.api.contributes()
-    }
-
-    fn requests(&self, now: DateTime<Utc>) -> Option<Requests> {
-        Some(self.api.requests(now))
-    }
+    told_by_api!();
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
         self.api.discreet_answer(self.answer(now)).boxed()

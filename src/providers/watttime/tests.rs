@@ -5,6 +5,7 @@ use wiremock::matchers::{header, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
+use crate::domain::Zone;
 use crate::providers::BaseUrl;
 
 const USER: &str = "freddo";
