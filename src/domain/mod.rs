@@ -7,7 +7,7 @@ mod profile;
 mod series;
 mod signal;
 
-pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
+pub use gpu::{Board, ClockLimit, EnergySource, EventReasons, LimitRange, PowerLimit, SetPoint};
 pub use ids::{GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{InvalidJob, JobSpec, MOST_SAMPLES, Objective, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
