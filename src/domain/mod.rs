@@ -7,9 +7,9 @@ mod profile;
 mod series;
 mod signal;
 
-pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
+pub use gpu::{Board, ClockLimit, EnergySource, EventReasons, LimitRange, PowerLimit, SetPoint};
 pub use ids::{GpuId, InvalidName, JobId, JobName, Zone};
-pub use job::{InvalidJob, JobSpec, MOST_SAMPLES, Objective, Work};
+pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use signal::{CarbonSeries, Forecast, Intensity, Issued, Origin, Quoted, SignalKind, SignalScope, SignalValue};
