@@ -103,6 +103,7 @@ impl Arranger<'_> {
         let mut at = vec![ENDED; jobs];
         let mut over = vec![0.0; jobs];
         let mut until = vec![self.model.seconds[t]; jobs];
+        let mut work = vec![0.0; jobs];
         for job in (0..jobs).filter(|job| t <= self.ends[*job].slot) {
             let points = self.model.jobs[job].points();
             let parts = &interior.parts[job][t * points..];
@@ -115,9 +116,17 @@ impl Arranger<'_> {
             let point = self.foot(job, t, limit, rate);
             over[job] = self.model.jobs[job].limit[point] - limit;
             at[job] = point as u16;
+            work[job] = rate * until[job];
         }
         let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
         self.fit(t, cap, &mut at, &mut over);
+        // A job that ends here and stands lower than it would on average runs longer.
+        for job in (0..jobs).filter(|job| t == self.ends[*job].slot) {
+            let rate = self.model.jobs[job].rate[usize::from(at[job])];
+            if rate > 0.0 {
+                until[job] = (work[job] / rate).clamp(until[job], self.ends[job].seconds);
+            }
+        }
         let mut cuts: Vec<f64> = until.iter().copied().filter(|cut| *cut > 0.0).collect();
         cuts.push(self.model.seconds[t]);
         cuts.sort_by(f64::total_cmp);

@@ -12,6 +12,8 @@ use super::rows::{Blocks, Row};
 
 /// The gap and the misses of rows at which the method stops, relative to the objective and to the rows.
 const CLOSE: f64 = 1e-9;
+/// What still counts as an answer where rounding lets the method come no closer.
+const CLOSE_ENOUGH: f64 = 1e-6;
 const MOST_ITERATIONS: usize = 100;
 /// How much of the way to the boundary a step goes.
 const SHORT_OF_BOUNDARY: f64 = 0.99;
@@ -43,7 +45,6 @@ pub(super) struct Interior {
     pub(super) over_shared: f64,
     /// Whether the gap is closed.
     pub(super) solved: bool,
-    pub(super) iterations: usize,
 }
 
 /// What is minimised.
@@ -209,16 +210,25 @@ impl<'a> Method<'a> {
         [span * self.cap_scale[t], work, grams / self.budget_scale[j], grams / self.shared_scale]
     }
 
-    /// Runs until the gap is closed or `go_on` says no.
+    /// Runs until the gap is closed, rounding stops it, or `go_on` says no.
     pub(super) fn run(mut self, go_on: &dyn Fn() -> bool) -> Interior {
-        let mut iterations = 0;
-        loop {
+        // Where rounding takes over, steps lead away again: the closest so far counts.
+        let mut closest = f64::INFINITY;
+        let mut kept = None;
+        for _ in 0..MOST_ITERATIONS {
             let Measure { product, variables, infeasible, objective } = self.measure();
-            let solved = product <= CLOSE * (1.0 + objective.abs()) && infeasible <= CLOSE;
-            if solved || iterations == MOST_ITERATIONS || !go_on() {
-                return self.finish(solved, iterations);
+            let off = (product / (1.0 + objective.abs())).max(infeasible);
+            if off <= CLOSE {
+                return self.finish(true);
             }
-            iterations += 1;
+            let lost = !(off <= 1e3 * closest);
+            if (lost && closest <= CLOSE_ENOUGH) || !go_on() {
+                break;
+            }
+            if off < closest && off <= CLOSE_ENOUGH {
+                kept = Some((self.blocks.clone(), self.rows.clone(), self.caps.clone()));
+            }
+            closest = closest.min(off);
             let dense = self.assemble();
             // The predictor: straight for the optimum.
             let predictor = self.solve(&dense, |row| row.right);
@@ -232,6 +242,11 @@ impl<'a> Method<'a> {
             self.set_bases(&step);
             self.advance(&step);
         }
+        let close_enough = kept.is_some();
+        if let Some((blocks, rows, caps)) = kept {
+            (self.blocks, self.rows, self.caps) = (blocks, rows, caps);
+        }
+        self.finish(close_enough)
     }
 
     fn measure(&self) -> Measure {
@@ -393,7 +408,7 @@ impl<'a> Method<'a> {
         caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.advance(*rise, primal, dual)));
     }
 
-    fn finish(self, solved: bool, iterations: usize) -> Interior {
+    fn finish(self, solved: bool) -> Interior {
         let work = |j: usize| self.rows[j].dual * self.scale / self.model.jobs[j].work;
         let over = |row: Option<usize>| row.map_or(0.0, |row| self.rows[row].above.value);
         let price = |row: Option<usize>, scale: f64| row.map_or(0.0, |row| -self.rows[row].dual * self.scale / scale);
@@ -411,7 +426,6 @@ impl<'a> Method<'a> {
             over_budget: jobs.map(|j| over(self.budget_row[j]) * self.budget_scale[j]).collect(),
             over_shared: over(self.shared_row) * self.shared_scale,
             solved,
-            iterations,
             parts: self.blocks.into_iter().map(|blocks| blocks.y).collect(),
         }
     }
