@@ -1,7 +1,7 @@
 //! The search over the jobs' ends, and what comes of it.
 
 use super::alone::{alone, uncoupled};
-use super::arrange::{Arrangement, arrange};
+use super::arrange::{Arrangement, First, arrange};
 use super::clash::clashes;
 use super::ends::price;
 use super::interior::{Aim, Interior, Method};
@@ -9,6 +9,8 @@ use super::model::{End, Model};
 use super::problem::{FleetProblem, FleetSchedule, FleetSolution};
 use crate::units::{GramsCo2e, Joules, Seconds};
 
+/// An arrangement that costs this part more than the relaxation is tried in another way.
+const WORTH_A_TRY: f64 = 1e-4;
 /// Relaxations solved at most.
 const MOST_ROUNDS: usize = 24;
 /// What of a row is missed by less is rounding.
@@ -80,14 +82,13 @@ impl Search<'_> {
             let solved = interior.solved;
             let priced = price(self.model, &interior.prices, &ends);
             self.bound = self.bound.max(priced.bound);
-            let arrangement = arrange(self.model, &ends, &interior);
-            let longer = self.made_longer(&ends, &arrangement).filter(|_| priced.ends == ends);
             tried.push(ends.clone());
-            let found = self.judge(ends, interior, arrangement, priced.bound_here);
+            let found = self.arranged(ends, interior, priced.bound_here);
+            let longer = self.made_longer(&found.ends, &found.arrangement).filter(|_| priced.ends == found.ends);
+            ends = longer.unwrap_or(priced.ends);
             if best.as_ref().is_none_or(|b| found.score < b.score) {
                 best = Some(found);
             }
-            ends = longer.unwrap_or(priced.ends);
             if !solved || self.rounds >= MOST_ROUNDS || tried.contains(&ends) {
                 break;
             }
@@ -213,23 +214,38 @@ impl Search<'_> {
         (longer != ends).then_some(longer)
     }
 
-    fn judge(&self, ends: Vec<End>, interior: Interior, arrangement: Arrangement, relaxed: f64) -> Found {
-        let schedules = written(self.problem, self.model, &arrangement);
-        let short = arrangement.short.iter().zip(&self.model.jobs).filter(|(short, job)| **short > MISSED * job.work);
+    /// The better of two arrangements.
+    fn arranged(&self, ends: Vec<End>, interior: Interior, relaxed: f64) -> Found {
+        let over = interior.over_budget.iter().sum::<f64>() + interior.over_shared;
+        let finished = interior.solved;
+        let try_out = |first: First| {
+            let arrangement = arrange(self.model, &ends, &interior, first);
+            let (broken, cost) = self.score(&arrangement);
+            (arrangement, (broken, cost + STIFFEST * over))
+        };
+        let (mut arrangement, mut score) = try_out(First::Cheapest);
+        if score.0 > 0.0 || score.1 > relaxed + WORTH_A_TRY * relaxed.abs() {
+            let (other, its_score) = try_out(First::SameSlot);
+            if its_score < score {
+                (arrangement, score) = (other, its_score);
+            }
+        }
+        Found { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
+    }
+
+    /// What an arrangement breaks, and what it costs.
+    fn score(&self, arrangement: &Arrangement) -> (f64, f64) {
+        let schedules = written(self.problem, self.model, arrangement);
         let weight = |rank: i32| 100_f64.powi(rank.min(4));
-        let short: f64 = short.map(|(short, job)| short / job.fastest() * weight(job.rank)).sum();
+        let missed = arrangement.short.iter().zip(&self.model.jobs).filter(|(short, job)| **short > MISSED * job.work);
+        let missed: f64 = missed.map(|(short, job)| short / job.fastest() * weight(job.rank)).sum();
         let late = |(j, s): (usize, &FleetSchedule)| {
             let late = self.problem.jobs[j].latest_end.map_or(0.0, |end| Seconds::from_delta(s.ends_at - end).get());
             late.max(0.0) * weight(self.model.jobs[j].rank)
         };
-        let late: f64 = schedules.iter().enumerate().map(late).sum();
-        let over = interior.over_budget.iter().sum::<f64>() + interior.over_shared;
-        let cost: f64 = schedules.iter().map(|s| s.cost.get()).sum();
+        let late: f64 = schedules.iter().enumerate().map(late).filter(|late| *late > 1e-3).sum();
         // Unfinished work is worse than late work, and both are worse than any cost.
-        let broken = 10.0 * short + if late > 1e-3 { late } else { 0.0 };
-        let finished = interior.solved;
-        let score = (broken, cost + STIFFEST * over);
-        Found { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
+        (10.0 * missed + late, schedules.iter().map(|s| s.cost.get()).sum())
     }
 }
 
