@@ -10,7 +10,7 @@ mod signal;
 
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
 pub use ids::{GpuId, InvalidName, JobId, JobName, Zone};
-pub use job::{InvalidJob, JobSpec, MOST_SAMPLES, Objective, Work};
+pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use set_point::{ClockLimit, ClockRange, SetPoint};
