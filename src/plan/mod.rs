@@ -8,6 +8,7 @@
 //! out and [`Verdict`] says what that breaks.
 
 mod dual;
+pub mod fleet;
 mod linear;
 mod problem;
 mod reason;
