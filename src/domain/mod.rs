@@ -1,5 +1,6 @@
 //! The nouns that every room shares: plain data, checked when made, without I/O.
 
+mod cap;
 mod gpu;
 mod ids;
 mod job;
@@ -7,8 +8,9 @@ mod profile;
 mod series;
 mod signal;
 
+pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
-pub use ids::{GpuId, InvalidName, JobId, JobName, Zone};
+pub use ids::{EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{InvalidJob, JobSpec, MOST_SAMPLES, Objective, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
