@@ -38,7 +38,7 @@ pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
 
 use crate::clock::{Clock, Now};
-use crate::domain::{Forecast, GpuId, JobId};
+use crate::domain::{Forecast, GpuId, JobId, SetPoint};
 use crate::forecast::Model;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::{Restored, restore_all};
@@ -154,7 +154,7 @@ impl Controller {
                 fault = Some(in_full(&error));
                 continue;
             }
-            match gpu.act(wanted, &mut self.journal, now) {
+            match gpu.act(wanted.map(|set| set.limit), &mut self.journal, now) {
                 Ok(Act::Nothing) => {}
                 Ok(Act::Asked { from, to }) => {
                     tracing::info!(gpu.uuid = %id, power.from_w = from.watts().get(), power.limit_w = to.watts().get(),
@@ -179,18 +179,18 @@ impl Controller {
         self.journal_fault = fault;
     }
 
-    /// The limit that is wanted on a board now: a manual override's, else its job's, else none.
-    fn wanted(&self, id: &GpuId, now: Now) -> Option<crate::domain::PowerLimit> {
+    /// The set point that is wanted on a board now: a manual override's, else its job's, else none.
+    fn wanted(&self, id: &GpuId, now: Now) -> Option<SetPoint> {
         let gpu = self.gpus.get(id)?;
         if self.settings.observe {
             return None;
         }
         if let Some(manual) = gpu.manual {
-            return Some(manual.limit);
+            return Some(manual.limit.into());
         }
         let job = self.jobs.get(gpu.owner.as_ref()?)?;
         let ceiling = gpu.ceiling(&self.journal)?;
-        job.wanted(id, now).map(|limit| limit.min(ceiling))
+        job.wanted(id, now).map(|set| SetPoint { limit: set.limit.min(ceiling), ..set })
     }
 
     fn replan_all(&mut self, why: &'static str) {
@@ -246,7 +246,7 @@ fn in_force(job: &Job, gpus: &BTreeMap<GpuId, Gpu>) -> (Option<Setting>, bool) {
         }
         let Some(limit) = agreed else { return (None, void) };
         // Some boards round what they are given: the profile knows the limit that was asked for.
-        setting.push(job.nearest_known(setting.len(), limit));
+        setting.push(job.nearest_known(setting.len(), limit.into()));
     }
     (Some(setting), void)
 }

@@ -9,7 +9,7 @@ mod series;
 mod signal;
 
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window};
-pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
+pub use gpu::{Board, ClockLimit, EnergySource, EventReasons, LimitRange, PowerLimit, SetPoint};
 pub use ids::{EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{InvalidJob, JobSpec, MOST_SAMPLES, Objective, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};

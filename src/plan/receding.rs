@@ -10,7 +10,7 @@ use super::dual::solve;
 use super::problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, RESOLUTION, check_horizon};
 use super::reason::{Reason, Story, explain};
 use super::schedule::{Expected, Plan, Promise, Segment, Verdict};
-use crate::domain::{Objective, PowerLimit, Profile, Slot, Work};
+use crate::domain::{Objective, PowerLimit, Profile, SetPoint, Slot, Work};
 use crate::profile::{Curve, HullPoint};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -106,13 +106,13 @@ struct Choice {
 impl Choice {
     fn of(request: &Request<'_>) -> Result<Self, Unplannable> {
         let known = &request.profile.points;
-        let allowed = |limit: &PowerLimit| request.allowed.is_none_or(|cap| *limit <= cap || limit.same_as(cap));
+        let allowed = |set: &SetPoint| request.allowed.is_none_or(|cap| set.limit <= cap || set.limit.same_as(cap));
         let (mut points, mut places) = (Vec::new(), Vec::new());
         for (place, p) in known.iter().enumerate() {
             let (power, throughput) = (p.power.mean, p.throughput.mean);
             let usable = power > Watts::ZERO && throughput > SamplesPerSecond::ZERO;
-            let first = !places.iter().any(|&earlier: &usize| known[earlier].limits == p.limits);
-            if usable && first && p.limits.iter().all(allowed) {
+            let first = !places.iter().any(|&earlier: &usize| known[earlier].setting == p.setting);
+            if usable && first && p.setting.iter().all(allowed) {
                 points.push(Point { power, throughput });
                 places.push(place);
             }
@@ -316,10 +316,10 @@ impl Planner<'_> {
                 let Some(span) = Slot::new(start, end) else { continue };
                 start = end;
                 let (place, Point { power, throughput }) = (self.choice.places[point], self.choice.points[point]);
-                let limits = self.request.profile.points[place].limits.clone();
+                let setting = self.request.profile.points[place].setting.clone();
                 segments.push(Segment {
                     slot: span,
-                    limits,
+                    setting,
                     point: place,
                     power,
                     throughput,

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::problem::Infeasible;
 use super::reason::Reason;
-use crate::domain::{PowerLimit, Slot};
+use crate::domain::{SetPoint, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What was promised about the end of the work.
@@ -27,13 +27,13 @@ impl fmt::Display for Promise {
     }
 }
 
-/// A span with one setting of the limits.
+/// A span with one setting of the boards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
     /// When; within one slot of the horizon.
     pub slot: Slot,
-    /// One limit per group of equal boards, as in the profile's point.
-    pub limits: Vec<PowerLimit>,
+    /// One set point per group of equal boards, as in the profile's point.
+    pub setting: Vec<SetPoint>,
     /// The point's place in [`crate::domain::Profile::points`].
     pub point: usize,
     /// Expected average power of all the job's boards.

@@ -1,10 +1,10 @@
 //! Which settings a sweep visits, and what is inferred for boards that are not equal.
 
-use crate::domain::{Estimate, OperatingPoint, PowerLimit};
+use crate::domain::{Estimate, OperatingPoint, PowerLimit, SetPoint};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
-/// One limit per group of equal boards.
-pub type Setting = Vec<PowerLimit>;
+/// One set point per group of equal boards.
+pub type Setting = Vec<SetPoint>;
 
 /// The limits that one group of equal boards may be set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct GroupRange {
 /// The settings of a sweep, from the ceiling down, one list per group: in each list one group's limit is lowered step
 /// by step while the others stay at their ceilings. With one group, which is the usual case, this is Zeus's sweep.
 pub fn ladders(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec<Vec<Setting>> {
-    let ceiling: Setting = groups.iter().map(|g| g.ceiling).collect();
+    let ceiling: Setting = groups.iter().map(|g| g.ceiling.into()).collect();
     let step = step.to_milliwatts().max(1_000);
     let descend = |(index, group): (usize, &GroupRange)| {
         let floor = lowest.map_or(group.min, |l| group.min.max(PowerLimit::from_watts(l)));
@@ -26,7 +26,7 @@ pub fn ladders(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec
         let rungs = rungs.take_while(|l| *l >= floor.milliwatts() || *l == group.ceiling.milliwatts());
         let at = |limit| {
             let mut setting = ceiling.clone();
-            setting[index] = PowerLimit::from_milliwatts(limit);
+            setting[index] = PowerLimit::from_milliwatts(limit).into();
             setting
         };
         rungs.map(at).collect()
@@ -64,12 +64,12 @@ pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<Operati
         if chosen.len() < curves.len() {
             continue;
         }
-        let limits: Setting = chosen.iter().map(|p| p.limit).collect();
-        if points.iter().any(|p| p.limits == limits) {
+        let setting: Setting = chosen.iter().map(|p| p.limit.into()).collect();
+        if points.iter().any(|p| p.setting == setting) {
             continue;
         }
         points.push(OperatingPoint {
-            limits,
+            setting,
             throughput: Estimate { mean: level, relative_error },
             power: Estimate { mean: chosen.iter().map(|p| p.power).sum(), relative_error },
             measured: Seconds::ZERO,
@@ -106,11 +106,11 @@ mod tests {
     fn a_sweep_goes_down_from_the_ceiling_in_steps() {
         let group = GroupRange { ceiling: w(260), min: w(100) };
         let ladder = ladders(&[group], Watts::new(50.0), None);
-        assert_eq!(ladder, [vec![vec![w(260)], vec![w(210)], vec![w(160)], vec![w(110)]]]);
+        assert_eq!(ladder, [[260, 210, 160, 110].map(|limit| vec![w(limit).into()])]);
         let short = ladders(&[group], Watts::new(50.0), Some(Watts::new(160.0)));
         assert_eq!(short[0].len(), 3);
         let fixed = ladders(&[GroupRange { ceiling: w(100), min: w(100) }], Watts::new(25.0), None);
-        assert_eq!(fixed, [vec![vec![w(100)]]]);
+        assert_eq!(fixed, [vec![vec![w(100).into()]]]);
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         let small = vec![point(250, 100.0, 240.0), point(200, 90.0, 195.0), point(150, 70.0, 150.0)];
         let points = equalised(&[big, small], 0.01);
         let at_90 = points.iter().find(|p| p.throughput.mean == SamplesPerSecond::new(90.0)).expect("a level");
-        assert_eq!(at_90.limits, [w(175), w(200)]);
+        assert_eq!(at_90.setting, [w(175), w(200)].map(SetPoint::from));
         assert_eq!(at_90.power.mean, Watts::new(175.0 + 195.0));
         assert!(points.windows(2).all(|p| p[1].throughput.mean < p[0].throughput.mean));
     }

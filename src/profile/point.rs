@@ -28,7 +28,7 @@ impl Chunk {
 /// What is known of one setting, in sums that can be stored and added to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointStats {
-    /// One limit per group.
+    /// One set point per group.
     pub setting: Setting,
     pub(super) throughput: RateStats,
     /// One per group.
@@ -57,7 +57,7 @@ impl PointStats {
         let worst = self.power.iter().map(|p| p.relative_error().unwrap_or(unknown)).fold(0.0, f64::max);
         let throughput = self.throughput.rate().filter(|r| *r > 0.0)?;
         Some(OperatingPoint {
-            limits: self.setting.clone(),
+            setting: self.setting.clone(),
             throughput: Estimate {
                 mean: SamplesPerSecond::new(throughput),
                 relative_error: self.throughput.relative_error().unwrap_or(unknown),

@@ -176,7 +176,7 @@ impl Profiler {
             points.extend(only[1..].iter().filter_map(known));
         } else {
             let inferred = ladder::equalised(&self.group_curves(), error.max(self.settings.standard_error));
-            points.extend(inferred.into_iter().map(|p| known(&p.limits).unwrap_or(p)));
+            points.extend(inferred.into_iter().map(|p| known(&p.setting).unwrap_or(p)));
         }
         Profile { points }
     }
@@ -435,7 +435,7 @@ impl Profiler {
             let error = point.throughput.relative_error;
             let (good_enough, weight) =
                 if place == 0 { (reference_standard_error, 3.0) } else { (standard_error / 3.0, 1.0) };
-            (error > good_enough).then_some((error * weight, point.limits.clone()))
+            (error > good_enough).then_some((error * weight, point.setting.clone()))
         };
         let usable = points.iter().enumerate().take(best + 1);
         usable.filter_map(urgency).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, setting)| setting)
@@ -446,7 +446,7 @@ impl Profiler {
             let point = |setting: &Setting| {
                 let stats = self.stats(setting)?;
                 Some(GroupPoint {
-                    limit: setting[group],
+                    limit: setting[group].limit,
                     throughput: SamplesPerSecond::new(stats.throughput.rate()?),
                     power: Watts::new(stats.power[group].rate()?),
                 })
