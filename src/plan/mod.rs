@@ -15,6 +15,7 @@ mod receding;
 mod schedule;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub use dual::solve;
 pub use linear::{LinearError, solve_linear};
@@ -22,3 +23,4 @@ pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution
 pub use reason::{Margin, Reason};
 pub use receding::{Progress, Request, Unplannable, WINDOW, plan};
 pub use schedule::{Expected, Plan, Promise, Segment, Verdict};
+pub use together::{Broken, Member, Shared, Together, plan_together};
