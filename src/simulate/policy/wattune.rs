@@ -12,7 +12,7 @@ pub(super) fn decide(view: &View<'_>) -> Decision {
 
 /// The steps of a plan over `horizon`: of its first slot, or all of them.
 pub(super) fn carry_out(view: &View<'_>, horizon: &[PlanSlot], first_only: bool) -> Decision {
-    let objective = Objective { eta: 1.0, max_slowdown: view.budget, deadline: None };
+    let objective = Objective { max_slowdown: view.budget, ..Objective::UNBOUND };
     let plan = plan(&Request {
         now: view.now,
         profile: view.profile,
