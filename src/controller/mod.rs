@@ -42,6 +42,7 @@ use crate::domain::{Forecast, GpuId, JobId};
 use crate::forecast::Model;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::{Restored, restore_all};
+use crate::plan::Settings as PlanSettings;
 use crate::profile::Settings as ProfileSettings;
 use crate::profile::ladder::Setting;
 use crate::providers::{CarbonSettings, FeedState};
@@ -52,6 +53,7 @@ use crate::units::Joules;
 pub struct Controller {
     settings: Settings,
     profiling: ProfileSettings,
+    planning: PlanSettings,
     carbon: CarbonSettings,
     clock: Arc<dyn Clock>,
     store: Store,
