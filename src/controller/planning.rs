@@ -231,7 +231,7 @@ impl Job {
     /// Puts the present choice's reason in words.
     fn explain(&mut self, now: Now, allowed: Option<PowerLimit>) {
         if self.phase == Phase::Profiling {
-            let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|w| w.iter().max().copied());
+            let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|w| w.iter().map(|s| s.limit).max());
             if let (Some(cap), Some(wanted)) = (allowed, wanted)
                 && cap < wanted
             {

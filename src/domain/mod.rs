@@ -5,6 +5,7 @@ mod ids;
 mod job;
 mod profile;
 mod series;
+mod set_point;
 mod signal;
 
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
@@ -12,4 +13,5 @@ pub use ids::{GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
+pub use set_point::{ClockLimit, ClockRange, SetPoint};
 pub use signal::{CarbonSeries, Forecast, Intensity, Issued, Origin, Quoted, SignalKind, SignalScope, SignalValue};

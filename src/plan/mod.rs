@@ -9,6 +9,7 @@
 
 mod budget;
 mod dual;
+pub mod fleet;
 mod linear;
 mod pausing;
 mod problem;
@@ -21,6 +22,7 @@ mod shares;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub use dual::solve;
 pub use linear::{LinearError, solve_linear};
@@ -31,3 +33,4 @@ pub use request::{Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
 pub use settings::Settings;
 pub use slots::{Risk, SlotPolicy, cut, floor, planning_slots};
+pub use together::{Broken, Member, Shared, Together, plan_together};

@@ -14,7 +14,7 @@ use super::request::{Progress, Request, Unplannable};
 use super::schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
 use super::shares::{SHORTEST, Shares, carbon, fill, mean, spans, time, without_short_parts};
 use super::slots::coarser;
-use crate::domain::{PowerLimit, Slot, Work};
+use crate::domain::{SetPoint, Slot, Work};
 use crate::profile::{Curve, HullPoint};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -52,13 +52,13 @@ pub(super) struct Choice {
 impl Choice {
     fn of(request: &Request<'_>) -> Result<Self, Unplannable> {
         let known = &request.profile.points;
-        let allowed = |limit: &PowerLimit| request.allowed.is_none_or(|cap| *limit <= cap || limit.same_as(cap));
+        let allowed = |set: &SetPoint| request.allowed.is_none_or(|cap| set.limit <= cap || set.limit.same_as(cap));
         let (mut points, mut places) = (Vec::new(), Vec::new());
         for (place, p) in known.iter().enumerate() {
             let (power, throughput) = (p.power.mean, p.throughput.mean);
             let usable = power > Watts::ZERO && throughput > SamplesPerSecond::ZERO;
-            let first = !places.iter().any(|&earlier: &usize| known[earlier].limits == p.limits);
-            if usable && first && p.limits.iter().all(allowed) {
+            let first = !places.iter().any(|&earlier: &usize| known[earlier].setting == p.setting);
+            if usable && first && p.setting.iter().all(allowed) {
                 points.push(Point { power, throughput });
                 places.push(place);
             }
@@ -387,7 +387,7 @@ impl<'a> Planner<'a> {
             Doing::Paused => (idle, SamplesPerSecond::ZERO),
             Doing::Resuming => (known.power.mean, SamplesPerSecond::ZERO),
         };
-        Segment { slot, limits: known.limits.clone(), point: place, doing, power, throughput, intensity, reason }
+        Segment { slot, setting: known.setting.clone(), point: place, doing, power, throughput, intensity, reason }
     }
 
     /// A plan of these segments, with what it is expected to give.

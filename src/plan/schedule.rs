@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::problem::Infeasible;
 use super::reason::Reason;
 use super::request::Weighing;
-use crate::domain::{PowerLimit, Slot};
+use crate::domain::{SetPoint, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What was promised about the work.
@@ -47,8 +47,8 @@ pub enum Doing {
 pub struct Segment {
     /// When; within one slot of the horizon.
     pub slot: Slot,
-    /// One limit per group of equal boards, as in the profile's point.
-    pub limits: Vec<PowerLimit>,
+    /// One set point per group of equal boards, as in the profile's point.
+    pub setting: Vec<SetPoint>,
     /// The point's place in [`crate::domain::Profile::points`].
     pub point: usize,
     /// What the job does. While it pauses the limits are the lowest of its profile.

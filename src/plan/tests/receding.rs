@@ -10,7 +10,7 @@ use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, W
 
 fn profile(points: &[(f64, f64)]) -> Profile {
     let point = |(i, &(power, throughput)): (usize, &(f64, f64))| OperatingPoint {
-        limits: vec![PowerLimit::from_milliwatts(400_000 - 25_000 * i as u32)],
+        setting: vec![PowerLimit::from_milliwatts(400_000 - 25_000 * i as u32).into()],
         throughput: Estimate { mean: SamplesPerSecond::new(throughput), relative_error: 0.0 },
         power: Estimate { mean: Watts::new(power), relative_error: 0.0 },
         measured: Seconds::new(10.0),
@@ -115,7 +115,7 @@ fn assert_well_formed(job: &Job, plan: &Plan) -> TestCaseResult {
         prop_assert_eq!(segment.slot.start(), from);
         from = segment.slot.end();
         let point = &job.profile.points[segment.point];
-        prop_assert_eq!(&segment.limits, &point.limits);
+        prop_assert_eq!(&segment.setting, &point.setting);
         prop_assert_eq!((segment.power, segment.throughput), (point.power.mean, point.throughput.mean));
         prop_assert_eq!(plan.segment_at(segment.slot.start()), Some(segment));
         prop_assert!(!segment.reason.to_string().is_empty());
@@ -251,7 +251,7 @@ proptest! {
 fn rendered(plan: &Plan) -> String {
     let segment = |s: &crate::plan::Segment| {
         let (from, to) = (s.slot.start().format("%T"), s.slot.end().format("%T"));
-        format!("{from}-{to} {} {}\n", s.limits[0], s.reason)
+        format!("{from}-{to} {} {}\n", s.setting[0], s.reason)
     };
     let Plan { expected: e, verdict, .. } = plan;
     let sum =
