@@ -22,6 +22,8 @@ const HALVINGS: u32 = 50;
 const BUDGET_HALVINGS: u32 = 40;
 /// An improvement smaller than this part of the cost is rounding.
 const ROUNDING: f64 = 1e-10;
+/// With so few slots it pays to try a pause everywhere.
+const FEW_SLOTS: usize = 24;
 /// Durations are compared with so much tolerance, in seconds.
 const SLACK: f64 = 1e-3;
 
@@ -47,6 +49,8 @@ pub(super) struct Paused {
     pub(super) multiplier: f64,
     /// Whether even the plan of least carbon, which this then is, exceeds the budget.
     pub(super) over_budget: bool,
+    /// No plan whose pauses begin and end with slots costs less; absent where this is the optimum.
+    pub(super) bound: Option<f64>,
 }
 
 /// The cheapest plan found that keeps the rules. A pause that has just begun is cut short where the work could not be
@@ -99,7 +103,7 @@ fn solve_free(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
 impl Paused {
     fn exactly(problem: Problem) -> Result<Self, Infeasible> {
         let solution = solve(&problem)?;
-        Ok(Self { problem, solution, multiplier: 0.0, over_budget: false })
+        Ok(Self { problem, solution, multiplier: 0.0, over_budget: false, bound: None })
     }
 }
 
@@ -122,8 +126,7 @@ struct Grid<'a> {
 struct Priced {
     pattern: Pattern,
     samples: f64,
-    /// No plan that keeps the rules at slots' boundaries costs less.
-    #[cfg_attr(not(test), expect(dead_code, reason = "what tests measure the gap with"))]
+    /// No plan whose pauses begin and end with slots costs less.
     bound: f64,
 }
 
@@ -159,7 +162,9 @@ impl<'a> Grid<'a> {
     fn search(&self) -> Option<Paused> {
         let mut patterns = vec![self.no_pause()];
         let work = self.problem.work().get();
+        let mut bound = f64::NEG_INFINITY;
         let mut keep = |priced: Priced| {
+            bound = bound.max(priced.bound);
             if !patterns.contains(&priced.pattern) {
                 patterns.push(priced.pattern);
             }
@@ -182,6 +187,9 @@ impl<'a> Grid<'a> {
             self.improve(&mut best, &pattern, None);
         }
         self.move_pauses(&mut best);
+        if self.slots() <= FEW_SLOTS {
+            self.add_pauses(&mut best);
+        }
         let (pattern, _) = best.clone()?;
         // One pause may begin within a slot: its first one, or the one before.
         for block in 0..pattern.len() {
@@ -192,7 +200,7 @@ impl<'a> Grid<'a> {
                 self.improve(&mut best, &pattern, Some(block));
             }
         }
-        best.map(|(_, found)| found)
+        best.map(|(_, found)| Paused { bound: Some(bound), ..found })
     }
 
     /// Solves a pattern exactly and keeps it if it is the best so far. Whether it is.
@@ -237,6 +245,27 @@ impl<'a> Grid<'a> {
             if !moved {
                 return;
             }
+        }
+    }
+
+    /// Adds a pause anywhere while that helps. With few slots patterns are so coarse that the best may not be the best
+    /// at any λ.
+    fn add_pauses(&self, best: &mut Option<(Pattern, Paused)>) {
+        for _ in 0..FEW_SLOTS {
+            let Some((pattern, _)) = best.clone() else { return };
+            let mut added = false;
+            for start in 0..self.slots() {
+                for end in start + 1..self.slots() {
+                    let mut other = pattern.clone();
+                    other.push(start..end);
+                    other.sort_by_key(|pause| (pause.start, pause.end));
+                    added |= self.improve(best, &other, None);
+                }
+            }
+            if !added {
+                return;
+            }
+            self.move_pauses(best);
         }
     }
 
