@@ -22,8 +22,10 @@ const HALVINGS: u32 = 50;
 const BUDGET_HALVINGS: u32 = 40;
 /// An improvement smaller than this part of the cost is rounding.
 const ROUNDING: f64 = 1e-10;
-/// With so few slots it pays to try a pause everywhere.
-const FEW_SLOTS: usize = 24;
+/// With so few slots it pays to look at what each of them could be forced to.
+const FEW_SLOTS: usize = 64;
+/// Halvings of λ then.
+const FORCED_HALVINGS: u32 = 12;
 /// Durations are compared with so much tolerance, in seconds.
 const SLACK: f64 = 1e-3;
 
@@ -49,8 +51,6 @@ pub(super) struct Paused {
     pub(super) multiplier: f64,
     /// Whether even the plan of least carbon, which this then is, exceeds the budget.
     pub(super) over_budget: bool,
-    /// No plan whose pauses begin and end with slots costs less; absent where this is the optimum.
-    pub(super) bound: Option<f64>,
 }
 
 /// The cheapest plan found that keeps the rules. A pause that has just begun is cut short where the work could not be
@@ -103,7 +103,7 @@ fn solve_free(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
 impl Paused {
     fn exactly(problem: Problem) -> Result<Self, Infeasible> {
         let solution = solve(&problem)?;
-        Ok(Self { problem, solution, multiplier: 0.0, over_budget: false, bound: None })
+        Ok(Self { problem, solution, multiplier: 0.0, over_budget: false })
     }
 }
 
@@ -171,13 +171,13 @@ impl<'a> Grid<'a> {
             priced.samples >= work
         };
         let (mut low, mut high) = (0.0, 1e-9);
-        while !self.at(high).is_some_and(&mut keep) && high < 1e12 {
+        while !self.at(high, None).is_some_and(&mut keep) && high < 1e12 {
             low = high;
             high *= 8.0;
         }
         for _ in 0..HALVINGS {
             let middle = 0.5 * (low + high);
-            *(if self.at(middle).is_some_and(&mut keep) { &mut high } else { &mut low }) = middle;
+            *(if self.at(middle, None).is_some_and(&mut keep) { &mut high } else { &mut low }) = middle;
             if high - low <= 1e-9 * high {
                 break;
             }
@@ -186,9 +186,12 @@ impl<'a> Grid<'a> {
         for pattern in patterns {
             self.improve(&mut best, &pattern, None);
         }
-        self.move_pauses(&mut best);
-        if self.slots() <= FEW_SLOTS {
-            self.add_pauses(&mut best);
+        if best.as_ref().is_some_and(|(_, found)| found.solution.cost.get() > bound * (1.0 + ROUNDING)) {
+            self.move_pauses(&mut best);
+            if self.slots() <= FEW_SLOTS {
+                self.force_slots(&mut best, high);
+                self.move_pauses(&mut best);
+            }
         }
         let (pattern, _) = best.clone()?;
         // One pause may begin within a slot: its first one, or the one before.
@@ -200,7 +203,7 @@ impl<'a> Grid<'a> {
                 self.improve(&mut best, &pattern, Some(block));
             }
         }
-        best.map(|(_, found)| Paused { bound: Some(bound), ..found })
+        best.map(|(_, found)| found)
     }
 
     /// Solves a pattern exactly and keeps it if it is the best so far. Whether it is.
@@ -248,24 +251,22 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Adds a pause anywhere while that helps. With few slots patterns are so coarse that the best may not be the best
-    /// at any λ.
-    fn add_pauses(&self, best: &mut Option<(Pattern, Paused)>) {
-        for _ in 0..FEW_SLOTS {
-            let Some((pattern, _)) = best.clone() else { return };
-            let mut added = false;
-            for start in 0..self.slots() {
-                for end in start + 1..self.slots() {
-                    let mut other = pattern.clone();
-                    other.push(start..end);
-                    other.sort_by_key(|pause| (pause.start, pause.end));
-                    added |= self.improve(best, &other, None);
-                }
+    /// Tries what is best if the job must run, or must pause, in each slot in turn: with few slots patterns are so coarse
+    /// that the best of all need not be the best at any λ.
+    fn force_slots(&self, best: &mut Option<(Pattern, Paused)>, price: f64) {
+        let mut tried: Vec<Pattern> = Vec::new();
+        for forced in (0..self.slots()).flat_map(|slot| [(slot, true), (slot, false)]) {
+            let (mut low, mut high) = (0.25 * price, 4.0 * price);
+            for _ in 0..FORCED_HALVINGS {
+                let middle = 0.5 * (low + high);
+                let found = self.at(middle, Some(forced));
+                let enough = found.as_ref().is_some_and(|found| found.samples >= self.problem.work().get());
+                *(if enough { &mut high } else { &mut low }) = middle;
+                tried.extend(found.map(|found| found.pattern).filter(|pattern| !tried.contains(pattern)));
             }
-            if !added {
-                return;
-            }
-            self.move_pauses(best);
+        }
+        for pattern in &tried {
+            self.improve(best, pattern, None);
         }
     }
 
@@ -324,8 +325,9 @@ impl<'a> Grid<'a> {
         pieces
     }
 
-    /// The cheapest pattern where a sample is worth λ; `None` if the rules allow none.
-    fn at(&self, price: f64) -> Option<Priced> {
+    /// The cheapest pattern where a sample is worth λ; `None` if the rules allow none. In a forced slot the job runs
+    /// (`true`) or pauses, unless it has ended.
+    fn at(&self, price: f64, forced: Option<(usize, bool)>) -> Option<Priced> {
         let n = self.slots();
         let (bounds, points) = (&self.bounds, self.problem.points());
         let idle = self.problem.idle()?;
@@ -339,6 +341,12 @@ impl<'a> Grid<'a> {
             run[slot + 1] = run[slot] + net(best) * seconds;
             samples[slot + 1] = samples[slot] + rate(best) * seconds;
             pause[slot + 1] = pause[slot] + self.problem.second_cost(slot, idle) * seconds;
+        }
+        if let Some((slot, runs)) = forced {
+            // More than anything else can save, and not so much that the rest would drown in it.
+            let prohibitive = 1e3 * (run[n].abs() + pause[n].abs() + price * samples[n]);
+            let sums = if runs { &mut pause } else { &mut run };
+            sums[slot + 1..].iter_mut().for_each(|sum| *sum += prohibitive);
         }
         // What a checkpoint at a boundary adds to running from there on, and the samples it takes.
         let checkpoint = self.costs.checkpoint.get();
