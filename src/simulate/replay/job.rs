@@ -50,7 +50,7 @@ impl Job {
 
     /// The limit of a point.
     pub fn limit(&self, point: usize) -> Watts {
-        self.profile.points[point].setting.first().map_or(Watts::ZERO, |at| at.limit.watts())
+        self.profile.points[point].setting.first().map_or(Watts::ZERO, |set| set.limit.watts())
     }
 
     /// The profile as a measurement with this relative standard error of each throughput and power would have it.
