@@ -126,9 +126,10 @@ impl Outage {
             gpus: vec![GpuRef::Index(0)],
             batch_size: None,
             work: Work::Unknown,
-            objective: Objective::new(None, Some(0.05), None).expect("in range"),
+            objective: Objective::slower_by(0.05).expect("in range"),
             lease: Some(Seconds::new(86_400.0)),
             control: true,
+            priority: 0,
             tags: BTreeMap::new(),
         };
         let job = JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id");

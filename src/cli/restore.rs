@@ -74,6 +74,7 @@ pub(super) fn give_back(settings: &Settings) -> anyhow::Result<Vec<Line>> {
             Restored::AlreadyThere(_) => "already_there",
             Restored::Written(_) => "restored",
             Restored::LeftToOthers(_) => "left_to_others",
+            Restored::HeldByCap { .. } => "held_by_cap",
             Restored::Failed { .. } => "failed",
         },
         detail: outcome.to_string(),

@@ -58,6 +58,8 @@ pub struct Settings {
     pub gpus: GpuSettings,
     /// The control loop.
     pub control: controller::Settings,
+    /// The most that all boards' limits may add up to.
+    pub cap: controller::CapSettings,
     /// The just-in-time profiler.
     pub profile: profile::Settings,
     /// The carbon signal.
@@ -142,6 +144,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), ConfigError> {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;
+        self.cap.check().map_err(in_section("cap"))?;
         self.profile.check().map_err(in_section("profile"))?;
         let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();
         self.carbon.check().map_err(within("carbon.")).map_err(in_section("carbon"))?;

@@ -11,7 +11,7 @@ mod signal;
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window};
 pub use gpu::{Board, ClockLimit, EnergySource, EventReasons, LimitRange, PowerLimit, SetPoint};
 pub use ids::{EventId, GpuId, InvalidName, JobId, JobName, Zone};
-pub use job::{InvalidJob, JobSpec, MOST_SAMPLES, Objective, Work};
+pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use signal::{CarbonSeries, Forecast, Intensity, Issued, Origin, Quoted, SignalKind, SignalScope, SignalValue};

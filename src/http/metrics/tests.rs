@@ -142,6 +142,7 @@ fn job() -> JobView {
         samples: Some(123_456.0),
         objective: ObjectiveView { eta: 1.0, max_slowdown: Some(0.03), deadline: None },
         control: true,
+        priority: 0,
         tags: tags.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect::<BTreeMap<_, _>>(),
         lease_s: 60.0,
         lease_left_s: Some(47.5),
