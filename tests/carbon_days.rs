@@ -110,6 +110,7 @@ impl Outage {
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
             profiling: wattune::profile::Settings::default(),
             carbon: CarbonSettings::default(),
+            cap: wattune::controller::CapSettings::default(),
             state_dir: state.path(),
             clock: clock.clone(),
             devices: vec![Box::new(board.device(0, "Long"))],

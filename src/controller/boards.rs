@@ -41,11 +41,20 @@ impl Controller {
                 "an out-of-band cap holds it at {c}; plans stay under it until it lifts, or the host's cap is raised"
             )
         });
-        let wanted = self.wanted(gpu.id(), self.now()).map(|set| set.limit);
+        let now = self.now();
+        let wanted = self.wanted(gpu.id(), now).map(|set| set.limit);
+        let held =
+            self.passes(now).get(gpu.id()).filter(|(stake, pass)| pass.limit < stake.wanted).map(|(stake, pass)| {
+                format!(
+                    "the node's cap lets it have {} of {}; the rest comes back when the cap lifts",
+                    pass.limit, stake.wanted
+                )
+            });
         let unset = self.journal_fault.as_ref().filter(|_| wanted.is_some() && wanted != reading.requested);
         let mut details = concerns(gpu, &capabilities);
         details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
         details.extend(capped);
+        details.extend(held);
         // What was done last explains the present only while the board is away from what was found.
         if details.is_empty() && self.journal.entry(gpu.id()).is_some() {
             details.extend(gpu.remark.clone());

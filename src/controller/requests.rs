@@ -172,6 +172,7 @@ impl Controller {
             }
         }
         groups.sort_by(|a, b| a.model.cmp(&b.model));
+        self.keep_within_reach(&mut groups);
         Some(groups)
     }
 

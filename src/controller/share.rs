@@ -130,6 +130,30 @@ impl Controller {
         learned && (job.phase == Phase::Planned || (self.settings.observe && job.spec.control))
     }
 
+    /// Lowers the ceilings of a job's boards to what a cap that holds at all times ever leaves them, with all other boards
+    /// at their lowest limits: what is above can neither be measured nor used.
+    pub(super) fn keep_within_reach(&self, groups: &mut [super::Group]) {
+        let Some(cap) = self.constant_cap() else { return };
+        let is_mine = |id: &GpuId| groups.iter().any(|g| g.members.contains(id));
+        let least = |gpu: &super::Gpu| match (self.claim(gpu), gpu.range()) {
+            (Claim::Fixed, _) | (_, None) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
+            (_, Some(range)) => range.min.watts(),
+        };
+        let others: Watts = self.gpus.values().filter(|g| !is_mine(g.id())).map(least).sum();
+        let count = |group: &super::Group| f64::from(u32::try_from(group.members.len()).unwrap_or(u32::MAX));
+        let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * count(g)).sum();
+        let above: Watts = groups.iter().map(|g| (g.range.ceiling.watts() - g.range.min.watts()) * count(g)).sum();
+        if above <= Watts::ZERO {
+            return;
+        }
+        let part = ((cap - others - lowest) / above).clamp(0.0, 1.0);
+        for group in groups.iter_mut().filter(|_| part < 1.0) {
+            let (min, ceiling) = (group.range.min.watts(), group.range.ceiling.watts());
+            let reach = Watts::new((min + (ceiling - min) * part).get().floor());
+            group.range.ceiling = PowerLimit::from_watts(reach).clamp(group.range.min, group.range.ceiling);
+        }
+    }
+
     /// What a cap counts with at each point of a job's profile, and once the job has ended.
     pub(super) fn counted_limits(&self, job: &Job) -> (Vec<Watts>, Watts) {
         let points = job.profile().points;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Wire, optional_object};
-use crate::controller::{GpuRef, NewJob, ProgressReport};
+use crate::controller::{GpuRef, NewEvent, NewJob, ProgressReport};
 use crate::domain::{InvalidJob, JobName, Objective, Pausing, Work};
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
@@ -260,6 +260,21 @@ impl Wire for RegisterJob {
         ("control", "give true or false"),
         ("priority", "give a whole number from -1000 to 1000; higher is more important"),
         ("tags", "give an object of texts, such as {\"team\": \"vision\"}"),
+    ];
+}
+
+impl Wire for NewEvent {
+    const RIGHT: &'static [(&'static str, &'static str)] = &[
+        ("id", "give a text of 1 to 64 letters, digits, '-', '_', '.' and ':'"),
+        ("start", "give a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\""),
+        ("end", "give a time in RFC 3339 with its zone, after start"),
+        ("target_w", "give watts, more than 0, or target_pct in its place"),
+        ("target_pct", "give percent of the sum of the boards' largest limits, more than 0 and at most 100"),
+        ("notice_s", "give seconds, 0 or more, or leave it out"),
+        ("ramp_s", "give seconds, 0 or more and no longer than the notice"),
+        ("rebound_w", "give watts, more than 0, or leave it out"),
+        ("rebound_pct", "give percent of the sum of the boards' largest limits, more than 0 and at most 100"),
+        ("rebound_s", "give seconds, more than 0"),
     ];
 }
 

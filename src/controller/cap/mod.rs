@@ -95,6 +95,11 @@ impl Controller {
         self.caps.schedule(self.baseline(), now)
     }
 
+    /// The part of the cap that holds at all times.
+    pub(super) fn constant_cap(&self) -> Option<Watts> {
+        Some(self.caps.standing.constant?.of(self.baseline()))
+    }
+
     /// How long before the cap falls limits are lowered: noticing takes up to two ticks, of which one may wait for a
     /// plan, and a write as long as a call may take.
     pub(super) fn lead(&self) -> Seconds {
