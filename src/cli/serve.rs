@@ -88,6 +88,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         sampling: Sampling::Every(settings.control.sample_s),
         settings: settings.control,
         profiling: settings.profile,
+        planning: settings.plan,
         carbon: settings.carbon,
         cap: settings.cap,
         state_dir: &state_dir,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
-use crate::{controller, http, profile, telemetry};
+use crate::{controller, http, plan, profile, telemetry};
 
 /// Which boards the daemon steers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -62,6 +62,8 @@ pub struct Settings {
     pub cap: controller::CapSettings,
     /// The just-in-time profiler.
     pub profile: profile::Settings,
+    /// The planner.
+    pub plan: plan::Settings,
     /// The carbon signal.
     pub carbon: CarbonSettings,
     /// The day-ahead price, a second signal.
@@ -146,6 +148,7 @@ impl Settings {
         self.control.check().map_err(in_section("control"))?;
         self.cap.check().map_err(in_section("cap"))?;
         self.profile.check().map_err(in_section("profile"))?;
+        self.plan.check().map_err(in_section("plan"))?;
         let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();
         self.carbon.check().map_err(within("carbon.")).map_err(in_section("carbon"))?;
         self.price.check().map_err(within("price.")).map_err(in_section("price"))?;

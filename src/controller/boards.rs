@@ -97,7 +97,7 @@ impl Controller {
         problems.extend(self.store_fault.iter().map(|f| format!("books: {f}")));
         problems.extend(self.journal_fault.iter().map(|f| format!("no limit is set: {f}")));
         problems.extend(self.cap_problems());
-        problems.extend(self.planning.search.as_ref().map(|search| {
+        problems.extend(self.desk.search.as_ref().map(|search| {
             let since = self.now().monotonic.since(search.since);
             format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
         }));

@@ -6,9 +6,11 @@ use chrono::{DateTime, Utc};
 use tokio::task::JoinHandle;
 
 use crate::clock::Monotonic;
-use crate::domain::{JobId, Objective, PowerLimit, Profile, TimeSeries, Work};
-use crate::plan::{Broken, Member, Plan, PlanSlot, Progress, Request, Shared, Unplannable, plan, plan_together};
-use crate::units::{GramsPerKwh, Seconds, Watts};
+use crate::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, TimeSeries, Work};
+use crate::plan::{
+    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Unplannable, plan, plan_together,
+};
+use crate::units::{GramsPerKwh, PricePerMwh, Seconds, Watts};
 
 use super::share::Share;
 
@@ -23,6 +25,9 @@ pub(super) struct Brief {
     pub(super) progress: Progress,
     pub(super) max_power: Watts,
     pub(super) reference_intensity: GramsPerKwh,
+    pub(super) prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
+    pub(super) dwell: Seconds,
+    pub(super) activity: Option<Activity>,
     pub(super) window: Seconds,
     pub(super) allowed: Option<PowerLimit>,
     pub(super) priority: i32,
@@ -43,6 +48,9 @@ impl Brief {
             progress: self.progress,
             max_power: self.max_power,
             reference_intensity: self.reference_intensity,
+            prices: self.prices.as_ref().map(|(known, reference)| Prices { known, reference: *reference }),
+            dwell: self.dwell,
+            activity: self.activity,
             window: self.window,
             allowed: self.allowed,
         }

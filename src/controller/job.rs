@@ -4,7 +4,9 @@ use chrono::{DateTime, Utc};
 
 use super::ControlError;
 use crate::clock::{Monotonic, Now};
-use crate::domain::{GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, SetPoint, Work};
+use crate::domain::{
+    EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, SetPoint, Work,
+};
 use crate::ledger::Emissions;
 use crate::plan::Plan;
 use crate::profile::ladder::{GroupRange, Setting};
@@ -125,7 +127,7 @@ impl Job {
 
     /// Gives it a profiler for its boards, now that they say what they can.
     pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, record: Record) {
-        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range).collect();
+        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
         self.profiler = Some(Profiler::new(settings, &ranges, record));
         self.key = profile_key(&self.spec, &groups);
         self.groups = groups;
@@ -147,10 +149,11 @@ impl Job {
     }
 
     /// Tells it what its boards show. `setting` is what is in force per group, if each group agrees.
-    pub fn see(&mut self, at: Monotonic, setting: Option<Setting>, void: bool, energy: Vec<Joules>) {
+    pub fn see(&mut self, at: Monotonic, setting: Option<Setting>, reasons: EventReasons, energy: Vec<Joules>) {
         self.setting.clone_from(&setting);
         if let Some(profiler) = &mut self.profiler {
-            profiler.see(Sight { at, setting, void, energy });
+            let (void, capped) = (reasons.voids_profile(), reasons.any_of(EventReasons::SW_POWER_CAP));
+            profiler.see(Sight { at, setting, void, capped, energy });
         }
     }
 

@@ -8,11 +8,12 @@ use super::job::{Job, Phase};
 use super::share::Share;
 use super::{Controller, Gpu};
 use crate::clock::Now;
-use crate::domain::{CarbonSeries, GpuId, JobId, PowerLimit, Profile, Work};
+use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::{HorizonPolicy, reference_intensity, shrink};
-use crate::plan::{Plan, PlanSlot, Progress, Verdict};
+use crate::ledger::Emissions;
+use crate::plan::{Plan, PlanSlot, Progress, Promise, Verdict, Weighing, floor, planning_slots};
 use crate::profile::Stage;
-use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
+use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
 /// Work off the plan by more than this part is a reason to plan again.
 const DEVIATION: f64 = 0.01;
@@ -25,13 +26,15 @@ const FURTHEST: TimeDelta = TimeDelta::days(30);
 pub(super) struct Outlook {
     slots: Vec<PlanSlot>,
     reference: GramsPerKwh,
+    prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
+    dwell: Seconds,
 }
 
 impl Controller {
     /// Plans every job that has a reason to, and sees to the phase of each. Plans are searched for on other threads; a
     /// search that takes longer than the settings allow goes on, the plans before stay in force until it ends.
     pub(super) async fn plan(&mut self) {
-        if self.planning.search.as_ref().is_some_and(Search::is_finished) {
+        if self.desk.search.as_ref().is_some_and(Search::is_finished) {
             self.await_plans(Seconds::ZERO).await;
         }
         let now = self.now();
@@ -45,13 +48,13 @@ impl Controller {
             job.choose_phase(hindrance);
             job.notice_reasons(now, allowed);
         }
-        if self.planning.search.is_none() {
+        if self.desk.search.is_none() {
             let share = self.share(now);
             self.notice_share(share.as_ref());
             let order = self.order(now, share.as_ref());
             if !order.is_empty() {
-                self.planning.share.clone_from(&share);
-                self.planning.search = Some(Search::begin(order, share, now.monotonic));
+                self.desk.share.clone_from(&share);
+                self.desk.search = Some(Search::begin(order, share, now.monotonic));
                 self.await_plans(self.settings.solve_limit_s).await;
             }
         }
@@ -62,17 +65,17 @@ impl Controller {
 
     /// Waits for the search in progress, at most `patience`, and takes what it found.
     async fn await_plans(&mut self, patience: Seconds) {
-        let Some(mut search) = self.planning.search.take() else { return };
+        let Some(mut search) = self.desk.search.take() else { return };
         let Some(solved) = search.outcome(patience).await else {
-            self.planning.search = Some(search);
+            self.desk.search = Some(search);
             return;
         };
-        self.planning.took = Some(self.now().monotonic.since(search.since));
+        self.desk.took = Some(self.now().monotonic.since(search.since));
         // What came late may be for another cap than the present one; then it is planned anew, and not carried out.
         let is_stale = patience <= Seconds::ZERO && search.share != self.share(self.now());
         let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
         if search.share.is_some() && !is_stale {
-            self.planning.broken = solved.broken.iter().map(in_words).collect();
+            self.desk.broken = solved.broken.iter().map(in_words).collect();
         }
         for (id, outcome) in solved.plans.into_iter().filter(|(id, _)| !stale.contains(id)) {
             // A job that is profiled anew meanwhile has no use for it.
@@ -93,10 +96,10 @@ impl Controller {
     /// Has those that share a cap planned anew where it, or what others take of it, has changed; and those that did, once
     /// it is gone.
     fn notice_share(&mut self, share: Option<&Share>) {
-        if self.planning.share.as_ref() == share {
+        if self.desk.share.as_ref() == share {
             return;
         }
-        let before = self.planning.share.as_ref().map(|s| s.members.clone()).unwrap_or_default();
+        let before = self.desk.share.as_ref().map(|s| s.members.clone()).unwrap_or_default();
         let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
         for id in before.iter().chain(members) {
             if let Some(job) = self.jobs.get_mut(id) {
@@ -104,8 +107,8 @@ impl Controller {
             }
         }
         if share.is_none() {
-            self.planning.share = None;
-            self.planning.broken.clear();
+            self.desk.share = None;
+            self.desk.broken.clear();
         }
     }
 
@@ -215,7 +218,11 @@ impl Controller {
             (Some(left), Some(rate)) => left / rate,
             _ => self.settings.window_s,
         };
-        now.utc + needed.to_delta().clamp(TimeDelta::hours(1), FURTHEST)
+        // Who may pause may use all the time that it is given.
+        let Objective { pausable, deadline, max_slowdown, .. } = job.spec.objective;
+        let needed = needed * (1.0 + pausable.and(max_slowdown).unwrap_or(0.0));
+        let until_deadline = pausable.and(deadline).map_or(TimeDelta::zero(), |at| at - now.utc);
+        now.utc + needed.to_delta().max(until_deadline).clamp(TimeDelta::hours(1), FURTHEST)
     }
 
     /// The intensities to plan with: the forecast, followed as far as its skill goes, filled and extended.
@@ -226,11 +233,23 @@ impl Controller {
             Some(forecast) => (&forecast.expected, forecast.known()),
             None => (&nothing, CarbonSeries::default()),
         };
-        let horizon = self.model.outlook(expected, now, until, &policy);
+        // From the begin of the present slot on, so that its value does not drift while it passes.
+        let begun = floor(now, self.planning.shortest_slot_s.to_delta());
+        let from = if expected.at(begun).is_some() { begun } else { now };
+        let horizon = self.model.outlook(expected, from, until, &policy);
         let followed = shrink(&horizon, self.followed());
-        let slots = followed.slots.iter().map(|s| PlanSlot { slot: s.slot, intensity: s.intensity }).collect();
+        let slots = planning_slots(&followed, now, self.planning.risk, &self.planning.slots());
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
-        Outlook { slots, reference }
+        Outlook { slots, reference, prices: self.prices(now), dwell: self.planning.dwell_s }
+    }
+
+    /// What is known of prices, and their mean; none while the source says nothing about the present.
+    fn prices(&self, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
+        let known = self.price.as_ref()?.state.borrow().forecast.as_ref()?.known();
+        known.at(now)?;
+        let span = Slot::new(known.start()?, known.end()?)?;
+        let (mean, _) = known.mean_over(&span, |price| price.value.get())?;
+        Some((known, PricePerMwh::new(mean)))
     }
 
     /// How far the forecast is followed, in [0, 1]: its measured skill.
@@ -296,18 +315,33 @@ impl Job {
             horizon: outlook.slots.clone(),
             objective: self.spec.objective,
             work,
-            progress: Progress { samples, elapsed, reference_error: reference_error(&profile) },
+            progress: Progress {
+                samples,
+                elapsed,
+                reference_error: reference_error(&profile),
+                carbon: self.emitted(outlook.reference),
+            },
             profile,
             max_power,
             reference_intensity: outlook.reference,
+            prices: outlook.prices.clone(),
             window,
             allowed,
+            dwell: outlook.dwell,
+            activity: self.progress.activity,
             priority: self.spec.priority,
             limits,
             at_rest,
         }
     }
 
+    /// What it has emitted, where energy without an intensity counts with the mean of the rest, or with `otherwise`.
+    fn emitted(&self, otherwise: GramsPerKwh) -> GramsCo2e {
+        let Emissions { carbon, unknown, .. } = &self.emissions;
+        *carbon + *unknown * self.emissions.mean_intensity().unwrap_or(otherwise)
+    }
+
+    /// Puts the present choice's reason in words.
     fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<Held>) {
         if self.phase == Phase::Profiling {
             let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|w| w.iter().map(|s| s.limit).max());
@@ -336,16 +370,47 @@ impl Job {
 
     /// The promises that its plan cannot keep, and by how much.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let Some(Plan { verdict: Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, .. }, .. }) = &self.plan
-        else {
-            return Vec::new();
+        let Some(plan) = &self.plan else { return Vec::new() };
+        let Objective { carbon_budget, .. } = self.spec.objective;
+        let of_budget = carbon_budget.map(|b| format!("its carbon budget of {:.0} g", b.get())).unwrap_or_default();
+        let prices = (plan.weighing == Weighing::NoPrices)
+            .then(|| "no price is known: its plan follows carbon alone although it gives weight to prices".to_owned());
+        let broken = match plan.verdict {
+            Verdict::Optimal => Vec::new(),
+            Verdict::OverBudget { exceeds_budget_by: over } => {
+                let kept = self.promises_about_time().unwrap_or_else(|| "does all of the work".into());
+                vec![format!(
+                    "{of_budget} will be exceeded by {:.0} g: that is the least carbon of any plan that {kept}",
+                    over.get()
+                )]
+            }
+            Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by, .. } => {
+                let cap = self.planned_under.map(|cap| format!(" under the cap of {cap}")).unwrap_or_default();
+                let deadline = misses_deadline_by.map(|late| {
+                    format!("the deadline will be missed by {:.0} s although the job runs flat out{cap}", late.get())
+                });
+                let slowdown = exceeds_slowdown_by.map(|over| {
+                    format!(
+                        "the job will be {:.2} points slower than allowed although it runs flat out{cap}",
+                        100.0 * over
+                    )
+                });
+                let budget = exceeds_budget_by.map(|over| {
+                    format!("{of_budget} will be exceeded by {:.0} g, as the promises about time go first", over.get())
+                });
+                deadline.into_iter().chain(slowdown).chain(budget).collect()
+            }
         };
-        let deadline = misses_deadline_by
-            .map(|late| format!("the deadline will be missed by {:.0} s although the job runs flat out", late.get()));
-        let slowdown = exceeds_slowdown_by.map(|over| {
-            format!("the job will be {:.2} points slower than allowed although it runs flat out", 100.0 * over)
-        });
-        deadline.into_iter().chain(slowdown).collect()
+        broken.into_iter().chain(prices).collect()
+    }
+
+    /// What a plan has to keep beside a carbon budget, in words.
+    fn promises_about_time(&self) -> Option<String> {
+        let Objective { max_slowdown, deadline, .. } = self.spec.objective;
+        let slowdown = max_slowdown.map(|max| Promise::Slowdown(max).to_string());
+        let deadline = deadline.map(|at| Promise::Deadline(at).to_string());
+        let promises: Vec<String> = slowdown.into_iter().chain(deadline).collect();
+        (!promises.is_empty()).then(|| format!("keeps {}", promises.join(" and ")))
     }
 }
 

@@ -47,95 +47,6 @@ impl fmt::Display for PowerLimit {
     }
 }
 
-/// The highest clock that a board's streaming multiprocessors are locked to, in the megahertz that NVML counts in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ClockLimit {
-    megahertz: u32,
-}
-
-impl ClockLimit {
-    /// From NVML's unit.
-    pub const fn from_megahertz(megahertz: u32) -> Self {
-        Self { megahertz }
-    }
-
-    /// In NVML's unit.
-    pub const fn megahertz(self) -> u32 {
-        self.megahertz
-    }
-}
-
-impl fmt::Display for ClockLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} MHz", self.megahertz)
-    }
-}
-
-/// What one board is set to: its power limit and, where that alone changes nothing, the clock it is locked to.
-///
-/// Written as the bare number of milliwatts while the clock is not locked, as versions did that knew no clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(from = "StoredSetPoint", into = "StoredSetPoint")]
-pub struct SetPoint {
-    /// The power limit. Caps count this one.
-    pub limit: PowerLimit,
-    /// The highest clock; `None` leaves the clocks to the board.
-    pub clock: Option<ClockLimit>,
-}
-
-impl SetPoint {
-    /// Whether two readings mean the same setting: some boards round the limits they are given.
-    pub fn same_as(self, other: Self) -> bool {
-        self.clock == other.clock && self.limit.same_as(other.limit)
-    }
-}
-
-impl From<PowerLimit> for SetPoint {
-    fn from(limit: PowerLimit) -> Self {
-        Self { limit, clock: None }
-    }
-}
-
-impl fmt::Display for SetPoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.clock {
-            Some(clock) => write!(f, "{} at {clock}", self.limit),
-            None => self.limit.fmt(f),
-        }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum StoredSetPoint {
-    Limit(PowerLimit),
-    Both {
-        #[serde(rename = "limit_mw")]
-        limit: PowerLimit,
-        #[serde(rename = "clock_mhz")]
-        clock: ClockLimit,
-    },
-}
-
-impl From<StoredSetPoint> for SetPoint {
-    fn from(stored: StoredSetPoint) -> Self {
-        match stored {
-            StoredSetPoint::Limit(limit) => limit.into(),
-            StoredSetPoint::Both { limit, clock } => Self { limit, clock: Some(clock) },
-        }
-    }
-}
-
-impl From<SetPoint> for StoredSetPoint {
-    fn from(set: SetPoint) -> Self {
-        match set.clock {
-            None => Self::Limit(set.limit),
-            Some(clock) => Self::Both { limit: set.limit, clock },
-        }
-    }
-}
-
 /// The limits a board accepts, and the one it has after a reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitRange {
@@ -195,6 +106,8 @@ impl EventReasons {
     pub const HW_THERMAL: Self = Self(0x40);
     /// External power brake.
     pub const HW_POWER_BRAKE: Self = Self(0x80);
+    /// Display clocks limit the graphics clock.
+    const DISPLAY: Self = Self(0x100);
 
     const NAMES: [(Self, &'static str); 7] = [
         (Self::IDLE, "idle"),
@@ -224,6 +137,12 @@ impl EventReasons {
     /// Whether what is measured now says nothing about the power limit: heat or hardware slows the board.
     pub const fn voids_profile(self) -> bool {
         self.any_of(Self(Self::HW_SLOWDOWN.0 | Self::SW_THERMAL.0 | Self::HW_THERMAL.0 | Self::HW_POWER_BRAKE.0))
+    }
+
+    /// Whether something works and nothing is given as a reason for a clock below the highest.
+    pub const fn leave_clocks_free(self) -> bool {
+        let lowering = Self::IDLE.0 | Self::SW_POWER_CAP.0 | Self::SYNC_BOOST.0 | Self::DISPLAY.0;
+        !self.any_of(Self(lowering)) && !self.voids_profile()
     }
 
     /// The names of the known reasons that are present.
@@ -279,20 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn a_set_point_without_a_clock_is_stored_as_its_limit_always_was() {
-        let plain = SetPoint::from(watts(250));
-        let locked = SetPoint { clock: Some(ClockLimit::from_megahertz(1_200)), ..plain };
-        let text = serde_json::to_string(&[plain, locked]).expect("serialises");
-        assert_eq!(text, r#"[250000,{"limit_mw":250000,"clock_mhz":1200}]"#);
-        assert_eq!(serde_json::from_str::<Vec<SetPoint>>(&text).expect("reads back"), [plain, locked]);
-        assert_eq!((plain.to_string(), locked.to_string()), ("250 W".into(), "250 W at 1200 MHz".into()));
-        assert!(!plain.same_as(locked) && plain.same_as(PowerLimit::from_milliwatts(250_100).into()));
-    }
-
-    #[test]
     fn heat_voids_a_profile_and_the_cap_does_not() {
         assert!(!(EventReasons::SW_POWER_CAP | EventReasons::SYNC_BOOST).voids_profile());
         assert!((EventReasons::SW_POWER_CAP | EventReasons::HW_THERMAL).voids_profile());
+        assert!(EventReasons::default().leave_clocks_free());
+        for bits in [0x1, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100] {
+            assert!(!EventReasons::from_bits(bits).leave_clocks_free(), "{bits:#x}");
+        }
         let names: Vec<_> = EventReasons::from_bits(0x44).names().collect();
         assert_eq!(names, ["sw_power_cap", "hw_thermal_slowdown"]);
     }

@@ -6,12 +6,14 @@ mod ids;
 mod job;
 mod profile;
 mod series;
+mod set_point;
 mod signal;
 
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window};
-pub use gpu::{Board, ClockLimit, EnergySource, EventReasons, LimitRange, PowerLimit, SetPoint};
+pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
 pub use ids::{EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
+pub use set_point::{ClockLimit, ClockRange, SetPoint};
 pub use signal::{CarbonSeries, Forecast, Intensity, Issued, Origin, Quoted, SignalKind, SignalScope, SignalValue};

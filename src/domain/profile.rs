@@ -41,7 +41,7 @@ pub struct ProfileKey {
 /// The throughput–power curve of a job on its boards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The points, from the ceiling down. The first one is the reference of every slowdown.
+    /// The points; the first one is the ceiling, the reference of every slowdown.
     pub points: Vec<OperatingPoint>,
 }
 

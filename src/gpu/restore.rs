@@ -9,15 +9,33 @@ use super::worker::Write;
 use crate::domain::{GpuId, PowerLimit};
 use crate::units::Seconds;
 
+/// What had to be done to a board's clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clocks {
+    /// Nothing: wattune had not locked them.
+    Untouched,
+    /// They were locked, and are free again.
+    Unlocked,
+}
+
+impl std::fmt::Display for Clocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Untouched => "",
+            Self::Unlocked => ", its clocks unlocked",
+        })
+    }
+}
+
 /// How giving a board back ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Restored {
     /// It had the found limit already.
-    AlreadyThere(PowerLimit),
+    AlreadyThere(PowerLimit, Clocks),
     /// It has the found limit again.
-    Written(PowerLimit),
+    Written(PowerLimit, Clocks),
     /// Somebody else's limit was left alone.
-    LeftToOthers(PowerLimit),
+    LeftToOthers(PowerLimit, Clocks),
     /// The node's cap allows no more; the journal keeps the entry.
     HeldByCap {
         /// What it has.
@@ -37,9 +55,11 @@ pub enum Restored {
 impl std::fmt::Display for Restored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::AlreadyThere(limit) => write!(f, "already at its found limit of {limit}"),
-            Self::Written(limit) => write!(f, "back at its found limit of {limit}"),
-            Self::LeftToOthers(limit) => write!(f, "left at {limit}, which somebody else has set since"),
+            Self::AlreadyThere(limit, clocks) => write!(f, "already at its found limit of {limit}{clocks}"),
+            Self::Written(limit, clocks) => write!(f, "back at its found limit of {limit}{clocks}"),
+            Self::LeftToOthers(limit, clocks) => {
+                write!(f, "left at {limit}, which somebody else has set since{clocks}")
+            }
             Self::HeldByCap { limit, found } => write!(
                 f,
                 "stays at {limit} under the node's cap; its found limit of {found} comes back with the next daemon once the \
@@ -51,7 +71,7 @@ impl std::fmt::Display for Restored {
 }
 
 /// Gives every board that the journal knows back, and says how that ended. All at once, so that a board that hangs
-/// holds up no other. Each step (looking, limit, persistence mode) may take `timeout`. Blocks: not for async tasks.
+/// holds up no other. Each step (looking, clocks, limit, persistence mode) may take `timeout`. Blocks: not for async tasks.
 pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Seconds) -> Vec<(GpuId, Restored)> {
     let all: Vec<_> = handles.iter().map(|handle| (handle.clone(), None)).collect();
     restore_only(journal, &all, timeout)
@@ -92,7 +112,7 @@ fn settle(journal: &mut Journal, id: &GpuId, outcome: &Restored) {
     match outcome {
         Restored::Failed { .. } => return tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}"),
         Restored::HeldByCap { .. } => return tracing::warn!(gpu.uuid = %id, "GPU {id}: {outcome}"),
-        Restored::AlreadyThere(_) | Restored::Written(_) | Restored::LeftToOthers(_) => {}
+        Restored::AlreadyThere(..) | Restored::Written(..) | Restored::LeftToOthers(..) => {}
     }
     tracing::info!(gpu.uuid = %id, "GPU {id}: {outcome}");
     if let Err(error) = journal.forget(id) {
@@ -123,21 +143,32 @@ fn give_back(entry: &Entry, boot_id: &str, gpu: &GpuHandle, part: Option<PowerLi
     };
     let default = gpu.capabilities().limits.as_ref().ok().map(|range| range.default);
     let board = Standing { current, default, counter: seen.counter, restarted: seen.restarts() > 0 };
+    // Whatever comes of the clocks, the limit is given back.
+    let unlocked = match entry.holds_lock(boot_id) {
+        true => gpu.write_and_wait(Write::ResetClocks, timeout).map(|()| Clocks::Unlocked),
+        false => Ok(Clocks::Untouched),
+    };
+    let clocks = *unlocked.as_ref().unwrap_or(&Clocks::Untouched);
     let outcome = match way_back(entry, boot_id, &board) {
-        WayBack::AlreadyThere => Restored::AlreadyThere(entry.found),
-        WayBack::Theirs(limit) => return Restored::LeftToOthers(limit),
+        WayBack::AlreadyThere => Restored::AlreadyThere(entry.found, clocks),
+        WayBack::Theirs(limit) => Restored::LeftToOthers(limit, clocks),
         WayBack::Write(found) if part.is_some_and(|limit| limit < found) => {
             let limit = part.unwrap_or(found);
             let written = current.same_as(limit) || gpu.write_and_wait(Write::PowerLimit(limit), timeout).is_ok();
-            let limit = if written { limit } else { current };
-            return Restored::HeldByCap { limit, found };
+            Restored::HeldByCap { limit: if written { limit } else { current }, found }
         }
         WayBack::Write(found) => match gpu.write_and_wait(Write::PowerLimit(found), timeout) {
-            Ok(()) => Restored::Written(found),
+            Ok(()) => Restored::Written(found, clocks),
             Err(error) => return failed(error.to_string()),
         },
     };
-    match entry.found_persistence {
+    if let Err(error) = unlocked {
+        return failed(format!("the limit is done with, the clocks are still locked: {error}"));
+    }
+    match entry
+        .found_persistence
+        .filter(|_| !matches!(outcome, Restored::LeftToOthers(..) | Restored::HeldByCap { .. }))
+    {
         Some(on) if seen.reading.persistence.is_some_and(|now| now != on) => {
             match gpu.write_and_wait(Write::Persistence(on), timeout) {
                 Ok(()) => outcome,

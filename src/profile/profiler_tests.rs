@@ -37,7 +37,7 @@ struct Job {
 impl Job {
     fn new(noise: f64, record: Record) -> Self {
         let settings = Settings { step_w: Watts::new(50.0), ..Settings::default() };
-        let group = GroupRange { ceiling: w(300), min: w(50) };
+        let group = GroupRange::of_limits(w(300), w(50));
         let rng = ChaCha8Rng::seed_from_u64(3);
         let profiler = Profiler::new(settings, &[group], record);
         let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
@@ -58,7 +58,7 @@ impl Job {
         self.energy += power;
         let at = Monotonic::default().after(self.now);
         let energy = vec![Joules::new(self.energy)];
-        self.profiler.see(Sight { at, setting: Some(vec![w(limit).into()]), void: self.void, energy });
+        self.profiler.see(Sight { at, setting: Some(vec![w(limit).into()]), void: self.void, capped: true, energy });
         self.profiler.report(Report {
             received: at,
             at: self.client_clock.then_some(self.now),

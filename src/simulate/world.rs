@@ -142,6 +142,7 @@ impl World {
         let parts = Parts {
             settings,
             profiling: ProfileSettings::default(),
+            planning: crate::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             cap: CapSettings::default(),
             state_dir,
