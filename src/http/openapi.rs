@@ -193,6 +193,8 @@ mod tests {
         JobView
         NewEvent
         ObjectiveView
+        Pausable
+        PausingCosts
         Phase
         PlanView
         PlanningView
