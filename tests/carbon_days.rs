@@ -109,6 +109,7 @@ impl Outage {
         let parts = Parts {
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
             profiling: wattune::profile::Settings::default(),
+            planning: wattune::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             state_dir: state.path(),
             clock: clock.clone(),
@@ -126,7 +127,7 @@ impl Outage {
             gpus: vec![GpuRef::Index(0)],
             batch_size: None,
             work: Work::Unknown,
-            objective: Objective::new(None, Some(0.05), None).expect("in range"),
+            objective: Objective::slower_by(0.05).expect("in range"),
             lease: Some(Seconds::new(86_400.0)),
             control: true,
             tags: BTreeMap::new(),

@@ -220,7 +220,7 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
     let traced = args.power_trace.is_some();
     let hours = args.hours.or(args.days.map(|d| d * 24.0)).unwrap_or(if traced { 64.0 } else { 48.0 });
     let count = args.jobs.unwrap_or(if traced { 1 } else { 2 });
-    let objective = Objective::new(None, Some(args.max_slowdown), None).context("--max-slowdown")?;
+    let objective = Objective::slower_by(args.max_slowdown).context("--max-slowdown")?;
     let at_ceiling = Seconds::new(hours * 3600.0);
     let needed = at_ceiling * (1.0 + args.max_slowdown) + Seconds::new(1800.0);
     let (grid, actual, start, source) = match &args.carbon_trace {

@@ -7,7 +7,7 @@ use super::{Exit, Format, Overrides};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
 use crate::gpu::journal::{Journal, boot_id};
-use crate::gpu::restore::{Restored, restore_all};
+use crate::gpu::restore::{Clocks, Restored, restore_all};
 use crate::units::Seconds;
 
 /// Gives every GPU that a daemon left set its found limit back. For when the daemon was killed and will not start again;
@@ -71,9 +71,9 @@ pub(super) fn give_back(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     let line = |(gpu, outcome): &(_, Restored)| Line {
         gpu: format!("{gpu}"),
         outcome: match outcome {
-            Restored::AlreadyThere(_) => "already_there",
-            Restored::Written(_) => "restored",
-            Restored::LeftToOthers(_) => "left_to_others",
+            Restored::AlreadyThere(_, Clocks::Untouched) => "already_there",
+            Restored::AlreadyThere(_, Clocks::Unlocked) | Restored::Written(..) => "restored",
+            Restored::LeftToOthers(..) => "left_to_others",
             Restored::Failed { .. } => "failed",
         },
         detail: outcome.to_string(),

@@ -41,7 +41,7 @@ impl Controller {
                 "an out-of-band cap holds it at {c}; plans stay under it until it lifts, or the host's cap is raised"
             )
         });
-        let wanted = self.wanted(gpu.id(), self.now());
+        let wanted = self.wanted(gpu.id(), self.now()).map(|set| set.limit);
         let unset = self.journal_fault.as_ref().filter(|_| wanted.is_some() && wanted != reading.requested);
         let mut details = concerns(gpu, &capabilities);
         details.extend(unset.map(|fault| format!("no limit is set: {fault}")));

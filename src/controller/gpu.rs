@@ -2,8 +2,9 @@
 
 use chrono::{DateTime, Utc};
 
+use super::clocks::Clocks;
 use crate::clock::{Monotonic, Now};
-use crate::domain::{GpuId, JobId, LimitRange, PowerLimit};
+use crate::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};
 use crate::gpu::journal::{self, Journal, JournalError, Standing, WayBack};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write};
@@ -55,6 +56,7 @@ pub struct Gpu {
     pub books: Option<OpenInterval>,
     /// What was done to it last, for people.
     pub remark: Option<String>,
+    pub(super) clocks: Clocks,
     held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
     last_asked: Option<Monotonic>,
@@ -83,6 +85,8 @@ pub enum Act {
         /// The limit asked for.
         to: PowerLimit,
     },
+    /// A write to its clocks was asked for, in words.
+    Clocks(String),
     /// Somebody else's limit was found.
     Yielded(Foreign),
     /// The found limit is back, and the journal's entry gone.
@@ -104,6 +108,7 @@ impl Gpu {
             persistence_denied: None,
             books: None,
             remark: None,
+            clocks: Clocks::default(),
             held: None,
             in_flight: None,
             last_asked: None,
@@ -122,13 +127,16 @@ impl Gpu {
         self.handle.refresh();
         self.seen = self.handle.observe();
         self.notice_cap();
+        self.observe_clocks();
         let Some((write, asked_at)) = self.in_flight else { return };
         let Some(outcome) = self.seen.last_write.as_ref().filter(|o| o.write == write && o.at.monotonic >= asked_at)
         else {
             return;
         };
         self.in_flight = None;
+        let outcome = outcome.clone();
         match (&outcome.result, write) {
+            (result, Write::LockClocks(_) | Write::ResetClocks) => self.take_clock_outcome(write, result),
             (Ok(()), Write::PowerLimit(asked)) => {
                 self.denied = None;
                 self.held = Some(Held { asked, shown: outcome.shown });
@@ -218,18 +226,25 @@ impl Gpu {
     ///
     /// # Errors
     /// If the journal cannot be written: then the board was not.
-    pub fn act(&mut self, wanted: Option<PowerLimit>, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+    pub fn act(&mut self, wanted: Option<SetPoint>, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         if self.in_flight.is_some() || self.seen.fault.is_some() {
             return Ok(Act::Nothing);
         }
         let Some(current) = self.seen.reading.requested else { return Ok(Act::Nothing) };
         if let Some(foreign) = self.notice_foreign(current, now) {
-            journal.forget(&self.id().clone())?;
+            journal.yield_limit(&self.id().clone(), current)?;
             return Ok(Act::Yielded(foreign));
         }
-        match wanted.filter(|_| self.why_no_control().is_none()) {
-            Some(limit) => self.pursue(limit, current, journal, now),
-            None => self.give_back(current, journal, now),
+        let Some(set) = wanted.filter(|_| self.why_no_control().is_none()) else {
+            // Clocks first: a board whose limit is not to be had back keeps no lock for that.
+            return match self.pursue_clocks(None, current, journal, now)? {
+                Act::Nothing => self.give_back(current, journal, now),
+                unlocking => Ok(unlocking),
+            };
+        };
+        match self.pursue(set.limit, current, journal, now)? {
+            Act::Nothing => self.pursue_clocks(set.clock, current, journal, now),
+            setting => Ok(setting),
         }
     }
 
@@ -292,6 +307,8 @@ impl Gpu {
                     self.ask(Write::Persistence(on), now);
                     Ok(Act::Nothing)
                 }
+                // A lock that could not be taken away yet.
+                _ if entry.holds_lock(journal.boot_id()) => Ok(Act::Nothing),
                 _ => {
                     journal.forget(&id)?;
                     self.held = None;
@@ -299,7 +316,7 @@ impl Gpu {
                 }
             },
             WayBack::Theirs(limit) => {
-                journal.forget(&id)?;
+                journal.yield_limit(&id, limit)?;
                 self.held = None;
                 Ok(Act::Yielded(Foreign { limit, since: now.utc }))
             }
@@ -329,11 +346,11 @@ impl Gpu {
         Ok(())
     }
 
-    fn asked_lately(&self, now: Now) -> bool {
+    pub(super) fn asked_lately(&self, now: Now) -> bool {
         self.last_asked.is_some_and(|at| now.monotonic.since(at) < RETRY_REFUSED)
     }
 
-    fn ask(&mut self, write: Write, now: Now) {
+    pub(super) fn ask(&mut self, write: Write, now: Now) {
         self.last_asked = Some(now.monotonic);
         if self.handle.request(write) {
             self.in_flight = Some((write, now.monotonic));

@@ -4,7 +4,9 @@ use chrono::{DateTime, Utc};
 
 use super::ControlError;
 use crate::clock::{Monotonic, Now};
-use crate::domain::{GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, Work};
+use crate::domain::{
+    EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, SetPoint, Work,
+};
 use crate::ledger::Emissions;
 use crate::plan::Plan;
 use crate::profile::ladder::{GroupRange, Setting};
@@ -125,7 +127,7 @@ impl Job {
 
     /// Gives it a profiler for its boards, now that they say what they can.
     pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, record: Record) {
-        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range).collect();
+        let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
         self.profiler = Some(Profiler::new(settings, &ranges, record));
         self.key = profile_key(&self.spec, &groups);
         self.groups = groups;
@@ -146,11 +148,12 @@ impl Job {
         self.heard.is_some()
     }
 
-    /// Tells it what its boards show. `setting` is the limit in force per group, if each group has one.
-    pub fn see(&mut self, at: Monotonic, setting: Option<Setting>, void: bool, energy: Vec<Joules>) {
+    /// Tells it what its boards show. `setting` is what is in force per group, if each group agrees.
+    pub fn see(&mut self, at: Monotonic, setting: Option<Setting>, reasons: EventReasons, energy: Vec<Joules>) {
         self.setting.clone_from(&setting);
         if let Some(profiler) = &mut self.profiler {
-            profiler.see(Sight { at, setting, void, energy });
+            let (void, capped) = (reasons.voids_profile(), reasons.any_of(EventReasons::SW_POWER_CAP));
+            profiler.see(Sight { at, setting, void, capped, energy });
         }
     }
 
@@ -251,13 +254,13 @@ impl Job {
         }
     }
 
-    /// The limit of a board that the job wants now; `None` to leave it as it was found.
-    pub fn wanted(&self, gpu: &GpuId, now: Now) -> Option<PowerLimit> {
+    /// The set point of a board that the job wants now; `None` to leave it as it was found.
+    pub fn wanted(&self, gpu: &GpuId, now: Now) -> Option<SetPoint> {
         let group = self.groups.iter().position(|g| g.members.contains(gpu))?;
         let setting = match self.phase {
             Phase::Waiting | Phase::Observing => return None,
             Phase::Profiling => self.profiler.as_ref()?.wanted()?,
-            Phase::Planned => &self.plan.as_ref()?.segment_at(now.utc)?.limits,
+            Phase::Planned => &self.plan.as_ref()?.segment_at(now.utc)?.setting,
         };
         setting.get(group).copied()
     }
@@ -281,10 +284,10 @@ impl Job {
         self.reason = reason;
     }
 
-    /// The limit in a group that the profiler or the plan knows, where the board shows it rounded.
-    pub fn nearest_known(&self, group: usize, shown: PowerLimit) -> PowerLimit {
+    /// The set point in a group that the profiler or the plan knows, where the board shows its limit rounded.
+    pub fn nearest_known(&self, group: usize, shown: SetPoint) -> SetPoint {
         let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|s| s.get(group)).copied();
-        let planned = self.plan.iter().flat_map(|p| &p.segments).filter_map(|s| s.limits.get(group).copied());
+        let planned = self.plan.iter().flat_map(|p| &p.segments).filter_map(|s| s.setting.get(group).copied());
         wanted.into_iter().chain(planned).find(|l| l.same_as(shown)).unwrap_or(shown)
     }
 
@@ -317,11 +320,11 @@ pub(super) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
 }
 
 fn profiling_reason(stage: Stage, setting: &Setting) -> String {
-    let limits: Vec<String> = setting.iter().map(ToString::to_string).collect();
-    let limits = limits.join(" + ");
+    let at: Vec<String> = setting.iter().map(ToString::to_string).collect();
+    let at = at.join(" + ");
     match stage {
-        Stage::Closing => format!("measuring the ceiling, {limits}, once more: it is the reference of the slowdown"),
-        Stage::Visiting => format!("measuring {limits} for another minute: it is the point known worst"),
-        _ => format!("measuring throughput and power at {limits}"),
+        Stage::Closing => format!("measuring the ceiling, {at}, once more: it is the reference of the slowdown"),
+        Stage::Visiting => format!("measuring {at} for another minute: it is the point known worst"),
+        _ => format!("measuring throughput and power at {at}"),
     }
 }

@@ -6,6 +6,7 @@
 
 mod account;
 mod boards;
+mod clocks;
 mod error;
 mod gpu;
 mod handle;
@@ -38,10 +39,11 @@ pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
 
 use crate::clock::{Clock, Now};
-use crate::domain::{Forecast, GpuId, JobId};
+use crate::domain::{EventReasons, Forecast, GpuId, JobId, SetPoint};
 use crate::forecast::Model;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::{Restored, restore_all};
+use crate::plan::Settings as PlanSettings;
 use crate::profile::Settings as ProfileSettings;
 use crate::profile::ladder::Setting;
 use crate::providers::{CarbonSettings, FeedState};
@@ -52,6 +54,7 @@ use crate::units::Joules;
 pub struct Controller {
     settings: Settings,
     profiling: ProfileSettings,
+    planning: PlanSettings,
     carbon: CarbonSettings,
     clock: Arc<dyn Clock>,
     store: Store,
@@ -87,6 +90,7 @@ impl Controller {
         self.end_silent_jobs().await;
         self.account().await;
         self.equip_jobs().await;
+        self.withdraw_clocks();
         self.plan();
         self.act();
     }
@@ -119,9 +123,9 @@ impl Controller {
         self.open_books();
         let gpus = &self.gpus;
         for job in self.jobs.values_mut() {
-            let (setting, void) = in_force(job, gpus);
+            let (setting, reasons) = in_force(job, gpus);
             let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
-            job.see(now.monotonic, setting, void, energy);
+            job.see(now.monotonic, setting, reasons, energy);
         }
         for gpu in self.gpus.values_mut() {
             if gpu.manual.is_some_and(|m| m.until < now.monotonic) {
@@ -161,6 +165,10 @@ impl Controller {
                         "GPU {id}: power limit {from} → {to}");
                     self.close_books_of(&id);
                 }
+                Ok(Act::Clocks(what)) => {
+                    tracing::info!(gpu.uuid = %id, "GPU {id}: {what}");
+                    self.close_books_of(&id);
+                }
                 Ok(Act::Yielded(foreign)) => {
                     tracing::warn!(gpu.uuid = %id, "GPU {id}: somebody else set {}; leaving it alone", foreign.limit);
                     self.replan_all("a GPU was taken over by somebody else");
@@ -179,18 +187,18 @@ impl Controller {
         self.journal_fault = fault;
     }
 
-    /// The limit that is wanted on a board now: a manual override's, else its job's, else none.
-    fn wanted(&self, id: &GpuId, now: Now) -> Option<crate::domain::PowerLimit> {
+    /// The set point that is wanted on a board now: a manual override's, else its job's, else none.
+    fn wanted(&self, id: &GpuId, now: Now) -> Option<SetPoint> {
         let gpu = self.gpus.get(id)?;
         if self.settings.observe {
             return None;
         }
         if let Some(manual) = gpu.manual {
-            return Some(manual.limit);
+            return Some(manual.limit.into());
         }
         let job = self.jobs.get(gpu.owner.as_ref()?)?;
         let ceiling = gpu.ceiling(&self.journal)?;
-        job.wanted(id, now).map(|limit| limit.min(ceiling))
+        job.wanted(id, now).map(|set| SetPoint { limit: set.limit.min(ceiling), ..set })
     }
 
     fn replan_all(&mut self, why: &'static str) {
@@ -227,28 +235,30 @@ impl Controller {
     }
 }
 
-/// The limit in force on each group of a job's boards, if all boards of a group agree, and whether heat or hardware
-/// slows any of them.
-fn in_force(job: &Job, gpus: &BTreeMap<GpuId, Gpu>) -> (Option<Setting>, bool) {
-    let mut void = false;
+/// The set point in force on each group of a job's boards, if all boards of a group agree, and why any of them is slowed.
+fn in_force(job: &Job, gpus: &BTreeMap<GpuId, Gpu>) -> (Option<Setting>, EventReasons) {
+    let mut reasons = EventReasons::default();
     let mut setting = Setting::with_capacity(job.groups.len());
     for group in &job.groups {
         let mut agreed = None;
         for id in &group.members {
-            let Some(gpu) = gpus.get(id).filter(|g| g.seen.fault.is_none()) else { return (None, void) };
-            let Some(limit) = gpu.seen.reading.enforced.or(gpu.seen.reading.requested) else { return (None, void) };
-            void |= gpu.seen.reading.reasons.is_some_and(|r| r.voids_profile());
+            let Some(gpu) = gpus.get(id).filter(|g| g.seen.fault.is_none()) else { return (None, reasons) };
+            let Some(limit) = gpu.seen.reading.enforced.or(gpu.seen.reading.requested) else {
+                return (None, reasons);
+            };
+            let set = SetPoint { limit, clock: gpu.clock_lock() };
+            reasons = reasons | gpu.seen.reading.reasons.unwrap_or_default();
             match agreed {
-                None => agreed = Some(limit),
-                Some(other) if limit.same_as(other) => {}
-                Some(_) => return (None, void),
+                None => agreed = Some(set),
+                Some(other) if set.same_as(other) => {}
+                Some(_) => return (None, reasons),
             }
         }
-        let Some(limit) = agreed else { return (None, void) };
+        let Some(set) = agreed else { return (None, reasons) };
         // Some boards round what they are given: the profile knows the limit that was asked for.
-        setting.push(job.nearest_known(setting.len(), limit));
+        setting.push(job.nearest_known(setting.len(), set));
     }
-    (Some(setting), void)
+    (Some(setting), reasons)
 }
 
 /// An error with its cause: which file, and why not.

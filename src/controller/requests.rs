@@ -156,14 +156,17 @@ impl Controller {
             let gpu = self.gpus.get(id)?;
             let (model, range) = (gpu.handle.board().model.clone(), gpu.range()?);
             let ceiling = gpu.ceiling(&self.journal)?;
+            let clocks = self.lockable_clocks(gpu);
             match groups.iter_mut().find(|g| g.model == model) {
                 Some(group) => {
                     group.members.push(id.clone());
                     group.range.ceiling = group.range.ceiling.min(ceiling);
                     group.range.min = group.range.min.max(range.min);
+                    group.range.boards += 1;
+                    group.range.clocks = group.range.clocks.take().filter(|own| Some(own) == clocks.as_ref());
                 }
                 None => {
-                    let range = GroupRange { ceiling, min: range.min };
+                    let range = GroupRange { boards: 1, ceiling, min: range.min, clocks };
                     groups.push(Group { model, members: vec![id.clone()], range });
                 }
             }
@@ -184,6 +187,7 @@ impl Controller {
                 gpu.foreign = None;
                 gpu.denied = None;
                 gpu.persistence_denied = None;
+                gpu.ask_clocks_anew();
             } else {
                 gpu.guests.push(job.id.clone());
             }

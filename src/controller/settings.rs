@@ -4,6 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Seconds;
 
+/// Whether clocks may be locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Locking {
+    /// Where the power limit does not bind, and board and rights allow it.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
 /// Settings of the control loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -16,6 +27,8 @@ pub struct Settings {
     pub interval_s: Seconds,
     /// Turn persistence mode on where it is off, so that limits survive the last client; off again afterwards.
     pub enable_persistence: bool,
+    /// Whether clocks may be locked where the power limit does not bind.
+    pub clocks: Locking,
     /// The rolling window over which jobs of unknown length are planned.
     pub window_s: Seconds,
     /// The lease of a job that does not ask for one.
@@ -33,6 +46,7 @@ impl Default for Settings {
             tick_s: Seconds::new(1.0),
             interval_s: Seconds::new(60.0),
             enable_persistence: false,
+            clocks: Locking::Auto,
             window_s: Seconds::new(86_400.0),
             default_lease_s: Seconds::new(60.0),
             call_timeout_s: Seconds::new(1.0),

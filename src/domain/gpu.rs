@@ -106,6 +106,8 @@ impl EventReasons {
     pub const HW_THERMAL: Self = Self(0x40);
     /// External power brake.
     pub const HW_POWER_BRAKE: Self = Self(0x80);
+    /// Display clocks limit the graphics clock.
+    const DISPLAY: Self = Self(0x100);
 
     const NAMES: [(Self, &'static str); 7] = [
         (Self::IDLE, "idle"),
@@ -135,6 +137,12 @@ impl EventReasons {
     /// Whether what is measured now says nothing about the power limit: heat or hardware slows the board.
     pub const fn voids_profile(self) -> bool {
         self.any_of(Self(Self::HW_SLOWDOWN.0 | Self::SW_THERMAL.0 | Self::HW_THERMAL.0 | Self::HW_POWER_BRAKE.0))
+    }
+
+    /// Whether something works and nothing is given as a reason for a clock below the highest.
+    pub const fn leave_clocks_free(self) -> bool {
+        let lowering = Self::IDLE.0 | Self::SW_POWER_CAP.0 | Self::SYNC_BOOST.0 | Self::DISPLAY.0;
+        !self.any_of(Self(lowering)) && !self.voids_profile()
     }
 
     /// The names of the known reasons that are present.
@@ -193,6 +201,10 @@ mod tests {
     fn heat_voids_a_profile_and_the_cap_does_not() {
         assert!(!(EventReasons::SW_POWER_CAP | EventReasons::SYNC_BOOST).voids_profile());
         assert!((EventReasons::SW_POWER_CAP | EventReasons::HW_THERMAL).voids_profile());
+        assert!(EventReasons::default().leave_clocks_free());
+        for bits in [0x1, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100] {
+            assert!(!EventReasons::from_bits(bits).leave_clocks_free(), "{bits:#x}");
+        }
         let names: Vec<_> = EventReasons::from_bits(0x44).names().collect();
         assert_eq!(names, ["sw_power_cap", "hw_thermal_slowdown"]);
     }

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::{GpuId, JobName};
-use crate::units::{Samples, Seconds};
+use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// Why a job cannot be accepted as asked for: which field, and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -37,36 +37,139 @@ pub struct Objective {
     pub max_slowdown: Option<f64>,
     /// When the work must be done.
     pub deadline: Option<DateTime<Utc>>,
+    /// What all of the work may emit.
+    #[serde(default)]
+    pub carbon_budget: Option<GramsCo2e>,
+    /// How much of carbon's place the price of electricity takes: 0 is carbon alone, 1 is the price alone.
+    #[serde(default)]
+    pub price_weight: f64,
+    /// Permission to pause, and what that costs; without it the job runs through.
+    #[serde(default)]
+    pub pausable: Option<Pausing>,
+}
+
+/// How a job may pause.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pausing {
+    /// What all its boards draw together while it pauses.
+    pub idle_power: Watts,
+    /// Once it runs, it runs at least so long.
+    pub min_run: Seconds,
+    /// Once it pauses, it pauses at least so long.
+    pub min_pause: Seconds,
+    /// What each pause costs in time at running power without work: saving and loading a checkpoint.
+    pub checkpoint: Seconds,
+}
+
+impl Pausing {
+    /// What is assumed of a job on so many boards that only says that it may pause: 50 W a board, half an hour each of
+    /// running and pausing, two minutes for the checkpoint.
+    pub fn usual(boards: usize) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a node has few boards")]
+        let idle_power = Watts::new(50.0) * boards as f64;
+        let half_an_hour = Seconds::new(1800.0);
+        Self { idle_power, min_run: half_an_hour, min_pause: half_an_hour, checkpoint: Seconds::new(120.0) }
+    }
+}
+
+/// Whether a job runs, and since when: shortest runs and pauses are counted from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    /// It trains.
+    RunningSince(DateTime<Utc>),
+    /// It was told to pause.
+    PausedSince(DateTime<Utc>),
 }
 
 impl Objective {
-    /// What an empty objective means: carbon alone, at most 3 % slower.
-    pub const DEFAULT: Self = Self { eta: 1.0, max_slowdown: Some(0.03), deadline: None };
+    /// Carbon alone, without any constraint.
+    pub const UNBOUND: Self =
+        Self { eta: 1.0, max_slowdown: None, deadline: None, carbon_budget: None, price_weight: 0.0, pausable: None };
 
-    /// Checks ranges; `None` everywhere gives [`Self::DEFAULT`].
+    /// What an empty objective means: carbon alone, at most 3 % slower.
+    pub const DEFAULT: Self = Self { max_slowdown: Some(0.03), ..Self::UNBOUND };
+
+    /// From what was asked for; `eta` may be absent. Where nothing says how slow the job may become (no `eta`, no
+    /// constraint), the slowdown of [`Self::DEFAULT`] holds; with a carbon budget alone, time is minimised.
     ///
     /// # Errors
-    /// If `eta` is outside 0..=1 or `max_slowdown` outside 0..=10.
-    pub fn new(
-        eta: Option<f64>,
-        max_slowdown: Option<f64>,
-        deadline: Option<DateTime<Utc>>,
-    ) -> Result<Self, InvalidJob> {
-        if eta.is_none() && max_slowdown.is_none() && deadline.is_none() {
-            return Ok(Self::DEFAULT);
+    /// Names the first field that is out of range or makes no sense beside the others.
+    pub fn new(eta: Option<f64>, asked: Self) -> Result<Self, InvalidJob> {
+        let mut objective = asked;
+        let open_ended = asked.max_slowdown.is_none() && asked.deadline.is_none();
+        objective.eta = eta.unwrap_or(if open_ended && asked.carbon_budget.is_some() { 0.0 } else { 1.0 });
+        if eta.is_none() && open_ended && asked.carbon_budget.is_none() {
+            objective.max_slowdown = Self::DEFAULT.max_slowdown;
         }
-        let eta = eta.unwrap_or(1.0);
+        objective.check()
+    }
+
+    /// Carbon alone, at most so much slower.
+    ///
+    /// # Errors
+    /// If the slowdown is outside 0..=10.
+    pub fn slower_by(max_slowdown: f64) -> Result<Self, InvalidJob> {
+        Self { max_slowdown: Some(max_slowdown), ..Self::UNBOUND }.check()
+    }
+
+    fn check(self) -> Result<Self, InvalidJob> {
+        let invalid = |field, why| Err(InvalidJob { field, why });
+        let Self { eta, max_slowdown, price_weight, .. } = self;
         if !(0.0..=1.0).contains(&eta) {
             let why = format!("{eta} is outside 0..=1; 1 is carbon alone, 0 is time alone");
-            return Err(InvalidJob { field: "objective.eta", why });
+            return invalid("objective.eta", why);
         }
         if let Some(slowdown) = max_slowdown
             && !(0.0..=10.0).contains(&slowdown)
         {
             let why = format!("{slowdown} is outside 0..=10; it is a fraction of the job's time: 0.03 allows 3 % more");
-            return Err(InvalidJob { field: "objective.max_slowdown", why });
+            return invalid("objective.max_slowdown", why);
         }
-        Ok(Self { eta, max_slowdown, deadline })
+        if let Some(budget) = self.carbon_budget
+            && budget <= GramsCo2e::ZERO
+        {
+            let why = format!("is {}; it must be more than 0 grams of CO2 equivalent", budget.get());
+            return invalid("objective.carbon_budget_g", why);
+        }
+        if !(0.0..=1.0).contains(&price_weight) {
+            let why = format!("{price_weight} is outside 0..=1; 0 is carbon alone, 1 is the price alone");
+            return invalid("objective.price_weight", why);
+        }
+        if price_weight > 0.0 && eta == 0.0 {
+            let why =
+                "with eta 0, or a carbon budget alone, only time counts and a price changes nothing; give eta more \
+                       than 0, or leave the price_weight out"
+                    .into();
+            return invalid("objective.price_weight", why);
+        }
+        self.check_pausing()?;
+        Ok(self)
+    }
+
+    fn check_pausing(&self) -> Result<(), InvalidJob> {
+        let Some(Pausing { idle_power, min_run, min_pause, checkpoint }) = self.pausable else { return Ok(()) };
+        let invalid = |field, why| Err(InvalidJob { field, why });
+        if idle_power < Watts::ZERO {
+            return invalid(
+                "objective.pausable.idle_power_w",
+                format!("is {}; it cannot be negative", idle_power.get()),
+            );
+        }
+        for (field, length) in [
+            ("objective.pausable.min_run_s", min_run),
+            ("objective.pausable.min_pause_s", min_pause),
+            ("objective.pausable.checkpoint_s", checkpoint),
+        ] {
+            if !(0.0..=86_400.0).contains(&length.get()) {
+                return invalid(field, format!("is {}; it must be within 0 to 86400 seconds", length.get()));
+            }
+        }
+        if self.max_slowdown.is_none() && self.deadline.is_none() {
+            let why = "needs max_slowdown or a deadline: without one a job could wait for ever".into();
+            return invalid("objective.pausable", why);
+        }
+        Ok(())
     }
 }
 
@@ -131,6 +234,10 @@ impl JobSpec {
         if self.objective.deadline.is_some() && self.work == Work::Unknown {
             let why = "a deadline can only be kept for known work; give work.total_samples too".into();
             return invalid("objective.deadline", why);
+        }
+        if self.objective.carbon_budget.is_some() && self.work == Work::Unknown {
+            let why = "a carbon budget can only be kept for known work; give work.total_samples too".into();
+            return invalid("objective.carbon_budget_g", why);
         }
         if self.tags.len() > 16 || self.tags.iter().any(|(k, v)| k.is_empty() || k.len() > 64 || v.len() > 256) {
             let why = "at most 16 tags, with keys of 1 to 64 and values of up to 256 bytes".into();

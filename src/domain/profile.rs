@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobName, PowerLimit};
+use super::{JobName, SetPoint};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
 /// A measured mean with what is known of its error.
@@ -17,8 +17,8 @@ pub struct Estimate<Q> {
 /// One setting of all the boards of a job, and what the job does at it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperatingPoint {
-    /// One limit per group of equal boards, in the order of [`ProfileKey::boards`]. Mostly one.
-    pub limits: Vec<PowerLimit>,
+    /// One per group of equal boards, in the order of [`ProfileKey::boards`]. Mostly one.
+    pub setting: Vec<SetPoint>,
     /// Samples per second of the whole job.
     pub throughput: Estimate<SamplesPerSecond>,
     /// Average power of all the job's boards together.
@@ -41,7 +41,7 @@ pub struct ProfileKey {
 /// The throughput–power curve of a job on its boards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The points, from the ceiling down. The first one is the reference of every slowdown.
+    /// The points; the first one is the ceiling, the reference of every slowdown.
     pub points: Vec<OperatingPoint>,
 }
 
@@ -52,7 +52,7 @@ impl Profile {
     }
 
     /// The point at a setting.
-    pub fn at(&self, limits: &[PowerLimit]) -> Option<&OperatingPoint> {
-        self.points.iter().find(|p| p.limits == limits)
+    pub fn at(&self, setting: &[SetPoint]) -> Option<&OperatingPoint> {
+        self.points.iter().find(|p| p.setting == setting)
     }
 }

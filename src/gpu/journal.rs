@@ -4,6 +4,9 @@
 //! later one. Whatever ends the daemon, the next reader of this file knows which limit was found, which ones wattune
 //! wrote, and whether the machine or its driver was restarted since. An entry goes when its board has its settings
 //! back, or when somebody else has set it: then the board is theirs.
+//!
+//! No driver tells what a board's clocks are locked to. So clocks are locked only where they were seen free before, the
+//! journal notes that and to what, and the way back is to unlock them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,14 +16,16 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{GpuId, PowerLimit};
+use crate::domain::{ClockLimit, GpuId, PowerLimit};
 use crate::units::Millijoules;
 
 /// The journal's file in the state directory.
 pub const FILE_NAME: &str = "found-limits.json";
 
-/// The format this program reads and writes.
+/// The format this program writes: that of versions which knew no clocks, unless there is a lock that they would
+/// forget.
 const VERSION: u32 = 1;
+const WITH_CLOCKS: u32 = 2;
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +80,9 @@ pub struct Entry {
     /// died between noting a write and doing it.
     #[serde(rename = "written_mw")]
     pub written: Vec<PowerLimit>,
+    /// What wattune has locked the clocks to, or was about to; they were free before.
+    #[serde(rename = "locked_mhz", default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<ClockLimit>,
     /// When it was found.
     pub found_at: DateTime<Utc>,
     /// The boot it was written in.
@@ -82,6 +90,21 @@ pub struct Entry {
     /// The energy counter at the last write: a smaller one later means that the driver was reloaded.
     #[serde(rename = "counter_mj")]
     pub counter: Option<Millijoules>,
+}
+
+impl Entry {
+    /// Whether the clocks are to be unlocked. A reboot has done that already: a lock after it is somebody else's.
+    pub fn holds_lock(&self, boot_id: &str) -> bool {
+        self.locked.is_some() && self.boot_id == boot_id
+    }
+
+    /// Something is written in this boot.
+    fn date(&mut self, boot_id: &str) {
+        if self.boot_id != boot_id {
+            self.locked = None;
+            boot_id.clone_into(&mut self.boot_id);
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -109,7 +132,7 @@ impl Journal {
             Ok(bytes) => {
                 let document: Document = serde_json::from_slice(&bytes)
                     .map_err(|source| JournalError::Damaged { path: path.clone(), source })?;
-                if document.version != VERSION {
+                if ![VERSION, WITH_CLOCKS].contains(&document.version) {
                     return Err(JournalError::Newer { path, version: document.version });
                 }
                 document.boards
@@ -148,8 +171,27 @@ impl Journal {
         // What the board has now and what it may have next; writes that failed in between never were.
         let ours = (!current.same_as(entry.found)).then_some(current);
         entry.written = ours.into_iter().chain([limit]).collect();
-        entry.boot_id.clone_from(&self.boot_id);
+        entry.date(&self.boot_id);
         entry.counter = counter;
+        self.replace(boards)
+    }
+
+    /// Notes that the clocks of a board whose limit is `limit` are about to be locked, and syncs that to disk. They must
+    /// have been free before, or locked by wattune.
+    ///
+    /// # Errors
+    /// If it cannot be written: then the board must not be.
+    pub fn note_lock(
+        &mut self,
+        gpu: &GpuId,
+        clock: ClockLimit,
+        limit: PowerLimit,
+        now: DateTime<Utc>,
+    ) -> Result<(), JournalError> {
+        let mut boards = self.boards.clone();
+        let entry = boards.entry(gpu.clone()).or_insert_with(|| self.new_entry(limit, now));
+        entry.date(&self.boot_id);
+        entry.locked = Some(clock);
         self.replace(boards)
     }
 
@@ -175,10 +217,39 @@ impl Journal {
             found,
             found_persistence: None,
             written: Vec::new(),
+            locked: None,
             found_at: now,
             boot_id: self.boot_id.clone(),
             counter: None,
         }
+    }
+
+    /// Forgets that a board's clocks are locked: they are free again, or somebody else's.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn forget_lock(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
+        let mut boards = self.boards.clone();
+        let Some(entry) = boards.get_mut(gpu).filter(|e| e.locked.is_some()) else { return Ok(()) };
+        entry.locked = None;
+        if entry.written.is_empty() && entry.found_persistence.is_none() {
+            boards.remove(gpu);
+        }
+        self.replace(boards)
+    }
+
+    /// Forgets the limit of a board that somebody else has set to `theirs`. What is left to give back is a lock of the
+    /// clocks, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) -> Result<(), JournalError> {
+        let mut boards = self.boards.clone();
+        let Some(entry) = boards.get_mut(gpu).filter(|e| e.locked.is_some()) else { return self.forget(gpu) };
+        entry.found = theirs;
+        entry.written.clear();
+        entry.found_persistence = None;
+        self.replace(boards)
     }
 
     /// Forgets a board: it has its settings back, or belongs to somebody else now.
@@ -210,7 +281,8 @@ impl Journal {
 
     /// Puts `boards` on disk, and only then in memory: what could not be written down does not count.
     fn replace(&mut self, boards: BTreeMap<GpuId, Entry>) -> Result<(), JournalError> {
-        let document = Document { version: VERSION, boards };
+        let version = if boards.values().any(|e| e.locked.is_some()) { WITH_CLOCKS } else { VERSION };
+        let document = Document { version, boards };
         let write = || -> io::Result<()> {
             let next = self.path.with_extension("json.new");
             let mut file = File::create(&next)?;
@@ -290,6 +362,7 @@ mod tests {
             found: w(250),
             found_persistence: None,
             written: vec![w(225), w(200)],
+            locked: None,
             found_at: DateTime::UNIX_EPOCH,
             boot_id: "boot-1".into(),
             counter: Some(Millijoules::new(1_000)),
@@ -356,9 +429,56 @@ mod tests {
     #[test]
     fn a_newer_journal_is_left_alone() {
         let dir = tempfile::tempdir().expect("a directory");
-        fs::write(dir.path().join(FILE_NAME), r#"{"version":2,"boards":{}}"#).expect("written");
+        fs::write(dir.path().join(FILE_NAME), r#"{"version":3,"boards":{}}"#).expect("written");
         let error = Journal::open(dir.path(), "b".into()).expect_err("newer").to_string();
-        assert!(error.contains("format 2"), "{error}");
+        assert!(error.contains("format 3"), "{error}");
+    }
+
+    #[test]
+    fn a_lock_is_noted_with_a_format_of_its_own_and_outlives_the_limit() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let gpu = GpuId::new("GPU-1").expect("an id");
+        let (now, mhz) = (DateTime::UNIX_EPOCH, ClockLimit::from_megahertz);
+        let open = |boot: &str| Journal::open(dir.path(), boot.into()).expect("readable");
+        let text = || fs::read_to_string(dir.path().join(FILE_NAME)).expect("readable");
+        let mut journal = open("boot-1");
+        journal.note_lock(&gpu, mhz(1_200), w(300), now).expect("written");
+        journal.note_lock(&gpu, mhz(1_110), w(300), now).expect("written");
+        assert!(text().contains("\"version\": 2") && text().contains("\"locked_mhz\": 1110"), "{}", text());
+        let entry = open("boot-1").entry(&gpu).expect("noted").clone();
+        assert_eq!((entry.found, entry.locked, entry.written.len()), (w(300), Some(mhz(1_110)), 0));
+        assert!(entry.holds_lock("boot-1") && !entry.holds_lock("boot-2"));
+
+        journal.note_write(&gpu, w(300), w(250), None, now).expect("written");
+        journal.yield_limit(&gpu, w(280)).expect("written");
+        let entry = open("boot-1").entry(&gpu).expect("its clocks are still locked").clone();
+        assert!(
+            entry.holds_lock("boot-1") && way_back(&entry, "boot-1", &standing(w(280), 0)) == WayBack::AlreadyThere
+        );
+        journal.forget_lock(&gpu).expect("written");
+        assert_eq!(journal.entries().count(), 0, "nothing is left to give back");
+
+        journal.note_write(&gpu, w(300), w(250), None, now).expect("written");
+        journal.note_lock(&gpu, mhz(1_200), w(250), now).expect("written");
+        journal.forget_lock(&gpu).expect("written");
+        assert!(text().contains("\"version\": 1") && !text().contains("locked"), "{}", text());
+        assert_eq!(journal.entry(&gpu).expect("its limit is still to be given back").found, w(300));
+
+        journal.note_lock(&gpu, mhz(1_200), w(250), now).expect("written");
+        let mut later = open("boot-2");
+        later.note_write(&gpu, w(300), w(200), None, now).expect("written");
+        assert_eq!(later.entry(&gpu).expect("noted").locked, None, "the reboot unlocked them");
+    }
+
+    #[test]
+    fn a_journal_of_a_version_that_knew_no_clocks_is_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let old = r#"{"version":1,"boards":{"GPU-1":{"found_mw":250000,"found_persistence":false,"written_mw":[225000],
+            "found_at":"2026-01-01T00:00:00Z","boot_id":"boot-1","counter_mj":1000}}}"#;
+        fs::write(dir.path().join(FILE_NAME), old).expect("written");
+        let journal = Journal::open(dir.path(), "boot-1".into()).expect("an older version wrote it");
+        let entry = journal.entry(&GpuId::new("GPU-1").expect("an id")).expect("noted");
+        assert_eq!((entry.found, entry.written.as_slice(), entry.locked), (w(250), [w(225)].as_slice(), None));
     }
 
     #[test]

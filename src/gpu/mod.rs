@@ -14,7 +14,7 @@ mod worker;
 
 pub use worker::{Observation, Write, WriteOutcome};
 
-use crate::domain::{Board, EventReasons, LimitRange, PowerLimit};
+use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, LimitRange, PowerLimit};
 use crate::units::{Millijoules, Seconds, Watts};
 
 /// Why a call to a device failed. `call` is the driver's own name for it, so that a person can look it up.
@@ -90,6 +90,8 @@ pub struct Capabilities {
     pub power: Result<(), GpuError>,
     /// The limits it accepts, or why it has none to set.
     pub limits: Result<LimitRange, GpuError>,
+    /// The clocks it can be locked to, or why it has none. Whether this process may lock them shows at the first try.
+    pub clocks: Result<ClockRange, GpuError>,
     /// Persistence mode, where the platform has it.
     pub persistence: Result<(), GpuError>,
     /// Whether the board is cut into MIG slices: accounted as a whole, not controlled.
@@ -110,6 +112,11 @@ impl Capabilities {
             return Some("a virtual GPU: its host owns the power limit".into());
         }
         self.limits.as_ref().err().map(ToString::to_string)
+    }
+
+    /// Why clocks cannot be locked on this board at all; `None` if nothing speaks against it before it is tried.
+    pub fn why_no_clocks(&self) -> Option<String> {
+        self.why_no_control().or_else(|| self.clocks.as_ref().err().map(ToString::to_string))
     }
 }
 
@@ -166,6 +173,19 @@ pub trait GpuDevice: Send {
     /// [`GpuError::NoPermission`] without it; whatever the driver says otherwise. The limit must lie in the board's
     /// range: clamping is the caller's, so that it can be said.
     fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError>;
+
+    /// Locks the clocks of the multiprocessors to `highest` and below. Needs root. No driver tells what clocks are locked
+    /// to: a lock that was there before is gone then, and cannot be found again.
+    ///
+    /// # Errors
+    /// As for [`Self::set_power_limit`].
+    fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError>;
+
+    /// Takes any lock of the clocks away, whoever made it. Needs root.
+    ///
+    /// # Errors
+    /// As for [`Self::set_power_limit`].
+    fn reset_clocks(&mut self) -> Result<(), GpuError>;
 
     /// Turns persistence mode on or off. Needs root.
     ///

@@ -9,15 +9,33 @@ use super::worker::Write;
 use crate::domain::{GpuId, PowerLimit};
 use crate::units::Seconds;
 
+/// What had to be done to a board's clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clocks {
+    /// Nothing: wattune had not locked them.
+    Untouched,
+    /// They were locked, and are free again.
+    Unlocked,
+}
+
+impl std::fmt::Display for Clocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Untouched => "",
+            Self::Unlocked => ", its clocks unlocked",
+        })
+    }
+}
+
 /// How giving a board back ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Restored {
     /// It had the found limit already.
-    AlreadyThere(PowerLimit),
+    AlreadyThere(PowerLimit, Clocks),
     /// It has the found limit again.
-    Written(PowerLimit),
+    Written(PowerLimit, Clocks),
     /// Somebody else's limit was left alone.
-    LeftToOthers(PowerLimit),
+    LeftToOthers(PowerLimit, Clocks),
     /// It could not be done; the journal keeps the entry for the next try.
     Failed {
         /// What should have been restored.
@@ -30,16 +48,18 @@ pub enum Restored {
 impl std::fmt::Display for Restored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::AlreadyThere(limit) => write!(f, "already at its found limit of {limit}"),
-            Self::Written(limit) => write!(f, "back at its found limit of {limit}"),
-            Self::LeftToOthers(limit) => write!(f, "left at {limit}, which somebody else has set since"),
+            Self::AlreadyThere(limit, clocks) => write!(f, "already at its found limit of {limit}{clocks}"),
+            Self::Written(limit, clocks) => write!(f, "back at its found limit of {limit}{clocks}"),
+            Self::LeftToOthers(limit, clocks) => {
+                write!(f, "left at {limit}, which somebody else has set since{clocks}")
+            }
             Self::Failed { found, why } => write!(f, "NOT restored to {found}: {why}"),
         }
     }
 }
 
 /// Gives every board that the journal knows back, and says how that ended. All at once, so that a board that hangs
-/// holds up no other. Each step (looking, limit, persistence mode) may take `timeout`. Blocks: not for async tasks.
+/// holds up no other. Each step (looking, clocks, limit, persistence mode) may take `timeout`. Blocks: not for async tasks.
 pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Seconds) -> Vec<(GpuId, Restored)> {
     let boot_id = journal.boot_id().to_owned();
     let (sender, outcomes) = mpsc::channel();
@@ -83,15 +103,24 @@ fn give_back(entry: &Entry, boot_id: &str, gpu: &GpuHandle, timeout: Seconds) ->
     };
     let default = gpu.capabilities().limits.as_ref().ok().map(|range| range.default);
     let board = Standing { current, default, counter: seen.counter, restarted: seen.restarts() > 0 };
+    // Whatever comes of the clocks, the limit is given back.
+    let unlocked = match entry.holds_lock(boot_id) {
+        true => gpu.write_and_wait(Write::ResetClocks, timeout).map(|()| Clocks::Unlocked),
+        false => Ok(Clocks::Untouched),
+    };
+    let clocks = *unlocked.as_ref().unwrap_or(&Clocks::Untouched);
     let outcome = match way_back(entry, boot_id, &board) {
-        WayBack::AlreadyThere => Restored::AlreadyThere(entry.found),
-        WayBack::Theirs(limit) => return Restored::LeftToOthers(limit),
+        WayBack::AlreadyThere => Restored::AlreadyThere(entry.found, clocks),
+        WayBack::Theirs(limit) => Restored::LeftToOthers(limit, clocks),
         WayBack::Write(found) => match gpu.write_and_wait(Write::PowerLimit(found), timeout) {
-            Ok(()) => Restored::Written(found),
+            Ok(()) => Restored::Written(found, clocks),
             Err(error) => return failed(error.to_string()),
         },
     };
-    match entry.found_persistence {
+    if let Err(error) = unlocked {
+        return failed(format!("the limit is done with, the clocks are still locked: {error}"));
+    }
+    match entry.found_persistence.filter(|_| !matches!(outcome, Restored::LeftToOthers(..))) {
         Some(on) if seen.reading.persistence.is_some_and(|now| now != on) => {
             match gpu.write_and_wait(Write::Persistence(on), timeout) {
                 Ok(()) => outcome,

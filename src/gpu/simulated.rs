@@ -1,7 +1,8 @@
 //! A board without hardware, whose physics can be stated. Labelled `simulated` wherever it shows.
 //!
 //! A running job draws the power that its curve gives at the enforced limit, an idle board its idle power; after each
-//! change the draw settles exponentially. The energy counter integrates the true draw exactly. Throughput follows the
+//! change the draw settles exponentially. Where a job is given by what it does at each clock, a limit works by lowering
+//! the clock, and so does a lock. The energy counter integrates the true draw exactly. Throughput follows the
 //! curve in the same way. Readings of power carry relative white noise; the counter, like real ones, does not.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use rand_distr::{Distribution, StandardNormal};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use crate::clock::{Clock, Monotonic};
-use crate::domain::{Board, EventReasons, GpuId, LimitRange, PowerLimit};
+use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit};
 use crate::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What a job does on one board at one limit.
@@ -26,17 +27,30 @@ pub struct CurvePoint {
     pub power: Watts,
 }
 
+/// What a job does on one board at one clock, if no limit lowers it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClockPoint {
+    /// The clock.
+    pub clock: ClockLimit,
+    /// The job's throughput.
+    pub throughput: SamplesPerSecond,
+    /// The board's draw.
+    pub power: Watts,
+}
+
 /// A throughput–power curve over limits: linear between its points, flat beyond them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadCurve {
     points: Vec<CurvePoint>,
+    /// How it answers to a lock of the clocks, from the lowest clock up; empty where it does not.
+    clocks: Vec<ClockPoint>,
 }
 
 impl LoadCurve {
     /// `None` without points. The order does not matter.
     pub fn new(mut points: Vec<CurvePoint>) -> Option<Self> {
         points.sort_by(|a, b| a.limit.total_cmp(&b.limit));
-        (!points.is_empty()).then_some(Self { points })
+        (!points.is_empty()).then_some(Self { points, clocks: Vec::new() })
     }
 
     /// A board that computes as fast as its clocks go, with the clocks that a limit affords: throughput saturates as
@@ -52,7 +66,17 @@ impl LoadCurve {
             let share = ((power - floor) / (demand - floor)).max(0.02);
             CurvePoint { limit, throughput: peak * ((1.0 - (-4.0 * share).exp()) / full), power }
         });
-        Self { points: points.collect() }
+        Self { points: points.collect(), clocks: Vec::new() }
+    }
+
+    /// A job by what it does at each clock: linear between these points, flat beyond. Power must rise with the clock. A
+    /// limit allows the highest clock whose draw is within it: one above all draws changes nothing, which is how
+    /// memory-bound work looks. `None` without points.
+    pub fn over_clocks(mut clocks: Vec<ClockPoint>) -> Option<Self> {
+        clocks.sort_by_key(|p| p.clock);
+        let point = |p: &ClockPoint| CurvePoint { limit: p.power, throughput: p.throughput, power: p.power };
+        let points = clocks.iter().map(point).collect();
+        (!clocks.is_empty()).then_some(Self { points, clocks })
     }
 
     /// The points, by limit.
@@ -62,20 +86,48 @@ impl LoadCurve {
 
     /// What the job does at a limit.
     pub fn at(&self, limit: Watts) -> CurvePoint {
-        let next = self.points.partition_point(|p| p.limit < limit);
-        let (a, b) = match (next.checked_sub(1).map(|i| self.points[i]), self.points.get(next)) {
-            (Some(a), Some(b)) => (a, *b),
-            (Some(only), None) | (None, Some(&only)) => (only, only),
-            (None, None) => unreachable!("a curve has at least one point"),
-        };
-        let span = b.limit - a.limit;
-        let share = if span > Watts::ZERO { (limit - a.limit) / span } else { 0.0 };
+        let (a, b, share) = between(&self.points, |p| p.limit.get(), limit.get());
         CurvePoint {
             limit,
             throughput: a.throughput + (b.throughput - a.throughput) * share,
             power: a.power + (b.power - a.power) * share,
         }
     }
+
+    /// What the job does at a limit with the clocks locked to `lock`. A job that is given over limits alone does not
+    /// answer to a lock.
+    pub fn at_lock(&self, limit: Watts, lock: Option<ClockLimit>) -> CurvePoint {
+        let unlocked = self.at(limit);
+        let (Some(lock), false) = (lock, self.clocks.is_empty()) else { return unlocked };
+        let (a, b, share) = between(&self.clocks, |p| f64::from(p.clock.megahertz()), f64::from(lock.megahertz()));
+        let power = a.power + (b.power - a.power) * share;
+        if power >= unlocked.power {
+            return unlocked;
+        }
+        CurvePoint { limit, throughput: a.throughput + (b.throughput - a.throughput) * share, power }
+    }
+
+    /// The clock that the board runs at; `None` for a job that is given over limits alone.
+    fn clock(&self, power: Watts) -> Option<u32> {
+        if self.clocks.is_empty() {
+            return None;
+        }
+        let (a, b, share) = between(&self.clocks, |p| p.power.get(), power.get());
+        let (a, b) = (f64::from(a.clock.megahertz()), f64::from(b.clock.megahertz()));
+        Some((a + (b - a) * share).round() as u32)
+    }
+}
+
+/// The points around `x` and how far it is from the first to the second; at the ends one point twice.
+fn between<P: Copy>(points: &[P], of: impl Fn(&P) -> f64, x: f64) -> (P, P, f64) {
+    let next = points.partition_point(|p| of(p) < x);
+    let (a, b) = match (next.checked_sub(1).map(|i| points[i]), points.get(next)) {
+        (Some(a), Some(b)) => (a, *b),
+        (Some(only), None) | (None, Some(&only)) => (only, only),
+        (None, None) => unreachable!("a curve has at least one point"),
+    };
+    let span = of(&b) - of(&a);
+    (a, b, if span > 0.0 { (x - of(&a)) / span } else { 0.0 })
 }
 
 /// How a simulated board behaves.
@@ -106,6 +158,9 @@ struct State {
     physics: Physics,
     load: Option<LoadCurve>,
     limit: PowerLimit,
+    clocks: Result<ClockRange, GpuError>,
+    locking: Result<(), GpuError>,
+    lock: Option<ClockLimit>,
     at: Monotonic,
     power: Watts,
     throughput: SamplesPerSecond,
@@ -134,7 +189,7 @@ impl State {
 
     fn target(&self) -> (Watts, SamplesPerSecond) {
         let at = |load: &LoadCurve| {
-            let point = load.at(self.limit.watts());
+            let point = load.at_lock(self.limit.watts(), self.lock);
             (point.power, point.throughput)
         };
         self.load.as_ref().map_or((self.physics.idle, SamplesPerSecond::ZERO), at)
@@ -147,6 +202,9 @@ impl SimulatedBoard {
         let state = State {
             load: None,
             limit: physics.found,
+            clocks: Err(GpuError::NotSupported { call: "lock_clocks (simulated)" }),
+            locking: Ok(()),
+            lock: None,
             at: clock.monotonic(),
             power: physics.idle,
             throughput: SamplesPerSecond::ZERO,
@@ -156,6 +214,24 @@ impl SimulatedBoard {
             physics,
         };
         Self { clock, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Gives the board clocks that can be locked. Call it before [`Self::device`].
+    #[must_use]
+    pub fn with_clocks(self, clocks: ClockRange) -> Self {
+        self.lock().clocks = Ok(clocks);
+        self
+    }
+
+    /// Whether locking clocks is allowed from now on; unlocking goes with it.
+    pub fn permit_clocks(&self, allowed: bool) {
+        self.lock().locking =
+            if allowed { Ok(()) } else { Err(GpuError::NoPermission { call: "lock_clocks (simulated)" }) };
+    }
+
+    /// What its clocks are locked to.
+    pub fn clock_lock(&self) -> Option<ClockLimit> {
+        self.lock().lock
     }
 
     /// Starts a job with this curve, or with `None` ends the one that runs.
@@ -188,10 +264,15 @@ impl SimulatedBoard {
             model: format!("{model} (simulated)"),
             simulated: true,
         };
+        let (limits, clocks) = {
+            let state = self.lock();
+            (Ok(state.physics.range), state.clocks.clone())
+        };
         let capabilities = Capabilities {
             energy_counter: Ok(()),
             power: Ok(()),
-            limits: Ok(self.lock().physics.range),
+            limits,
+            clocks,
             persistence: Err(GpuError::NotSupported { call: "nvmlDeviceGetPersistenceMode" }),
             mig: false,
             virtualised: false,
@@ -235,7 +316,8 @@ impl GpuDevice for SimulatedDevice {
             return Ok(quick);
         }
         let running = state.load.is_some();
-        let binds = running && state.target().0 >= state.limit.watts() * 0.98;
+        let power = state.target().0;
+        let binds = running && power >= state.limit.watts() * 0.98;
         let reasons = match (running, binds) {
             (false, _) => EventReasons::IDLE,
             (true, true) => EventReasons::SW_POWER_CAP,
@@ -245,6 +327,7 @@ impl GpuDevice for SimulatedDevice {
             requested: Some(state.limit),
             enforced: Some(state.limit),
             reasons: Some(reasons),
+            sm_clock_mhz: state.load.as_ref().and_then(|load| load.clock(power)),
             processes: Some(u32::from(running)),
             ..quick
         })
@@ -258,6 +341,25 @@ impl GpuDevice for SimulatedDevice {
             return Err(GpuError::Driver { call: "set_power_limit (simulated)", message });
         }
         state.limit = limit;
+        Ok(())
+    }
+
+    fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError> {
+        let mut state = self.world.lock();
+        state.locking.clone()?;
+        let known = state.clocks.clone()?;
+        if !known.steps().contains(&highest) {
+            let message = format!("{highest} is not among its clocks of {} to {}", known.min(), known.max());
+            return Err(GpuError::Driver { call: "lock_clocks (simulated)", message });
+        }
+        state.lock = Some(highest);
+        Ok(())
+    }
+
+    fn reset_clocks(&mut self) -> Result<(), GpuError> {
+        let mut state = self.world.lock();
+        state.locking.clone()?;
+        state.lock = None;
         Ok(())
     }
 
@@ -351,6 +453,46 @@ mod tests {
         assert!((mean - 240.0).abs() < 0.3 && (deviation / 240.0 - 0.01).abs() < 0.001, "{mean} {deviation}");
         let counter = device.read(Depth::Quick).expect("answers").energy.expect("counted");
         assert_eq!(counter, Millijoules::from_joules(board.true_energy()));
+    }
+
+    #[test]
+    fn a_memory_bound_job_answers_to_clocks_and_not_to_limits() {
+        let mhz = ClockLimit::from_megahertz;
+        let point = |clock, throughput, power| ClockPoint {
+            clock: mhz(clock),
+            throughput: SamplesPerSecond::new(throughput),
+            power: Watts::new(power),
+        };
+        let load =
+            LoadCurve::over_clocks(vec![point(1500, 100.0, 150.0), point(500, 60.0, 80.0), point(1000, 96.0, 110.0)])
+                .expect("has points");
+        let (clock, board) = board(0.0);
+        let board = board.with_clocks(ClockRange::new((5..=15).map(|i| mhz(100 * i)).collect()).expect("has steps"));
+        board.run(Some(load));
+        let mut device = board.device(0, "A40");
+        let settled = || {
+            clock.advance(Seconds::new(60.0));
+            let (work, energy) = (board.work_done(), board.true_energy());
+            clock.advance(Seconds::new(100.0));
+            let (work, energy) =
+                ((board.work_done() - work).get() / 100.0, (board.true_energy() - energy).get() / 100.0);
+            (work.round(), energy.round())
+        };
+        assert_eq!(settled(), (100.0, 150.0));
+        device.set_power_limit(w(160)).expect("in range");
+        assert_eq!(settled(), (100.0, 150.0), "above its draw a limit changes nothing");
+        device.lock_clocks(mhz(1000)).expect("allowed");
+        assert_eq!((settled(), board.clock_lock()), ((96.0, 110.0), Some(mhz(1000))));
+        assert_eq!(device.read(Depth::Full).expect("answers").sm_clock_mhz, Some(1000));
+        device.set_power_limit(w(100)).expect("in range");
+        assert_eq!(settled().1, 100.0, "the stricter of the two counts");
+        device.lock_clocks(mhz(1010)).expect_err("not one of its clocks");
+        board.permit_clocks(false);
+        assert!(matches!(device.reset_clocks(), Err(GpuError::NoPermission { .. })));
+        board.permit_clocks(true);
+        device.reset_clocks().expect("allowed");
+        device.set_power_limit(w(300)).expect("in range");
+        assert_eq!((settled(), board.clock_lock()), ((100.0, 150.0), None));
     }
 
     #[test]

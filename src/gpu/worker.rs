@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use crate::clock::{Monotonic, Now};
-use crate::domain::PowerLimit;
+use crate::domain::{ClockLimit, PowerLimit};
 use crate::ledger::{Meter, Metered};
 use crate::units::{Millijoules, Seconds};
 
@@ -16,6 +16,10 @@ const REOPEN_EVERY: Seconds = Seconds::new(2.0);
 pub enum Write {
     /// A power limit, within the board's range.
     PowerLimit(PowerLimit),
+    /// The highest clock, one of those that the board can be locked to.
+    LockClocks(ClockLimit),
+    /// No lock of the clocks any more.
+    ResetClocks,
     /// Persistence mode.
     Persistence(bool),
 }
@@ -25,6 +29,8 @@ impl Write {
     pub fn call(&self) -> &'static str {
         match self {
             Self::PowerLimit(_) => "nvmlDeviceSetPowerManagementLimit",
+            Self::LockClocks(_) => "nvmlDeviceSetGpuLockedClocks",
+            Self::ResetClocks => "nvmlDeviceResetGpuLockedClocks",
             Self::Persistence(_) => "nvmlDeviceSetPersistenceMode",
         }
     }
@@ -137,6 +143,8 @@ impl Worker {
     pub(super) fn write(&mut self, write: Write, clock: impl Fn() -> Now) -> Result<(), GpuError> {
         let result = match write {
             Write::PowerLimit(limit) => self.device.set_power_limit(limit),
+            Write::LockClocks(highest) => self.device.lock_clocks(highest),
+            Write::ResetClocks => self.device.reset_clocks(),
             Write::Persistence(on) => self.device.set_persistence(on),
         };
         if let Err(error @ GpuError::Lost { .. }) = &result {

@@ -9,8 +9,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Wire, optional_object};
 use crate::controller::{GpuRef, NewJob, ProgressReport};
-use crate::domain::{InvalidJob, JobName, Objective, Work};
-use crate::units::{Samples, Seconds, Watts};
+use crate::domain::{InvalidJob, JobName, Objective, Pausing, Work};
+use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// A training run to be registered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -118,6 +118,114 @@ pub struct Wishes {
     /// When the work must be done; needs `work.total_samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<DateTime<Utc>>,
+    /// What all of the work may emit, in grams of CO2 equivalent; needs `work.total_samples`. Alone, time is minimised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(exclusive_minimum = 0)]
+    pub carbon_budget_g: Option<f64>,
+    /// How much of carbon's place the price of electricity takes: 0 is carbon alone (the default), 1 the price alone.
+    /// Needs a source of prices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 1)]
+    pub price_weight: Option<f64>,
+    /// Whether the job may be told to pause; an object says what that costs. Off by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pausable: Option<Pausable>,
+}
+
+/// Whether a job may be told to pause, and what that costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Pausable {
+    /// `true` is the object with all its defaults.
+    Allowed(bool),
+    /// What pausing costs.
+    At(PausingCosts),
+}
+
+/// What pausing costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PausingCosts {
+    /// What all its boards draw together while it pauses; 50 W per board by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub idle_power_w: Option<f64>,
+    /// Once it runs, it runs at least so long; 1800 s by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 86_400)]
+    pub min_run_s: Option<f64>,
+    /// Once it pauses, it pauses at least so long; 1800 s by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 86_400)]
+    pub min_pause_s: Option<f64>,
+    /// Seconds at running power without work that each pause costs: saving and loading a checkpoint; 120 s by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 86_400)]
+    pub checkpoint_s: Option<f64>,
+}
+
+impl<'de> Deserialize<'de> for Pausable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> de::Visitor<'de> for Either {
+            type Value = Pausable;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false or an object")
+            }
+
+            fn visit_bool<E: de::Error>(self, allowed: bool) -> Result<Pausable, E> {
+                Ok(Pausable::Allowed(allowed))
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Pausable, A::Error> {
+                PausingCosts::deserialize(de::value::MapAccessDeserializer::new(map)).map(Pausable::At)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl Pausable {
+    /// What it means for a job on so many boards.
+    fn on(self, boards: usize) -> Result<Option<Pausing>, InvalidJob> {
+        let usual = Pausing::usual(boards);
+        let PausingCosts { idle_power_w, min_run_s, min_pause_s, checkpoint_s } = match self {
+            Self::Allowed(false) => return Ok(None),
+            Self::Allowed(true) => return Ok(Some(usual)),
+            Self::At(costs) => costs,
+        };
+        let seconds = |field, given: Option<f64>, usual| match given {
+            Some(seconds) => finite(field, Seconds::try_new(seconds)),
+            None => Ok(usual),
+        };
+        let idle_power = match idle_power_w {
+            Some(watts) => finite("objective.pausable.idle_power_w", Watts::try_new(watts))?,
+            None => usual.idle_power,
+        };
+        Ok(Some(Pausing {
+            idle_power,
+            min_run: seconds("objective.pausable.min_run_s", min_run_s, usual.min_run)?,
+            min_pause: seconds("objective.pausable.min_pause_s", min_pause_s, usual.min_pause)?,
+            checkpoint: seconds("objective.pausable.checkpoint_s", checkpoint_s, usual.checkpoint)?,
+        }))
+    }
+}
+
+impl Wishes {
+    /// What they mean for a job on so many boards.
+    fn on(self, boards: usize) -> Result<Objective, InvalidJob> {
+        let budget = self.carbon_budget_g.map(|g| finite("objective.carbon_budget_g", GramsCo2e::try_new(g)));
+        let asked = Objective {
+            max_slowdown: self.max_slowdown,
+            deadline: self.deadline,
+            carbon_budget: budget.transpose()?,
+            price_weight: self.price_weight.unwrap_or(0.0),
+            pausable: self.pausable.map_or(Ok(None), |p| p.on(boards))?,
+            ..Objective::UNBOUND
+        };
+        Objective::new(self.eta, asked)
+    }
 }
 
 impl Wire for RegisterJob {
@@ -127,10 +235,23 @@ impl Wire for RegisterJob {
         ("batch_size", "give the whole number of samples per step, more than 0, or leave it out"),
         ("work", "give {\"total_samples\": N}, or leave it out if the work is unknown"),
         ("work.total_samples", "give the number of samples in all, more than 0"),
-        ("objective", "give an object with any of eta, max_slowdown and deadline"),
+        (
+            "objective",
+            "give an object with any of eta, max_slowdown, deadline, carbon_budget_g, price_weight and pausable",
+        ),
         ("objective.eta", "give a number from 0 (time alone) to 1 (carbon alone)"),
         ("objective.max_slowdown", "give a fraction of the job's time: 0.03 allows 3 % more"),
         ("objective.deadline", "give a time in RFC 3339, such as \"2026-11-21T18:00:00Z\""),
+        ("objective.carbon_budget_g", "give grams of CO2 equivalent for all of the work, more than 0"),
+        ("objective.price_weight", "give a number from 0 (carbon alone) to 1 (price alone)"),
+        (
+            "objective.pausable",
+            "give true, false, or an object with any of idle_power_w, min_run_s, min_pause_s and checkpoint_s",
+        ),
+        ("objective.pausable.idle_power_w", "give the watts of all its boards together while it pauses"),
+        ("objective.pausable.min_run_s", "give seconds, from 0 to 86400"),
+        ("objective.pausable.min_pause_s", "give seconds, from 0 to 86400"),
+        ("objective.pausable.checkpoint_s", "give seconds, from 0 to 86400"),
         ("lease_s", "give seconds, from 1 to 86400"),
         ("control", "give true or false"),
         ("tags", "give an object of texts, such as {\"team\": \"vision\"}"),
@@ -150,10 +271,10 @@ impl TryFrom<RegisterJob> for NewJob {
         let lease = wire.lease_s.map(|s| finite("lease_s", Seconds::try_new(s))).transpose()?;
         Ok(Self {
             name,
+            objective: wishes.on(wire.gpus.len())?,
             gpus: wire.gpus.into_iter().map(GpuRef::from).collect(),
             batch_size: wire.batch_size,
             work,
-            objective: Objective::new(wishes.eta, wishes.max_slowdown, wishes.deadline)?,
             lease,
             control: wire.control,
             tags: wire.tags,

@@ -24,6 +24,7 @@ fn the_documented_request_is_understood() {
             eta: 1.0,
             max_slowdown: Some(0.03),
             deadline: Some("2026-11-21T18:00:00Z".parse().expect("time")),
+            ..Objective::UNBOUND
         },
         lease: Some(Seconds::new(60.0)),
         control: true,
@@ -40,6 +41,23 @@ fn what_is_left_out_has_its_default() {
     }
     let job = register(r#"{"name":"a","gpus":[0],"control":false,"objective":{"eta":0.5}}"#).expect("valid");
     assert_eq!((job.control, job.objective.eta, job.objective.max_slowdown), (false, 0.5, None));
+    let meant = |objective: &str| {
+        register(&format!(r#"{{"name":"a","gpus":[0,1],"objective":{objective}}}"#)).expect("valid").objective
+    };
+    let grams = Some(GramsCo2e::new(500.0));
+    assert_eq!(meant(r#"{"carbon_budget_g":500}"#), Objective { eta: 0.0, carbon_budget: grams, ..Objective::UNBOUND });
+    let with_slowdown = meant(r#"{"carbon_budget_g":500,"max_slowdown":0.1}"#);
+    assert_eq!((with_slowdown.eta, with_slowdown.carbon_budget), (1.0, grams));
+    assert_eq!(meant(r#"{"price_weight":0.5}"#), Objective { price_weight: 0.5, ..Objective::DEFAULT });
+    let pausable = Some(Pausing::usual(2));
+    assert_eq!(meant(r#"{"pausable":true,"max_slowdown":0.03}"#), Objective { pausable, ..Objective::DEFAULT });
+    assert_eq!(meant(r#"{"pausable":{}}"#), Objective { pausable, ..Objective::DEFAULT });
+    assert_eq!(meant(r#"{"pausable":false}"#), Objective::DEFAULT);
+    let costs = meant(r#"{"pausable":{"idle_power_w":80,"checkpoint_s":0}}"#).pausable.expect("pausable");
+    assert_eq!(
+        (costs.idle_power, costs.checkpoint, costs.min_run),
+        (Watts::new(80.0), Seconds::ZERO, Seconds::new(1800.0))
+    );
 }
 
 #[test]
@@ -68,10 +86,52 @@ fn wrong_registrations_say_where_and_what_would_be_right() {
         (r#"{"name":"a","gpus":[0],"work":{}}"#, 422, Some("work.total_samples"), "more than 0"),
         (r#"{"name":"a","gpus":[0],"work":"all"}"#, 422, Some("work"), "leave it out if the work is unknown"),
         (
-            r#"{"name":"a","gpus":[0],"objective":{"carbon_budget_g":5}}"#,
+            r#"{"name":"a","gpus":[0],"objective":{"carbon_g":5}}"#,
+            422,
+            Some("objective.carbon_g"),
+            "expected one of `eta`, `max_slowdown`, `deadline`, `carbon_budget_g`, `price_weight`, `pausable`",
+        ),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"carbon_budget_g":0}}"#,
             422,
             Some("objective.carbon_budget_g"),
-            "expected one of `eta`, `max_slowdown`, `deadline`",
+            "more than 0 grams",
+        ),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"price_weight":2}}"#,
+            422,
+            Some("objective.price_weight"),
+            "0 is carbon alone, 1 is the price alone",
+        ),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"carbon_budget_g":5,"price_weight":0.5}}"#,
+            422,
+            Some("objective.price_weight"),
+            "leave the price_weight out",
+        ),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"eta":1,"pausable":true}}"#,
+            422,
+            Some("objective.pausable"),
+            "needs max_slowdown or a deadline",
+        ),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"pausable":1}}"#,
+            422,
+            Some("objective.pausable"),
+            "give true, false, or an object",
+        ),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"pausable":{"idle_w":1}}}"#,
+            422,
+            Some("objective.pausable.idle_w"),
+            "expected one of `idle_power_w`",
+        ),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"pausable":{"min_run_s":-1}}}"#,
+            422,
+            Some("objective.pausable.min_run_s"),
+            "within 0 to 86400",
         ),
         (r#"{"name":"a","gpus":[0],"objective":{"eta":1.5}}"#, 422, Some("objective.eta"), "1 is carbon alone"),
         (r#"{"name":"a","gpus":[0],"objective":{"eta":"1"}}"#, 422, Some("objective.eta"), "give a number from 0"),

@@ -157,7 +157,7 @@ mod tests {
 
     fn profile(points: &[(f64, f64)]) -> Profile {
         let point = |(i, &(power, throughput)): (usize, &(f64, f64))| OperatingPoint {
-            limits: vec![PowerLimit::from_milliwatts(300_000 - 25_000 * i as u32)],
+            setting: vec![PowerLimit::from_milliwatts(300_000 - 25_000 * i as u32).into()],
             throughput: Estimate { mean: SamplesPerSecond::new(throughput), relative_error: 0.0 },
             power: Estimate { mean: Watts::new(power), relative_error: 0.0 },
             measured: Seconds::new(10.0),

@@ -1,24 +1,35 @@
 //! Which settings a sweep visits, and what is inferred for boards that are not equal.
 
-use crate::domain::{Estimate, OperatingPoint, PowerLimit};
+use crate::domain::{ClockRange, Estimate, OperatingPoint, PowerLimit, SetPoint};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
-/// One limit per group of equal boards.
-pub type Setting = Vec<PowerLimit>;
+/// One set point per group of equal boards.
+pub type Setting = Vec<SetPoint>;
 
-/// The limits that one group of equal boards may be set to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What one group of equal boards may be set to.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRange {
-    /// The highest (`planning.md` §5).
+    /// How many boards they are.
+    pub boards: u32,
+    /// The highest limit (`planning.md` §5).
     pub ceiling: PowerLimit,
-    /// The lowest.
+    /// The lowest limit.
     pub min: PowerLimit,
+    /// The clocks to which they may be locked; none where clocks are left alone.
+    pub clocks: Option<ClockRange>,
+}
+
+impl GroupRange {
+    /// One board that is steered by its limit alone.
+    pub const fn of_limits(ceiling: PowerLimit, min: PowerLimit) -> Self {
+        Self { boards: 1, ceiling, min, clocks: None }
+    }
 }
 
 /// The settings of a sweep, from the ceiling down, one list per group: in each list one group's limit is lowered step
 /// by step while the others stay at their ceilings. With one group, which is the usual case, this is Zeus's sweep.
 pub fn ladders(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec<Vec<Setting>> {
-    let ceiling: Setting = groups.iter().map(|g| g.ceiling).collect();
+    let ceiling: Setting = groups.iter().map(|g| g.ceiling.into()).collect();
     let step = step.to_milliwatts().max(1_000);
     let descend = |(index, group): (usize, &GroupRange)| {
         let floor = lowest.map_or(group.min, |l| group.min.max(PowerLimit::from_watts(l)));
@@ -26,12 +37,29 @@ pub fn ladders(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec
         let rungs = rungs.take_while(|l| *l >= floor.milliwatts() || *l == group.ceiling.milliwatts());
         let at = |limit| {
             let mut setting = ceiling.clone();
-            setting[index] = PowerLimit::from_milliwatts(limit);
+            setting[index] = PowerLimit::from_milliwatts(limit).into();
             setting
         };
         rungs.map(at).collect()
     };
     groups.iter().enumerate().map(descend).collect()
+}
+
+/// The settings of a sweep of clocks at the ceiling's limit, from the ceiling, whose clocks are free, down to the lowest
+/// clock in steps of about `step_mhz`. Empty where clocks are left alone, and for unequal boards: which of their clocks
+/// slow a job equally cannot be told from sweeps of one group at a time.
+pub fn clock_ladder(groups: &[GroupRange], step_mhz: u32) -> Vec<Setting> {
+    let [GroupRange { ceiling, clocks: Some(range), .. }] = groups else { return Vec::new() };
+    let set = |clock| vec![SetPoint { limit: *ceiling, clock }];
+    let mut ladder = vec![set(None)];
+    let mut last = range.max();
+    for clock in range.steps().iter().rev() {
+        if clock.megahertz() + step_mhz.max(1) <= last.megahertz() {
+            ladder.push(set(Some(*clock)));
+            last = *clock;
+        }
+    }
+    ladder
 }
 
 /// What one group's sweep showed at one of its limits, the others being at their ceilings.
@@ -64,12 +92,12 @@ pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<Operati
         if chosen.len() < curves.len() {
             continue;
         }
-        let limits: Setting = chosen.iter().map(|p| p.limit).collect();
-        if points.iter().any(|p| p.limits == limits) {
+        let setting: Setting = chosen.iter().map(|p| p.limit.into()).collect();
+        if points.iter().any(|p| p.setting == setting) {
             continue;
         }
         points.push(OperatingPoint {
-            limits,
+            setting,
             throughput: Estimate { mean: level, relative_error },
             power: Estimate { mean: chosen.iter().map(|p| p.power).sum(), relative_error },
             measured: Seconds::ZERO,
@@ -97,6 +125,7 @@ fn slowest_that_reaches(curve: &[GroupPoint], level: SamplesPerSecond) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::ClockLimit;
 
     const fn w(watts: u32) -> PowerLimit {
         PowerLimit::from_milliwatts(watts * 1000)
@@ -104,13 +133,24 @@ mod tests {
 
     #[test]
     fn a_sweep_goes_down_from_the_ceiling_in_steps() {
-        let group = GroupRange { ceiling: w(260), min: w(100) };
-        let ladder = ladders(&[group], Watts::new(50.0), None);
-        assert_eq!(ladder, [vec![vec![w(260)], vec![w(210)], vec![w(160)], vec![w(110)]]]);
+        let group = GroupRange::of_limits(w(260), w(100));
+        let ladder = ladders(std::slice::from_ref(&group), Watts::new(50.0), None);
+        assert_eq!(ladder, [[260, 210, 160, 110].map(|limit| vec![w(limit).into()])]);
         let short = ladders(&[group], Watts::new(50.0), Some(Watts::new(160.0)));
         assert_eq!(short[0].len(), 3);
-        let fixed = ladders(&[GroupRange { ceiling: w(100), min: w(100) }], Watts::new(25.0), None);
-        assert_eq!(fixed, [vec![vec![w(100)]]]);
+        let fixed = ladders(&[GroupRange::of_limits(w(100), w(100))], Watts::new(25.0), None);
+        assert_eq!(fixed, [vec![vec![w(100).into()]]]);
+    }
+
+    #[test]
+    fn clocks_go_down_in_steps_that_the_board_has() {
+        let range = ClockRange::new((0..=100).map(|i| ClockLimit::from_megahertz(240 + 15 * i)).collect());
+        let group = GroupRange { clocks: range, ..GroupRange::of_limits(w(300), w(100)) };
+        let ladder = clock_ladder(std::slice::from_ref(&group), 400);
+        let clocks: Vec<_> = ladder.iter().map(|s| (s[0].limit, s[0].clock.map(ClockLimit::megahertz))).collect();
+        assert_eq!(clocks, [None, Some(1335), Some(930), Some(525)].map(|clock| (w(300), clock)));
+        assert!(clock_ladder(&[group.clone(), group], 400).is_empty(), "unequal boards");
+        assert!(clock_ladder(&[GroupRange::of_limits(w(300), w(100))], 400).is_empty());
     }
 
     #[test]
@@ -126,7 +166,7 @@ mod tests {
         let small = vec![point(250, 100.0, 240.0), point(200, 90.0, 195.0), point(150, 70.0, 150.0)];
         let points = equalised(&[big, small], 0.01);
         let at_90 = points.iter().find(|p| p.throughput.mean == SamplesPerSecond::new(90.0)).expect("a level");
-        assert_eq!(at_90.limits, [w(175), w(200)]);
+        assert_eq!(at_90.setting, [w(175), w(200)].map(SetPoint::from));
         assert_eq!(at_90.power.mean, Watts::new(175.0 + 195.0));
         assert!(points.windows(2).all(|p| p[1].throughput.mean < p[0].throughput.mean));
     }

@@ -1,5 +1,8 @@
-//! Just-in-time profiling (pure): throughput and power of a job at every limit, learned while it trains.
+//! Just-in-time profiling (pure): throughput and power of a job at every limit, and where limits do
+//! not bind at every clock, learned while it trains.
 
+#[cfg(test)]
+mod clock_tests;
 mod curve;
 mod drift;
 pub mod ladder;

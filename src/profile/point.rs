@@ -17,6 +17,8 @@ pub(super) struct Chunk {
     pub(super) energy_span: Seconds,
     /// One per group.
     pub(super) energy: Vec<Joules>,
+    /// Whether no board said that its power limit lowers its clocks.
+    pub(super) loose: bool,
 }
 
 impl Chunk {
@@ -28,26 +30,52 @@ impl Chunk {
 /// What is known of one setting, in sums that can be stored and added to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointStats {
-    /// One limit per group.
+    /// One set point per group.
     pub setting: Setting,
     pub(super) throughput: RateStats,
     /// One per group.
     pub(super) power: Vec<RateStats>,
+    /// Seconds in which no power limit was felt. Records of versions that did not look have none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    loose_s: f64,
 }
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
+}
+
+/// A reason may show for a moment when a setting changes; more than this part of the time it is no moment.
+const FELT: f64 = 0.05;
 
 impl PointStats {
     pub(super) fn new(setting: Setting) -> Self {
         let power = vec![RateStats::default(); setting.len()];
-        Self { setting, throughput: RateStats::default(), power }
+        Self { setting, throughput: RateStats::default(), power, loose_s: 0.0 }
     }
 
     pub(super) fn add(&mut self, chunk: &Chunk) {
         self.throughput.add(chunk.span.get(), chunk.done.get());
+        if chunk.loose {
+            self.loose_s += chunk.span.get();
+        }
         if chunk.energy_span > Seconds::ZERO {
             for (stats, energy) in self.power.iter_mut().zip(&chunk.energy) {
                 stats.add(chunk.energy_span.get(), energy.get());
             }
         }
+    }
+
+    /// Whether no board's power limit was felt.
+    pub(super) fn is_loose(&self) -> bool {
+        self.loose_s > 0.0 && self.loose_s >= self.throughput.seconds() * (1.0 - FELT)
+    }
+
+    /// Takes in what another measurement of the same setting gave.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.throughput = self.throughput.merged(&other.throughput);
+        self.power = self.power.iter().zip(&other.power).map(|(a, b)| a.merged(b)).collect();
+        self.loose_s += other.loose_s;
     }
 
     /// What the sums say; `None` before anything is known.
@@ -57,7 +85,7 @@ impl PointStats {
         let worst = self.power.iter().map(|p| p.relative_error().unwrap_or(unknown)).fold(0.0, f64::max);
         let throughput = self.throughput.rate().filter(|r| *r > 0.0)?;
         Some(OperatingPoint {
-            limits: self.setting.clone(),
+            setting: self.setting.clone(),
             throughput: Estimate {
                 mean: SamplesPerSecond::new(throughput),
                 relative_error: self.throughput.relative_error().unwrap_or(unknown),

@@ -1,10 +1,12 @@
 //! The just-in-time profiler: a state machine that is told what happens and says which setting it wants next.
 //!
-//! One sweep from the ceiling down, closing with the ceiling again; afterwards the points known worst are visited now
-//! and then. At each setting it lets the board settle, then
+//! One sweep of limits from the ceiling down, one of clocks where limits alone do nothing, closing with the ceiling
+//! again; afterwards the points known worst are visited now and then. At each setting it lets the board settle, then
 //! measures throughput from the job's own progress and power from the energy counters until the standard error is
-//! small enough. It stops going down once two successive limits are worse in energy *and* time. Later progress at any
+//! small enough. It stops going down once two successive settings are worse in energy *and* time. Later progress at any
 //! setting keeps refining that setting's point; if it drifts away, the job is profiled again.
+
+mod sweep;
 
 use super::drift::{Known, Recent};
 use super::ladder::{self, GroupPoint, GroupRange, Setting};
@@ -12,7 +14,7 @@ use super::point::{Chunk, PointStats, Record};
 use super::progress::STALL;
 use super::settings::Settings;
 use crate::clock::Monotonic;
-use crate::domain::{OperatingPoint, Profile};
+use crate::domain::{OperatingPoint, PowerLimit, Profile, SetPoint};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Progress reports closer together than this are taken as one: single steps are not independent readings.
@@ -21,8 +23,6 @@ const CHUNK: Seconds = Seconds::new(1.0);
 const LONGEST_STEP: Seconds = Seconds::new(60.0);
 /// A mean of fewer chunks has no error worth the name.
 const MIN_CHUNKS: f64 = 5.0;
-/// How long a later visit to a point lasts.
-const VISIT: Seconds = Seconds::new(60.0);
 /// At most one part in this many of a job's time goes into profiling it again after drift.
 const DRIFT_PAUSE: f64 = 10.0;
 
@@ -35,6 +35,8 @@ pub struct Sight {
     pub setting: Option<Setting>,
     /// Whether heat or hardware slows a board, so that nothing measured counts.
     pub void: bool,
+    /// Whether a board says that its power limit lowers its clocks.
+    pub capped: bool,
     /// Cumulative energy of each group's boards.
     pub energy: Vec<Joules>,
 }
@@ -60,6 +62,11 @@ pub enum Stage {
         /// From 0 at the ceiling.
         index: usize,
     },
+    /// Measuring the `index`th setting of the clocks' ladder.
+    Clocks {
+        /// From 0 at the ceiling.
+        index: usize,
+    },
     /// Measuring the ceiling once more.
     Closing,
     /// Measuring the point that is known worst for another minute.
@@ -76,6 +83,8 @@ struct Hold {
     report: Option<Report>,
     energy: Option<(Monotonic, Vec<Joules>)>,
     pending: (Seconds, Vec<Joules>),
+    /// Whether the power limit showed as the reason of low clocks since the last chunk.
+    capped: bool,
     /// The profile's point when this hold began, and the newest chunks since: for drift.
     baseline: Option<Known>,
     recent: Recent,
@@ -85,7 +94,10 @@ struct Hold {
 #[derive(Clone, Debug)]
 pub struct Profiler {
     settings: Settings,
+    groups: Vec<GroupRange>,
     ladders: Vec<Vec<Setting>>,
+    /// Clocks at the ceiling's limit, the ceiling first; empty where they are left alone.
+    clocks: Vec<Setting>,
     record: Record,
     closing: Option<PointStats>,
     stage: Stage,
@@ -109,9 +121,12 @@ impl Profiler {
     /// A profiler for boards in `groups`, starting from what earlier runs recorded.
     pub fn new(settings: Settings, groups: &[GroupRange], record: Record) -> Self {
         let ladders = ladder::ladders(groups, settings.step_w, settings.lowest_w);
+        let clocks = ladder::clock_ladder(groups, settings.clock_step_mhz);
         let mut profiler = Self {
             settings,
+            groups: groups.to_vec(),
             ladders,
+            clocks,
             record,
             closing: None,
             stage: Stage::Sweep { group: 0, index: 0 },
@@ -145,6 +160,7 @@ impl Profiler {
     pub fn wanted(&self) -> Option<&Setting> {
         match self.stage {
             Stage::Sweep { group, index } => self.ladders.get(group)?.get(index),
+            Stage::Clocks { index } => self.clocks.get(index),
             Stage::Closing => Some(self.ceiling()),
             Stage::Visiting => self.visiting.as_ref(),
             Stage::Done => None,
@@ -166,19 +182,59 @@ impl Profiler {
         std::mem::take(&mut self.notes)
     }
 
-    /// The profile as far as it is known: the ceiling first, then downwards. Empty until the ceiling is measured.
+    /// Whether it measures or has measured points with locked clocks.
+    pub fn uses_clocks(&self) -> bool {
+        !self.clocks.is_empty()
+    }
+
+    /// Goes on without locked clocks, because they turned out not to be wattune's to lock. What was measured at them is
+    /// kept in the record for later runs.
+    pub fn leave_clocks(&mut self) {
+        self.clocks.clear();
+        let at_clocks = |set: &Setting| set.iter().any(|s| s.clock.is_some());
+        if matches!(self.stage, Stage::Clocks { .. }) || self.visiting.as_ref().is_some_and(at_clocks) {
+            self.visiting = None;
+            self.stage = if self.is_closed() { Stage::Done } else { Stage::Closing };
+            self.stage_time = Seconds::ZERO;
+        }
+    }
+
+    /// The profile as far as it is known: the ceiling first, then limits downwards, then clocks downwards. Empty until
+    /// the ceiling is measured.
     pub fn profile(&self) -> Profile {
+        let mut points = self.known_points();
+        // Limits that cannot bind are the ceiling again, and of use where a cap counts limits.
+        let copies = self.loose_limits();
+        if let (Some(lowest), [_, ..]) = (copies.last().copied(), points.as_slice()) {
+            let locked: Vec<OperatingPoint> =
+                points.iter().filter(|p| p.setting.iter().any(|s| s.clock.is_some())).cloned().collect();
+            let top = points[0].clone();
+            let copy = |of: &OperatingPoint, limit: PowerLimit| OperatingPoint {
+                setting: of.setting.iter().map(|s| SetPoint { limit, ..*s }).collect(),
+                measured: Seconds::ZERO,
+                ..of.clone()
+            };
+            let inferred = copies.iter().map(|limit| copy(&top, *limit)).chain(locked.iter().map(|p| copy(p, lowest)));
+            let unknown: Vec<_> = inferred.filter(|p| self.stats(&p.setting).is_none()).collect();
+            points.extend(unknown);
+        }
+        Profile { points }
+    }
+
+    /// The points that were measured, and for unequal boards those inferred from the groups' sweeps.
+    fn known_points(&self) -> Vec<OperatingPoint> {
         let known = |setting: &Setting| self.stats(setting).and_then(PointStats::operating_point);
-        let Some(top) = known(self.ceiling()) else { return Profile::default() };
+        let Some(top) = known(self.ceiling()) else { return Vec::new() };
         let error = top.throughput.relative_error;
         let mut points = vec![top];
         if let [only] = self.ladders.as_slice() {
             points.extend(only[1..].iter().filter_map(known));
         } else {
             let inferred = ladder::equalised(&self.group_curves(), error.max(self.settings.standard_error));
-            points.extend(inferred.into_iter().map(|p| known(&p.limits).unwrap_or(p)));
+            points.extend(inferred.into_iter().map(|p| known(&p.setting).unwrap_or(p)));
         }
-        Profile { points }
+        points.extend(self.clocks.iter().skip(1).filter_map(known));
+        points
     }
 
     /// Tells what the boards show. Call it at each tick, and right before [`Self::report`].
@@ -194,6 +250,7 @@ impl Profiler {
                 report: None,
                 energy: None,
                 pending: (Seconds::ZERO, vec![Joules::ZERO; setting.len()]),
+                capped: false,
                 baseline: baseline.map(|p| Known { throughput: p.throughput.mean, power: p.power.mean }),
                 recent: Recent::default(),
                 setting,
@@ -201,6 +258,7 @@ impl Profiler {
         }
         let settle = self.settings.settle_s;
         let Some(hold) = self.hold.as_mut().filter(|h| sight.at.since(h.since) >= settle) else { return };
+        hold.capped |= sight.capped;
         if let Some((then, before)) = &hold.energy {
             hold.pending.0 += sight.at.since(*then);
             for ((sum, now), before) in hold.pending.1.iter_mut().zip(&sight.energy).zip(before) {
@@ -236,7 +294,8 @@ impl Profiler {
         hold.report = Some(report);
         let (energy_span, energy) =
             std::mem::replace(&mut hold.pending, (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]));
-        let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy };
+        let loose = !std::mem::take(&mut hold.capped);
+        let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose };
         let setting = hold.setting.clone();
         self.take(&setting, chunk);
         self.move_on();
@@ -311,134 +370,10 @@ impl Profiler {
         self.reported += span;
         self.stage_time += span;
         match self.stage {
-            Stage::Sweep { .. } | Stage::Closing => self.sweep_time += span,
+            Stage::Sweep { .. } | Stage::Clocks { .. } | Stage::Closing => self.sweep_time += span,
             Stage::Visiting => self.spent_on_visits += span,
             Stage::Done => self.since_sweep += span,
         }
-    }
-
-    /// Goes to the next stage as long as the present one has what it needs.
-    fn move_on(&mut self) {
-        loop {
-            let next = match self.stage {
-                Stage::Sweep { group, index } => self.after_rung(group, index),
-                Stage::Closing => self.after_closing(),
-                Stage::Visiting => (self.stage_time >= VISIT).then_some(Stage::Done),
-                Stage::Done => {
-                    self.visiting = self.visit_due();
-                    self.visiting.is_some().then_some(Stage::Visiting)
-                }
-            };
-            let Some(next) = next else { return };
-            if self.stage == Stage::Closing {
-                self.since_sweep = Seconds::ZERO;
-            }
-            self.stage = next;
-            self.stage_time = Seconds::ZERO;
-        }
-    }
-
-    fn after_rung(&mut self, group: usize, index: usize) -> Option<Stage> {
-        let setting = self.ladders[group][index].clone();
-        if !self.is_measured(&setting) {
-            // Half as long again as a measurement may take, and nothing usable came of it: heat, most likely.
-            if self.stage_time < self.settings.max_window_s * 1.5 || index == 0 {
-                return None;
-            }
-            self.notes.push(format!("no usable measurement at {}; skipped", describe(&setting)));
-            self.skipped.push(setting);
-        }
-        let ladder = &self.ladders[group];
-        if index + 1 < ladder.len() && !self.worse_twice(&ladder[..=index]) {
-            return Some(Stage::Sweep { group, index: index + 1 });
-        }
-        if group + 1 < self.ladders.len() {
-            return Some(Stage::Sweep { group: group + 1, index: 0 });
-        }
-        Some(if self.record.closed_at.as_ref() == Some(self.ceiling()) { Stage::Done } else { Stage::Closing })
-    }
-
-    fn is_measured(&self, setting: &Setting) -> bool {
-        if self.skipped.contains(setting) {
-            return true;
-        }
-        let Some(stats) = self.stats(setting).filter(|s| s.operating_point().is_some()) else { return false };
-        let Settings { window_s, standard_error, max_window_s, .. } = self.settings;
-        let (seconds, count) = (Seconds::new(stats.throughput.seconds()), stats.throughput.count());
-        let error = stats.throughput.relative_error();
-        (seconds >= window_s && count >= MIN_CHUNKS && error.is_some_and(|e| e <= standard_error))
-            || (seconds >= max_window_s && count >= 2.0)
-    }
-
-    /// Whether the last two limits were each worse than the one before, in energy per sample *and* in time, by more
-    /// than twice what chance explains.
-    fn worse_twice(&self, visited: &[Setting]) -> bool {
-        let known: Vec<OperatingPoint> = visited.iter().filter_map(|s| self.stats(s)?.operating_point()).collect();
-        let [.., a, b, c] = known.as_slice() else { return false };
-        let worse = |before: &OperatingPoint, after: &OperatingPoint| {
-            let (e0, e1) = (before.throughput.relative_error, after.throughput.relative_error);
-            let margin = 2.0 * (e0 * e0 + e1 * e1).sqrt();
-            let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();
-            energy(after) > energy(before) * (1.0 + margin)
-                && after.throughput.mean < before.throughput.mean * (1.0 - margin)
-        };
-        worse(a, b) && worse(b, c)
-    }
-
-    fn after_closing(&mut self) -> Option<Stage> {
-        let closing = self.closing.as_ref()?;
-        let opening = self.stats(self.ceiling())?;
-        let (first, last) = (opening.throughput, closing.throughput);
-        let Settings { window_s, standard_error, max_window_s, .. } = self.settings;
-        let seconds = Seconds::new(last.seconds());
-        if seconds < window_s || last.count() < MIN_CHUNKS {
-            return None;
-        }
-        let (e0, e1) = (first.relative_error()?, last.relative_error()?);
-        if e1 > standard_error && seconds < max_window_s {
-            return None;
-        }
-        let trend = last.rate()? / first.rate()? - 1.0;
-        let significant = trend.abs() > 3.0 * (e0 * e0 + e1 * e1).sqrt() && trend.abs() > 0.005;
-        let closing = self.closing.take()?;
-        let ceiling = self.ceiling().clone();
-        let opening = self.stats_mut(&ceiling);
-        if significant {
-            // The rest of the run will be as warm as the end of the sweep was.
-            *opening = closing;
-        } else {
-            opening.throughput = opening.throughput.merged(&closing.throughput);
-            opening.power = opening.power.iter().zip(&closing.power).map(|(a, b)| a.merged(b)).collect();
-        }
-        if significant {
-            self.notes.push(format!("throughput at the ceiling changed by {:+.2} % during the sweep", 100.0 * trend));
-        }
-        self.record.thermal_trend = Some(trend);
-        self.record.closed_at = Some(ceiling);
-        Some(Stage::Done)
-    }
-
-    /// The point to visit now, if a share of the job's time so far allows a visit: the one known worst of those that a
-    /// plan may use, from the ceiling down to the most efficient. The ceiling counts threefold, since
-    /// its error goes straight into the slowdown's budget. A point that a plan avoids because chance made it look bad is
-    /// found out in this way only.
-    fn visit_due(&self) -> Option<Setting> {
-        let Settings { reference_standard_error, standard_error, visit_share, .. } = self.settings;
-        // The sweep may be doubled at once: a plan made from bad points costs more than the visits.
-        if self.reported * visit_share + self.sweep_time - self.spent_on_visits < VISIT {
-            return None;
-        }
-        let points = self.profile().points;
-        let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();
-        let best = (0..points.len()).min_by(|a, b| energy(&points[*a]).total_cmp(&energy(&points[*b])))?;
-        let urgency = |(place, point): (usize, &OperatingPoint)| {
-            let error = point.throughput.relative_error;
-            let (good_enough, weight) =
-                if place == 0 { (reference_standard_error, 3.0) } else { (standard_error / 3.0, 1.0) };
-            (error > good_enough).then_some((error * weight, point.limits.clone()))
-        };
-        let usable = points.iter().enumerate().take(best + 1);
-        usable.filter_map(urgency).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, setting)| setting)
     }
 
     fn group_curves(&self) -> Vec<Vec<GroupPoint>> {
@@ -446,7 +381,7 @@ impl Profiler {
             let point = |setting: &Setting| {
                 let stats = self.stats(setting)?;
                 Some(GroupPoint {
-                    limit: setting[group],
+                    limit: setting[group].limit,
                     throughput: SamplesPerSecond::new(stats.throughput.rate()?),
                     power: Watts::new(stats.power[group].rate()?),
                 })

@@ -37,7 +37,7 @@ struct Job {
 impl Job {
     fn new(noise: f64, record: Record) -> Self {
         let settings = Settings { step_w: Watts::new(50.0), ..Settings::default() };
-        let group = GroupRange { ceiling: w(300), min: w(50) };
+        let group = GroupRange::of_limits(w(300), w(50));
         let rng = ChaCha8Rng::seed_from_u64(3);
         let profiler = Profiler::new(settings, &[group], record);
         let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
@@ -47,7 +47,7 @@ impl Job {
 
     /// One second at the limit that the profiler wants, or else at `otherwise`; `pace` 0 is a stall.
     fn second(&mut self, otherwise: u32, pace: f64) {
-        let limit = self.profiler.wanted().map_or(otherwise, |s| s[0].milliwatts() / 1000);
+        let limit = self.profiler.wanted().map_or(otherwise, |s| s[0].limit.milliwatts() / 1000);
         if self.profiler.wanted().is_some() && self.visited.last() != Some(&limit) {
             self.visited.push(limit);
         }
@@ -58,7 +58,7 @@ impl Job {
         self.energy += power;
         let at = Monotonic::default().after(self.now);
         let energy = vec![Joules::new(self.energy)];
-        self.profiler.see(Sight { at, setting: Some(vec![w(limit)]), void: self.void, energy });
+        self.profiler.see(Sight { at, setting: Some(vec![w(limit).into()]), void: self.void, capped: true, energy });
         self.profiler.report(Report {
             received: at,
             at: self.client_clock.then_some(self.now),
@@ -83,7 +83,8 @@ fn one_sweep_down_and_back_to_the_ceiling_stopping_where_nothing_is_gained() {
     // 150 and 100 W are worse in energy and time than the limit before; 50 W is never tried.
     assert_eq!(job.visited, [300, 250, 200, 150, 100, 300]);
     for point in &job.profiler.profile().points {
-        let (_, rate, power) = *CURVE.iter().find(|c| c.0 * 1000 == point.limits[0].milliwatts()).expect("a rung");
+        let (_, rate, power) =
+            *CURVE.iter().find(|c| c.0 * 1000 == point.setting[0].limit.milliwatts()).expect("a rung");
         assert!((point.throughput.mean.get() / rate - 1.0).abs() < 1e-9, "{point:?}");
         assert!((point.power.mean.get() / power - 1.0).abs() < 1e-9, "{point:?}");
     }
@@ -95,9 +96,9 @@ fn points_are_measured_to_the_stated_error_and_refined_afterwards() {
     job.sweep();
     let profile = job.profiler.profile();
     assert!(profile.points.iter().all(|p| p.throughput.relative_error <= 0.003 && p.measured >= Seconds::new(5.0)));
-    let before = profile.at(&[w(200)]).expect("measured").throughput;
+    let before = profile.at(&[w(200).into()]).expect("measured").throughput;
     (0..3000).for_each(|_| job.second(200, 1.0));
-    let after = job.profiler.profile().at(&[w(200)]).expect("measured").throughput;
+    let after = job.profiler.profile().at(&[w(200).into()]).expect("measured").throughput;
     assert!(after.relative_error < before.relative_error / 3.0, "{before:?} {after:?}");
 }
 
@@ -116,7 +117,7 @@ fn points_known_badly_are_visited_for_at_most_a_share_of_the_time() {
     }
     assert!((1_500..=2_100).contains(&visiting), "{visiting}");
     // 200 W is in force most of the time, and known best; lower limits are of no use to any plan.
-    assert_eq!(visited, [250, 300].map(|limit| vec![w(limit)]).into());
+    assert_eq!(visited, [250, 300].map(|limit| vec![w(limit).into()]).into());
     let ceiling = job.profiler.profile().ceiling().expect("measured").throughput;
     assert!(ceiling.relative_error < 0.0004, "{ceiling:?}");
     assert!((ceiling.mean.get() / 100.0 - 1.0).abs() < 4.0 * ceiling.relative_error, "{ceiling:?}");
@@ -154,6 +155,19 @@ fn it_resumes_from_its_record_and_a_finished_one_is_not_repeated() {
 }
 
 #[test]
+fn a_record_of_a_version_that_knew_no_clocks_is_taken_up() {
+    let sums = r#"{"n":6.0,"t":6.0,"y":600.0,"tt":6.0,"ty":600.0,"yy":60000.0}"#;
+    let stored = format!(
+        r#"{{"points":[{{"setting":[300000],"throughput":{sums},"power":[{sums}]}}],"closed_at":[300000],"thermal_trend":0.001}}"#
+    );
+    let record: Record = serde_json::from_str(&stored).expect("an older version wrote it");
+    assert_eq!(serde_json::to_string(&record).expect("serialises"), stored, "and would read it still");
+    let job = Job::new(0.0, record);
+    assert_eq!(job.profiler.stage(), Stage::Sweep { group: 0, index: 1 });
+    assert_eq!(job.profiler.profile().ceiling().map(|p| p.setting.clone()), Some(vec![w(300).into()]));
+}
+
+#[test]
 fn heat_voids_what_is_measured() {
     let mut job = Job::new(0.0, Record::default());
     job.void = true;
@@ -181,7 +195,7 @@ fn drift_starts_a_new_sweep_after_a_minute() {
         job.second(200, 1.0);
         job.profiler.stage() != Stage::Done
     });
-    assert!(more.is_some() && job.profiler.wanted() == Some(&vec![w(300)]), "{more:?}");
+    assert!(more.is_some() && job.profiler.wanted() == Some(&vec![w(300).into()]), "{more:?}");
     let notes = job.profiler.take_notes().join("\n");
     assert!(notes.contains("profiling again: throughput is -"), "{notes}");
     job.sweep();

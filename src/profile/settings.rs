@@ -12,6 +12,8 @@ pub struct Settings {
     pub step_w: Watts,
     /// The lowest limit to try; the board's minimum if absent.
     pub lowest_w: Option<Watts>,
+    /// Distance between the clocks of a sweep, where the power limit does not bind.
+    pub clock_step_mhz: u32,
     /// How long after a change of limit nothing is measured.
     pub settle_s: Seconds,
     /// The shortest measurement of a point.
@@ -36,6 +38,7 @@ impl Default for Settings {
         Self {
             step_w: Watts::new(25.0),
             lowest_w: None,
+            clock_step_mhz: 90,
             settle_s: Seconds::new(2.0),
             window_s: Seconds::new(5.0),
             standard_error: 0.003,
@@ -59,6 +62,9 @@ impl Settings {
         };
         if self.step_w < Watts::new(1.0) {
             return Err(format!("step_w = {} must be at least 1 W; 25 is usual", self.step_w.get()));
+        }
+        if !(15..=1000).contains(&self.clock_step_mhz) {
+            return Err(format!("clock_step_mhz = {} must be within 15 to 1000; 90 is usual", self.clock_step_mhz));
         }
         if self.window_s < Seconds::new(5.0) {
             return Err(format!(

@@ -128,7 +128,7 @@ impl Training {
         let mut points = self.curve.points().to_vec();
         points.reverse();
         let point = |p: &crate::gpu::simulated::CurvePoint| OperatingPoint {
-            limits: vec![PowerLimit::from_watts(p.limit)],
+            setting: vec![PowerLimit::from_watts(p.limit).into()],
             throughput: Estimate { mean: p.throughput * boards, relative_error: 0.0 },
             power: Estimate { mean: p.power * boards, relative_error: 0.0 },
             measured: Seconds::ZERO,

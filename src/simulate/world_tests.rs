@@ -29,7 +29,7 @@ async fn resnet_on_miso(max_slowdown: f64, seed: u64) -> Option<Outcome> {
             boards: 1,
             curve,
             at_ceiling: Seconds::new(64.0 * 3600.0),
-            objective: Objective::new(None, Some(max_slowdown), None).expect("in range"),
+            objective: Objective::slower_by(max_slowdown).expect("in range"),
         }],
         model: "A40".into(),
         grid: TraceProvider::new("trace", zone, kind, parsed.expected, parsed.actual.clone()),

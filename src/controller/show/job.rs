@@ -8,7 +8,7 @@ use crate::controller::view::{
     AccountView, JobView, ObjectiveView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
-use crate::domain::{CarbonSeries, GpuId, JobId, Objective, Origin, PowerLimit, Profile, Slot, Work};
+use crate::domain::{CarbonSeries, GpuId, JobId, Objective, Origin, Profile, SetPoint, Slot, Work};
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
@@ -36,7 +36,7 @@ impl Controller {
     pub(in crate::controller) fn job_view(&self, job: &Job) -> JobView {
         let now = self.now();
         let limits: Vec<Option<f64>> =
-            job.spec.gpus.iter().map(|g| self.wanted(g, now).map(|l| l.watts().get())).collect();
+            job.spec.gpus.iter().map(|g| self.wanted(g, now).map(|set| set.limit.watts().get())).collect();
         JobView {
             lease_left_s: Some(job.lease_left(now).get()),
             phase: Some(job.phase),
@@ -58,7 +58,7 @@ impl Controller {
         Some(ProgressView {
             phase: job.phase,
             reason: job.reason.clone(),
-            power_limit_w: self.wanted(first, self.now()).map(|l| l.watts().get()),
+            power_limit_w: self.wanted(first, self.now()).map(|set| set.limit.watts().get()),
             slowdown: job.slowdown(),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             lease_s: job.spec.lease.get(),
@@ -94,7 +94,7 @@ impl Controller {
                 .map(|s| SegmentView {
                     start: s.slot.start(),
                     end: s.slot.end(),
-                    power_limits_w: job.spec.gpus.iter().filter_map(|g| job.limit_of(g, &s.limits)).collect(),
+                    power_limits_w: job.spec.gpus.iter().filter_map(|g| job.limit_of(g, &s.setting)).collect(),
                     power_w: s.power.get(),
                     samples_per_s: s.throughput.get(),
                     intensity_g_per_kwh: s.intensity.get(),
@@ -109,7 +109,6 @@ impl Controller {
     /// # Errors
     /// If there is no such job.
     pub async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
-        let watts = |limits: &[PowerLimit]| limits.iter().map(|l| l.watts().get()).collect::<Vec<f64>>();
         if let Some(job) = self.jobs.get(id) {
             let profiler = job.profiler.as_ref();
             return Ok(ProfileView {
@@ -227,9 +226,9 @@ impl Controller {
 }
 
 impl Job {
-    fn limit_of(&self, gpu: &GpuId, limits: &[PowerLimit]) -> Option<f64> {
+    fn limit_of(&self, gpu: &GpuId, setting: &[SetPoint]) -> Option<f64> {
         let group = self.groups.iter().position(|g| g.members.contains(gpu))?;
-        limits.get(group).map(|l| l.watts().get())
+        setting.get(group).map(|s| s.limit.watts().get())
     }
 }
 
@@ -262,9 +261,13 @@ fn against_ceiling(
     comparison.filter(|_| active.is_finite() && active < 1.1 && booked.unknown <= Joules::ZERO)
 }
 
+fn watts(setting: &[SetPoint]) -> Vec<f64> {
+    setting.iter().map(|s| s.limit.watts().get()).collect()
+}
+
 fn points(profile: &Profile) -> Vec<PointView> {
     let point = |p: &crate::domain::OperatingPoint| PointView {
-        power_limits_w: p.limits.iter().map(|l| l.watts().get()).collect(),
+        power_limits_w: watts(&p.setting),
         samples_per_s: p.throughput.mean.get(),
         samples_per_s_error: p.throughput.relative_error,
         power_w: p.power.mean.get(),

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode, TemperatureSensor};
-use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::enums::device::{GpuLockedClocksSetting, SampleValue};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
 
 use super::Library;
 use super::error::{gpu_error, is_gone};
-use crate::domain::{Board, EventReasons, GpuId, LimitRange, PowerLimit};
+use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit};
 use crate::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use crate::units::{Millijoules, Watts};
 
@@ -36,6 +36,11 @@ mod call {
     pub(super) const PERSISTENCE: &str = "nvmlDeviceGetPersistenceMode";
     pub(super) const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
     pub(super) const SET_LIMIT: &str = "nvmlDeviceSetPowerManagementLimit";
+    pub(super) const MEMORY_CLOCKS: &str = "nvmlDeviceGetSupportedMemoryClocks";
+    pub(super) const GRAPHICS_CLOCKS: &str = "nvmlDeviceGetSupportedGraphicsClocks";
+    pub(super) const MAX_CLOCK: &str = "nvmlDeviceGetMaxClockInfo";
+    pub(super) const LOCK_CLOCKS: &str = "nvmlDeviceSetGpuLockedClocks";
+    pub(super) const RESET_CLOCKS: &str = "nvmlDeviceResetGpuLockedClocks";
     pub(super) const SET_PERSISTENCE: &str = "nvmlDeviceSetPersistenceMode";
 }
 
@@ -156,6 +161,20 @@ impl GpuDevice for NvmlDevice {
         })
     }
 
+    fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError> {
+        // From the lowest on: an idle board may rest.
+        let min_clock_mhz = match &self.found.capabilities.clocks {
+            Ok(range) => range.min().megahertz(),
+            Err(error) => return Err(error.clone()),
+        };
+        let setting = GpuLockedClocksSetting::Numeric { min_clock_mhz, max_clock_mhz: highest.megahertz() };
+        self.device.set_gpu_locked_clocks(setting).map_err(|error| gpu_error(call::LOCK_CLOCKS, error))
+    }
+
+    fn reset_clocks(&mut self) -> Result<(), GpuError> {
+        self.device.reset_gpu_locked_clocks().map_err(|error| gpu_error(call::RESET_CLOCKS, error))
+    }
+
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError> {
         self.device.set_persistent(on).map_err(|error| gpu_error(call::SET_PERSISTENCE, error))?;
         // On boards with coherent memory, turning it off invalidates every handle. If there is no new one either,
@@ -265,9 +284,34 @@ fn probe(device: &Device<'_>) -> Result<Found, GpuError> {
         virtualised: virtualised == Ok(true),
         // Where it cannot be told whether the limit is ours to set, it is not.
         limits: mig.and(virtualised).and(range),
+        clocks: lockable_clocks(device)?,
         driver: device.nvml().sys_driver_version().unwrap_or_else(|_| "unknown".into()),
     };
     Ok(Found { capabilities, power_source })
+}
+
+/// The clocks that go with the highest memory clock, which is the one that computing boards run at. A board that does not
+/// list them takes any up to its highest, and its driver rounds.
+fn lockable_clocks(device: &Device<'_>) -> Result<Result<ClockRange, GpuError>, GpuError> {
+    let memory = unless_gone(call::MEMORY_CLOCKS, device.supported_memory_clocks())?;
+    let listed = match memory.map(|clocks| clocks.into_iter().max()) {
+        Ok(Some(memory)) => unless_gone(call::GRAPHICS_CLOCKS, device.supported_graphics_clocks(memory))?,
+        Ok(None) => Err(GpuError::NotSupported { call: call::MEMORY_CLOCKS }),
+        Err(error) => Err(error),
+    };
+    let steps = match listed {
+        Ok(steps) if !steps.is_empty() => Ok(steps),
+        _ => unless_gone(call::MAX_CLOCK, device.max_clock_info(Clock::SM))?.map(clocks_up_to),
+    };
+    Ok(steps.and_then(|steps| {
+        let steps = steps.into_iter().map(ClockLimit::from_megahertz).collect();
+        ClockRange::new(steps).ok_or(GpuError::NotSupported { call: call::GRAPHICS_CLOCKS })
+    }))
+}
+
+/// Steps of 15 MHz, as NVIDIA boards have them, from the highest down to 210 MHz, at which they idle.
+fn clocks_up_to(max: u32) -> Vec<u32> {
+    std::iter::successors(Some(max), |clock| clock.checked_sub(15).filter(|below| *below >= 210)).collect()
 }
 
 /// A mode that the board or its driver does not have is off.

@@ -31,7 +31,7 @@ impl Job {
     /// A job that takes `at_max` at the largest limit of `load`.
     pub fn new(gpu: String, workload: Workload, load: &LoadCurve, at_max: Seconds) -> Self {
         let point = |p: &crate::gpu::simulated::CurvePoint| OperatingPoint {
-            limits: vec![PowerLimit::from_watts(p.limit)],
+            setting: vec![PowerLimit::from_watts(p.limit).into()],
             throughput: Estimate { mean: p.throughput, relative_error: 0.0 },
             power: Estimate { mean: p.power, relative_error: 0.0 },
             measured: Seconds::ZERO,
@@ -50,7 +50,7 @@ impl Job {
 
     /// The limit of a point.
     pub fn limit(&self, point: usize) -> Watts {
-        self.profile.points[point].limits.first().map_or(Watts::ZERO, |limit| limit.watts())
+        self.profile.points[point].setting.first().map_or(Watts::ZERO, |set| set.limit.watts())
     }
 
     /// The profile as a measurement with this relative standard error of each throughput and power would have it.

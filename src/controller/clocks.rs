@@ -1,0 +1,232 @@
+//! The clocks of one board under control: whether they are wattune's to lock, what they are locked to, and the way back.
+//!
+//! No driver tells what clocks are locked to, so what is in force is what was written last, as long as the clock that
+//! the board shows under load does not speak against it. For the same reason a lock that was there before could not be
+//! given back: clocks are locked only on boards that were seen to run freely, and the way back is to unlock them.
+
+use super::Controller;
+use super::gpu::{Act, Gpu};
+use super::settings::Locking;
+use crate::clock::{Monotonic, Now};
+use crate::domain::{ClockLimit, ClockRange, EventReasons, PowerLimit};
+use crate::gpu::journal::{Journal, JournalError};
+use crate::gpu::{GpuError, Observation, Write};
+use crate::units::Seconds;
+
+/// Under load and without a reason, a free board runs at this part of its highest clock at least. Boards with a higher
+/// clock on paper than they ever reach are taken for locked, and their clocks left alone: the milder mistake.
+const FREE: f64 = 0.9;
+/// Drivers round what they are given; a clock this much above the lock is another one.
+const ABOVE: f64 = 1.03;
+/// How long the shown clock must speak against what is known before it is believed.
+const PERSISTENT: Seconds = Seconds::new(5.0);
+
+/// What is known of one board's clocks.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    /// The lock that wattune has written.
+    held: Option<Held>,
+    /// Whether the lock was taken away, which the journal does not know yet.
+    unlocked: bool,
+    /// Whether somebody else has taken the clocks over, which the journal does not know yet.
+    taken: bool,
+    /// Why they are left alone on this board.
+    off: Option<String>,
+    /// The highest clock seen while the board worked and nothing lowered it, wattune's lock included; and since when
+    /// one was seen at all.
+    free: Option<(u32, Monotonic)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    clock: ClockLimit,
+    /// Whether the board has shown a clock that goes with it.
+    shown: bool,
+    /// Since when it shows another one.
+    astray: Option<Monotonic>,
+    /// [`Observation::restarts`] when it was written: a driver that starts anew forgets it.
+    restarts: u32,
+}
+
+impl Held {
+    /// Compares the lock with a clock that nothing else lowers. Answers whether it is somebody else's now.
+    fn compare(&mut self, clock: u32, at: Monotonic) -> bool {
+        let (clock, lock) = (f64::from(clock), f64::from(self.clock.megahertz()));
+        if clock <= lock * ABOVE && clock >= lock * FREE {
+            self.shown = true;
+            self.astray = None;
+        }
+        // Boards that never showed the lock round strangely, or do not tell their present clock.
+        self.shown && (clock > lock * ABOVE || clock < lock * FREE) && {
+            let since = *self.astray.get_or_insert(at);
+            at.since(since) >= PERSISTENT
+        }
+    }
+}
+
+/// The board's clock, if it works and nothing that the driver tells lowers it.
+fn unexplained_clock(seen: &Observation) -> Option<u32> {
+    let reading = seen.reading;
+    let working = reading.processes != Some(0) || reading.reasons.is_some();
+    let free = reading.reasons.is_none_or(EventReasons::leave_clocks_free);
+    reading.sm_clock_mhz.filter(|_| seen.fault.is_none() && working && free)
+}
+
+impl Gpu {
+    /// Takes in what the board shows of its clocks.
+    pub(super) fn observe_clocks(&mut self) {
+        let restarts = self.seen.restarts();
+        if self.clocks.held.is_some_and(|h| h.restarts != restarts) {
+            self.clocks.held = None;
+        }
+        let (Some(clock), Some(at)) = (unexplained_clock(&self.seen), self.seen.at.map(|at| at.monotonic)) else {
+            if let Some(held) = &mut self.clocks.held {
+                held.astray = None;
+            }
+            return;
+        };
+        match &mut self.clocks.held {
+            Some(held) => {
+                if held.compare(clock, at) {
+                    let why = format!(
+                        "somebody else has set its clocks: it runs at {clock} MHz where wattune had locked {}; they are left \
+                         alone until its next job",
+                        held.clock
+                    );
+                    self.clocks.held = None;
+                    self.clocks.taken = true;
+                    self.clocks.off = Some(why);
+                }
+            }
+            None => {
+                let (highest, since) = self.clocks.free.unwrap_or((clock, at));
+                self.clocks.free = Some((highest.max(clock), since));
+            }
+        }
+    }
+
+    /// Takes in how a write to its clocks ended.
+    pub(super) fn take_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
+        match (write, result) {
+            (Write::LockClocks(clock), Ok(())) => {
+                let restarts = self.seen.restarts();
+                self.clocks.held = Some(Held { clock, shown: false, astray: None, restarts });
+            }
+            (Write::LockClocks(_), Err(error)) if !matches!(error, GpuError::Lost { .. }) => {
+                self.clocks.off = Some(format!("its clocks are left alone: {error}"));
+            }
+            (Write::ResetClocks, Ok(())) => {
+                self.clocks.held = None;
+                self.clocks.unlocked = true;
+            }
+            (Write::ResetClocks, Err(error)) => self.remark = Some(format!("its clocks are still locked: {error}")),
+            _ => {}
+        }
+    }
+
+    /// A new owner, or somebody by hand, asks anew: what was not allowed before may be now, and what it finds is what
+    /// counts.
+    pub(super) fn ask_clocks_anew(&mut self) {
+        self.clocks.off = None;
+        self.clocks.free = None;
+    }
+
+    /// What its clocks are locked to, as far as that can be known.
+    pub fn clock_lock(&self) -> Option<ClockLimit> {
+        self.clocks.held.map(|h| h.clock)
+    }
+
+    /// Why its clocks are left alone, in words a person can act on; `None` if they may be locked.
+    pub fn why_no_clocks(&self) -> Option<String> {
+        self.handle.capabilities().why_no_clocks().or_else(|| self.clocks.off.clone())
+    }
+
+    /// Brings the clocks nearer to `wanted`: `None` is no lock. The limit is `limit` and settled.
+    pub(super) fn pursue_clocks(
+        &mut self,
+        wanted: Option<ClockLimit>,
+        limit: PowerLimit,
+        journal: &mut Journal,
+        now: Now,
+    ) -> Result<Act, JournalError> {
+        let id = self.id().clone();
+        if std::mem::take(&mut self.clocks.taken) {
+            journal.forget_lock(&id)?;
+        }
+        let ours = journal.entry(&id).is_some_and(|e| e.holds_lock(journal.boot_id()));
+        let Some(clock) = wanted.filter(|_| self.why_no_clocks().is_none()) else {
+            return self.unlock(ours, journal, now);
+        };
+        if self.clock_lock() == Some(clock) || (!ours && !self.runs_freely(now)) {
+            return Ok(Act::Nothing);
+        }
+        journal.note_lock(&id, clock, limit, now.utc)?;
+        self.clocks.unlocked = false;
+        self.ask(Write::LockClocks(clock), now);
+        Ok(Act::Clocks(format!("clocks locked to {clock}")))
+    }
+
+    fn unlock(&mut self, ours: bool, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+        if !ours {
+            self.clocks.held = None;
+            return Ok(Act::Nothing);
+        }
+        if std::mem::take(&mut self.clocks.unlocked) {
+            journal.forget_lock(&self.id().clone())?;
+            return Ok(Act::Nothing);
+        }
+        if self.asked_lately(now) && self.clocks.held.is_none() {
+            return Ok(Act::Nothing);
+        }
+        self.ask(Write::ResetClocks, now);
+        Ok(Act::Clocks("clocks unlocked".into()))
+    }
+
+    /// Whether nobody has locked its clocks, as far as its clock under load tells. Says so where somebody has.
+    fn runs_freely(&mut self, now: Now) -> bool {
+        let capabilities = self.handle.capabilities();
+        let Ok(range) = &capabilities.clocks else { return false };
+        let Some((highest, since)) = self.clocks.free else {
+            if self.seen.at.is_some() && self.seen.reading.sm_clock_mhz.is_none() {
+                let why = "the driver does not tell its present clock (nvmlDeviceGetClockInfo), so that a lock by somebody \
+                           else could not be seen: its clocks are left alone";
+                self.clocks.off = Some(why.into());
+            }
+            return false;
+        };
+        if f64::from(highest) >= f64::from(range.max().megahertz()) * FREE {
+            return true;
+        }
+        if now.monotonic.since(since) >= PERSISTENT {
+            self.clocks.off = Some(format!(
+                "its clocks are left alone: it works at {highest} MHz of {} and gives no reason, so somebody has locked \
+                 them, and no driver tells to what (nvidia-smi -rgc unlocks them)",
+                range.max()
+            ));
+        }
+        false
+    }
+}
+
+impl Controller {
+    /// The clocks that a board may be locked to, if the settings and the board allow it.
+    pub(super) fn lockable_clocks(&self, gpu: &Gpu) -> Option<ClockRange> {
+        let capabilities = gpu.handle.capabilities();
+        let wanted = self.settings.clocks == Locking::Auto && capabilities.why_no_clocks().is_none();
+        capabilities.clocks.as_ref().ok().filter(|_| wanted).cloned()
+    }
+
+    /// Jobs whose boards' clocks turned out not to be wattune's go on with limits alone.
+    pub(super) fn withdraw_clocks(&mut self) {
+        for job in self.jobs.values_mut() {
+            let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
+            let why = job.spec.gpus.iter().find_map(|id| self.gpus.get(id)?.why_no_clocks());
+            let Some(why) = why else { continue };
+            tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
+            profiler.leave_clocks();
+            // Its plan may hold points that are not to be had any more.
+            job.plan = None;
+            job.replan = Some("clocks are not to be locked");
+        }
+    }
+}
