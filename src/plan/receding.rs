@@ -170,7 +170,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The carbon that the rest of the work may emit, and the promise that this keeps.
-    fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
+    pub(super) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
         let budget = self.request.objective.carbon_budget.filter(|_| self.request.work != Work::Unknown)?;
         Some((budget - self.request.progress.carbon, Promise::CarbonBudget(budget)))
     }
@@ -417,7 +417,21 @@ impl<'a> Planner<'a> {
             verdict,
             extended_from: (ends_at > known_until).then_some(known_until),
             weighing: self.request.weighing(),
+            slack: self.slack(),
+            kept_from: None,
         }
+    }
+
+    fn slack(&self) -> Option<(DateTime<Utc>, SamplesPerSecond)> {
+        let Owed::Work(OwedWork { latest_end: Some((end, _)), .. }) = self.owed() else { return None };
+        Some((end, self.choice.points[self.choice.fastest()].throughput))
+    }
+}
+
+impl OwedWork {
+    /// Whether the job goes on after it.
+    pub(super) fn endless(&self) -> bool {
+        self.flat_out.is_some()
     }
 }
 
