@@ -24,17 +24,17 @@ fn curve() -> Profile {
     profile(&points)
 }
 
-/// A grid with a sunny noon, in slots of so many minutes, a day and a half.
+/// A grid with a sunny noon, in slots of so many minutes, two days.
 fn grid(minutes: i64) -> Vec<(Slot, f64)> {
     let start = DateTime::UNIX_EPOCH + TimeDelta::days(20_000);
     let slot = |i: i64| {
         let from = start + TimeDelta::minutes(i * minutes);
         let hour = (i * minutes) as f64 / 60.0;
-        let sun = ((hour - 6.0) / 12.0 * std::f64::consts::PI).sin().max(0.0);
+        let sun = ((hour % 24.0 - 6.0) / 12.0 * std::f64::consts::PI).sin().max(0.0);
         let value = 420.0 - 220.0 * sun + 25.0 * (hour * 0.7).sin();
         (Slot::new(from, from + TimeDelta::minutes(minutes)).expect("not empty"), value)
     };
-    (0..36 * 60 / minutes).map(slot).collect()
+    (0..48 * 60 / minutes).map(slot).collect()
 }
 
 /// How a job is replayed.
@@ -67,7 +67,7 @@ impl Outcome {
     }
 }
 
-const HOURS: f64 = 14.0;
+const HOURS: f64 = 30.0;
 const SLACK: f64 = 0.05;
 
 fn replay(with: Replay) -> Outcome {
@@ -152,14 +152,13 @@ fn at_ceiling(minutes: i64) -> f64 {
 fn noise_makes_no_chatter_and_costs_next_to_nothing() {
     for minutes in [5, 30, 60] {
         let quiet = Replay { minutes, seed: 0, noise: 0.0, refinement: 0.0, better_by: 0.0, dwell: Seconds::ZERO };
-        for (seed, refinement) in [(1, 0.0), (2, 0.003), (3, 0.003)] {
+        for (seed, refinement) in [(1, 0.0), (2, 0.003)] {
             let quiet = Replay { seed, refinement, ..quiet };
             let clean = replay(quiet);
             let noisy = replay(Replay { noise: 0.02, better_by: 0.0005, dwell: Seconds::new(1200.0), ..quiet });
             let lost = 100.0 * (noisy.carbon - clean.carbon) / at_ceiling(minutes);
             let (most, slowdown) = (noisy.most_in_an_hour(), noisy.slowdown);
             let told = format!("{minutes} min, seed {seed}: {most} changes in an hour, {lost:.4} pp, {slowdown:.5}");
-            println!("{told}, {} in all", noisy.changes.len());
             assert!(most <= 3, "{told}");
             assert!(lost < 0.1, "{told}");
             assert!(slowdown <= SLACK + 5e-4, "{told}");
