@@ -137,9 +137,10 @@ impl Objective {
             return invalid("objective.price_weight", why);
         }
         if price_weight > 0.0 && eta == 0.0 {
-            let why = "with eta 0, or a carbon budget alone, only time counts and a price changes nothing; give eta more \
+            let why =
+                "with eta 0, or a carbon budget alone, only time counts and a price changes nothing; give eta more \
                        than 0, or leave the price_weight out"
-                .into();
+                    .into();
             return invalid("objective.price_weight", why);
         }
         self.check_pausing()?;
@@ -150,7 +151,10 @@ impl Objective {
         let Some(Pausing { idle_power, min_run, min_pause, checkpoint }) = self.pausable else { return Ok(()) };
         let invalid = |field, why| Err(InvalidJob { field, why });
         if idle_power < Watts::ZERO {
-            return invalid("objective.pausable.idle_power_w", format!("is {}; it cannot be negative", idle_power.get()));
+            return invalid(
+                "objective.pausable.idle_power_w",
+                format!("is {}; it cannot be negative", idle_power.get()),
+            );
         }
         for (field, length) in [
             ("objective.pausable.min_run_s", min_run),

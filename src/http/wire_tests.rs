@@ -54,7 +54,10 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(meant(r#"{"pausable":{}}"#), Objective { pausable, ..Objective::DEFAULT });
     assert_eq!(meant(r#"{"pausable":false}"#), Objective::DEFAULT);
     let costs = meant(r#"{"pausable":{"idle_power_w":80,"checkpoint_s":0}}"#).pausable.expect("pausable");
-    assert_eq!((costs.idle_power, costs.checkpoint, costs.min_run), (Watts::new(80.0), Seconds::ZERO, Seconds::new(1800.0)));
+    assert_eq!(
+        (costs.idle_power, costs.checkpoint, costs.min_run),
+        (Watts::new(80.0), Seconds::ZERO, Seconds::new(1800.0))
+    );
 }
 
 #[test]
