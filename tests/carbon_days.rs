@@ -109,6 +109,7 @@ impl Outage {
         let parts = Parts {
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
             profiling: wattune::profile::Settings::default(),
+            planning: wattune::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             state_dir: state.path(),
             clock: clock.clone(),

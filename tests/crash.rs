@@ -272,6 +272,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
     let parts = Parts {
         settings: controller::Settings { tick_s: Seconds::new(0.1), ..controller::Settings::default() },
         profiling: wattune::profile::Settings::default(),
+        planning: wattune::plan::Settings::default(),
         carbon: wattune::providers::CarbonSettings::default(),
         state_dir: state.path(),
         clock: clock.clone(),

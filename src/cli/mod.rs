@@ -7,6 +7,7 @@ mod doctor;
 mod restore;
 mod serve;
 mod settings;
+mod simulate;
 mod status;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -29,6 +30,7 @@ enum Command {
     Serve(serve::Args),
     Demo(demo::Args),
     Carbon(carbon::Args),
+    Simulate(simulate::Args),
     Status(status::Args),
     Doctor(doctor::Args),
     Restore(restore::Args),
@@ -62,6 +64,7 @@ impl Cli {
             Command::Serve(args) => serve::run(args),
             Command::Demo(args) => block_on(demo::run(args)).map(|()| Exit::Done),
             Command::Carbon(args) => block_on(carbon::run(args)),
+            Command::Simulate(args) => simulate::run(args).map(|()| Exit::Done),
             Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),
             Command::Doctor(args) => block_on(doctor::run(args)),
             Command::Restore(args) => restore::run(args),

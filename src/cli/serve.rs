@@ -84,6 +84,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         sampling: Sampling::Every(settings.control.sample_s),
         settings: settings.control,
         profiling: settings.profile,
+        planning: settings.plan,
         carbon: settings.carbon,
         state_dir: &state_dir,
         clock: clock.clone(),

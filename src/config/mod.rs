@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
-use crate::{controller, http, profile, telemetry};
+use crate::{controller, http, plan, profile, telemetry};
 
 /// Which boards the daemon steers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -60,6 +60,8 @@ pub struct Settings {
     pub control: controller::Settings,
     /// The just-in-time profiler.
     pub profile: profile::Settings,
+    /// The planner.
+    pub plan: plan::Settings,
     /// The carbon signal.
     pub carbon: CarbonSettings,
     /// The day-ahead price, a second signal.
@@ -143,6 +145,7 @@ impl Settings {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;
         self.profile.check().map_err(in_section("profile"))?;
+        self.plan.check().map_err(in_section("plan"))?;
         let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();
         self.carbon.check().map_err(within("carbon.")).map_err(in_section("carbon"))?;
         self.price.check().map_err(within("price.")).map_err(in_section("price"))?;

@@ -43,6 +43,7 @@ use crate::domain::{EventReasons, Forecast, GpuId, JobId, SetPoint};
 use crate::forecast::Model;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::{Restored, restore_all};
+use crate::plan::Settings as PlanSettings;
 use crate::profile::Settings as ProfileSettings;
 use crate::profile::ladder::Setting;
 use crate::providers::{CarbonSettings, FeedState};
@@ -53,6 +54,7 @@ use crate::units::Joules;
 pub struct Controller {
     settings: Settings,
     profiling: ProfileSettings,
+    planning: PlanSettings,
     carbon: CarbonSettings,
     clock: Arc<dyn Clock>,
     store: Store,

@@ -5,11 +5,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::job::{Job, Phase};
 use super::{Controller, Gpu};
 use crate::clock::Now;
-use crate::domain::{CarbonSeries, GpuId, JobId, PowerLimit, Profile, Work};
+use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::{HorizonPolicy, reference_intensity, shrink};
-use crate::plan::{Plan, PlanSlot, Progress, Request, Verdict, plan};
+use crate::ledger::Emissions;
+use crate::plan::{Plan, PlanSlot, Prices, Progress, Promise, Request, Verdict, Weighing, floor, plan, planning_slots};
 use crate::profile::Stage;
-use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
+use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
 /// Work off the plan by more than this part is a reason to plan again.
 const DEVIATION: f64 = 0.01;
@@ -22,6 +23,8 @@ const FURTHEST: TimeDelta = TimeDelta::days(30);
 pub(super) struct Outlook {
     slots: Vec<PlanSlot>,
     reference: GramsPerKwh,
+    prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
+    dwell: Seconds,
 }
 
 impl Controller {
@@ -101,7 +104,11 @@ impl Controller {
             (Some(left), Some(rate)) => left / rate,
             _ => self.settings.window_s,
         };
-        now.utc + needed.to_delta().clamp(TimeDelta::hours(1), FURTHEST)
+        // Who may pause may use all the time that it is given.
+        let Objective { pausable, deadline, max_slowdown, .. } = job.spec.objective;
+        let needed = needed * (1.0 + pausable.and(max_slowdown).unwrap_or(0.0));
+        let until_deadline = pausable.and(deadline).map_or(TimeDelta::zero(), |at| at - now.utc);
+        now.utc + needed.to_delta().max(until_deadline).clamp(TimeDelta::hours(1), FURTHEST)
     }
 
     /// The intensities to plan with: the forecast, followed as far as its skill goes, filled and extended.
@@ -112,11 +119,23 @@ impl Controller {
             Some(forecast) => (&forecast.expected, forecast.known()),
             None => (&nothing, CarbonSeries::default()),
         };
-        let horizon = self.model.outlook(expected, now, until, &policy);
+        // From the begin of the present slot on, so that its value does not drift while it passes.
+        let begun = floor(now, self.planning.shortest_slot_s.to_delta());
+        let from = if expected.at(begun).is_some() { begun } else { now };
+        let horizon = self.model.outlook(expected, from, until, &policy);
         let followed = shrink(&horizon, self.followed());
-        let slots = followed.slots.iter().map(|s| PlanSlot { slot: s.slot, intensity: s.intensity }).collect();
+        let slots = planning_slots(&followed, now, self.planning.risk, &self.planning.slots());
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
-        Outlook { slots, reference }
+        Outlook { slots, reference, prices: self.prices(now), dwell: self.planning.dwell_s }
+    }
+
+    /// What is known of prices, and their mean; none while the source says nothing about the present.
+    fn prices(&self, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
+        let known = self.price.as_ref()?.state.borrow().forecast.as_ref()?.known();
+        known.at(now)?;
+        let span = Slot::new(known.start()?, known.end()?)?;
+        let (mean, _) = known.mean_over(&span, |price| price.value.get())?;
+        Some((known, PricePerMwh::new(mean)))
     }
 
     /// How far the forecast is followed, in [0, 1]: its measured skill.
@@ -174,11 +193,19 @@ impl Job {
             horizon: &outlook.slots,
             objective: &self.spec.objective,
             work,
-            progress: Progress { samples, elapsed, reference_error: reference_error(&profile) },
+            progress: Progress {
+                samples,
+                elapsed,
+                reference_error: reference_error(&profile),
+                carbon: self.emitted(outlook.reference),
+            },
             max_power,
             reference_intensity: outlook.reference,
+            prices: outlook.prices.as_ref().map(|(known, reference)| Prices { known, reference: *reference }),
             window,
             allowed,
+            dwell: outlook.dwell,
+            activity: self.progress.activity,
         };
         let why = self.replan.take();
         self.planned_under = allowed;
@@ -193,6 +220,12 @@ impl Job {
                 self.unplannable = Some(error.to_string());
             }
         }
+    }
+
+    /// What it has emitted, where energy without an intensity counts with the mean of the rest, or with `otherwise`.
+    fn emitted(&self, otherwise: GramsPerKwh) -> GramsCo2e {
+        let Emissions { carbon, unknown, .. } = &self.emissions;
+        *carbon + *unknown * self.emissions.mean_intensity().unwrap_or(otherwise)
     }
 
     /// Puts the present choice's reason in words.
@@ -219,16 +252,47 @@ impl Job {
 
     /// The promises that its plan cannot keep, and by how much.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let Some(Plan { verdict: Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, .. }, .. }) = &self.plan
-        else {
-            return Vec::new();
+        let Some(plan) = &self.plan else { return Vec::new() };
+        let Objective { carbon_budget, .. } = self.spec.objective;
+        let of_budget = carbon_budget.map(|b| format!("its carbon budget of {:.0} g", b.get())).unwrap_or_default();
+        let prices = (plan.weighing == Weighing::NoPrices)
+            .then(|| "no price is known: its plan follows carbon alone although it gives weight to prices".to_owned());
+        let broken = match plan.verdict {
+            Verdict::Optimal => Vec::new(),
+            Verdict::OverBudget { exceeds_budget_by: over } => {
+                let kept = self.promises_about_time().unwrap_or_else(|| "does all of the work".into());
+                vec![format!(
+                    "{of_budget} will be exceeded by {:.0} g: that is the least carbon of any plan that {kept}",
+                    over.get()
+                )]
+            }
+            Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by, .. } => {
+                let cap = self.planned_under.map(|cap| format!(" under the cap of {cap}")).unwrap_or_default();
+                let deadline = misses_deadline_by.map(|late| {
+                    format!("the deadline will be missed by {:.0} s although the job runs flat out{cap}", late.get())
+                });
+                let slowdown = exceeds_slowdown_by.map(|over| {
+                    format!(
+                        "the job will be {:.2} points slower than allowed although it runs flat out{cap}",
+                        100.0 * over
+                    )
+                });
+                let budget = exceeds_budget_by.map(|over| {
+                    format!("{of_budget} will be exceeded by {:.0} g, as the promises about time go first", over.get())
+                });
+                deadline.into_iter().chain(slowdown).chain(budget).collect()
+            }
         };
-        let deadline = misses_deadline_by
-            .map(|late| format!("the deadline will be missed by {:.0} s although the job runs flat out", late.get()));
-        let slowdown = exceeds_slowdown_by.map(|over| {
-            format!("the job will be {:.2} points slower than allowed although it runs flat out", 100.0 * over)
-        });
-        deadline.into_iter().chain(slowdown).collect()
+        broken.into_iter().chain(prices).collect()
+    }
+
+    /// What a plan has to keep beside a carbon budget, in words.
+    fn promises_about_time(&self) -> Option<String> {
+        let Objective { max_slowdown, deadline, .. } = self.spec.objective;
+        let slowdown = max_slowdown.map(|max| Promise::Slowdown(max).to_string());
+        let deadline = deadline.map(|at| Promise::Deadline(at).to_string());
+        let promises: Vec<String> = slowdown.into_iter().chain(deadline).collect();
+        (!promises.is_empty()).then(|| format!("keeps {}", promises.join(" and ")))
     }
 }
 

@@ -15,6 +15,7 @@ use crate::gpu::GpuDevice;
 use crate::gpu::journal::{self, Journal};
 use crate::gpu::restore::restore_all;
 use crate::gpu::thread::{GpuHandle, Sampling};
+use crate::plan::Settings as PlanSettings;
 use crate::profile::Settings as ProfileSettings;
 use crate::providers::{CarbonSettings, FeedState};
 use crate::store::Store;
@@ -26,6 +27,8 @@ pub struct Parts<'a> {
     pub settings: Settings,
     /// How jobs are profiled.
     pub profiling: ProfileSettings,
+    /// How plans are made.
+    pub planning: PlanSettings,
     /// The carbon signal's settings, for what the API shows of them.
     pub carbon: CarbonSettings,
     /// Where state is kept.
@@ -104,6 +107,7 @@ impl Controller {
         let mut controller = Self {
             settings: parts.settings,
             profiling: parts.profiling,
+            planning: parts.planning,
             standing: Standing::unknown(parts.clock.utc(), parts.carbon.fallback_g_per_kwh),
             carbon: parts.carbon,
             started_at: parts.clock.utc(),

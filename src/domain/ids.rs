@@ -71,6 +71,14 @@ name_type!(
     "ids have 1 to 64 letters, digits and '-'"
 );
 name_type!(
+    /// A demand-response event, as whoever calls it names it.
+    EventId,
+    "event id",
+    64,
+    |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':'),
+    "ids have 1 to 64 letters, digits, '-', '_', '.' and ':'"
+);
+name_type!(
     /// The user's name for a training job; recurring runs share it, and with it their profile.
     JobName,
     "job name",

@@ -1,5 +1,6 @@
 //! The nouns that every room shares: plain data, checked when made, without I/O.
 
+mod cap;
 mod gpu;
 mod ids;
 mod job;
@@ -8,8 +9,9 @@ mod series;
 mod set_point;
 mod signal;
 
+pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
-pub use ids::{GpuId, InvalidName, JobId, JobName, Zone};
+pub use ids::{EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};

@@ -130,14 +130,17 @@ fn day_sums(issued: &CarbonSeries, actual: &CarbonSeries, day: &Slot) -> Sums {
 }
 
 /// Pulls each slot's deviation from the horizon's mean by `factor`: 0 makes it flat, 1 leaves it as it is. The mean
-/// stays (`planning.md` §6: a forecast without skill must not be followed).
+/// stays (`planning.md` §6: a forecast without skill must not be followed), and intervals move with their middle.
 #[must_use]
 pub fn shrink(horizon: &Horizon, factor: f64) -> Horizon {
     let Some(mean) = horizon.mean() else { return horizon.clone() };
     let factor = factor.clamp(0.0, 1.0);
     let mut shrunk = horizon.clone();
     for slot in &mut shrunk.slots {
-        slot.intensity = mean + (slot.intensity - mean) * factor;
+        let moved = (mean - slot.intensity) * (1.0 - factor);
+        slot.intensity += moved;
+        slot.low = (slot.low + moved).max(GramsPerKwh::ZERO);
+        slot.high = (slot.high + moved).max(GramsPerKwh::ZERO);
     }
     shrunk
 }

@@ -7,7 +7,7 @@
 //! In a full slot time is a constant, and the rungs are the same whichever slot finishes. In the finishing slot time is
 //! saved by being fast, and its ladder begins at zero power and zero throughput.
 
-use super::problem::{Infeasible, Problem, Solution};
+use super::problem::{Infeasible, Mode, Problem, Solution};
 use crate::profile::concave_envelope;
 use crate::units::Seconds;
 
@@ -29,14 +29,50 @@ pub(super) struct Rung {
     pub(super) price: f64,
 }
 
-/// The places in [`Problem::points`] of the hull, slowest first.
-pub(super) fn hull(problem: &Problem) -> Vec<usize> {
-    let coordinates: Vec<_> = problem.points().iter().map(|p| (p.power, p.throughput)).collect();
-    concave_envelope(&coordinates)
+/// For each mode the places in [`Problem::points`] of the hull of the points that may be used in it, slowest first.
+pub(super) struct Hulls {
+    run: Vec<usize>,
+    either: Vec<usize>,
+    pause: [usize; 1],
+    resume: [usize; 1],
+}
+
+impl Hulls {
+    pub(super) fn of(problem: &Problem) -> Self {
+        let points = problem.points();
+        let idle = problem.idle();
+        let hull = |mode| {
+            let places = problem.points_in(mode);
+            let coordinates: Vec<_> = points[places].iter().map(|p| (p.power, p.throughput)).collect();
+            concave_envelope(&coordinates)
+        };
+        let run = hull(Mode::Run);
+        let either = if idle.is_some() { hull(Mode::Either) } else { run.clone() };
+        let idle = idle.unwrap_or_default();
+        Self { run, either, pause: [idle], resume: [idle + 1] }
+    }
+
+    /// Of the points with which work is done.
+    pub(super) fn running(&self) -> &[usize] {
+        &self.run
+    }
+
+    pub(super) fn at(&self, mode: Mode) -> &[usize] {
+        match mode {
+            Mode::Run => &self.run,
+            Mode::Either => &self.either,
+            Mode::Pause => &self.pause,
+            Mode::Resume => &self.resume,
+        }
+    }
 }
 
 /// The ladder of a full slot, from the hull's point of least power. Prices never fall.
-pub(super) fn full_ladder(problem: &Problem, hull: &[usize], slot: usize) -> Vec<Rung> {
+pub(super) fn full_ladder(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<Rung> {
+    ladder(problem, hulls.at(problem.mode(slot)), slot)
+}
+
+fn ladder(problem: &Problem, hull: &[usize], slot: usize) -> Vec<Rung> {
     let joule_cost = problem.joule_cost(slot);
     let rung = |pair: &[usize]| {
         let (below, above) = (problem.points()[pair[0]], problem.points()[pair[1]]);
@@ -48,7 +84,8 @@ pub(super) fn full_ladder(problem: &Problem, hull: &[usize], slot: usize) -> Vec
 }
 
 /// The ladder of the finishing slot: first to the point of least cost per sample, then up the hull. Prices never fall.
-pub(super) fn finishing_ladder(problem: &Problem, hull: &[usize], slot: usize) -> Vec<Rung> {
+pub(super) fn finishing_ladder(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<Rung> {
+    let hull = hulls.running();
     let price = |point: usize| problem.second_cost(slot, point) / problem.points()[point].throughput.get();
     let mut first = 0;
     for place in 1..hull.len() {
@@ -58,12 +95,12 @@ pub(super) fn finishing_ladder(problem: &Problem, hull: &[usize], slot: usize) -
     }
     let to = hull[first];
     let gain = problem.points()[to].throughput.get();
-    let mut ladder = vec![Rung { from: None, to, gain, price: price(to) }];
-    for mut rung in full_ladder(problem, &hull[first..], slot) {
-        rung.price = rung.price.max(ladder[ladder.len() - 1].price);
-        ladder.push(rung);
+    let mut rungs = vec![Rung { from: None, to, gain, price: price(to) }];
+    for mut rung in ladder(problem, &hull[first..], slot) {
+        rung.price = rung.price.max(rungs[rungs.len() - 1].price);
+        rungs.push(rung);
     }
-    ladder
+    rungs
 }
 
 /// Solves the problem. Of equally cheap plans it takes the one that ends first and has its faster parts earlier, so
@@ -73,9 +110,41 @@ pub(super) fn finishing_ladder(problem: &Problem, hull: &[usize], slot: usize) -
 /// If even the fastest point cannot do the work in time.
 pub fn solve(problem: &Problem) -> Result<Solution, Infeasible> {
     let work = problem.reachable_work()?.get();
-    let hull = hull(problem);
-    let mut market = Market::new(problem, &hull);
+    let hulls = Hulls::of(problem);
     let mut best: Option<Candidate> = None;
+    let market = each_end(problem, &hulls, work, |candidate| {
+        if best.as_ref().is_none_or(|b| candidate.cost < b.cost - TIE * b.cost.abs()) {
+            best = Some(candidate);
+        }
+    });
+    let best = best.expect("reachable work fits when every slot is at its fastest");
+    Ok(problem.evaluate(market.shares(&best)))
+}
+
+/// The least cost of a plan that ends in each slot, in the order of slots; where one can. Empty if none can.
+pub(super) fn costs_by_end(problem: &Problem) -> Vec<(usize, f64)> {
+    let Ok(work) = problem.reachable_work() else { return Vec::new() };
+    let mut costs = Vec::new();
+    each_end(problem, &Hulls::of(problem), work.get(), |candidate| costs.push((candidate.finishing, candidate.cost)));
+    costs
+}
+
+/// The cheapest plan that ends in a given slot; `None` if none can.
+pub(super) fn solve_ending_in(problem: &Problem, finishing: usize) -> Option<Solution> {
+    let work = problem.reachable_work().ok()?.get();
+    let hulls = Hulls::of(problem);
+    let mut market = Market::new(problem, &hulls);
+    (0..finishing).for_each(|slot| market.fill_slot(slot));
+    if market.base_samples > work || !problem.runs(finishing) {
+        return None;
+    }
+    let candidate = market.finish_in(finishing, work)?;
+    Some(problem.evaluate(market.shares(&candidate)))
+}
+
+/// Looks at each slot that a plan can end in.
+fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut look: impl FnMut(Candidate)) -> Market<'a> {
+    let mut market = Market::new(problem, hulls);
     for finishing in 0..problem.open_slots().len() {
         if finishing > 0 {
             market.fill_slot(finishing - 1);
@@ -83,14 +152,11 @@ pub fn solve(problem: &Problem) -> Result<Solution, Infeasible> {
         if market.base_samples > work {
             break; // the slots before are more than enough, and so for every later finishing slot
         }
-        if let Some(candidate) = market.finish_in(finishing, work)
-            && best.as_ref().is_none_or(|b| candidate.cost < b.cost - TIE * b.cost.abs())
-        {
-            best = Some(candidate);
+        if problem.runs(finishing) {
+            market.finish_in(finishing, work).into_iter().for_each(&mut look);
         }
     }
-    let best = best.expect("reachable work fits when every slot is at its fastest");
-    Ok(problem.evaluate(market.shares(&best)))
+    market
 }
 
 /// The cheapest way to end in one slot.
@@ -113,7 +179,7 @@ struct Offer {
 /// All rungs of all full slots, cheapest first, of which those of the first so many slots count.
 struct Market<'a> {
     problem: &'a Problem,
-    hull: &'a [usize],
+    hulls: &'a Hulls,
     offers: Vec<Offer>,
     /// For each slot the places of its offers.
     places: Vec<Vec<usize>>,
@@ -123,13 +189,13 @@ struct Market<'a> {
 }
 
 impl<'a> Market<'a> {
-    fn new(problem: &'a Problem, hull: &'a [usize]) -> Self {
+    fn new(problem: &'a Problem, hulls: &'a Hulls) -> Self {
         let slots = problem.open_slots();
-        let mut offers = Vec::with_capacity(slots.len() * hull.len());
+        let mut offers = Vec::with_capacity(slots.len() * hulls.running().len());
         for (slot, s) in slots.iter().enumerate() {
             let seconds = s.slot.duration().get();
             let offer = |rung: Rung| Offer { slot, price: rung.price, samples: rung.gain * seconds };
-            offers.extend(full_ladder(problem, hull, slot).into_iter().map(offer));
+            offers.extend(full_ladder(problem, hulls, slot).into_iter().map(offer));
         }
         // Stable: at equal prices the earlier slot climbs first, and each ladder is climbed in order.
         offers.sort_by(|a, b| a.price.total_cmp(&b.price));
@@ -138,13 +204,13 @@ impl<'a> Market<'a> {
             places[offer.slot].push(place);
         }
         let counted = PrefixSums::new(offers.len());
-        Self { problem, hull, offers, places, counted, base_samples: 0.0, base_cost: 0.0 }
+        Self { problem, hulls, offers, places, counted, base_samples: 0.0, base_cost: 0.0 }
     }
 
     /// From now on this slot is full.
     fn fill_slot(&mut self, slot: usize) {
         let seconds = self.problem.slots()[slot].slot.duration().get();
-        let slowest = self.hull[0];
+        let slowest = self.hulls.at(self.problem.mode(slot))[0];
         self.base_samples += self.problem.points()[slowest].throughput.get() * seconds;
         self.base_cost += self.problem.second_cost(slot, slowest) * seconds;
         for &place in &self.places[slot] {
@@ -158,7 +224,7 @@ impl<'a> Market<'a> {
         let usable = self.problem.usable(&self.problem.slots()[finishing]).get();
         let needed = work - self.base_samples;
         let (mut in_last, mut cost) = (0.0, self.base_cost);
-        for rung in finishing_ladder(self.problem, self.hull, finishing) {
+        for rung in finishing_ladder(self.problem, self.hulls, finishing) {
             let cheaper = self.offers.partition_point(|offer| offer.price <= rung.price);
             let left = needed - in_last - self.counted.samples_before(cheaper);
             if left <= 0.0 {
@@ -198,10 +264,11 @@ impl<'a> Market<'a> {
         }
         let full = bought.into_iter().enumerate().map(|(slot, samples)| {
             let seconds = self.problem.slots()[slot].slot.duration().get();
-            climb(&full_ladder(self.problem, self.hull, slot), Some(self.hull[0]), seconds, samples)
+            let slowest = self.hulls.at(self.problem.mode(slot))[0];
+            climb(&full_ladder(self.problem, self.hulls, slot), Some(slowest), seconds, samples)
         });
         let usable = self.problem.usable(&self.problem.slots()[candidate.finishing]).get();
-        let ladder = finishing_ladder(self.problem, self.hull, candidate.finishing);
+        let ladder = finishing_ladder(self.problem, self.hulls, candidate.finishing);
         let last = climb(&ladder, None, usable, candidate.in_last);
         full.chain([last]).collect()
     }

@@ -7,12 +7,19 @@
 //! Nothing here knows a clock, a GPU or a file, and nothing fails for lack of a feasible plan: then the job runs flat
 //! out and [`Verdict`] says what that breaks.
 
+mod budget;
 mod dual;
+pub mod fleet;
 mod linear;
+mod pausing;
 mod problem;
 mod reason;
 mod receding;
+mod request;
 mod schedule;
+mod settings;
+mod shares;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -21,6 +28,9 @@ pub use dual::solve;
 pub use linear::{LinearError, solve_linear};
 pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};
 pub use reason::{Margin, Reason};
-pub use receding::{Progress, Request, Unplannable, WINDOW, plan};
-pub use schedule::{Expected, Plan, Promise, Segment, Verdict};
+pub use receding::plan;
+pub use request::{Prices, Progress, Request, Unplannable, WINDOW, Weighing};
+pub use schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
+pub use settings::Settings;
+pub use slots::{Risk, SlotPolicy, cut, floor, planning_slots};
 pub use together::{Broken, Member, Shared, Together, plan_together};

@@ -81,7 +81,7 @@ pub struct Solution {
     /// For each used slot, oldest first: the points used (places in [`Problem::points`]), faster first, and for how
     /// long. Every slot but the last is full.
     pub shares: Vec<Vec<(usize, Seconds)>>,
-    /// The objective of `planning.md` §2: carbon weighed with η, and time with 1 − η.
+    /// The objective of `planning.md` §2: carbon (or what is minimised in its place) weighed with η, and time with 1 − η.
     pub cost: GramsCo2e,
     /// Σ x·c·p.
     pub carbon: GramsCo2e,
@@ -101,6 +101,25 @@ pub struct Problem {
     reference_intensity: GramsPerKwh,
     max_power: Watts,
     latest_end: Option<DateTime<Utc>>,
+    /// What energy costs in each slot, in g/kWh: η·c_t unless something else is weighed.
+    weights: Vec<f64>,
+    /// What may be done in each slot.
+    modes: Vec<Mode>,
+    /// How many of the points do work. Those after them are of a pause.
+    working: usize,
+}
+
+/// What may be done in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// The job runs, unless it has ended.
+    Run,
+    /// The job pauses.
+    Pause,
+    /// The job saves or loads a checkpoint, and does no work.
+    Resume,
+    /// The job runs, or runs first and pauses then, or pauses.
+    Either,
 }
 
 impl Problem {
@@ -135,7 +154,81 @@ impl Problem {
         if !weighs {
             return Err(InvalidProblem::BadWeights);
         }
-        Ok(Self { slots, points, work, eta, reference_intensity, max_power, latest_end })
+        let weights = slots.iter().map(|s| eta * s.intensity.get()).collect();
+        let (modes, working) = (vec![Mode::Run; slots.len()], points.len());
+        Ok(Self { slots, points, work, eta, reference_intensity, max_power, latest_end, weights, modes, working })
+    }
+
+    /// The same problem with two more points that do no work: one of a pause, one of saving or loading a checkpoint.
+    #[must_use]
+    pub(super) fn pausing_at(mut self, idle: Watts, checkpoint: Watts) -> Self {
+        let point = |power| Point { power, throughput: SamplesPerSecond::ZERO };
+        self.points.extend([point(idle), point(checkpoint)]);
+        self
+    }
+
+    /// The same problem over pieces of its slots: for each piece the slot it lies in, its span, and what may be done.
+    pub(super) fn in_pieces(&self, pieces: &[(usize, Slot, Mode)]) -> Self {
+        let piece =
+            |(of, slot, _): &(usize, Slot, Mode)| PlanSlot { slot: *slot, intensity: self.slots[*of].intensity };
+        Self {
+            slots: pieces.iter().map(piece).collect(),
+            weights: pieces.iter().map(|(of, ..)| self.weights[*of]).collect(),
+            modes: pieces.iter().map(|(.., mode)| *mode).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// What energy is weighed with in a slot: η times what is minimised.
+    pub(super) fn weight(&self, slot: usize) -> GramsPerKwh {
+        GramsPerKwh::new(self.weights[slot])
+    }
+
+    /// What may be done in a slot.
+    pub(super) fn mode(&self, slot: usize) -> Mode {
+        self.modes[slot]
+    }
+
+    /// The point of a pause, if the job may pause.
+    pub(super) fn idle(&self) -> Option<usize> {
+        (self.working < self.points.len()).then_some(self.working)
+    }
+
+    /// The points that may be used in a mode.
+    pub(super) fn points_in(&self, mode: Mode) -> std::ops::Range<usize> {
+        match mode {
+            Mode::Run => 0..self.working,
+            Mode::Either => 0..self.working + 1,
+            Mode::Pause => self.working..self.working + 1,
+            Mode::Resume => self.working + 1..self.working + 2,
+        }
+    }
+
+    /// Whether work may be done in a slot.
+    pub(super) fn runs(&self, slot: usize) -> bool {
+        matches!(self.modes[slot], Mode::Run | Mode::Either)
+    }
+
+    /// The same problem with other intensities to minimise, one per slot and none negative: a mixture of carbon and
+    /// price. The slots' own go on telling the carbon.
+    #[must_use]
+    pub fn minimising(mut self, intensities: &[GramsPerKwh]) -> Self {
+        debug_assert_eq!(intensities.len(), self.slots.len());
+        self.weights = intensities.iter().map(|i| self.eta * i.get().max(0.0)).collect();
+        self
+    }
+
+    /// The same problem in which each gram of carbon costs `multiplier` grams more.
+    pub(super) fn with_carbon_at(&self, multiplier: f64) -> Self {
+        let dearer = |(weight, slot): (&f64, &PlanSlot)| weight + multiplier * slot.intensity.get();
+        let weights = self.weights.iter().zip(&self.slots).map(dearer).collect();
+        Self { weights, ..self.clone() }
+    }
+
+    /// The same problem in which nothing but carbon counts.
+    pub(super) fn least_carbon(&self) -> Self {
+        let weights = self.slots.iter().map(|s| s.intensity.get()).collect();
+        Self { weights, eta: 1.0, ..self.clone() }
     }
 
     /// The horizon, oldest first.
@@ -180,9 +273,9 @@ impl Problem {
         (1.0 - self.eta) * self.reference_intensity.get() * self.max_power.get() / JOULES_PER_KWH
     }
 
-    /// What a joule costs in a slot, in gCO2e/J: η·c_t.
+    /// What a joule costs in a slot, in gCO2e/J: η·c_t, or what is minimised in its place.
     pub(super) fn joule_cost(&self, slot: usize) -> f64 {
-        self.eta * self.slots[slot].intensity.get() / JOULES_PER_KWH
+        self.weights[slot] / JOULES_PER_KWH
     }
 
     /// What a second at a point costs in a slot, in gCO2e/s: the bracket of `planning.md` §2.
@@ -198,14 +291,17 @@ impl Problem {
         let fastest = self.fastest();
         let tolerance = (self.work * ROUNDING).max(fastest * RESOLUTION);
         let start = self.slots[0].slot.start();
+        let (mut available, mut idle) = (Seconds::ZERO, Seconds::ZERO);
+        for (slot, s) in self.open_slots().iter().enumerate() {
+            *(if self.runs(slot) { &mut available } else { &mut idle }) += self.usable(s);
+        }
         if let Some(end) = self.latest_end {
-            let late_by = self.work / fastest - Seconds::from_delta(end - start);
+            let late_by = self.work / fastest - (Seconds::from_delta(end - start) - idle);
             if fastest * late_by > tolerance {
                 let missing = (fastest * late_by).min(self.work);
                 return Err(Infeasible::NotEnoughTime { missing, late_by });
             }
         }
-        let available: Seconds = self.open_slots().iter().map(|s| self.usable(s)).sum();
         let missing = self.work - fastest * available;
         if missing > tolerance {
             return Err(Infeasible::HorizonTooShort { missing, short_by: missing / fastest });
@@ -218,14 +314,14 @@ impl Problem {
         while shares.last().is_some_and(Vec::is_empty) {
             shares.pop();
         }
-        let (mut carbon, mut energy, mut time) = (GramsCo2e::ZERO, Joules::ZERO, Seconds::ZERO);
-        for (slot, parts) in self.slots.iter().zip(&mut shares) {
+        let (mut carbon, mut energy, mut cost) = (GramsCo2e::ZERO, Joules::ZERO, 0.0);
+        for (slot, parts) in shares.iter_mut().enumerate() {
             parts.sort_by(|a, b| self.points[b.0].throughput.total_cmp(&self.points[a.0].throughput));
             for &(point, seconds) in parts.iter() {
                 let joules = self.points[point].power * seconds;
                 energy += joules;
-                carbon += joules * slot.intensity;
-                time += seconds;
+                carbon += joules * self.slots[slot].intensity;
+                cost += self.second_cost(slot, point) * seconds.get();
             }
         }
         let ends_at = match shares.last() {
@@ -235,8 +331,7 @@ impl Problem {
                 (slot.start() + last.iter().map(|part| part.1).sum::<Seconds>().to_delta()).min(slot.end())
             }
         };
-        let cost = carbon * self.eta + GramsCo2e::new(self.time_cost() * time.get());
-        Solution { shares, cost, carbon, energy, ends_at }
+        Solution { shares, cost: GramsCo2e::new(cost), carbon, energy, ends_at }
     }
 }
 

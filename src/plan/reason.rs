@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::dual::{Rung, finishing_ladder, full_ladder, hull};
-use super::problem::{Problem, Solution};
+use super::dual::{Hulls, Rung, finishing_ladder, full_ladder};
+use super::problem::{Mode, Problem, Solution};
+use super::request::Weighing;
 use super::schedule::Promise;
 use crate::units::{GramsPerKwh, Seconds};
 
@@ -81,6 +82,33 @@ pub enum Reason {
         /// Why neither slower nor faster.
         margin: Margin,
     },
+    /// Carbon and price together are below the plan's mean, and it is faster here than in other slots.
+    Cheaper {
+        /// What the slot is weighed with, carbon and price, in g/kWh.
+        weighed: GramsPerKwh,
+        /// The plan's, weighed with time.
+        mean: GramsPerKwh,
+        /// Why neither slower nor faster.
+        margin: Margin,
+    },
+    /// Carbon and price together are above the plan's mean, and it is slower here than in other slots.
+    Dearer {
+        /// What the slot is weighed with, carbon and price, in g/kWh.
+        weighed: GramsPerKwh,
+        /// The plan's, weighed with time.
+        mean: GramsPerKwh,
+        /// Why neither slower nor faster.
+        margin: Margin,
+    },
+    /// The job pauses.
+    Paused {
+        /// The slot's.
+        intensity: GramsPerKwh,
+        /// Of the time in which it runs.
+        running: Option<GramsPerKwh>,
+    },
+    /// A checkpoint is saved or loaded after a pause.
+    Resuming,
     /// Neither slower nor faster pays.
     Steady {
         /// The slot's.
@@ -103,6 +131,7 @@ impl fmt::Display for Reason {
                 let percent = slowdown * 100.0;
                 write!(f, "flat forecast ({}): static mix with {percent:.1} % slowdown, ", g(intensity))?;
                 match promise {
+                    Some(promise @ Promise::CarbonBudget(_)) => write!(f, "as fast as {promise} allows"),
                     Some(promise) => write!(f, "as slow as {promise} allows"),
                     None => f.write_str("the least cost per sample"),
                 }
@@ -129,6 +158,30 @@ impl fmt::Display for Reason {
                 )?;
                 margin.fmt(f)
             }
+            Self::Cheaper { weighed, mean, margin } => {
+                write!(
+                    f,
+                    "carbon and price together are below the plan's mean ({} against {}), ",
+                    g(weighed),
+                    g(mean)
+                )?;
+                write!(f, "so work is done here: {margin}")
+            }
+            Self::Dearer { weighed, mean, margin } => {
+                write!(
+                    f,
+                    "carbon and price together are above the plan's mean ({} against {}), ",
+                    g(weighed),
+                    g(mean)
+                )?;
+                write!(f, "so work is done elsewhere: {margin}")
+            }
+            Self::Paused { intensity, running: Some(running) } => {
+                let (here, there) = (g(intensity), g(running));
+                write!(f, "paused: waiting at {here} is better than working; the hours of work have {there}")
+            }
+            Self::Paused { intensity, running: None } => write!(f, "paused at {}", g(intensity)),
+            Self::Resuming => f.write_str("resuming after a pause: its checkpoint takes this long, no work is done"),
             Self::Steady { intensity, margin } => {
                 write!(f, "the best pace at {}: ", g(intensity))?;
                 margin.fmt(f)
@@ -175,8 +228,12 @@ fn g(intensity: GramsPerKwh) -> String {
 pub(super) struct Story {
     /// The promise that sets the latest end.
     pub(super) promise: Option<Promise>,
+    /// Another promise that binds.
+    pub(super) binding: Option<Promise>,
     /// The slowdown over the job's life.
     pub(super) slowdown: f64,
+    /// What energy is weighed with.
+    pub(super) weighing: Weighing,
 }
 
 /// The reason of each share of `shares`, which are the solution's but for parts too short to switch for.
@@ -186,11 +243,11 @@ pub(super) fn explain(
     shares: &[Vec<(usize, Seconds)>],
     story: &Story,
 ) -> Vec<Vec<Reason>> {
-    let hull = hull(problem);
+    let hulls = Hulls::of(problem);
     let ladders: Vec<Vec<Rung>> = (0..solution.shares.len())
         .map(|slot| match slot + 1 == solution.shares.len() {
-            true => finishing_ladder(problem, &hull, slot),
-            false => full_ladder(problem, &hull, slot),
+            true => finishing_ladder(problem, &hulls, slot),
+            false => full_ladder(problem, &hulls, slot),
         })
         .collect();
     let bought = solution.shares.iter().zip(&ladders).filter_map(|(parts, ladder)| {
@@ -199,36 +256,59 @@ pub(super) fn explain(
     });
     let price = bought.fold(0.0, f64::max);
 
-    let slots = || problem.slots().iter().zip(shares);
-    let used = |parts: &[(usize, Seconds)]| parts.iter().map(|part| part.1).sum::<Seconds>();
-    let time: Seconds = shares.iter().map(|parts| used(parts)).sum();
-    let mean = slots().map(|(slot, parts)| slot.intensity * (used(parts) / time)).sum::<GramsPerKwh>();
-    let flat = shares.len() > 1 && slots().all(|(slot, _)| (slot.intensity - mean).abs() <= mean * FLAT);
+    // Means and extremes are of the time in which work is done.
+    let works = |point: usize| problem.points_in(Mode::Run).contains(&point);
+    let at_work =
+        |parts: &[(usize, Seconds)]| -> Seconds { parts.iter().filter(|part| works(part.0)).map(|part| part.1).sum() };
+    let working: Seconds = shares.iter().map(|parts| at_work(parts)).sum();
+    let mean_of = |value: &dyn Fn(usize) -> GramsPerKwh| -> GramsPerKwh {
+        (0..shares.len()).map(|slot| value(slot) * (at_work(&shares[slot]) / working)).sum()
+    };
+    let intensity_of = |slot: usize| problem.slots()[slot].intensity;
+    let mean = mean_of(&intensity_of);
+    let priced = story.weighing == Weighing::CarbonAndPrice;
+    let weighed_mean = mean_of(&|slot| problem.weight(slot));
+    let same = |value: GramsPerKwh, mean: GramsPerKwh| (value - mean).abs() <= mean * FLAT;
+    let is_flat = |slot: usize| same(intensity_of(slot), mean) && same(problem.weight(slot), weighed_mean);
+    let flat = shares.len() > 1 && (0..shares.len()).all(is_flat);
     let throughput = |point: usize| problem.points()[point].throughput;
-    let choices = || shares.iter().flatten().map(|part| throughput(part.0));
-    let binding = problem.latest_end().is_some_and(|end| end - solution.ends_at <= chrono::TimeDelta::seconds(1));
-    let promise = story.promise.filter(|_| binding);
-    let no_slack = promise.filter(|_| choices().all(|r| r == problem.fastest()));
+    let paces = || shares.iter().flatten().map(|part| part.0).filter(|point| works(*point)).map(throughput);
+    let (slowest, fastest) = (paces().reduce(|a, b| a.min(b)), paces().reduce(|a, b| a.max(b)));
+    let ends_last = problem.latest_end().is_some_and(|end| end - solution.ends_at <= chrono::TimeDelta::seconds(1));
+    let promise = story.binding.or(story.promise.filter(|_| ends_last));
+    let no_slack = story.promise.filter(|_| ends_last && slowest == Some(problem.fastest()));
 
     let reason = |slot: usize, parts: &[(usize, Seconds)], point: usize| {
-        let intensity = problem.slots()[slot].intensity;
+        let intensity = intensity_of(slot);
+        if !works(point) {
+            let running = (working > Seconds::ZERO).then_some(mean);
+            let paused = Some(point) == problem.idle();
+            return if paused { Reason::Paused { intensity, running } } else { Reason::Resuming };
+        }
+        let (value, mean) = if priced { (problem.weight(slot), weighed_mean) } else { (intensity, mean) };
         let above = ladders[slot].iter().find(|rung| rung.from == Some(point));
         let below = ladders[slot].iter().find(|rung| rung.to == point);
         let margin = Margin { slower: below.map(|rung| rung.price), faster: above.map(|rung| rung.price), price };
         let ends_here = slot + 1 == solution.shares.len() && below.is_some_and(|rung| rung.from.is_none());
-        if hull.len() == 1 {
+        let cleaner = value < mean && slowest.is_some_and(|r| r < throughput(point));
+        let dirtier = value > mean && fastest.is_some_and(|r| r > throughput(point));
+        if hulls.running().len() == 1 {
             Reason::OnlyPoint
         } else if let Some(promise) = no_slack {
             Reason::NoSlack { promise }
         } else if flat {
             Reason::Flat { intensity, slowdown: story.slowdown, promise }
-        } else if parts.len() > 1 {
-            Reason::Shared { faster_part: parts[0].1 / used(parts), intensity }
+        } else if parts.len() > 1 && parts.iter().all(|part| works(part.0)) {
+            Reason::Shared { faster_part: parts[0].1 / parts.iter().map(|part| part.1).sum::<Seconds>(), intensity }
         } else if ends_here {
             Reason::Last { intensity }
-        } else if intensity < mean && choices().any(|r| r < throughput(point)) {
+        } else if priced && cleaner {
+            Reason::Cheaper { weighed: value, mean, margin }
+        } else if priced && dirtier {
+            Reason::Dearer { weighed: value, mean, margin }
+        } else if cleaner {
             Reason::Cleaner { intensity, mean, margin }
-        } else if intensity > mean && choices().any(|r| r > throughput(point)) {
+        } else if dirtier {
             Reason::Dirtier { intensity, mean, margin }
         } else {
             Reason::Steady { intensity, margin }

@@ -6,101 +6,47 @@
 
 use chrono::{DateTime, Utc};
 
-use super::dual::solve;
-use super::problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, RESOLUTION, check_horizon};
+use super::budget::{OverBudget, solve_within};
+use super::pausing::{Paused, Rules, solve_pausing};
+use super::problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, RESOLUTION, Solution, check_horizon};
 use super::reason::{Reason, Story, explain};
-use super::schedule::{Expected, Plan, Promise, Segment, Verdict};
-use crate::domain::{Objective, PowerLimit, Profile, SetPoint, Slot, Work};
+use super::request::{Progress, Request, Unplannable};
+use super::schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
+use super::shares::{SHORTEST, Shares, carbon, fill, mean, spans, time, without_short_parts};
+use super::slots::coarser;
+use crate::domain::{SetPoint, Slot, Work};
 use crate::profile::{Curve, HullPoint};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// How far ahead unknown work is planned unless told otherwise: one day.
-pub const WINDOW: Seconds = Seconds::new(86_400.0);
 /// The margin, in standard errors of the reference. A whole one costs more carbon than the late visits to the ceiling,
 /// which make the error small, leave to chance.
 const GUARD: f64 = 0.5;
-/// The shortest part of a slot that is worth a switch.
-const SHORTEST: Seconds = Seconds::new(1.0);
 /// No plan reaches further than this, about 3,000 years, however much work there is.
 const FURTHEST: Seconds = Seconds::new(1e11);
 /// A slowdown this little above the promise is rounding.
 const SLOWDOWN_ROUNDING: f64 = 1e-6;
-
-/// What a job has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
-    /// Samples done.
-    pub samples: Samples,
-    /// Active time so far, without stalls that are not the limits' doing.
-    pub elapsed: Seconds,
-    /// Relative standard error of r(l_max): 0.003 is 0.3 %.
-    pub reference_error: f64,
-}
-
-/// Everything a plan is made from.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// The present.
-    pub now: DateTime<Utc>,
-    /// What was learned about the job; its first point is the reference r(l_max).
-    pub profile: &'a Profile,
-    /// What is expected of the grid, contiguous; slots that have passed are skipped, the present one is cut, negative
-    /// intensities count as zero. Time after it is planned with its mean.
-    pub horizon: &'a [PlanSlot],
-    /// What the user wants. A deadline says nothing about unknown work.
-    pub objective: &'a Objective,
-    /// How much there is to do in all.
-    pub work: Work,
-    /// How much is done.
-    pub progress: Progress,
-    /// P_max: the largest limit, summed over the job's boards.
-    pub max_power: Watts,
-    /// c_ref: what makes carbon and time commensurable; also stands for a forecast that says nothing.
-    pub reference_intensity: GramsPerKwh,
-    /// How far ahead unknown work is planned; [`WINDOW`] by default.
-    pub window: Seconds,
-    /// The highest limit that may be used now, if an out-of-band cap is on. r(l_max) stays the reference.
-    pub allowed: Option<PowerLimit>,
-}
-
-/// Why there is no plan at all.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Unplannable {
-    /// Nothing is known about the job yet.
-    #[error("the profile has no usable point")]
-    NoUsablePoint,
-    /// The cap is below every limit that was profiled.
-    #[error("no profiled limit is at or below {0}")]
-    NothingAllowed(PowerLimit),
-    /// The horizon or the objective makes no sense.
-    #[error(transparent)]
-    Invalid(#[from] InvalidProblem),
-}
+/// More slots than this are averaged to longer ones before anything is planned over them.
+const MOST_SLOTS: usize = 4096;
 
 /// Plans the rest of a job, or the next window of one that doesn't say how long it is. Within a slot that uses two
 /// limits the faster comes first; no part of a slot is shorter than a second unless it stands alone.
 ///
-/// Where no plan keeps the promises, the job runs flat out and the verdict says by how much they are broken. With
+/// Where no plan keeps the promises about time, the job runs flat out; where only the carbon budget cannot be kept, it
+/// takes the plan of least carbon that keeps the others. The verdict says by how much promises are broken. With
 /// unknown work, the work of the window is `window · r(l_max)/(1+ε)` less what the job is ahead; without a maximum
 /// slowdown, or ahead by a whole window, each slot takes argmin (η·c_t·p(l) + (1−η)·c_ref·P_max)/r(l).
 ///
 /// # Errors
 /// If nothing can be planned from the input.
 pub fn plan(request: &Request<'_>) -> Result<Plan, Unplannable> {
-    let curve = Curve::from_profile(request.profile).ok_or(Unplannable::NoUsablePoint)?;
-    let planner = Planner { request, reference: *curve.ceiling(), choice: Choice::of(request)? };
-    match planner.owed() {
-        Owed::Done => Ok(planner.finish(&[], request.now, Vec::new(), Vec::new(), Verdict::Optimal)),
-        Owed::NothingNow => planner.cheapest_per_slot(),
-        Owed::Work(owed) => planner.solve(&owed),
-    }
+    Planner::new(request)?.plan()
 }
 
 /// The points that may be used.
-struct Choice {
-    points: Vec<Point>,
+pub(super) struct Choice {
+    pub(super) points: Vec<Point>,
     /// For each its place in the profile.
-    places: Vec<usize>,
+    pub(super) places: Vec<usize>,
 }
 
 impl Choice {
@@ -128,10 +74,28 @@ impl Choice {
     fn best(&self, better: impl Fn(&Point, &Point) -> bool) -> usize {
         (1..self.points.len()).fold(0, |best, i| if better(&self.points[i], &self.points[best]) { i } else { best })
     }
+
+    pub(super) fn fastest(&self) -> usize {
+        self.best(|a, b| a.throughput > b.throughput || (a.throughput == b.throughput && a.power < b.power))
+    }
+
+    fn weakest(&self) -> usize {
+        self.best(|a, b| a.power < b.power)
+    }
+
+    /// What the job does at a point of the problem, and which of the profile's that is. After the points that do work
+    /// stand a pause, with the lowest limits, and a checkpoint, which is handled as fast as can be.
+    fn meaning(&self, point: usize) -> (Doing, usize) {
+        match point.checked_sub(self.points.len()) {
+            None => (Doing::Training, self.places[point]),
+            Some(0) => (Doing::Paused, self.places[self.weakest()]),
+            Some(_) => (Doing::Resuming, self.places[self.fastest()]),
+        }
+    }
 }
 
 /// What a plan has to achieve.
-enum Owed {
+pub(super) enum Owed {
     /// The work is done.
     Done,
     /// Unknown work without a promise that binds.
@@ -140,27 +104,40 @@ enum Owed {
     Work(OwedWork),
 }
 
-struct OwedWork {
-    samples: Samples,
-    latest_end: Option<(DateTime<Utc>, Promise)>,
+pub(super) struct OwedWork {
+    pub(super) samples: Samples,
+    pub(super) latest_end: Option<(DateTime<Utc>, Promise)>,
     /// For how long the job runs if it goes flat out: unknown work doesn't end.
     flat_out: Option<Seconds>,
 }
 
-struct Planner<'a> {
-    request: &'a Request<'a>,
+pub(super) struct Planner<'a> {
+    pub(super) request: &'a Request<'a>,
     reference: HullPoint,
-    choice: Choice,
+    pub(super) choice: Choice,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    pub(super) fn new(request: &'a Request<'a>) -> Result<Self, Unplannable> {
+        let curve = Curve::from_profile(request.profile).ok_or(Unplannable::NoUsablePoint)?;
+        Ok(Self { request, reference: *curve.ceiling(), choice: Choice::of(request)? })
+    }
+
+    fn plan(&self) -> Result<Plan, Unplannable> {
+        match self.owed() {
+            Owed::Done => Ok(self.finish(&Draft::default(), self.request.now, Verdict::Optimal)),
+            Owed::NothingNow => self.cheapest_per_slot(),
+            Owed::Work(owed) => self.solve(&owed),
+        }
+    }
+
     /// The maximum slowdown to plan with, less the margin for the reference's error.
     fn guarded_slowdown(&self) -> Option<f64> {
         let error = self.request.progress.reference_error.max(0.0);
         Some((self.request.objective.max_slowdown? - GUARD * error).max(0.0))
     }
 
-    fn owed(&self) -> Owed {
+    pub(super) fn owed(&self) -> Owed {
         let Request { now, objective, progress, window, .. } = *self.request;
         let r_max = self.reference.throughput;
         let slowdown = self.guarded_slowdown().zip(objective.max_slowdown);
@@ -192,18 +169,22 @@ impl Planner<'_> {
         }
     }
 
-    /// The optimum, or flat out.
-    fn solve(&self, owed: &OwedWork) -> Result<Plan, Unplannable> {
+    /// The carbon that the rest of the work may emit, and the promise that this keeps.
+    fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
+        let budget = self.request.objective.carbon_budget.filter(|_| self.request.work != Work::Unknown)?;
+        Some((budget - self.request.progress.carbon, Promise::CarbonBudget(budget)))
+    }
+
+    /// What remains to be planned, as a problem, with how far the forecast reaches.
+    pub(super) fn problem(&self, owed: &OwedWork) -> Result<(Problem, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
-        let fastest =
-            self.choice.best(|a, b| a.throughput > b.throughput || (a.throughput == b.throughput && a.power < b.power));
         let slowest = self.choice.points.iter().map(|p| p.throughput).fold(self.reference.throughput, |a, b| a.min(b));
-        let flat_out = owed.flat_out.unwrap_or(owed.samples / self.choice.points[fastest].throughput);
         let at_leisure = later(now, owed.samples / slowest);
-        let until = owed.latest_end.map_or(at_leisure, |(end, _)| end.min(at_leisure)).max(later(now, flat_out));
-        let (slots, known_until) = self.horizon(until)?;
-        let latest_end = owed.latest_end.map(|(end, _)| end);
-        let promise = owed.latest_end.map(|(_, promise)| promise);
+        // Who may pause may use all the time there is.
+        let enough = if self.request.objective.pausable.is_some() { DateTime::<Utc>::MAX_UTC } else { at_leisure };
+        let until = owed.latest_end.map_or(at_leisure, |(end, _)| end.min(enough));
+        let (slots, known_until) = self.horizon(until.max(later(now, self.flat_out_time(owed))))?;
+        let weighed = self.request.weighed_intensities(&slots);
         let problem = Problem::new(
             slots,
             self.choice.points.clone(),
@@ -211,32 +192,90 @@ impl Planner<'_> {
             self.request.objective.eta,
             self.request.reference_intensity.max(GramsPerKwh::ZERO),
             self.request.max_power,
-            latest_end,
+            owed.latest_end.map(|(end, _)| end),
         )?;
-        Ok(match solve(&problem) {
-            Ok(solution) => {
-                let shares = without_short_parts(solution.shares.clone());
+        Ok((problem.minimising(&weighed), known_until))
+    }
+
+    fn flat_out_time(&self, owed: &OwedWork) -> Seconds {
+        owed.flat_out.unwrap_or(owed.samples / self.choice.points[self.choice.fastest()].throughput)
+    }
+
+    /// The optimum, or what breaks the least.
+    fn solve(&self, owed: &OwedWork) -> Result<Plan, Unplannable> {
+        let (problem, known_until) = self.problem(owed)?;
+        let promise = owed.latest_end.map(|(_, promise)| promise);
+        Ok(match self.optimum(&problem) {
+            Ok(Optimum { problem, solution, promise: binding, over_budget }) => {
+                let shares = without_short_parts(solution.shares.clone(), self.request.dwell);
+                let shares = self.without_surplus(shares, owed);
                 let slowdown = self.slowdown(self.samples(&shares), time(&shares));
-                let reasons = explain(&problem, &solution, &shares, &Story { promise, slowdown });
-                self.finish(problem.slots(), known_until, shares, reasons, Verdict::Optimal)
+                let story = Story { promise, binding, slowdown, weighing: self.request.weighing() };
+                let reasons = explain(&problem, &solution, &shares, &story);
+                let draft = Draft { slots: problem.slots(), shares, reasons };
+                let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
+                if over_budget && let Some(exceeds_budget_by) = self.over_budget(plan.expected.carbon) {
+                    plan.verdict = Verdict::OverBudget { exceeds_budget_by };
+                }
+                plan
             }
             Err(why) => {
-                let shares = fill(problem.slots(), flat_out, fastest);
+                let flat_out = self.flat_out_time(owed);
+                let shares = fill(problem.slots(), flat_out, self.choice.fastest());
                 let reasons = shares.iter().map(|_| vec![Reason::FlatOut { promise }]).collect();
-                let verdict = self.flat_out(why, self.samples(&shares), flat_out);
-                self.finish(problem.slots(), known_until, shares, reasons, verdict)
+                let draft = Draft { slots: problem.slots(), shares, reasons };
+                let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
+                plan.verdict = self.flat_out(why, &plan.expected, flat_out);
+                plan
             }
         })
     }
 
-    fn flat_out(&self, why: Infeasible, samples: Samples, duration: Seconds) -> Verdict {
+    /// The optimum, in whatever form the objective asks for.
+    fn optimum(&self, problem: &Problem) -> Result<Optimum, Infeasible> {
+        let budget = self.carbon_left();
+        let left = budget.map(|(left, _)| left);
+        if let Some(costs) = self.request.objective.pausable {
+            let Request { now, activity, .. } = *self.request;
+            let checkpoint = self.choice.points[self.choice.fastest()].power;
+            let rules = Rules { costs, activity, now, checkpoint, budget: left };
+            let Paused { problem, solution, over_budget, multiplier } = solve_pausing(problem, &rules)?;
+            let promise = budget.filter(|_| multiplier > 0.0).map(|(_, promise)| promise);
+            return Ok(Optimum { problem, solution, promise, over_budget });
+        }
+        let Some((left, promise)) = budget else {
+            return Ok(Optimum::plain(problem.clone(), super::dual::solve(problem)?));
+        };
+        match solve_within(problem, left) {
+            Ok(within) if within.multiplier > 0.0 => {
+                let problem = problem.with_carbon_at(within.multiplier);
+                Ok(Optimum { promise: Some(promise), ..Optimum::plain(problem, within.solution) })
+            }
+            Ok(within) => Ok(Optimum::plain(problem.clone(), within.solution)),
+            Err(OverBudget::By(solution)) => {
+                let least = Optimum::plain(problem.least_carbon(), solution);
+                Ok(Optimum { promise: Some(promise), over_budget: true, ..least })
+            }
+            Err(OverBudget::Infeasible(why)) => Err(why),
+        }
+    }
+
+    /// By how much the budget is exceeded if the rest emits so much.
+    fn over_budget(&self, rest: GramsCo2e) -> Option<GramsCo2e> {
+        let (left, _) = self.carbon_left()?;
+        let rounding = GramsCo2e::new(1e-6 * left.get().abs().max(rest.get()));
+        Some(rest - left).filter(|by| *by > rounding)
+    }
+
+    fn flat_out(&self, why: Infeasible, expected: &Expected, duration: Seconds) -> Verdict {
         let Request { now, objective, work, .. } = *self.request;
         let deadline = objective.deadline.filter(|_| work != Work::Unknown);
         let late = deadline.map(|at| Seconds::from_delta(later(now, duration) - at));
-        let above = objective.max_slowdown.map(|max| self.slowdown(samples, duration) - max);
+        let above = objective.max_slowdown.map(|max| self.slowdown(expected.samples, duration) - max);
         Verdict::FlatOut {
             misses_deadline_by: late.filter(|by| *by > RESOLUTION),
             exceeds_slowdown_by: above.filter(|by| *by > SLOWDOWN_ROUNDING),
+            exceeds_budget_by: self.over_budget(expected.carbon),
             why,
         }
     }
@@ -246,23 +285,23 @@ impl Planner<'_> {
         let Request { objective, reference_intensity, max_power, window, .. } = *self.request;
         let (slots, known_until) = self.horizon(later(self.request.now, window))?;
         let time_cost = (1.0 - objective.eta) * reference_intensity.get() * max_power.get();
-        let cheapest = |slot: &PlanSlot| {
-            let carbon = objective.eta * slot.intensity.get();
+        let cheapest = |(slot, weighed): (&PlanSlot, GramsPerKwh)| {
+            let carbon = objective.eta * weighed.get();
             let cost = |p: &Point| (carbon * p.power.get() + time_cost) / p.throughput.get();
             // Where several cost the same, as on a grid without carbon, the fastest.
             let better =
                 |a: &Point, b: &Point| cost(a) < cost(b) || (cost(a) == cost(b) && a.throughput > b.throughput);
             vec![(self.choice.best(better), slot.slot.duration())]
         };
-        let shares = slots.iter().map(cheapest).collect();
+        let shares = slots.iter().zip(self.request.weighed_intensities(&slots)).map(cheapest).collect();
         let reason = |slot: &PlanSlot| vec![Reason::LeastCostPerSample { intensity: slot.intensity }];
         let reasons = slots.iter().map(reason).collect();
-        Ok(self.finish(&slots, known_until, shares, reasons, Verdict::Optimal))
+        Ok(self.finish(&Draft { slots: &slots, shares, reasons }, known_until, Verdict::Optimal))
     }
 
     /// The slots from now to `until`, and how far the forecast itself reaches. What lies after it is one slot with the
     /// forecast's mean; one long slot can do whatever many equal ones can.
-    fn horizon(&self, until: DateTime<Utc>) -> Result<(Vec<PlanSlot>, DateTime<Utc>), Unplannable> {
+    pub(super) fn horizon(&self, until: DateTime<Utc>) -> Result<(Vec<PlanSlot>, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
         let until = until.clamp(later(now, SHORTEST), later(now, FURTHEST));
         let ahead = |s: &PlanSlot| {
@@ -272,6 +311,12 @@ impl Planner<'_> {
         let mut slots: Vec<PlanSlot> = self.request.horizon.iter().filter_map(ahead).collect();
         if let Some(late) = slots.first().map(|s| s.slot.start()).filter(|start| *start > now) {
             return Err(InvalidProblem::NotContiguous(late).into());
+        }
+        check_horizon(&slots).or_else(|e| if slots.is_empty() { Ok(()) } else { Err(e) })?;
+        let mut step = SHORTEST;
+        while slots.len() > MOST_SLOTS {
+            slots = coarser(&slots, step);
+            step = step * 2.0;
         }
         let known_until = slots.last().map_or(now, |s| s.slot.end());
         if let Some(slot) = Slot::new(known_until, until) {
@@ -286,49 +331,76 @@ impl Planner<'_> {
 
     /// Work done by shares of slots.
     fn samples(&self, shares: &[Vec<(usize, Seconds)>]) -> Samples {
-        shares.iter().flatten().map(|(point, seconds)| self.choice.points[*point].throughput * *seconds).sum()
+        let points = &self.choice.points;
+        let part = |(point, seconds): &(usize, Seconds)| points.get(*point).map(|p| p.throughput * *seconds);
+        shares.iter().flatten().filter_map(part).sum()
+    }
+
+    /// Takes back from the end what longer parts do more than is owed.
+    fn without_surplus(&self, mut shares: Shares, owed: &OwedWork) -> Shares {
+        if self.request.dwell <= SHORTEST || owed.flat_out.is_some() {
+            return shares;
+        }
+        let mut surplus = self.samples(&shares) - owed.samples;
+        while let Some(parts) = shares.last_mut() {
+            let Some((point, seconds)) = parts.last_mut() else { break };
+            let Some(point) = self.choice.points.get(*point).filter(|_| surplus > Samples::ZERO) else { break };
+            let less = seconds.min(surplus / point.throughput);
+            surplus = surplus - point.throughput * less;
+            if less < *seconds {
+                *seconds = *seconds - less;
+                break;
+            }
+            parts.pop();
+            if parts.is_empty() {
+                shares.pop();
+            }
+        }
+        shares
     }
 
     /// The slowdown over the job's life if it does so many samples in so much time from now.
-    fn slowdown(&self, samples: Samples, duration: Seconds) -> f64 {
+    pub(super) fn slowdown(&self, samples: Samples, duration: Seconds) -> f64 {
         let Progress { samples: done, elapsed, .. } = self.request.progress;
         let at_ceiling = (done + samples) / self.reference.throughput;
         if at_ceiling > Seconds::ZERO { (elapsed + duration) / at_ceiling - 1.0 } else { 0.0 }
     }
 
     /// Puts moments to the shares of each slot.
-    fn finish(
-        &self,
-        slots: &[PlanSlot],
-        known_until: DateTime<Utc>,
-        shares: Vec<Vec<(usize, Seconds)>>,
-        reasons: Vec<Vec<Reason>>,
-        verdict: Verdict,
-    ) -> Plan {
-        let (samples, duration) = (self.samples(&shares), time(&shares));
+    fn finish(&self, draft: &Draft<'_>, known_until: DateTime<Utc>, verdict: Verdict) -> Plan {
         let mut segments: Vec<Segment> = Vec::new();
-        for ((slot, parts), reasons) in slots.iter().zip(shares).zip(reasons) {
-            let (mut start, mut used) = (slot.slot.start(), Seconds::ZERO);
-            for ((point, seconds), reason) in parts.into_iter().zip(reasons) {
-                used += seconds;
-                let full = slot.slot.duration() - used < RESOLUTION;
-                let end = if full { slot.slot.end() } else { slot.slot.start() + used.to_delta() };
-                let Some(span) = Slot::new(start, end) else { continue };
-                start = end;
-                let (place, Point { power, throughput }) = (self.choice.places[point], self.choice.points[point]);
-                let setting = self.request.profile.points[place].setting.clone();
-                segments.push(Segment {
-                    slot: span,
-                    setting,
-                    point: place,
-                    power,
-                    throughput,
-                    intensity: slot.intensity,
-                    reason,
-                });
+        for ((slot, parts), reasons) in draft.slots.iter().zip(&draft.shares).zip(&draft.reasons) {
+            for ((span, (point, _)), reason) in spans(&slot.slot, parts).into_iter().zip(parts).zip(reasons) {
+                let Some(span) = span else { continue };
+                segments.push(self.segment(span, *point, slot.intensity, *reason));
             }
         }
+        self.sum_up(segments, draft.slots, time(&draft.shares), known_until, verdict)
+    }
+
+    fn segment(&self, slot: Slot, point: usize, intensity: GramsPerKwh, reason: Reason) -> Segment {
+        let (doing, place) = self.choice.meaning(point);
+        let known = &self.request.profile.points[place];
+        let idle = self.request.objective.pausable.map_or(Watts::ZERO, |p| p.idle_power);
+        let (power, throughput) = match doing {
+            Doing::Training => (known.power.mean, known.throughput.mean),
+            Doing::Paused => (idle, SamplesPerSecond::ZERO),
+            Doing::Resuming => (known.power.mean, SamplesPerSecond::ZERO),
+        };
+        Segment { slot, setting: known.setting.clone(), point: place, doing, power, throughput, intensity, reason }
+    }
+
+    /// A plan of these segments, with what it is expected to give.
+    pub(super) fn sum_up(
+        &self,
+        segments: Vec<Segment>,
+        slots: &[PlanSlot],
+        duration: Seconds,
+        known_until: DateTime<Utc>,
+        verdict: Verdict,
+    ) -> Plan {
         let (now, ends_at) = (self.request.now, segments.last().map_or(self.request.now, |s| s.slot.end()));
+        let samples = segments.iter().map(Segment::samples).sum();
         let expected = Expected {
             ends_at,
             samples,
@@ -337,63 +409,43 @@ impl Planner<'_> {
             slowdown: self.slowdown(samples, duration),
             carbon_at_ceiling: carbon(slots, self.reference.power, samples / self.reference.throughput),
         };
-        let extended_from = (ends_at > known_until).then_some(known_until);
-        Plan { made_at: now, samples_done: self.request.progress.samples, segments, expected, verdict, extended_from }
+        Plan {
+            made_at: now,
+            samples_done: self.request.progress.samples,
+            segments,
+            expected,
+            verdict,
+            extended_from: (ends_at > known_until).then_some(known_until),
+            weighing: self.request.weighing(),
+        }
+    }
+}
+
+/// A plan before it has moments.
+#[derive(Default)]
+struct Draft<'a> {
+    slots: &'a [PlanSlot],
+    shares: Shares,
+    reasons: Vec<Vec<Reason>>,
+}
+
+/// A solution and the problem it is the optimum of: the one posed, or one in which a budget makes carbon dearer.
+struct Optimum {
+    problem: Problem,
+    solution: Solution,
+    /// The budget, where it binds.
+    promise: Option<Promise>,
+    /// Whether even this plan exceeds the budget.
+    over_budget: bool,
+}
+
+impl Optimum {
+    fn plain(problem: Problem, solution: Solution) -> Self {
+        Self { problem, solution, promise: None, over_budget: false }
     }
 }
 
 /// `seconds` after `t`, or the end of time.
 fn later(t: DateTime<Utc>, seconds: Seconds) -> DateTime<Utc> {
     t.checked_add_signed(seconds.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC)
-}
-
-/// The time-weighted mean intensity; `None` for no slots.
-fn mean(slots: &[PlanSlot]) -> Option<GramsPerKwh> {
-    let time: Seconds = slots.iter().map(|s| s.slot.duration()).sum();
-    (time > Seconds::ZERO).then(|| slots.iter().map(|s| s.intensity * (s.slot.duration() / time)).sum())
-}
-
-/// All time in shares of slots.
-fn time(shares: &[Vec<(usize, Seconds)>]) -> Seconds {
-    shares.iter().flatten().map(|part| part.1).sum()
-}
-
-/// One point for so long, slot after slot.
-fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Vec<Vec<(usize, Seconds)>> {
-    let mut left = duration;
-    let part = |slot: &PlanSlot| {
-        let seconds = left.min(slot.slot.duration());
-        left -= seconds;
-        (seconds > Seconds::ZERO).then(|| vec![(point, seconds)])
-    };
-    slots.iter().map_while(part).collect()
-}
-
-/// Carbon of a constant power for so long; time after the slots has their mean intensity.
-fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> GramsCo2e {
-    let parts = fill(slots, duration, 0);
-    let within: GramsCo2e = slots.iter().zip(&parts).map(|(s, part)| power * part[0].1 * s.intensity).sum();
-    let after = (duration - time(&parts)).max(Seconds::ZERO);
-    within + power * after * mean(slots).unwrap_or_default()
-}
-
-/// Parts of a slot too short to switch for go to their neighbour, as far as the work stays done: a short slower part
-/// becomes fast, a short faster part becomes a second long. What planning does not resolve is dropped.
-fn without_short_parts(mut shares: Vec<Vec<(usize, Seconds)>>) -> Vec<Vec<(usize, Seconds)>> {
-    for parts in &mut shares {
-        let [(fast, fast_time), (slow, slow_time)] = parts[..] else { continue };
-        let both = fast_time + slow_time;
-        *parts = if fast_time < RESOLUTION {
-            vec![(slow, both)]
-        } else if both - fast_time.max(SHORTEST) < SHORTEST {
-            vec![(fast, both)]
-        } else {
-            let fast_time = fast_time.max(SHORTEST);
-            vec![(fast, fast_time), (slow, both - fast_time)]
-        };
-    }
-    if shares.len() > 1 && shares.last().is_some_and(|parts| parts.iter().all(|part| part.1 < RESOLUTION)) {
-        shares.pop();
-    }
-    shares
 }

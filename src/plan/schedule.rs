@@ -6,16 +6,19 @@ use chrono::{DateTime, Utc};
 
 use super::problem::Infeasible;
 use super::reason::Reason;
+use super::request::Weighing;
 use crate::domain::{SetPoint, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// What was promised about the end of the work.
+/// What was promised about the work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Promise {
     /// Done by this moment.
     Deadline(DateTime<Utc>),
     /// At most so much more time than at the ceiling, over the job's life: 0.03 is 3 %.
     Slowdown(f64),
+    /// At most so much carbon over the job's life.
+    CarbonBudget(GramsCo2e),
 }
 
 impl fmt::Display for Promise {
@@ -23,11 +26,23 @@ impl fmt::Display for Promise {
         match self {
             Self::Deadline(at) => write!(f, "the deadline {}", at.format("%FT%TZ")),
             Self::Slowdown(max) => write!(f, "the {:.1} % slowdown budget", max * 100.0),
+            Self::CarbonBudget(grams) => write!(f, "the carbon budget of {:.0} g", grams.get()),
         }
     }
 }
 
-/// A span with one setting of the boards.
+/// What a job does in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// It trains.
+    Training,
+    /// It pauses: no work is done.
+    Paused,
+    /// It saves or loads a checkpoint after a pause: running power, no work.
+    Resuming,
+}
+
+/// A span with one setting of the limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
     /// When; within one slot of the horizon.
@@ -36,9 +51,11 @@ pub struct Segment {
     pub setting: Vec<SetPoint>,
     /// The point's place in [`crate::domain::Profile::points`].
     pub point: usize,
+    /// What the job does. While it pauses the limits are the lowest of its profile.
+    pub doing: Doing,
     /// Expected average power of all the job's boards.
     pub power: Watts,
-    /// Expected throughput of the whole job.
+    /// Expected throughput of the whole job; none unless it trains.
     pub throughput: SamplesPerSecond,
     /// Expected carbon intensity.
     pub intensity: GramsPerKwh,
@@ -81,13 +98,21 @@ pub struct Expected {
 pub enum Verdict {
     /// The cheapest plan that keeps them all.
     Optimal,
-    /// No plan keeps them, so the job runs at its fastest point. The promises that are broken say by how much; none is
-    /// where only the margin for the reference's error is used up.
+    /// No plan keeps the carbon budget together with the promises about time, and the budget bends first: the plan of
+    /// least carbon that keeps the others.
+    OverBudget {
+        /// What all of the work will emit, the past included, above the budget.
+        exceeds_budget_by: GramsCo2e,
+    },
+    /// No plan keeps the promises about time, so the job runs at its fastest point. The promises that are broken say by
+    /// how much; none is where only the margin for the reference's error is used up.
     FlatOut {
         /// How long after its deadline the job ends.
         misses_deadline_by: Option<Seconds>,
         /// The slowdown above the one allowed, as a fraction: 0.01 is one percent point.
         exceeds_slowdown_by: Option<f64>,
+        /// What all of the work will emit, the past included, above the carbon budget.
+        exceeds_budget_by: Option<GramsCo2e>,
         /// The planner's finding.
         why: Infeasible,
     },
@@ -108,6 +133,8 @@ pub struct Plan {
     pub verdict: Verdict,
     /// Where the forecast ended, if segments lie after that: these are planned with the forecast's mean.
     pub extended_from: Option<DateTime<Utc>>,
+    /// What energy was weighed with.
+    pub weighing: Weighing,
 }
 
 impl Plan {

@@ -1,6 +1,7 @@
 //! Several jobs planned together under what they share (`planning.md` §3).
 
-use super::receding::{Request, Unplannable, plan};
+use super::receding::plan;
+use super::request::{Request, Unplannable};
 use super::schedule::Plan;
 use crate::domain::TimeSeries;
 use crate::units::{GramsCo2e, Seconds, Watts};

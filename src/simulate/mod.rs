@@ -1,10 +1,16 @@
-//! The same daemon driven by traces, a clock that moves when told to, and simulated boards.
+//! The same pure core driven by traces: the whole daemon with a clock that moves when told to and simulated boards
+//! ([`World`]), and single jobs replayed under policies ([`replay`], [`policy`], [`study`]).
 
+mod files;
 mod grid;
+pub mod policy;
+pub mod replay;
+pub mod study;
 mod traces;
 mod training;
 mod world;
 
+pub use files::{GridError, IssueTime, gpu_name, grid_name, read_grid};
 pub use grid::{SyntheticGrid, TraceProvider};
 pub use traces::{TraceError, Workload, power_curve};
 pub use training::{Training, Truth};

@@ -134,6 +134,7 @@ impl World {
         let parts = Parts {
             settings,
             profiling: ProfileSettings::default(),
+            planning: crate::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             state_dir,
             clock: clock.clone(),

@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Row, SqlitePool};
 
-use crate::domain::{GpuId, JobId, JobSpec, ProfileKey};
+use crate::domain::{Activity, GpuId, JobId, JobSpec, ProfileKey};
 use crate::ledger::Interval;
 use crate::profile::{ProgressAccount, Record};
 use crate::units::Millijoules;
@@ -76,6 +76,9 @@ pub struct StoredProgress {
     pub first_samples: f64,
     /// When the first report came.
     pub started_at: Option<DateTime<Utc>>,
+    /// Whether it runs or was told to pause, and since when.
+    #[serde(default)]
+    pub activity: Option<Activity>,
 }
 
 /// A job's last word.

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::domain::{CarbonSeries, Intensity, Issued, Origin, SignalKind, SignalScope, Slot, Zone};
+use crate::domain::{CarbonSeries, Issued};
 use crate::forecast::{BacktestRow, ModelPolicy, Said, backtest};
 use crate::providers::{FileSettings, file};
-use crate::units::GramsPerKwh;
 
 /// Makes the forecasts of a past span anew, each from what was known when it was made, and says how good they were.
 ///
@@ -137,8 +136,8 @@ fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
 
 fn said(path: &Path) -> anyhow::Result<Read> {
     let bytes = bytes(path)?;
-    if bytes.starts_with(b"issue_date_utc,") {
-        return issued(&bytes).map(Read::Issued).with_context(|| path.display().to_string());
+    if file::is_issued(&bytes) {
+        return file::parse_issued(&bytes).map(Read::Issued).with_context(|| path.display().to_string());
     }
     let parsed = parse(path, &bytes)?;
     if parsed.expected.is_empty() {
@@ -150,45 +149,6 @@ fn said(path: &Path) -> anyhow::Result<Read> {
 fn same(a: &CarbonSeries, b: &CarbonSeries) -> bool {
     let values = |series: &CarbonSeries| series.map(|i| i.value);
     values(a) == values(b)
-}
-
-/// A row of a file of forecasts by day of issue.
-#[derive(Deserialize)]
-struct IssuedRow {
-    issue_date_utc: NaiveDate,
-    horizon_h: u16,
-    #[serde(rename = "forecast_gco2_per_kwh")]
-    value: f64,
-}
-
-/// Forecasts made at 00:00 UTC of `issue_date_utc`, hour by hour from `horizon_h` 0 on.
-fn issued(bytes: &[u8]) -> anyhow::Result<Vec<Issued>> {
-    let mut all: Vec<Issued> = Vec::new();
-    for row in csv::Reader::from_reader(bytes).deserialize() {
-        let row: IssuedRow = row?;
-        let at = row.issue_date_utc.and_time(NaiveTime::MIN).and_utc();
-        let start = at + TimeDelta::hours(row.horizon_h.into());
-        let slot = Slot::new(start, start + TimeDelta::hours(1)).context("an hour has a length")?;
-        if !(row.value.is_finite() && row.value >= 0.0) {
-            bail!("{} g/kWh for {slot} is not a carbon intensity", row.value);
-        }
-        if all.last().is_none_or(|last| last.issued_at != at) {
-            all.push(Issued {
-                source: "file".into(),
-                zone: Zone::new("file")?,
-                kind: SignalKind::Unspecified,
-                scope: SignalScope::Unspecified,
-                issued_at: at,
-                retrieved_at: at,
-                series: CarbonSeries::default(),
-            });
-        }
-        let intensity = Intensity { value: GramsPerKwh::new(row.value), origin: Origin::Forecast };
-        if let Some(last) = all.last_mut() {
-            last.series.insert(slot, intensity);
-        }
-    }
-    Ok(all)
 }
 
 fn shown(value: Option<f64>, digits: usize) -> String {

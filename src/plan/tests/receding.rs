@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::instances::{Instance, MAX_POWER, REFERENCE, at, horizon, instance};
-use crate::domain::{Estimate, Objective, OperatingPoint, PowerLimit, Profile, Work};
+use crate::domain::{Activity, Estimate, Objective, OperatingPoint, PowerLimit, Profile, Work};
 use crate::plan::{Infeasible, InvalidProblem, Plan, PlanSlot, Progress, Promise, Reason, Request, Unplannable};
 use crate::plan::{Verdict, WINDOW, plan};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
@@ -28,6 +28,8 @@ struct Job {
     work: Work,
     progress: Progress,
     allowed: Option<PowerLimit>,
+    dwell: Seconds,
+    activity: Option<Activity>,
 }
 
 impl Job {
@@ -41,8 +43,11 @@ impl Job {
             progress: self.progress,
             max_power: MAX_POWER,
             reference_intensity: REFERENCE,
+            prices: None,
             window: WINDOW,
             allowed: self.allowed,
+            dwell: self.dwell,
+            activity: self.activity,
         }
     }
 
@@ -71,10 +76,12 @@ fn training() -> Job {
         now: at(0.0),
         profile: profile(&[(300.0, 100.0), (200.0, 90.0), (100.0, 60.0)]),
         horizon: horizon(0.0, &[(3600.0, 300.0), (3600.0, 600.0), (3600.0, 400.0), (3600.0, 500.0)]),
-        objective: Objective { eta: 1.0, max_slowdown: Some(0.1), deadline: None },
+        objective: Objective { max_slowdown: Some(0.1), ..Objective::UNBOUND },
         work: Work::TotalSamples(Samples::new(1_080_000.0)),
         progress: Progress::default(),
         allowed: None,
+        dwell: Seconds::ZERO,
+        activity: None,
     }
 }
 
@@ -92,10 +99,12 @@ fn job() -> impl Strategy<Value = Job> {
             now: at(1800.0),
             profile: profile(points),
             horizon: horizon(1800.0, slots),
-            objective: Objective { eta: *eta, max_slowdown, deadline },
+            objective: Objective { eta: *eta, max_slowdown, deadline, ..Objective::UNBOUND },
             work: Work::TotalSamples(Samples::new(instance.work())),
             progress: Progress { reference_error, ..Progress::default() },
             allowed: None,
+            dwell: Seconds::ZERO,
+            activity: None,
         }
     })
 }
@@ -150,6 +159,7 @@ proptest! {
                 prop_assert!(late.is_none_or(|late| late <= Seconds::ZERO));
                 prop_assert!(above.is_none_or(|above| above <= 1e-4), "too slow by {above:?}");
             }
+            Verdict::OverBudget { .. } => prop_assert!(false, "there is no budget"),
             Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, .. } => {
                 prop_assert!(plan.segments.iter().all(|s| s.throughput == fastest));
                 prop_assert_eq!(misses_deadline_by.is_some(), late.is_some_and(|late| late > Seconds::new(1e-3)));
@@ -282,7 +292,7 @@ fn a_plan_reads_like_this() {
     00:00:00-01:00:00 400 W flat out: no slower plan safely keeps the deadline 1970-01-01T02:30:00Z
     01:00:00-02:00:00 400 W flat out: no slower plan safely keeps the deadline 1970-01-01T02:30:00Z
     02:00:00-03:00:00 400 W flat out: no slower plan safely keeps the deadline 1970-01-01T02:30:00Z
-    522.0 gCO2e of 522.0 gCO2e, slowdown 5.56 %, FlatOut { misses_deadline_by: Some(Seconds(1800.0)), exceeds_slowdown_by: Some(0.05555555555555558), why: NotEnoughTime { missing: Samples(180000.0), late_by: Seconds(1800.0) } }
+    522.0 gCO2e of 522.0 gCO2e, slowdown 5.56 %, FlatOut { misses_deadline_by: Some(Seconds(1800.0)), exceeds_slowdown_by: Some(0.05555555555555558), exceeds_budget_by: None, why: NotEnoughTime { missing: Samples(180000.0), late_by: Seconds(1800.0) } }
     ");
 }
 
@@ -290,7 +300,7 @@ fn a_plan_reads_like_this() {
 fn the_budget_holds_over_the_jobs_life() {
     // 3 h of work at the ceiling, 10 % allowed; the first third took 8 % longer and earned the rest less slack.
     let mut job = training();
-    job.progress = Progress { samples: Samples::new(360_000.0), elapsed: Seconds::new(3888.0), reference_error: 0.0 };
+    job.progress = Progress { samples: Samples::new(360_000.0), elapsed: Seconds::new(3888.0), ..Progress::default() };
     let plan = job.plan();
     assert!((plan.expected.slowdown - 0.1).abs() < 1e-6, "{}", plan.expected.slowdown);
     assert_eq!(plan.ends_at(), at(3.3 * 3600.0 - 3888.0));
@@ -306,7 +316,7 @@ fn an_uncertain_reference_leaves_a_margin() {
     assert_eq!((plan.verdict, plan.expected.slowdown), (Verdict::Optimal, 0.0));
     // The margin is used up, but the promise itself is kept.
     job.progress.elapsed = Seconds::new(600.0);
-    let Verdict::FlatOut { misses_deadline_by: None, exceeds_slowdown_by: None, why } = job.plan().verdict else {
+    let Verdict::FlatOut { misses_deadline_by: None, exceeds_slowdown_by: None, why, .. } = job.plan().verdict else {
         panic!("{:?}", job.plan().verdict)
     };
     assert!(matches!(why, Infeasible::NotEnoughTime { .. }));
@@ -318,7 +328,9 @@ fn flat_out_says_what_it_breaks() {
     job.objective.deadline = Some(at(9000.0));
     job.progress.elapsed = Seconds::new(2160.0); // 20 % of the job's time at the ceiling
     let plan = job.plan();
-    let Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, why } = plan.verdict else { panic!("feasible") };
+    let Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, why, .. } = plan.verdict else {
+        panic!("feasible")
+    };
     assert_eq!(misses_deadline_by, Some(Seconds::new(1800.0)));
     assert!((exceeds_slowdown_by.expect("exceeds") - 0.1).abs() < 1e-9);
     assert!(matches!(why, Infeasible::NotEnoughTime { .. }));
@@ -391,7 +403,7 @@ fn unknown_work_keeps_its_pace_over_the_window() {
     assert_eq!(plan.ends_at(), at(86_400.0));
     assert!(plan.segments[0].throughput > plan.segments[plan.segments.len() - 1].throughput);
     // An hour lost is bought back within the window.
-    job.progress = Progress { samples: Samples::ZERO, elapsed: Seconds::new(3600.0), reference_error: 0.0 };
+    job.progress = Progress { elapsed: Seconds::new(3600.0), ..Progress::default() };
     assert!((job.plan().expected.slowdown - 0.1).abs() < 1e-6);
     // A lost day is not.
     job.progress.elapsed = Seconds::new(86_400.0);
@@ -404,7 +416,7 @@ fn unknown_work_keeps_its_pace_over_the_window() {
 fn unknown_work_without_a_budget_takes_each_slots_optimum() {
     let mut job = training();
     job.work = Work::Unknown;
-    job.objective = Objective { eta: 0.5, max_slowdown: None, deadline: None };
+    job.objective = Objective { eta: 0.5, ..Objective::UNBOUND };
     job.horizon = horizon(0.0, &[(43_200.0, 0.0), (43_200.0, 5000.0)]);
     let plan = job.plan();
     // (0.5·c·p + 0.5·350·400) / r: time alone without carbon, then 2·p(l) and less.

@@ -3,7 +3,7 @@ use proptest::test_runner::TestCaseResult;
 
 use super::instances::{Instance, MAX_POWER, REFERENCE, at, horizon, instance, points};
 use super::oracles::{by_brute_force, by_interior_point};
-use crate::plan::dual::hull;
+use crate::plan::dual::Hulls;
 use crate::plan::{Infeasible, InvalidProblem, LinearError, Problem, Solution, solve, solve_linear};
 use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
 
@@ -78,7 +78,8 @@ proptest! {
     fn full_slots_use_the_hull_and_one_slot_uses_two_limits(instance in instance(12, 6)) {
         let problem = instance.problem();
         let Ok(solution) = solve(&problem) else { return Ok(()) };
-        let hull = hull(&problem);
+        let hulls = Hulls::of(&problem);
+        let hull = hulls.running();
         for parts in &solution.shares {
             prop_assert!(parts.len() <= 2);
             prop_assert!(parts.iter().all(|part| hull.contains(&part.0)));

@@ -1,6 +1,7 @@
 //! Intensities or prices from a file, with its own times or played from now on.
 
 mod columns;
+mod issued;
 mod parse;
 mod signal;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
+pub use issued::{day_ahead, is_issued, parse_issued};
 pub use parse::{ParseError, ParsedFile, parse, parse_as};
 pub use signal::FileSignal;
 

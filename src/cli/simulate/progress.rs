@@ -1,0 +1,43 @@
+//! A line on a terminal that says how far long work is; nothing where there is none.
+
+use std::io::{IsTerminal, Write};
+
+const WIDTH: usize = 40;
+
+/// Drawn on stderr, and wiped when dropped.
+pub(super) struct Progress {
+    total: usize,
+    done: usize,
+    shown: bool,
+}
+
+impl Progress {
+    /// Of so many steps.
+    pub(super) fn new(total: usize) -> Self {
+        Self { total, done: 0, shown: total > 1 && std::io::stderr().is_terminal() }
+    }
+
+    /// One more is done.
+    pub(super) fn step(&mut self) {
+        self.done += 1;
+        if self.shown {
+            let full = (self.done * WIDTH / self.total.max(1)).min(WIDTH);
+            let bar = format!("{}{}", "#".repeat(full), "-".repeat(WIDTH - full));
+            self.draw(&format!("\r[{bar}] {} of {}", self.done, self.total));
+        }
+    }
+
+    fn draw(&self, text: &str) {
+        let mut err = std::io::stderr().lock();
+        // A terminal that is gone is no reason to stop.
+        let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown {
+            self.draw("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Which limits a node's cap lets through, and which of them may be written now (pure).
+//!
+//! A cap is a promise at every instant (`planning.md` §3), and writes take time and fail. So a lowering may be written
+//! at once, and a raise only as far as the limits in force, those on their way and those asked for now add up to no more
+//! than the cap: it waits until the lowering that makes room has been read back.
+
+use std::collections::BTreeMap;
+
+use crate::domain::PowerLimit;
+
+/// What a board's limit is for. In the order in which they bend where not all fit: the first bends first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::controller) enum Claim {
+    /// Not wattune's to set: it counts with what it shows.
+    Fixed,
+    /// No job is known to train on it, so that a low limit costs nothing.
+    Idle,
+    /// A job's; the lowest priority bends first.
+    Job {
+        /// The job's.
+        priority: i32,
+    },
+    /// A job's that is being measured, which takes minutes and cannot be planned before. Those of one priority are
+    /// measured one after the other: half of a setting is of no use to any of them.
+    Sweep {
+        /// The job's.
+        priority: i32,
+        /// The larger, the longer it has been registered.
+        seniority: i64,
+    },
+    /// Somebody's wish by hand.
+    Manual,
+}
+
+/// One board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controller) struct Stake {
+    /// What it may have now: the larger of what it shows and what may be on its way to it.
+    pub in_force: PowerLimit,
+    /// What it should have if there were no cap.
+    pub wanted: PowerLimit,
+    /// The lowest it can be set to.
+    pub floor: PowerLimit,
+    /// The most that its holder may come to want.
+    pub most: PowerLimit,
+    /// What for.
+    pub claim: Claim,
+    /// The last write failed, or the board shows more than it was told: it may be above what is asked of it for long.
+    pub unyielding: bool,
+}
+
+/// What comes of a board's wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controller) struct Pass {
+    /// The limit to pursue.
+    pub limit: PowerLimit,
+    /// Whether it may be written now; else it waits for others to be lowered.
+    pub now: bool,
+}
+
+/// What each of `stakes` gets, in their order, under a cap in milliwatts.
+pub(in crate::controller) fn gate(stakes: &[Stake], cap: Option<u64>) -> Vec<Pass> {
+    let Some(cap) = cap else {
+        return stakes.iter().map(|s| Pass { limit: s.wanted, now: true }).collect();
+    };
+    let fair = allot(stakes, cap, |_| false);
+    // Those that do not yield are asked for what is fair, and reckoned with as they are.
+    let resists = |(stake, fair): (&Stake, &PowerLimit)| stake.unyielding && stake.in_force > *fair;
+    let resisting: Vec<bool> = stakes.iter().zip(&fair).map(resists).collect();
+    let careful = allot(stakes, cap, |i| resisting[i]);
+    let limits = fair.iter().zip(&careful).zip(&resisting).map(|((f, c), r)| if *r { *f } else { *c });
+    let limits: Vec<PowerLimit> = limits.collect();
+
+    let mut sum: u64 = stakes.iter().map(|s| mw(s.in_force)).sum();
+    let mut passes: Vec<Pass> = limits.iter().map(|limit| Pass { limit: *limit, now: true }).collect();
+    let mut raises: Vec<usize> = (0..stakes.len()).filter(|&i| limits[i] > stakes[i].in_force).collect();
+    raises.sort_by_key(|&i| std::cmp::Reverse(stakes[i].claim));
+    for i in raises {
+        let with = sum + mw(limits[i]) - mw(stakes[i].in_force);
+        passes[i].now = with <= cap;
+        sum = if passes[i].now { with } else { sum };
+    }
+    passes
+}
+
+/// The limits that fit under the cap, as far as any do: whole watts where a wish is cut.
+fn allot(stakes: &[Stake], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
+    let claim = |i: usize| if is_fixed(i) { Claim::Fixed } else { stakes[i].claim };
+    let mut limits: Vec<PowerLimit> = stakes.iter().map(|s| s.wanted).collect();
+    let places = 0..stakes.len();
+    let fixed: u64 = places.clone().filter(|&i| claim(i) == Claim::Fixed).map(|i| mw(stakes[i].in_force)).sum();
+    let left = cap.saturating_sub(fixed);
+    // Boards without a job get what the others leave even when they want most: so they stay as they are while plans and
+    // sweeps go up and down.
+    let mut groups: BTreeMap<Claim, Vec<usize>> = BTreeMap::new();
+    for i in places.filter(|&i| claim(i) != Claim::Fixed) {
+        groups.entry(claim(i)).or_default().push(i);
+    }
+    let idle = groups.remove(&Claim::Idle).unwrap_or_default();
+    let most: u64 = groups.values().flatten().map(|&i| mw(stakes[i].most.max(stakes[i].wanted))).sum();
+    cut(stakes, &mut limits, &idle, left.saturating_sub(most));
+    let mut left = left.saturating_sub(total(&limits, &idle));
+    let floors = |members: &[usize]| members.iter().map(|&i| mw(stakes[i].floor)).sum::<u64>();
+    let mut floors_below: u64 = groups.values().map(|g| floors(g)).sum();
+    // The most important take what they want, as long as all others keep their lowest limits.
+    for members in groups.values().rev() {
+        floors_below -= floors(members);
+        cut(stakes, &mut limits, members, left.saturating_sub(floors_below));
+        left = left.saturating_sub(total(&limits, members));
+    }
+    limits
+}
+
+/// Cuts the wishes of some boards to fit into `room`, each by the same part of what it can give.
+fn cut(stakes: &[Stake], limits: &mut [PowerLimit], members: &[usize], room: u64) {
+    let wanted = total(limits, members);
+    if wanted <= room {
+        return;
+    }
+    let floor: u64 = members.iter().map(|&i| mw(stakes[i].floor)).sum();
+    let (can_give, may_keep) = (wanted.saturating_sub(floor), room.saturating_sub(floor));
+    for &i in members {
+        let Stake { floor, wanted, .. } = stakes[i];
+        let above = mw(wanted).saturating_sub(mw(floor));
+        let kept = (u128::from(above) * u128::from(may_keep)).checked_div(u128::from(can_give)).unwrap_or(0);
+        let limit = mw(floor) + u64::try_from(kept).unwrap_or(above).min(above);
+        let whole = (limit / 1000 * 1000).max(mw(floor));
+        limits[i] = PowerLimit::from_milliwatts(u32::try_from(whole).unwrap_or(u32::MAX)).min(wanted.max(floor));
+    }
+}
+
+fn total(limits: &[PowerLimit], members: &[usize]) -> u64 {
+    members.iter().map(|&i| mw(limits[i])).sum()
+}
+
+fn mw(limit: PowerLimit) -> u64 {
+    u64::from(limit.milliwatts())
+}
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;

@@ -1,0 +1,236 @@
+//! The gate alone, and in a world of boards whose writes take time and fail.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const fn w(watts: u32) -> PowerLimit {
+    PowerLimit::from_milliwatts(watts * 1000)
+}
+
+fn stake(in_force: u32, wanted: u32, claim: Claim) -> Stake {
+    Stake { in_force: w(in_force), wanted: w(wanted), floor: w(100), most: w(350), claim, unyielding: false }
+}
+
+const fn cap(watts: u64) -> Option<u64> {
+    Some(watts * 1000)
+}
+
+const fn pass(watts: u32, now: bool) -> Pass {
+    Pass { limit: w(watts), now }
+}
+
+const JOB: Claim = Claim::Job { priority: 0 };
+
+#[test]
+fn a_raise_waits_until_the_lowering_is_read_back() {
+    let mut boards = [stake(300, 200, JOB), stake(200, 300, JOB)];
+    assert_eq!(gate(&boards, cap(500)), [pass(200, true), pass(300, false)]);
+    boards[0].in_force = w(200);
+    assert_eq!(gate(&boards, cap(500)), [pass(200, true), pass(300, true)]);
+}
+
+#[test]
+fn boards_without_a_job_bend_first_then_the_lowest_priority() {
+    let jobs = [Claim::Job { priority: -1 }, Claim::Job { priority: 5 }];
+    let boards = [stake(300, 300, jobs[1]), stake(300, 300, Claim::Idle), stake(300, 300, jobs[0])];
+    let limits = |watts| gate(&boards, cap(watts)).into_iter().map(|p| p.limit).collect::<Vec<_>>();
+    assert_eq!(limits(1000), [w(300), w(300), w(300)], "with both jobs at their most, 300 W are left");
+    assert_eq!(limits(900), [w(300), w(200), w(300)]);
+    assert_eq!(limits(700), [w(300), w(100), w(300)]);
+    assert_eq!(limits(600), [w(300), w(100), w(200)]);
+    assert_eq!(limits(450), [w(250), w(100), w(100)]);
+    assert_eq!(limits(100), [w(100), w(100), w(100)], "no board goes below its lowest limit");
+}
+
+#[test]
+fn equals_give_the_same_part() {
+    let boards = [stake(300, 300, JOB), stake(300, 200, JOB), stake(300, 300, JOB)];
+    let limits: Vec<_> = gate(&boards, cap(550)).into_iter().map(|p| p.limit).collect();
+    assert_eq!(limits, [w(200), w(150), w(200)]);
+}
+
+#[test]
+fn sweeps_of_one_priority_are_measured_one_after_the_other() {
+    let sweep = |seniority| Claim::Sweep { priority: 0, seniority };
+    let boards = [stake(100, 350, sweep(1)), stake(100, 350, sweep(2)), stake(200, 200, JOB)];
+    let limits: Vec<_> = gate(&boards, cap(600)).into_iter().map(|p| p.limit).collect();
+    assert_eq!(limits, [w(150), w(350), w(100)]);
+}
+
+#[test]
+fn a_board_that_does_not_yield_is_reckoned_with_as_it_is() {
+    let stuck = Stake { unyielding: true, ..stake(300, 200, JOB) };
+    let boards = [stuck, stake(300, 300, JOB)];
+    assert_eq!(gate(&boards, cap(500)), [pass(200, true), pass(200, true)]);
+    let foreign = Stake { claim: Claim::Fixed, ..stake(350, 350, JOB) };
+    assert_eq!(gate(&[foreign, stake(300, 300, JOB)], cap(500))[1], pass(150, true));
+}
+
+#[test]
+fn without_a_cap_everything_is_granted() {
+    let boards = [stake(300, 200, JOB), stake(200, 300, Claim::Idle)];
+    assert_eq!(gate(&boards, None), [pass(200, true), pass(300, true)]);
+}
+
+fn claims() -> impl Strategy<Value = Claim> {
+    prop_oneof![
+        Just(Claim::Fixed),
+        Just(Claim::Idle),
+        (-2i32..3).prop_map(|priority| Claim::Job { priority }),
+        (-2i32..3, 0i64..5).prop_map(|(priority, seniority)| Claim::Sweep { priority, seniority }),
+        Just(Claim::Manual),
+    ]
+}
+
+fn stakes() -> impl Strategy<Value = Vec<Stake>> {
+    let one = (claims(), 50u32..200, 0u32..400_000, 0u32..400_000, 0u32..400_000, any::<bool>());
+    let one = one.prop_map(|(claim, floor, shown, wanted, most, unyielding)| {
+        let above = |extra: u32| PowerLimit::from_milliwatts(floor * 1000 + extra);
+        let in_force = above(shown);
+        let wanted = if claim == Claim::Fixed { in_force } else { above(wanted) };
+        Stake { in_force, wanted, floor: w(floor), most: above(most), claim, unyielding }
+    });
+    prop::collection::vec(one, 1..8)
+}
+
+proptest! {
+    #[test]
+    fn what_is_let_through_fits_whatever_comes_of_it(stakes in stakes(), cap in 0u64..3_000_000) {
+        let passes = gate(&stakes, Some(cap));
+        let before: u64 = stakes.iter().map(|s| mw(s.in_force)).sum();
+        // Every write that may be made now is on its way, and none of the lowerings has come.
+        let written = |(s, p): (&Stake, &Pass)| if p.now { mw(p.limit.max(s.in_force)) } else { mw(s.in_force) };
+        let worst: u64 = stakes.iter().zip(&passes).map(written).sum();
+        prop_assert!(worst <= cap.max(before));
+        for (stake, pass) in stakes.iter().zip(&passes) {
+            prop_assert!(pass.limit <= stake.wanted && pass.limit >= stake.floor.min(stake.wanted));
+            prop_assert!(pass.now || pass.limit > stake.in_force, "a lowering never waits");
+        }
+        // Once everything is carried out, the sum fits if any does, and who bends less has the higher claim.
+        let after = |s: &Stake, p: &Pass| if s.claim == Claim::Fixed { mw(s.in_force) } else { mw(p.limit) };
+        let sum: u64 = stakes.iter().zip(&passes).map(|(s, p)| after(s, p)).sum();
+        let least = |s: &Stake| if s.claim == Claim::Fixed { mw(s.in_force) } else { mw(s.floor) };
+        let lowest: u64 = stakes.iter().map(least).sum();
+        prop_assert!(sum <= cap.max(lowest) , "{sum} {cap} {lowest}");
+        for (a, pa) in stakes.iter().zip(&passes) {
+            for (b, pb) in stakes.iter().zip(&passes) {
+                let jobs = a.claim > Claim::Idle && b.claim > a.claim && !a.unyielding && !b.unyielding;
+                if jobs && stakes.iter().all(|s| !s.unyielding) && pb.limit < b.wanted {
+                    prop_assert_eq!(pa.limit, a.floor, "the lower claim is at its lowest before the higher one bends");
+                }
+            }
+        }
+    }
+
+    /// Boards whose writes come after up to `DELAY` steps, under caps that jump: with a lead of as long, the sum is
+    /// never above the cap from the first moment on at which the lead had passed.
+    #[test]
+    fn the_sum_is_under_the_cap_at_every_instant(
+        found in prop::collection::vec((100u32..400, 1u32..3), 2..6),
+        caps in prop::collection::vec((5usize..40, 0u32..100), 1..8),
+        wishes in prop::collection::vec((0usize..200, 0usize..6, 100u32..400, claims()), 0..60),
+        delays in prop::collection::vec(1usize..=DELAY, 50),
+        joins in 0usize..6,
+    ) {
+        let boards: Vec<Fake> = found.iter().map(|(limit, _)| Fake::new(w(*limit), 0)).collect();
+        run(boards, &caps, &wishes, &delays, joins, |_| false)?;
+    }
+
+    /// The same where writes fail at random: a raise never makes the sum exceed the cap, whatever fails.
+    #[test]
+    fn no_failure_makes_a_raise_break_the_cap(
+        found in prop::collection::vec((100u32..400, 0u32..100), 2..6),
+        caps in prop::collection::vec((5usize..40, 0u32..100), 1..8),
+        wishes in prop::collection::vec((0usize..200, 0usize..6, 100u32..400, claims()), 0..60),
+        delays in prop::collection::vec(1usize..=DELAY, 50),
+        failures in prop::collection::vec(any::<bool>(), 50),
+    ) {
+        let boards: Vec<Fake> = found.iter().map(|(limit, _)| Fake::new(w(*limit), 0)).collect();
+        run(boards, &caps, &wishes, &delays, 0, |n| failures[n % failures.len()])?;
+    }
+}
+
+/// The longest that a write takes, in steps.
+const DELAY: usize = 4;
+/// Long enough for a step until it is noticed, a write that was under way, and the write itself.
+const LEAD: usize = 2 * DELAY + 2;
+
+#[derive(Clone, Debug)]
+struct Fake {
+    limit: PowerLimit,
+    in_flight: Option<(PowerLimit, usize, bool)>,
+    failed: bool,
+}
+
+impl Fake {
+    fn new(limit: PowerLimit, _from: usize) -> Self {
+        Self { limit, in_flight: None, failed: false }
+    }
+}
+
+fn run(
+    mut boards: Vec<Fake>,
+    caps: &[(usize, u32)],
+    wishes: &[(usize, usize, u32, Claim)],
+    delays: &[usize],
+    joins: usize,
+    fails: impl Fn(usize) -> bool,
+) -> Result<(), TestCaseError> {
+    let floor: u64 = 100_000 * boards.len() as u64;
+    let most: u64 = 400_000 * boards.len() as u64;
+    // Levels between what all boards need at least and at most.
+    let level = |part: u32| floor + (most - floor) * u64::from(part) / 100;
+    let steps: Vec<u64> = caps.iter().flat_map(|(lasts, part)| vec![level(*part); *lasts]).collect();
+    let cap_at = |t: usize| steps[t.min(steps.len() - 1)];
+    let mut wanted: Vec<(PowerLimit, Claim)> = boards.iter().map(|b| (b.limit, Claim::Idle)).collect();
+    wanted[joins % boards.len()] = (w(400), Claim::Sweep { priority: 0, seniority: 0 });
+    let mut writes = 0;
+    let mut failing = false;
+    for t in 0..steps.len() + 20 {
+        for &(_, board, watts, claim) in wishes.iter().filter(|wish| wish.0 == t) {
+            let claim = if claim == Claim::Fixed { Claim::Idle } else { claim };
+            let board = board % boards.len();
+            wanted[board] = (w(watts), claim);
+        }
+        let before: u64 = boards.iter().map(|b| mw(b.limit)).sum();
+        for board in &mut boards {
+            if let Some((limit, at, fails)) = board.in_flight.filter(|(_, at, _)| *at <= t) {
+                let _ = at;
+                board.in_flight = None;
+                board.failed = fails;
+                failing |= fails;
+                if !fails {
+                    board.limit = limit;
+                }
+            }
+        }
+        let sum: u64 = boards.iter().map(|b| mw(b.limit)).sum();
+        if !failing && t > LEAD {
+            prop_assert!(sum <= cap_at(t), "{sum} mW under {} mW at step {t}", cap_at(t));
+        }
+        if sum > before {
+            prop_assert!(sum <= cap_at(t), "raised to {sum} mW under {} mW at step {t}", cap_at(t));
+        }
+        let least = (t..=t + LEAD).map(cap_at).min().unwrap_or(floor);
+        let stakes: Vec<Stake> = boards
+            .iter()
+            .zip(&wanted)
+            .map(|(board, (wanted, claim))| Stake {
+                in_force: board.in_flight.map_or(board.limit, |f| f.0.max(board.limit)),
+                wanted: *wanted,
+                floor: w(100),
+                most: w(400),
+                claim: *claim,
+                unyielding: board.failed,
+            })
+            .collect();
+        for (board, pass) in boards.iter_mut().zip(gate(&stakes, Some(least))) {
+            if pass.now && board.in_flight.is_none() && pass.limit != board.limit {
+                writes += 1;
+                board.in_flight = Some((pass.limit, t + delays[writes % delays.len()], fails(writes)));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,339 @@
+//! The node's cap as it is written down: in the settings, and in requests of the API.
+
+use chrono::{DateTime, Utc, Weekday};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::domain::{DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, StandingCap, Window};
+use crate::units::{Seconds, Watts};
+
+/// `[cap]`: the most that the power limits of all boards may add up to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CapSettings {
+    /// At all times.
+    pub limit_w: Option<f64>,
+    /// The same as a part of the sum of the boards' largest limits.
+    pub limit_pct: Option<f64>,
+    /// Windows of the week and spans of time with caps of their own.
+    pub schedule: Vec<ScheduleEntry>,
+    /// Demand-response events that are known in advance.
+    pub events: Vec<NewEvent>,
+    /// Limits are down this long before the cap falls.
+    pub lead_s: Seconds,
+    /// What becomes of found limits that do not fit under the cap when the daemon ends.
+    pub on_exit: OnExit,
+}
+
+impl Default for CapSettings {
+    fn default() -> Self {
+        Self {
+            limit_w: None,
+            limit_pct: None,
+            schedule: Vec::new(),
+            events: Vec::new(),
+            lead_s: Seconds::new(5.0),
+            on_exit: OnExit::default(),
+        }
+    }
+}
+
+/// What becomes of found limits that do not fit under the cap when the daemon ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExit {
+    /// They come back as far as the cap allows; the journal keeps them for the next daemon or `wattune restore`.
+    #[default]
+    Keep,
+    /// They come back in full.
+    Restore,
+}
+
+/// One entry of `schedule`: a window of the week (`from`, `to`, perhaps `days`) or a span (`start`, `end`).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScheduleEntry {
+    /// The days on which the window begins: "mon" to "sun"; every day if absent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub days: Vec<String>,
+    /// When it begins, "HH:MM" in UTC.
+    pub from: Option<String>,
+    /// When it ends, "HH:MM" in UTC; at or before `from` on the next day.
+    pub to: Option<String>,
+    /// When the span begins.
+    pub start: Option<DateTime<Utc>>,
+    /// When it ends.
+    pub end: Option<DateTime<Utc>>,
+    /// The cap.
+    pub limit_w: Option<f64>,
+    /// The same as a part of the sum of the boards' largest limits.
+    pub limit_pct: Option<f64>,
+}
+
+/// A demand-response event: for a while the limits of all boards add up to no more than a target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewEvent {
+    /// 1 to 64 letters, digits, '-', '_', '.' and ':'. The same id again replaces the event.
+    #[schema(example = "dr-2026-12-01", min_length = 1, max_length = 64)]
+    pub id: String,
+    /// When the target begins to hold.
+    pub start: DateTime<Utc>,
+    /// When it holds no more.
+    pub end: DateTime<Utc>,
+    /// The target; give it or `target_pct`.
+    #[serde(default)]
+    pub target_w: Option<f64>,
+    /// The target as a part of the sum of the boards' largest limits: 70 lets them have 70 % of it.
+    #[serde(default)]
+    pub target_pct: Option<f64>,
+    /// How long before its start the event counts as announced: nothing is done for it earlier. At once if absent.
+    #[serde(default)]
+    pub notice_s: Option<f64>,
+    /// Within so long before the start the cap falls steadily to the target, and within as long after the end it rises
+    /// again. 0 if absent: limits are down at the start all the same.
+    #[serde(default)]
+    pub ramp_s: Option<f64>,
+    /// What limits may return to after the end, for `rebound_s`.
+    #[serde(default)]
+    pub rebound_w: Option<f64>,
+    /// The same as a part of the sum of the boards' largest limits.
+    #[serde(default)]
+    pub rebound_pct: Option<f64>,
+    /// For how long after the end.
+    #[serde(default)]
+    pub rebound_s: Option<f64>,
+}
+
+impl CapSettings {
+    /// Whether nothing is capped by the settings.
+    pub fn is_empty(&self) -> bool {
+        self.limit_w.is_none() && self.limit_pct.is_none() && self.schedule.is_empty() && self.events.is_empty()
+    }
+
+    /// Checks what the types cannot; the answer begins with the key and says what would be right.
+    ///
+    /// # Errors
+    /// For the first mistake.
+    pub fn check(&self) -> Result<(), String> {
+        if !(0.0..=300.0).contains(&self.lead_s.get()) {
+            return Err(format!("lead_s = {} must be within 0 to 300 seconds", self.lead_s.get()));
+        }
+        self.standing()?;
+        let events = self.events()?;
+        match (1..events.len()).find(|&i| events[..i].iter().any(|e| e.id == events[i].id)) {
+            Some(twice) => Err(format!("events[{twice}].id {} stands there twice", events[twice].id)),
+            None => Ok(()),
+        }
+    }
+
+    /// The cap that holds until the settings change.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn standing(&self) -> Result<StandingCap, String> {
+        let said = |at: &str| move |e: InvalidJob| format!("{at}{} {}", e.field, e.why);
+        let constant = level(("limit_w", self.limit_w), ("limit_pct", self.limit_pct)).map_err(said(""))?;
+        let mut cap = StandingCap { constant, ..StandingCap::default() };
+        for (i, entry) in self.schedule.iter().enumerate() {
+            let at = format!("schedule[{i}]");
+            let inside = format!("{at}.");
+            let named = level(("limit_w", entry.limit_w), ("limit_pct", entry.limit_pct)).map_err(said(&inside))?;
+            let Some(level) = named else { return Err(format!("{at} has no cap: give limit_w or limit_pct")) };
+            match entry {
+                ScheduleEntry { from: Some(from), to: Some(to), start: None, end: None, days, .. } => {
+                    let days = days.iter().map(|d| weekday(d)).collect::<Result<_, _>>();
+                    let days = days.map_err(|why| format!("{inside}days {why}"))?;
+                    let from = time_of_day(from).map_err(|why| format!("{inside}from {why}"))?;
+                    let to = time_of_day(to).map_err(|why| format!("{inside}to {why}"))?;
+                    cap.windows.push(Window { days, from, to, level });
+                }
+                ScheduleEntry { from: None, to: None, start: Some(start), end: Some(end), days, .. } if days.is_empty() => {
+                    let Some(slot) = Slot::new(*start, *end) else {
+                        return Err(format!("{inside}end is not after start"));
+                    };
+                    cap.spans.push((slot, level));
+                }
+                _ => {
+                    return Err(format!(
+                        "{at} is neither a window of the week (from and to, perhaps days) nor a span (start and end)"
+                    ));
+                }
+            }
+        }
+        Ok(cap)
+    }
+
+    /// The events that the settings name.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn events(&self) -> Result<Vec<DemandResponse>, String> {
+        let checked = |(i, e): (usize, &NewEvent)| {
+            DemandResponse::try_from(e.clone()).map_err(|e| format!("events[{i}].{} {}", e.field, e.why))
+        };
+        self.events.iter().enumerate().map(checked).collect()
+    }
+}
+
+impl TryFrom<NewEvent> for DemandResponse {
+    type Error = InvalidJob;
+
+    fn try_from(new: NewEvent) -> Result<Self, InvalidJob> {
+        let invalid = |field, why: String| InvalidJob { field, why };
+        let id = EventId::new(new.id).map_err(|e| invalid("id", e.to_string()))?;
+        let slot = Slot::new(new.start, new.end);
+        let slot = slot.ok_or_else(|| invalid("end", format!("is {}, not after start", new.end.format("%FT%TZ"))))?;
+        let target = level(("target_w", new.target_w), ("target_pct", new.target_pct))?;
+        let target = target.ok_or_else(|| {
+            invalid("target_w", "is missing: say what all limits may add up to, with target_w or target_pct".into())
+        })?;
+        let seconds = |field, value: f64| {
+            Seconds::try_new(value).ok_or_else(|| invalid(field, "is not a finite number of seconds".into()))
+        };
+        let rebound = level(("rebound_w", new.rebound_w), ("rebound_pct", new.rebound_pct))?;
+        let rebound = match (rebound, new.rebound_s) {
+            (None, None) => None,
+            (Some(level), Some(lasts)) => Some(Rebound { level, lasts: seconds("rebound_s", lasts)? }),
+            (Some(_), None) => {
+                return Err(invalid("rebound_s", "is missing: say for how long the rebound limit holds".into()));
+            }
+            (None, Some(_)) => {
+                let why = "stands alone: say what limits may return to, with rebound_w or rebound_pct".into();
+                return Err(invalid("rebound_s", why));
+            }
+        };
+        let notice = new.notice_s.map(|s| seconds("notice_s", s)).transpose()?;
+        let ramp = new.ramp_s.map_or(Ok(Seconds::ZERO), |s| seconds("ramp_s", s))?;
+        Self { id, slot, target, notice, ramp, rebound }.check()
+    }
+}
+
+impl From<&DemandResponse> for NewEvent {
+    fn from(event: &DemandResponse) -> Self {
+        let split = |level: Option<Level>| match level {
+            Some(Level::Watts(w)) => (Some(w.get()), None),
+            Some(Level::Share(share)) => (None, Some(100.0 * share)),
+            None => (None, None),
+        };
+        let (target_w, target_pct) = split(Some(event.target));
+        let (rebound_w, rebound_pct) = split(event.rebound.map(|r| r.level));
+        Self {
+            id: event.id.to_string(),
+            start: event.slot.start(),
+            end: event.slot.end(),
+            target_w,
+            target_pct,
+            notice_s: event.notice.map(Seconds::get),
+            ramp_s: Some(event.ramp.get()),
+            rebound_w,
+            rebound_pct,
+            rebound_s: event.rebound.map(|r| r.lasts.get()),
+        }
+    }
+}
+
+/// A level that is given in watts or percent, or not at all.
+fn level(watts: (&'static str, Option<f64>), percent: (&'static str, Option<f64>)) -> Result<Option<Level>, InvalidJob> {
+    match (watts.1, percent.1) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => {
+            let why = format!("and {} stand side by side; give one of them", watts.0);
+            Err(InvalidJob { field: percent.0, why })
+        }
+        (Some(w), None) if w.is_finite() && w > 0.0 => Ok(Some(Level::Watts(Watts::new(w)))),
+        (Some(w), None) => Err(InvalidJob { field: watts.0, why: format!("is {w}; it must be more than 0 watts") }),
+        (None, Some(p)) if p > 0.0 && p <= 100.0 => Ok(Some(Level::Share(p / 100.0))),
+        (None, Some(p)) => {
+            let why = format!("is {p}; it must be more than 0 and at most 100 percent of the boards' largest limits");
+            Err(InvalidJob { field: percent.0, why })
+        }
+    }
+}
+
+fn weekday(text: &str) -> Result<Weekday, String> {
+    text.parse().map_err(|_| format!("names {text:?}, which is no day; write mon, tue, wed, thu, fri, sat or sun"))
+}
+
+/// "HH:MM" or "HH:MM:SS" in seconds since midnight.
+fn time_of_day(text: &str) -> Result<u32, String> {
+    use chrono::{NaiveTime, Timelike};
+    let time = NaiveTime::parse_from_str(text, "%H:%M").or_else(|_| NaiveTime::parse_from_str(text, "%H:%M:%S"));
+    time.map(|t| t.num_seconds_from_midnight())
+        .map_err(|_| format!("is {text:?}; write a time of day in UTC as \"HH:MM\", from \"00:00\" to \"23:59\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        toml::from_str::<CapSettings>(text).expect("parses").check().expect_err("wrong")
+    }
+
+    #[test]
+    fn settings_become_a_cap() {
+        let text = "limit_w = 1200\nschedule = [\n{ days = [\"mon\", \"Friday\"], from = \"17:00\", to = \"20:30\", limit_pct = 50 },\n\
+                    { start = 2026-12-01T00:00:00Z, end = 2026-12-02T00:00:00Z, limit_w = 900 }]\n\
+                    events = [{ id = \"a\", start = 2026-12-01T00:00:00Z, end = 2026-12-01T01:00:00Z, target_pct = 60, ramp_s = 10 }]\n";
+        let text = text.replace("2026-12-01T00:00:00Z", "\"2026-12-01T00:00:00Z\"");
+        let text = text.replace("2026-12-01T01:00:00Z", "\"2026-12-01T02:00:00+01:00\"");
+        let text = text.replace("2026-12-02T00:00:00Z", "\"2026-12-02T00:00:00Z\"");
+        let settings: CapSettings = toml::from_str(&text).expect("parses");
+        settings.check().expect("right");
+        let cap = settings.standing().expect("right");
+        assert_eq!(cap.constant, Some(Level::Watts(Watts::new(1200.0))));
+        let window = Window { days: vec![Weekday::Mon, Weekday::Fri], from: 61_200, to: 73_800, level: Level::Share(0.5) };
+        assert_eq!(cap.windows, [window]);
+        assert_eq!(cap.spans.len(), 1);
+        let events = settings.events().expect("right");
+        assert_eq!(events[0].slot.duration(), Seconds::new(3600.0));
+        let again = DemandResponse::try_from(NewEvent::from(&events[0])).expect("right");
+        assert_eq!(again, events[0]);
+        assert!(!settings.is_empty() && CapSettings::default().is_empty());
+    }
+
+    #[test]
+    fn mistakes_are_named_by_key() {
+        let table = [
+            ("limit_w = 0", "limit_w is 0; it must be more than 0"),
+            ("limit_w = 5\nlimit_pct = 5", "limit_pct and limit_w stand side by side"),
+            ("limit_pct = 120", "limit_pct is 120; it must be more than 0 and at most 100"),
+            ("lead_s = -1", "lead_s = -1 must be within"),
+            ("schedule = [{ from = \"1:00\", to = \"2:00\" }]", "schedule[0] has no cap"),
+            ("schedule = [{ from = \"25:00\", to = \"2:00\", limit_w = 5 }]", "schedule[0].from is \"25:00\""),
+            ("schedule = [{ limit_w = 5 }]", "schedule[0] is neither"),
+            (
+                "schedule = [{ from = \"1:00\", to = \"2:00\", days = [\"funday\"], limit_w = 5 }]",
+                "schedule[0].days names \"funday\"",
+            ),
+            (
+                "events = [{ id = \"a\", start = \"2026-12-01T00:00:00Z\", end = \"2026-12-01T00:00:00Z\", target_w = 5 }]",
+                "events[0].end is 2026-12-01T00:00:00Z, not after start",
+            ),
+        ];
+        for (text, why) in table {
+            let said = refused(text);
+            assert!(said.starts_with(why), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn events_without_what_they_need_are_refused_by_field() {
+        let good = serde_json::json!({"id": "a", "start": "2026-12-01T00:00:00Z", "end": "2026-12-01T01:00:00Z",
+                                      "target_w": 500});
+        let refused = |fields: serde_json::Value| {
+            let mut event = good.clone();
+            event.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+            let event: NewEvent = serde_json::from_value(event).expect("parses");
+            DemandResponse::try_from(event).expect_err("wrong").field
+        };
+        assert!(DemandResponse::try_from(serde_json::from_value::<NewEvent>(good.clone()).expect("parses")).is_ok());
+        assert_eq!(refused(serde_json::json!({"id": "a b"})), "id");
+        assert_eq!(refused(serde_json::json!({"target_w": null})), "target_w");
+        assert_eq!(refused(serde_json::json!({"target_pct": 50})), "target_pct");
+        assert_eq!(refused(serde_json::json!({"rebound_w": 600})), "rebound_s");
+        assert_eq!(refused(serde_json::json!({"rebound_s": 600})), "rebound_s");
+        assert_eq!(refused(serde_json::json!({"ramp_s": 60, "notice_s": 30})), "ramp_s");
+    }
+}

@@ -1,0 +1,126 @@
+//! Demand response: for a while the node is asked to draw less.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::rule::Rule;
+use super::{CapSource, Level, later};
+use crate::domain::{EventId, InvalidJob, Slot};
+use crate::units::{Seconds, Watts};
+
+/// What limits may return to after an event, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rebound {
+    /// At most this.
+    pub level: Level,
+    /// For so long after the event's end.
+    pub lasts: Seconds,
+}
+
+/// A demand-response event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DemandResponse {
+    /// Its identity: the same event told twice is one.
+    pub id: EventId,
+    /// From when to when its target holds.
+    pub slot: Slot,
+    /// The cap in that time.
+    pub target: Level,
+    /// How long before its start it is announced: nothing is planned for it earlier. `None`: as soon as it is known.
+    pub notice: Option<Seconds>,
+    /// Within so long before the start the cap falls steadily from the baseline to the target, and within as long after
+    /// the end it rises again.
+    pub ramp: Seconds,
+    /// What holds after its end.
+    pub rebound: Option<Rebound>,
+}
+
+/// No span of an event is longer than this.
+const LONGEST: Seconds = Seconds::new(31.0 * 86_400.0);
+
+impl DemandResponse {
+    /// Checks what the types cannot. Field names are those of the API and the settings.
+    ///
+    /// # Errors
+    /// Names the first field that is wrong and what would be right.
+    pub fn check(self) -> Result<Self, InvalidJob> {
+        let invalid = |field, why: String| Err(InvalidJob { field, why });
+        if self.slot.duration() > LONGEST {
+            return invalid("end", "is more than 31 days after start; make it several events".into());
+        }
+        check_level("target_w", "target_pct", self.target)?;
+        let in_range = |s: Seconds| (0.0..=LONGEST.get()).contains(&s.get());
+        if !in_range(self.ramp) {
+            return invalid(
+                "ramp_s",
+                format!("is {}; it must be within 0 to {} seconds", self.ramp.get(), LONGEST.get()),
+            );
+        }
+        if let Some(notice) = self.notice {
+            if !in_range(notice) {
+                let why = format!("is {}; it must be within 0 to {} seconds", notice.get(), LONGEST.get());
+                return invalid("notice_s", why);
+            }
+            if self.ramp > notice {
+                let why = format!(
+                    "is {}, longer than the notice of {}: no ramp begins before it is known",
+                    self.ramp, notice
+                );
+                return invalid("ramp_s", why);
+            }
+        }
+        if let Some(Rebound { level, lasts }) = self.rebound {
+            check_level("rebound_w", "rebound_pct", level)?;
+            if !in_range(lasts) || lasts <= Seconds::ZERO {
+                let why = format!("is {}; it must be more than 0 and at most {} seconds", lasts.get(), LONGEST.get());
+                return invalid("rebound_s", why);
+            }
+        }
+        Ok(self)
+    }
+
+    /// Whether it is known by `now`.
+    pub fn is_announced(&self, now: DateTime<Utc>) -> bool {
+        self.notice.is_none_or(|notice| self.slot.start() - notice.to_delta() <= now)
+    }
+
+    /// When the last of it is over: its ramp and its rebound limit.
+    pub fn over_at(&self) -> DateTime<Utc> {
+        let rebound = self.rebound.map_or(Seconds::ZERO, |r| r.lasts);
+        later(self.slot.end(), self.ramp.max(rebound).to_delta())
+    }
+
+    /// What it adds to a node's cap.
+    pub(super) fn rules(&self, baseline: Watts) -> Vec<(CapSource, Rule)> {
+        let (start, end) = (self.slot.start(), self.slot.end());
+        let target = self.target.of(baseline);
+        let mut knots = vec![(start, target), (end, target)];
+        if self.ramp.to_delta() > TimeDelta::zero() && target < baseline {
+            knots.insert(0, (start - self.ramp.to_delta(), baseline));
+            knots.push((later(end, self.ramp.to_delta()), baseline));
+        }
+        let mut rules = vec![(CapSource::Event(self.id.clone()), Rule::Line(knots))];
+        if let Some(after) = self.rebound.and_then(|r| Some((Slot::new(end, later(end, r.lasts.to_delta()))?, r.level)))
+        {
+            rules.push((CapSource::Rebound(self.id.clone()), Rule::flat(&after.0, after.1.of(baseline))));
+        }
+        rules
+    }
+}
+
+/// Checks a level that comes as watts in one field or percent in another.
+pub(super) fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<(), InvalidJob> {
+    match level {
+        Level::Watts(w) if w <= Watts::ZERO => {
+            Err(InvalidJob { field: watts, why: format!("is {}; it must be more than 0 watts", w.get()) })
+        }
+        Level::Share(share) if !(share > 0.0 && share <= 1.0) => {
+            let why = format!(
+                "is {}; it must be more than 0 and at most 100 percent of the sum of the boards' largest limits",
+                100.0 * share
+            );
+            Err(InvalidJob { field: percent, why })
+        }
+        Level::Watts(_) | Level::Share(_) => Ok(()),
+    }
+}

@@ -1,0 +1,128 @@
+//! One rule of a cap as a function of time.
+
+use chrono::{DateTime, Datelike, Days, NaiveTime, TimeDelta, Utc, Weekday};
+
+use super::later;
+use crate::domain::Slot;
+use crate::units::Watts;
+
+const DAY_S: u32 = 86_400;
+
+/// A cap that holds always, in the same hours of each week, or along a line.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Rule {
+    Always(Watts),
+    /// On the days that are marked, Monday first, from a second of the day on, for so many seconds.
+    Weekly {
+        days: [bool; 7],
+        from: u32,
+        lasts: u32,
+        cap: Watts,
+    },
+    /// Straight from knot to knot, in time order. Of two knots at one moment the second counts from then on. No cap
+    /// before the first and from the last on.
+    Line(Vec<(DateTime<Utc>, Watts)>),
+}
+
+impl Rule {
+    /// `days` on which it begins, all if empty; `from` and `to` in seconds since midnight.
+    pub(super) fn weekly(days: &[Weekday], from: u32, to: u32, cap: Watts) -> Self {
+        let mut marked = [days.is_empty(); 7];
+        for day in days {
+            marked[day.num_days_from_monday() as usize] = true;
+        }
+        let (from, to) = (from % DAY_S, to % DAY_S);
+        let lasts = if to > from { to - from } else { DAY_S - from + to };
+        Self::Weekly { days: marked, from, lasts, cap }
+    }
+
+    pub(super) fn flat(slot: &Slot, cap: Watts) -> Self {
+        Self::Line(vec![(slot.start(), cap), (slot.end(), cap)])
+    }
+
+    pub(super) fn is_over(&self, now: DateTime<Utc>) -> bool {
+        match self {
+            Self::Line(knots) => knots.last().is_none_or(|(end, _)| *end <= now),
+            Self::Always(_) | Self::Weekly { .. } => false,
+        }
+    }
+
+    pub(super) fn at(&self, t: DateTime<Utc>) -> Option<Watts> {
+        match self {
+            Self::Always(cap) => Some(*cap),
+            Self::Weekly { cap, .. } => self.around(t, t).any(|slot| slot.contains(t)).then_some(*cap),
+            Self::Line(knots) => {
+                let next = knots.partition_point(|(at, _)| *at <= t);
+                let (from, to) = (knots.get(next.checked_sub(1)?)?, knots.get(next)?);
+                Some(between(*from, *to, t))
+            }
+        }
+    }
+
+    /// The lowest value within a slot.
+    pub(super) fn over(&self, slot: &Slot) -> Option<Watts> {
+        match self {
+            Self::Always(cap) => Some(*cap),
+            Self::Weekly { cap, .. } => {
+                // In nine days every window of the week comes at least once.
+                let end = slot.end().min(later(slot.start(), TimeDelta::days(9)));
+                let meets = |w: Slot| w.intersection(slot).is_some();
+                self.around(slot.start(), end).any(meets).then_some(*cap)
+            }
+            Self::Line(knots) => {
+                let piece = |pair: &[(DateTime<Utc>, Watts)]| {
+                    let (from, to) = (pair[0], pair[1]);
+                    let shared = Slot::new(from.0, to.0)?.intersection(slot)?;
+                    Some(between(from, to, shared.start()).min(between(from, to, shared.end())))
+                };
+                knots.windows(2).filter_map(piece).reduce(Watts::min)
+            }
+        }
+    }
+
+    /// Where it begins, bends or ends, strictly between two moments.
+    pub(super) fn boundaries(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<DateTime<Utc>> {
+        let inside = |t: &DateTime<Utc>| from < *t && *t < to;
+        match self {
+            Self::Weekly { .. } => {
+                self.around(from, to).flat_map(|slot| [slot.start(), slot.end()]).filter(inside).collect()
+            }
+            Self::Always(_) | Self::Line(_) => self.knots().filter(inside).collect(),
+        }
+    }
+
+    /// The knots of a line.
+    pub(super) fn knots(&self) -> impl Iterator<Item = DateTime<Utc>> + '_ {
+        let knots = match self {
+            Self::Line(knots) => knots.as_slice(),
+            Self::Always(_) | Self::Weekly { .. } => &[],
+        };
+        knots.iter().map(|(at, _)| *at)
+    }
+
+    /// The windows of all days from the one before `from` to that of `to`.
+    fn around(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> impl Iterator<Item = Slot> + '_ {
+        let first = from.date_naive().checked_sub_days(Days::new(1)).unwrap_or(from.date_naive());
+        let days = first.iter_days().take_while(move |day| *day <= to.date_naive());
+        days.filter_map(move |day| {
+            let Self::Weekly { days, from, lasts, .. } = self else { return None };
+            let marked = days[day.weekday().num_days_from_monday() as usize];
+            let midnight = day.and_time(NaiveTime::MIN).and_utc();
+            let start = later(midnight, TimeDelta::seconds(i64::from(*from)));
+            let slot = Slot::new(start, later(start, TimeDelta::seconds(i64::from(*lasts))));
+            slot.filter(|_| marked)
+        })
+    }
+}
+
+/// The value of a straight line between two knots at a moment between them.
+fn between((from, low): (DateTime<Utc>, Watts), (to, high): (DateTime<Utc>, Watts), t: DateTime<Utc>) -> Watts {
+    if t <= from || low == high {
+        return low;
+    }
+    if t >= to {
+        return high;
+    }
+    let part = (t - from).as_seconds_f64() / (to - from).as_seconds_f64();
+    low + (high - low) * part
+}

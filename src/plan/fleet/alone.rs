@@ -1,0 +1,41 @@
+//! Jobs that nothing couples, each solved alone.
+
+use super::model::at_rest;
+use super::problem::{FleetJob, FleetProblem};
+use crate::plan::dual::solve;
+use crate::plan::problem::{PlanSlot, Point, Problem};
+use crate::units::{GramsCo2e, SamplesPerSecond, Seconds, Watts};
+
+/// One job's optimum without the others: seconds at each point, slot after slot, the faster point first. `None` where
+/// there is none, or where the job may pause or has a carbon budget.
+pub(super) fn alone(problem: &FleetProblem, job: &FleetJob) -> Option<Vec<Vec<(usize, Seconds)>>> {
+    if job.carbon_budget.is_some() || job.points.iter().any(|p| p.throughput == SamplesPerSecond::ZERO) {
+        return None;
+    }
+    let intensity = |t: usize| job.weighed.as_ref().map_or(problem.slots[t].intensity, |w| w[t]);
+    let slots = problem.slots.iter().enumerate().map(|(t, s)| PlanSlot { slot: s.slot, intensity: intensity(t) });
+    let points = job.points.iter().map(|p| Point { power: p.power, throughput: p.throughput });
+    let (slots, points) = (slots.collect(), points.collect());
+    let (eta, reference) = (job.eta, job.reference_intensity);
+    let problem = Problem::new(slots, points, job.work, eta, reference, job.max_power, job.latest_end).ok()?;
+    Some(solve(&problem).ok()?.shares)
+}
+
+/// Whether the jobs' own optima keep what they share.
+pub(super) fn uncoupled(problem: &FleetProblem, shares: &[Vec<Vec<(usize, Seconds)>>]) -> bool {
+    let rests: Vec<Watts> = problem.jobs.iter().map(|job| Watts::new(at_rest(job))).collect();
+    let highest = |job: usize, t: usize| {
+        let parts = shares[job].get(t).map_or(&[][..], Vec::as_slice);
+        parts.iter().map(|part| problem.jobs[job].points[part.0].limit).fold(rests[job], Watts::max)
+    };
+    let capped = |t: usize, cap: Watts| (0..shares.len()).map(|job| highest(job, t)).sum::<Watts>() <= cap;
+    let caps_hold = problem.caps.iter().enumerate().all(|(t, cap)| cap.is_none_or(|cap| capped(t, cap)));
+    let carbon = |(job, shares): (&FleetJob, &Vec<Vec<(usize, Seconds)>>)| -> GramsCo2e {
+        let slot = |(slot, parts): (&PlanSlot, &Vec<(usize, Seconds)>)| -> GramsCo2e {
+            parts.iter().map(|(point, seconds)| job.points[*point].power * *seconds * slot.intensity).sum()
+        };
+        problem.slots.iter().zip(shares).map(slot).sum()
+    };
+    let total = || problem.jobs.iter().zip(shares).map(carbon).sum::<GramsCo2e>();
+    caps_hold && problem.carbon_budget.is_none_or(|budget| total() <= budget)
+}

@@ -1,0 +1,309 @@
+//! From averages over slots to limits at every instant.
+//!
+//! The relaxation keeps a cap on average only. Here each job first stands, in each slot, at one point that needs no more
+//! than its average there, so that limits fit under the cap at every instant. What work this leaves undone is then
+//! bought back where it is cheapest at the relaxation's prices, and where there is room: a slot is divided in time as
+//! needed, and what one job takes in one part of it is not there for another. At equal prices the earlier slot comes
+//! first, and within a slot the earlier part, so that few slots are divided.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::interior::{Interior, Prices};
+use super::model::{End, Model, ROUNDING};
+
+/// No part of a slot is shorter, in seconds, if it can be helped.
+const SHORTEST: f64 = 1.0;
+/// Costs per second closer than this part of the dearest second are the same.
+const SAME: f64 = 1e-6;
+/// Watts that are rounding.
+const NO_POWER: f64 = 1e-6;
+/// A job that has ended.
+const ENDED: u16 = u16::MAX;
+
+/// A part of a slot in which no job changes its limit.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    pub(super) seconds: f64,
+    /// What is left of the cap, W.
+    free: f64,
+    /// Each job's point, or [`ENDED`].
+    at: Vec<u16>,
+}
+
+impl Piece {
+    /// A job's point, if it runs.
+    pub(super) fn point(&self, job: usize) -> Option<usize> {
+        (self.at[job] != ENDED).then(|| usize::from(self.at[job]))
+    }
+}
+
+/// Limits at every instant.
+pub(super) struct Arrangement {
+    /// For each slot its pieces in time order.
+    pub(super) slots: Vec<Vec<Piece>>,
+    /// Samples of each job that found no room.
+    pub(super) short: Vec<f64>,
+}
+
+/// A way to do more work in a slot.
+#[derive(Clone, Copy)]
+struct Offer {
+    key: i64,
+    piece: usize,
+    to: usize,
+    /// Samples per second gained, watts of limit needed.
+    gain: f64,
+    watts: f64,
+}
+
+struct Arranger<'a> {
+    model: &'a Model,
+    ends: &'a [End],
+    prices: &'a Prices,
+    slots: Vec<Vec<Piece>>,
+    /// Samples that each job still has to find room for.
+    left: Vec<f64>,
+    /// The dearest second, gCO2e.
+    scale: f64,
+}
+
+/// Arranges what the relaxation found.
+pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior) -> Arrangement {
+    let slots = 0..model.seconds.len();
+    let dearest = model.jobs.iter().flat_map(|job| slots.clone().map(|t| job.dearest(t))).fold(0.0, f64::max);
+    let mut arranger = Arranger {
+        model,
+        ends,
+        prices: &interior.prices,
+        slots: Vec::with_capacity(model.seconds.len()),
+        left: model.jobs.iter().map(|job| job.work).collect(),
+        scale: if dearest > 0.0 { dearest } else { 1.0 },
+    };
+    for t in slots {
+        let pieces = arranger.ground(t, interior);
+        for piece in &pieces {
+            for (job, left) in arranger.left.iter_mut().enumerate() {
+                *left -= piece.point(job).map_or(0.0, |l| model.jobs[job].rate[l] * piece.seconds);
+            }
+        }
+        arranger.slots.push(pieces);
+    }
+    arranger.buy_back();
+    for job in 0..ends.len() {
+        arranger.trim(job);
+    }
+    Arrangement { slots: arranger.slots, short: arranger.left.iter().map(|left| left.max(0.0)).collect() }
+}
+
+impl Arranger<'_> {
+    /// A slot in which each job stands at one point, for as long as it runs.
+    fn ground(&self, t: usize, interior: &Interior) -> Vec<Piece> {
+        let jobs = self.model.jobs.len();
+        let mut at = vec![ENDED; jobs];
+        let mut over = vec![0.0; jobs];
+        let mut until = vec![self.model.seconds[t]; jobs];
+        for job in (0..jobs).filter(|job| t <= self.ends[*job].slot) {
+            let points = self.model.jobs[job].points();
+            let parts = &interior.parts[job][t * points..];
+            let running: f64 = parts[..points].iter().sum();
+            if t == self.ends[job].slot {
+                until[job] = (self.ends[job].seconds * running).min(self.ends[job].seconds);
+            }
+            let mean = |of: &[f64]| of.iter().zip(&parts[..points]).map(|(x, y)| x * y).sum::<f64>() / running;
+            let (limit, rate) = (mean(&self.model.jobs[job].limit), mean(&self.model.jobs[job].rate));
+            let point = self.foot(job, t, limit, rate);
+            over[job] = self.model.jobs[job].limit[point] - limit;
+            at[job] = point as u16;
+        }
+        let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
+        self.fit(t, cap, &mut at, &mut over);
+        let mut cuts: Vec<f64> = until.iter().copied().filter(|cut| *cut > 0.0).collect();
+        cuts.push(self.model.seconds[t]);
+        cuts.sort_by(f64::total_cmp);
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut from = 0.0;
+        for cut in cuts {
+            if cut - from <= ROUNDING * self.model.seconds[t] {
+                continue;
+            }
+            let runs = |job: usize| at[job] != ENDED && until[job] > from + ROUNDING * self.model.seconds[t];
+            let now: Vec<u16> = (0..jobs).map(|job| if runs(job) { at[job] } else { ENDED }).collect();
+            let mut piece = Piece { seconds: cut - from, free: cap, at: now };
+            for job in 0..jobs {
+                piece.free -= piece.point(job).map_or(0.0, |l| self.model.jobs[job].limit[l]);
+            }
+            pieces.push(piece);
+            from = cut;
+        }
+        pieces
+    }
+
+    /// The best point that needs no more than so much limit and does no more than so much work per second.
+    fn foot(&self, job: usize, t: usize, limit: f64, rate: f64) -> usize {
+        let j = &self.model.jobs[job];
+        let (most, fastest) = (limit + 1e-5 * j.highest() + NO_POWER, rate + 1e-5 * j.fastest());
+        let value = |l: usize| self.second(job, t, l) - self.prices.work[job] * j.rate[l];
+        let within = || (0..j.points()).filter(|l| j.limit[*l] <= most && j.rate[*l] <= fastest);
+        let best = within().map(value).fold(f64::INFINITY, f64::min);
+        let good = within().filter(|l| value(*l) <= best + SAME * self.scale);
+        good.max_by(|a, b| j.rate[*a].total_cmp(&j.rate[*b])).unwrap_or(0)
+    }
+
+    /// Moves jobs down until all fit: first those that stand above their average.
+    fn fit(&self, t: usize, cap: f64, at: &mut [u16], over: &mut [f64]) {
+        let limit = |job: usize, l: u16| self.model.jobs[job].limit[usize::from(l)];
+        loop {
+            let needed: f64 = (0..at.len()).filter(|job| at[*job] != ENDED).map(|job| limit(job, at[job])).sum();
+            let lower = (0..at.len()).filter(|job| at[*job] != ENDED && at[*job] > 0);
+            let Some(job) = lower.max_by(|a, b| over[*a].total_cmp(&over[*b])).filter(|_| needed > cap + NO_POWER)
+            else {
+                return;
+            };
+            let before = limit(job, at[job]);
+            let lambda = self.prices.work[job];
+            let value =
+                |l: &u16| self.second(job, t, usize::from(*l)) - lambda * self.model.jobs[job].rate[usize::from(*l)];
+            let below = (0..at[job]).filter(|l| limit(job, *l) < before || *l == 0);
+            at[job] = below.min_by(|a, b| value(a).total_cmp(&value(b))).unwrap_or(0);
+            over[job] -= before - limit(job, at[job]);
+        }
+    }
+
+    /// What a second at a point costs at the prices, without its time and work.
+    fn second(&self, job: usize, t: usize, l: usize) -> f64 {
+        let j = &self.model.jobs[job];
+        let grams = (self.prices.budget[job] + self.prices.shared) * self.model.carbon[t];
+        (j.joule_cost[t] + grams) * j.power[l] + self.prices.cap[t] * j.limit[l]
+    }
+
+    /// Whether so little is left that it counts as done.
+    fn done(&self, job: usize) -> bool {
+        self.left[job] <= ROUNDING * self.model.jobs[job].work
+    }
+
+    fn buy_back(&mut self) {
+        let mut queue = BinaryHeap::new();
+        for job in (0..self.ends.len()).filter(|job| !self.done(*job)) {
+            for t in 0..=self.ends[job].slot {
+                queue.extend(self.offer(job, t).map(|offer| Reverse((offer.key, t, job))));
+            }
+        }
+        while let Some(Reverse((key, t, job))) = queue.pop() {
+            if self.done(job) {
+                continue;
+            }
+            let Some(offer) = self.offer(job, t) else { continue };
+            if offer.key <= key {
+                self.buy(job, t, offer);
+            }
+            queue.extend(self.offer(job, t).map(|offer| Reverse((offer.key, t, job))));
+        }
+    }
+
+    /// The cheapest way for a job to do more in a slot. Prices are compared between jobs by what they cost above the
+    /// relaxation's, per second of the job's work.
+    fn offer(&self, job: usize, t: usize) -> Option<Offer> {
+        let j = &self.model.jobs[job];
+        let lambda = self.prices.work[job];
+        let mut best: Option<(f64, Offer)> = None;
+        let mut consider = |price: f64, offer: Offer| {
+            if best.as_ref().is_none_or(|(least, _)| price < *least) {
+                best = Some((price, offer));
+            }
+        };
+        let mut last = None;
+        for (piece, p) in self.slots[t].iter().enumerate() {
+            let Some(from) = p.point(job) else {
+                if t == self.ends[job].slot {
+                    self.longer(job, t, piece, &mut consider);
+                }
+                break;
+            };
+            // The same step in a later piece is looked at when there is no room in the earlier one.
+            if last == Some((from, p.free)) {
+                continue;
+            }
+            last = Some((from, p.free));
+            let (below, rate, limit) = (self.second(job, t, from), j.rate[from], j.limit[from]);
+            for to in 0..j.points() {
+                let (gain, watts) = (j.rate[to] - rate, j.limit[to] - limit);
+                if gain > 0.0 && watts <= p.free + NO_POWER {
+                    let price = (self.second(job, t, to) - below) / gain;
+                    consider(price, Offer { key: 0, piece, to, gain, watts });
+                }
+            }
+        }
+        let (price, offer) = best?;
+        let above = (price - lambda) * j.fastest() / (self.scale * SAME);
+        Some(Offer { key: above.round() as i64, ..offer })
+    }
+
+    /// Offers to run longer in the slot in which the job ends.
+    fn longer(&self, job: usize, t: usize, piece: usize, consider: &mut impl FnMut(f64, Offer)) {
+        let j = &self.model.jobs[job];
+        let so_far: f64 = self.slots[t][..piece].iter().map(|p| p.seconds).sum();
+        if self.ends[job].seconds - so_far <= ROUNDING * self.model.seconds[t] {
+            return;
+        }
+        let late = if self.ends[job].late { self.model.lateness } else { 0.0 };
+        for to in (0..j.points()).filter(|to| j.rate[*to] > 0.0) {
+            if j.limit[to] <= self.slots[t][piece].free + NO_POWER {
+                let price = (self.second(job, t, to) + j.time_cost + late) / j.rate[to];
+                consider(price, Offer { key: 0, piece, to, gain: j.rate[to], watts: j.limit[to] });
+            }
+        }
+    }
+
+    /// Takes as much of an offer as is needed.
+    fn buy(&mut self, job: usize, t: usize, offer: Offer) {
+        let so_far: f64 = self.slots[t][..offer.piece].iter().map(|p| p.seconds).sum();
+        let pieces = &mut self.slots[t];
+        let mut whole = pieces[offer.piece].seconds;
+        if pieces[offer.piece].at[job] == ENDED {
+            whole = whole.min(self.ends[job].seconds - so_far);
+        }
+        let needed = (self.left[job] / offer.gain).max(SHORTEST);
+        let seconds = if needed + SHORTEST > whole { whole } else { needed };
+        if seconds < pieces[offer.piece].seconds {
+            let mut rest = pieces[offer.piece].clone();
+            rest.seconds -= seconds;
+            pieces[offer.piece].seconds = seconds;
+            pieces.insert(offer.piece + 1, rest);
+        }
+        let piece = &mut pieces[offer.piece];
+        piece.at[job] = offer.to as u16;
+        piece.free -= offer.watts;
+        self.left[job] -= offer.gain * seconds;
+    }
+
+    /// Ends a job that has done too much earlier.
+    fn trim(&mut self, job: usize) {
+        for t in (0..=self.ends[job].slot).rev() {
+            for place in (0..self.slots[t].len()).rev() {
+                let surplus = -self.left[job];
+                let Some(point) = self.slots[t][place].point(job) else { continue };
+                let (rate, limit) = (self.model.jobs[job].rate[point], self.model.jobs[job].limit[point]);
+                if surplus <= 0.0 {
+                    return;
+                }
+                let pieces = &mut self.slots[t];
+                let seconds =
+                    if rate > 0.0 { (surplus / rate).min(pieces[place].seconds) } else { pieces[place].seconds };
+                if seconds < pieces[place].seconds {
+                    let mut rest = pieces[place].clone();
+                    rest.seconds = seconds;
+                    pieces[place].seconds -= seconds;
+                    pieces.insert(place + 1, rest);
+                    pieces[place + 1].at[job] = ENDED;
+                    pieces[place + 1].free += limit;
+                    self.left[job] += rate * seconds;
+                    return;
+                }
+                pieces[place].at[job] = ENDED;
+                pieces[place].free += limit;
+                self.left[job] += rate * seconds;
+            }
+        }
+    }
+}

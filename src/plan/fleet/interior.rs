@@ -1,0 +1,398 @@
+//! A primal–dual interior-point method for the relaxation in which each slot keeps its cap on average and the slot in
+//! which each job ends is given (predictor and corrector: S. Mehrotra, "On the implementation of a primal–dual interior
+//! point method", SIAM J. Optim. 2, 1992).
+//!
+//! A *block* is one job in one slot; its variables, the parts of the slot's time at each point, add up to 1. Blocks
+//! meet in few *rows*: a cap per slot, the work of each job, carbon budgets. Any row may be missed at a penalty, so that
+//! there always is a solution, inside which the method can stay.
+
+use super::model::{End, Job, Model};
+use super::newton::Step;
+use super::rows::{Blocks, Row};
+
+/// The gap and the misses of rows at which the method stops, relative to the objective and to the rows.
+const CLOSE: f64 = 1e-9;
+const MOST_ITERATIONS: usize = 100;
+/// How much of the way to the boundary a step goes.
+const SHORT_OF_BOUNDARY: f64 = 0.9995;
+
+/// Prices of the rows.
+#[derive(Clone, Debug)]
+pub(super) struct Prices {
+    /// λ of each job, gCO2e per sample.
+    pub(super) work: Vec<f64>,
+    /// Of each slot, gCO2e per watt-second of limit; not negative.
+    pub(super) cap: Vec<f64>,
+    /// Of each job's carbon budget, grams of cost per gram; not negative.
+    pub(super) budget: Vec<f64>,
+    /// Of the shared carbon budget; not negative.
+    pub(super) shared: f64,
+}
+
+/// What the method found.
+pub(super) struct Interior {
+    /// For each job the parts of time, slot after slot, one per point; the last slot has one more: having ended.
+    pub(super) parts: Vec<Vec<f64>>,
+    pub(super) prices: Prices,
+    /// Of each job, the part of its work that is missing.
+    pub(super) missing: Vec<f64>,
+    /// Of each job, the part of its work by which even the slowest points do too much before the last slot.
+    pub(super) surplus: Vec<f64>,
+    /// Grams above each job's budget, and above the shared one.
+    pub(super) over_budget: Vec<f64>,
+    pub(super) over_shared: f64,
+    /// Whether the gap is closed.
+    pub(super) solved: bool,
+    pub(super) iterations: usize,
+}
+
+/// The method's state.
+pub(super) struct Method<'a> {
+    pub(super) model: &'a Model,
+    pub(super) blocks: Vec<Blocks>,
+    /// One per slot; `None` where the cap cannot bind.
+    pub(super) caps: Vec<Option<Row>>,
+    /// What counts 1 in each cap's row, per watt-second.
+    pub(super) cap_scale: Vec<f64>,
+    /// The work of each job, then budgets.
+    pub(super) rows: Vec<Row>,
+    /// Each job's budget row, and the grams that count 1 in it.
+    pub(super) budget_row: Vec<Option<usize>>,
+    pub(super) budget_scale: Vec<f64>,
+    pub(super) shared_row: Option<usize>,
+    pub(super) shared_scale: f64,
+    /// Grams that count 1 in the objective.
+    scale: f64,
+    /// For each capped slot, how it couples the other rows, and the pivot of its own.
+    pub(super) coupling: Vec<Vec<f64>>,
+    pub(super) pivots: Vec<f64>,
+}
+
+struct Measure {
+    /// Σ value × reduced cost, and of how many.
+    product: f64,
+    variables: usize,
+    /// The largest miss of a row.
+    infeasible: f64,
+    objective: f64,
+}
+
+impl<'a> Method<'a> {
+    /// `stiffness` multiplies the penalties.
+    pub(super) fn new(model: &'a Model, ends: &[End], stiffness: f64) -> Self {
+        let slots = model.seconds.len();
+        let total = |j: &Job| (0..slots).map(|t| j.dearest(t) * model.seconds[t]).sum::<f64>();
+        let scale = model.jobs.iter().map(total).sum::<f64>() / (slots * model.jobs.len()) as f64;
+        let scale = if scale > 0.0 { scale } else { 1.0 };
+        let mut rows = Vec::new();
+        for (job, end) in model.jobs.iter().zip(ends) {
+            let dual = usual_price(model, job, *end) * job.work / scale;
+            let lateness = if end.late { model.lateness * end.seconds / scale } else { 0.0 };
+            let worth = total(job) / scale + dual.abs() + lateness + 1.0;
+            let penalty = stiffness * 1e3 * worth * 100_f64.powi(job.rank.min(4));
+            rows.push(Row::new(1.0, penalty, penalty, dual));
+        }
+        let stiff = stiffness * 10.0 * ends.iter().map(|end| end.slot + 1).sum::<usize>() as f64;
+        let grams = |job: &Job| job.draw() * model.seconds.iter().zip(&model.carbon).map(|(s, c)| s * c).sum::<f64>();
+        let one_if_none = |grams: f64| if grams > 0.0 { grams } else { 1.0 };
+        let budget_scale: Vec<f64> = model.jobs.iter().map(|job| one_if_none(grams(job))).collect();
+        let mut budget_row = vec![None; model.jobs.len()];
+        for (j, job) in model.jobs.iter().enumerate() {
+            if let Some(budget) = job.budget {
+                budget_row[j] = Some(rows.len());
+                rows.push(Row::new(budget / budget_scale[j], 0.0, stiff, -1.0));
+            }
+        }
+        let shared_scale = budget_scale.iter().sum();
+        let shared_row = model.budget.map(|budget| {
+            rows.push(Row::new(budget / shared_scale, 0.0, stiff, -1.0));
+            rows.len() - 1
+        });
+        let (mut caps, mut cap_scale) = (vec![None; slots], vec![0.0; slots]);
+        for t in 0..slots {
+            let most = model.most(t, ends);
+            if let Some(cap) = model.cap(t, ends).filter(|cap| *cap < most) {
+                cap_scale[t] = 1.0 / (most * model.seconds[t]);
+                caps[t] = Some(Row::new(cap / most, 0.0, 1e4 * stiff, -1.0));
+            }
+        }
+        let mut method = Self {
+            model,
+            blocks: model.jobs.iter().zip(ends).map(|(job, end)| Blocks::new(model, job, *end, scale)).collect(),
+            coupling: caps.iter().map(|cap| vec![0.0; if cap.is_some() { rows.len() } else { 0 }]).collect(),
+            pivots: vec![0.0; slots],
+            caps,
+            cap_scale,
+            rows,
+            budget_row,
+            budget_scale,
+            shared_row,
+            shared_scale,
+            scale,
+        };
+        method.start();
+        method
+    }
+
+    /// A start that keeps the rows of the blocks and every constraint on prices.
+    fn start(&mut self) {
+        let prices = Step {
+            cap: self.caps.iter().map(|cap| cap.map_or(0.0, |row| row.dual)).collect(),
+            row: self.rows.iter().map(|row| row.dual).collect(),
+        };
+        let (mut product, mut count) = (0.0, 0);
+        for j in 0..self.blocks.len() {
+            for t in 0..self.blocks[j].span.len() {
+                let [sg, sr, sp] = self.slopes(&prices, j, t);
+                let job = &self.model.jobs[j];
+                let blocks = &mut self.blocks[j];
+                let range = blocks.range(t);
+                let (points, watt, time) = (blocks.points, blocks.watt[t], blocks.time[t]);
+                let z = &mut blocks.z[range.clone()];
+                for (l, z) in z.iter_mut().enumerate() {
+                    let time = if l < points { time } else { 0.0 };
+                    *z = (watt - sp) * job.power[l] + time - sg * job.limit[l] - sr * job.rate[l];
+                }
+                let least = z.iter().fold(f64::INFINITY, |a, b| a.min(*b));
+                let most = z.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
+                let part = 1.0 / z.len() as f64;
+                for z in z.iter_mut() {
+                    *z += (most - least).max(0.1) - least;
+                    product += *z * part;
+                }
+                count += range.len();
+                blocks.y[range].fill(part);
+            }
+        }
+        let mu = product / count.max(1) as f64;
+        self.rows.iter_mut().chain(self.caps.iter_mut().flatten()).for_each(|row| row.centre(mu));
+    }
+
+    /// Factors from a block's limit, throughput and power to the rows of cap, work, own and shared budget.
+    pub(super) fn factors(&self, j: usize, t: usize) -> [f64; 4] {
+        let span = self.blocks[j].span[t];
+        let grams = span * self.model.carbon[t];
+        let work = span / self.model.jobs[j].work;
+        [span * self.cap_scale[t], work, grams / self.budget_scale[j], grams / self.shared_scale]
+    }
+
+    /// Runs until the gap is closed or `go_on` says no.
+    pub(super) fn run(mut self, go_on: &dyn Fn() -> bool) -> Interior {
+        let mut iterations = 0;
+        loop {
+            let Measure { product, variables, infeasible, objective } = self.measure();
+            let solved = product <= CLOSE * (1.0 + objective.abs()) && infeasible <= CLOSE;
+            if solved || iterations == MOST_ITERATIONS || !go_on() {
+                return self.finish(solved, iterations);
+            }
+            iterations += 1;
+            let dense = self.assemble();
+            // The predictor: straight for the optimum.
+            let predictor = self.solve(&dense, |row| row.right);
+            self.set_bases(&predictor);
+            let (primal, dual, sums) = self.reach(&predictor);
+            let after = sums[0] + dual * sums[1] + primal * sums[2] + primal * dual * sums[3];
+            let target = (after / product).clamp(0.0, 1.0).powi(3) * product / variables as f64;
+            // The corrector: towards the centre, and what the predictor left out.
+            self.correct(&predictor, target);
+            let step = self.solve(&dense, Row::corrected);
+            self.set_bases(&step);
+            self.advance(&step);
+        }
+    }
+
+    fn measure(&self) -> Measure {
+        let (mut product, mut variables, mut objective, mut infeasible) = (0.0, 0, 0.0, 0.0_f64);
+        let (mut used, mut capped) = (vec![0.0; self.rows.len()], vec![0.0; self.caps.len()]);
+        for (j, (blocks, job)) in self.blocks.iter().zip(&self.model.jobs).enumerate() {
+            variables += blocks.y.len();
+            for t in 0..blocks.span.len() {
+                let [fg, fr, fb, fs] = self.factors(j, t);
+                let (y, z) = (&blocks.y[blocks.range(t)], &blocks.z[blocks.range(t)]);
+                let (mut sum, mut g, mut r, mut p) = (0.0, 0.0, 0.0, 0.0);
+                for l in 0..y.len() {
+                    product += y[l] * z[l];
+                    sum += y[l];
+                    g += y[l] * job.limit[l];
+                    r += y[l] * job.rate[l];
+                    p += y[l] * job.power[l];
+                }
+                let running = sum - y.get(blocks.points).unwrap_or(&0.0);
+                infeasible = infeasible.max((sum - 1.0).abs());
+                objective += p * blocks.watt[t] + running * blocks.time[t];
+                capped[t] += fg * g;
+                used[j] += fr * r;
+                self.budget_row[j].into_iter().for_each(|row| used[row] += fb * p);
+                self.shared_row.into_iter().for_each(|row| used[row] += fs * p);
+            }
+        }
+        let caps = self.caps.iter().zip(&capped).filter_map(|(row, used)| Some((row.as_ref()?, used)));
+        for (row, used) in self.rows.iter().zip(&used).chain(caps) {
+            infeasible = infeasible.max((row.rest() - used).abs());
+            variables += 2;
+            for single in [row.below, row.above] {
+                product += single.value * single.slack;
+                objective += single.value * single.cost;
+            }
+        }
+        Measure { product, variables, infeasible, objective }
+    }
+
+    /// How far a predictor may go in parts and in prices, and what it makes of Σ value × reduced cost: constant, by
+    /// prices, by parts, by both.
+    fn reach(&self, step: &Step) -> (f64, f64, [f64; 4]) {
+        let (mut primal, mut dual) = (1.0_f64, 1.0_f64);
+        let mut sums = [0.0; 4];
+        for (j, blocks) in self.blocks.iter().enumerate() {
+            let job = &self.model.jobs[j];
+            for t in 0..blocks.span.len() {
+                let ([sg, sr, sp], base) = (self.slopes(step, j, t), blocks.base[t]);
+                let range = blocks.range(t);
+                let (y, z, inverse) =
+                    (&blocks.y[range.clone()], &blocks.z[range.clone()], &blocks.inverse[range.clone()]);
+                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (mut high, mut low, mut both, mut turned, mut twice) = (0.0_f64, 0.0_f64, 0.0, 0.0, 0.0);
+                for l in 0..y.len() {
+                    // By this part of itself the reduced cost falls; its variable falls by the rest.
+                    let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
+                    let product = y[l] * z[l];
+                    high = high.max(turn);
+                    low = low.min(turn);
+                    both += product;
+                    turned += product * turn;
+                    twice += product * turn * turn;
+                }
+                for (sum, part) in sums.iter_mut().zip([both, -turned, turned - both, turned - twice]) {
+                    *sum += part;
+                }
+                dual = dual.max(high);
+                primal = primal.max(1.0 - low);
+            }
+        }
+        let caps = self.caps.iter().zip(&step.cap).filter_map(|(row, rise)| Some((row.as_ref()?, *rise)));
+        for (row, rise) in self.rows.iter().zip(step.row.iter().copied()).chain(caps) {
+            for (single, turn) in row.turns(rise) {
+                let both = single.value * single.slack;
+                let parts = [both, -both * turn, both * (turn - 1.0), both * turn * (1.0 - turn)];
+                sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
+                dual = dual.max(turn);
+                primal = primal.max(1.0 - turn);
+            }
+        }
+        (1.0 / primal, 1.0 / dual, sums)
+    }
+
+    /// Prepares the corrector: what it adds to each variable, and right sides.
+    fn correct(&mut self, predictor: &Step, target: f64) {
+        for j in 0..self.blocks.len() {
+            for t in 0..self.blocks[j].span.len() {
+                let [sg, sr, sp] = self.slopes(predictor, j, t);
+                let job = &self.model.jobs[j];
+                let blocks = &mut self.blocks[j];
+                let (range, base, mean) = (blocks.range(t), blocks.base[t], blocks.mean[t]);
+                let (y, inverse) = (&blocks.y[range.clone()], &blocks.inverse[range.clone()]);
+                let extra = &mut blocks.extra[range];
+                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let mut taken = [0.0; 3];
+                let mut sum = 0.0;
+                for l in 0..y.len() {
+                    let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
+                    let added = target * inverse[l] + y[l] * turn * (turn - 1.0);
+                    extra[l] = added;
+                    sum += added;
+                    taken[0] += added * (g[l] - mean[0]);
+                    taken[1] += added * (r[l] - mean[1]);
+                    taken[2] += added * (p[l] - mean[2]);
+                }
+                blocks.right[t] = 1.0 - sum;
+                blocks.taken[t] = [mean[0] + taken[0], mean[1] + taken[1], mean[2] + taken[2]];
+            }
+        }
+        self.rows.iter_mut().zip(&predictor.row).for_each(|(row, rise)| row.correct(*rise, target));
+        let caps = self.caps.iter_mut().zip(&predictor.cap);
+        caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.correct(*rise, target)));
+    }
+
+    /// Goes almost as far along a step as all variables stay positive.
+    fn advance(&mut self, step: &Step) {
+        let (mut primal, mut dual) = (SHORT_OF_BOUNDARY, SHORT_OF_BOUNDARY);
+        for (j, blocks) in self.blocks.iter().enumerate() {
+            let job = &self.model.jobs[j];
+            for t in 0..blocks.span.len() {
+                let ([sg, sr, sp], base) = (self.slopes(step, j, t), blocks.base[t]);
+                let range = blocks.range(t);
+                let (y, inverse) = (&blocks.y[range.clone()], &blocks.inverse[range.clone()]);
+                let extra = &blocks.extra[range];
+                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                for l in 0..y.len() {
+                    let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
+                    dual = dual.max(turn);
+                    primal = primal.max(1.0 - turn - extra[l] / y[l]);
+                }
+            }
+        }
+        let caps = self.caps.iter().zip(&step.cap).filter_map(|(row, rise)| Some((row.as_ref()?, *rise)));
+        for (row, rise) in self.rows.iter().zip(step.row.iter().copied()).chain(caps) {
+            for (single, turn) in row.turns(rise) {
+                dual = dual.max(turn);
+                primal = primal.max(1.0 - turn - single.extra / single.value);
+            }
+        }
+        let (primal, dual) = (SHORT_OF_BOUNDARY / primal, SHORT_OF_BOUNDARY / dual);
+        for j in 0..self.blocks.len() {
+            for t in 0..self.blocks[j].span.len() {
+                let [sg, sr, sp] = self.slopes(step, j, t);
+                let job = &self.model.jobs[j];
+                let blocks = &mut self.blocks[j];
+                let (range, base) = (blocks.range(t), blocks.base[t]);
+                let (y, z) = (&mut blocks.y[range.clone()], &mut blocks.z[range.clone()]);
+                let (inverse, extra) = (&blocks.inverse[range.clone()], &blocks.extra[range]);
+                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                for l in 0..y.len() {
+                    let fall = base + sg * g[l] + sr * r[l] + sp * p[l];
+                    y[l] += primal * (y[l] * (fall * inverse[l] - 1.0) + extra[l]);
+                    z[l] -= dual * fall;
+                }
+            }
+        }
+        self.rows.iter_mut().zip(&step.row).for_each(|(row, rise)| row.advance(*rise, primal, dual));
+        let caps = self.caps.iter_mut().zip(&step.cap);
+        caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.advance(*rise, primal, dual)));
+    }
+
+    fn finish(self, solved: bool, iterations: usize) -> Interior {
+        let work = |j: usize| self.rows[j].dual * self.scale / self.model.jobs[j].work;
+        let over = |row: Option<usize>| row.map_or(0.0, |row| self.rows[row].above.value);
+        let price = |row: Option<usize>, scale: f64| row.map_or(0.0, |row| -self.rows[row].dual * self.scale / scale);
+        let jobs = 0..self.blocks.len();
+        let cap = |(row, scale): (&Option<Row>, &f64)| row.map_or(0.0, |row| (-row.dual * self.scale * scale).max(0.0));
+        Interior {
+            prices: Prices {
+                work: jobs.clone().map(work).collect(),
+                cap: self.caps.iter().zip(&self.cap_scale).map(cap).collect(),
+                budget: jobs.clone().map(|j| price(self.budget_row[j], self.budget_scale[j]).max(0.0)).collect(),
+                shared: price(self.shared_row, self.shared_scale).max(0.0),
+            },
+            missing: jobs.clone().map(|j| self.rows[j].below.value).collect(),
+            surplus: jobs.clone().map(|j| self.rows[j].above.value).collect(),
+            over_budget: jobs.map(|j| over(self.budget_row[j]) * self.budget_scale[j]).collect(),
+            over_shared: over(self.shared_row) * self.shared_scale,
+            solved,
+            iterations,
+            parts: self.blocks.into_iter().map(|blocks| blocks.y).collect(),
+        }
+    }
+}
+
+/// What a sample costs a job that goes from its slowest to its fastest point over all its slots, gCO2e.
+fn usual_price(model: &Model, job: &Job, end: End) -> f64 {
+    let last = job.points() - 1;
+    let gain = job.rate[last] - job.rate[0];
+    if gain <= 0.0 {
+        return 0.0;
+    }
+    let slots = 0..=end.slot;
+    let mean = slots.clone().map(|t| job.joule_cost[t] * model.seconds[t]).sum::<f64>()
+        / slots.map(|t| model.seconds[t]).sum::<f64>();
+    mean * (job.power[last] - job.power[0]).max(0.0) / gain
+}

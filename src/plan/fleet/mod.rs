@@ -1,0 +1,24 @@
+//! Several jobs under shared caps and carbon budgets (`planning.md` §3), in numbers.
+//!
+//! [`solve_fleet`] answers a [`FleetProblem`] in three steps. Jobs that nothing couples are solved each alone. Else the
+//! slot in which each job ends is chosen, and for the choice a structured interior-point method solves the relaxation in
+//! which caps hold on average over a slot; its prices say which ends would be cheaper, or prove that none is. At last
+//! the averages become limits whose sum keeps the cap at every instant.
+
+mod alone;
+mod arrange;
+mod clash;
+mod dense;
+mod ends;
+mod interior;
+mod model;
+mod newton;
+mod problem;
+mod prune;
+mod rows;
+mod search;
+
+pub use problem::{
+    Breach, Clash, Constraint, FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, InvalidFleet,
+};
+pub use search::solve_fleet;

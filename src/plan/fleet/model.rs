@@ -1,0 +1,196 @@
+//! The problem in numbers: pruned points, seconds, grams per joule and per second, and where each job may end.
+
+use super::problem::{FleetJob, FleetProblem};
+use super::prune::useful;
+use crate::units::{JOULES_PER_KWH, Seconds};
+
+/// What is missed of a job's work by no more than this part of it is rounding.
+pub(super) const ROUNDING: f64 = 1e-9;
+
+/// One job in numbers.
+pub(super) struct Job {
+    /// Places of the points in the problem, from the lowest limit up.
+    pub(super) places: Vec<usize>,
+    /// Limits above what the boards rest at, W. Here and below the last entry is 0: the job has ended.
+    pub(super) limit: Vec<f64>,
+    /// Throughput, samples/s.
+    pub(super) rate: Vec<f64>,
+    /// Power, W.
+    pub(super) power: Vec<f64>,
+    /// What the objective pays for a joule, per slot, gCO2e.
+    pub(super) joule_cost: Vec<f64>,
+    /// What the objective pays for a second, gCO2e.
+    pub(super) time_cost: f64,
+    /// Samples.
+    pub(super) work: f64,
+    /// The slot in which the latest end lies, and how much of it is before that; the horizon's last where there is none.
+    pub(super) latest: (usize, f64),
+    /// gCO2e.
+    pub(super) budget: Option<f64>,
+    /// Place among the priorities, from the lowest.
+    pub(super) rank: i32,
+}
+
+impl Job {
+    /// How many points there are.
+    pub(super) fn points(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn fastest(&self) -> f64 {
+        self.rate.iter().fold(0.0, |a, b| a.max(*b))
+    }
+
+    pub(super) fn slowest(&self) -> f64 {
+        self.rate[..self.points()].iter().fold(f64::INFINITY, |a, b| a.min(*b))
+    }
+
+    /// The lowest limit above rest, W.
+    pub(super) fn lowest(&self) -> f64 {
+        self.limit[0]
+    }
+
+    pub(super) fn highest(&self) -> f64 {
+        self.limit.iter().fold(0.0, |a, b| a.max(*b))
+    }
+
+    /// The most power of any point, W.
+    pub(super) fn draw(&self) -> f64 {
+        self.power.iter().fold(0.0, |a, b| a.max(*b))
+    }
+
+    /// The most that a second can cost in a slot, gCO2e.
+    pub(super) fn dearest(&self, slot: usize) -> f64 {
+        self.joule_cost[slot] * self.draw() + self.time_cost
+    }
+}
+
+/// The slot in which a job ends: all before it are full.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct End {
+    /// Its place.
+    pub(super) slot: usize,
+    /// How much of it may be used.
+    pub(super) seconds: f64,
+    /// Whether that is more than the latest end allows.
+    pub(super) late: bool,
+}
+
+/// The problem in numbers.
+pub(super) struct Model {
+    /// Seconds of each slot.
+    pub(super) seconds: Vec<f64>,
+    /// gCO2e per joule, of each slot.
+    pub(super) carbon: Vec<f64>,
+    /// What limits above rest may add up to, W.
+    pub(super) caps: Vec<Option<f64>>,
+    pub(super) jobs: Vec<Job>,
+    /// gCO2e.
+    pub(super) budget: Option<f64>,
+    /// What a second of lateness costs more than anything else could, gCO2e.
+    pub(super) lateness: f64,
+}
+
+impl Model {
+    pub(super) fn new(problem: &FleetProblem) -> Self {
+        let seconds: Vec<f64> = problem.slots.iter().map(|s| s.slot.duration().get()).collect();
+        let mut priorities: Vec<i32> = problem.jobs.iter().map(|j| j.priority).collect();
+        priorities.sort_unstable();
+        priorities.dedup();
+        let rank = |j: &FleetJob| priorities.partition_point(|p| *p < j.priority) as i32;
+        let jobs: Vec<Job> = problem.jobs.iter().map(|j| number(problem, j, rank(j), &seconds)).collect();
+        let at_rest: f64 = problem.jobs.iter().map(|j| at_rest(j)).sum();
+        let caps = problem.caps.iter().map(|cap| cap.map(|cap| cap.get() - at_rest)).collect();
+        let carbon = problem.slots.iter().map(|s| s.intensity.get() / JOULES_PER_KWH).collect();
+        let dearest = jobs.iter().flat_map(|j| (0..seconds.len()).map(|t| j.dearest(t))).fold(0.0, f64::max);
+        let lateness = if dearest > 0.0 { 1e3 * dearest } else { 1.0 };
+        Self { seconds, carbon, caps, jobs, budget: problem.carbon_budget.map(|b| b.get()), lateness }
+    }
+
+    /// The last slot's place.
+    pub(super) fn last(&self) -> usize {
+        self.seconds.len() - 1
+    }
+
+    /// The latest end that keeps a job's promise.
+    pub(super) fn latest(&self, job: usize) -> End {
+        let (slot, seconds) = self.jobs[job].latest;
+        End { slot, seconds, late: false }
+    }
+
+    /// An end in a slot, late if it has to be.
+    pub(super) fn end_in(&self, job: usize, slot: usize) -> End {
+        let latest = self.latest(job);
+        match slot.cmp(&latest.slot) {
+            std::cmp::Ordering::Less => End { slot, seconds: self.seconds[slot], late: false },
+            std::cmp::Ordering::Equal => latest,
+            std::cmp::Ordering::Greater => End { slot, seconds: self.seconds[slot], late: true },
+        }
+    }
+
+    /// The next later end, `None` at the horizon's.
+    pub(super) fn later(&self, job: usize, end: End) -> Option<End> {
+        let latest = self.latest(job);
+        let cut = end == latest && latest.seconds < self.seconds[latest.slot];
+        match cut {
+            true => Some(End { slot: end.slot, seconds: self.seconds[end.slot], late: true }),
+            false => (end.slot < self.last()).then(|| self.end_in(job, end.slot + 1)),
+        }
+    }
+
+    /// What a watt-second of limit may at most be needed in a slot, W: above that a cap does not bind.
+    pub(super) fn most(&self, slot: usize, ends: &[End]) -> f64 {
+        self.running(slot, ends).map(|j| j.highest()).sum()
+    }
+
+    /// What the lowest limits of the jobs that run in a slot add up to, W.
+    pub(super) fn least(&self, slot: usize, ends: &[End]) -> f64 {
+        self.running(slot, ends).map(Job::lowest).sum()
+    }
+
+    fn running<'a>(&'a self, slot: usize, ends: &'a [End]) -> impl Iterator<Item = &'a Job> {
+        self.jobs.iter().zip(ends).filter(move |(_, end)| slot <= end.slot).map(|(job, _)| job)
+    }
+
+    /// The cap that can be kept in a slot: broken only as far as even the lowest limits exceed it.
+    pub(super) fn cap(&self, slot: usize, ends: &[End]) -> Option<f64> {
+        self.caps[slot].map(|cap| cap.max(self.least(slot, ends)))
+    }
+
+    /// The largest work that a job can do by an end if nothing holds it down.
+    pub(super) fn reach(&self, job: usize, end: End) -> f64 {
+        (self.seconds[..end.slot].iter().sum::<f64>() + end.seconds) * self.jobs[job].fastest()
+    }
+}
+
+/// What a job's boards count with after its end.
+pub(super) fn at_rest(job: &FleetJob) -> f64 {
+    job.points.iter().map(|p| p.limit).fold(job.at_rest, |a, b| a.min(b)).get()
+}
+
+fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) -> Job {
+    let places = useful(&job.points);
+    let rest = at_rest(job);
+    let column = |of: &dyn Fn(usize) -> f64| places.iter().map(|i| of(*i)).chain([0.0]).collect::<Vec<f64>>();
+    let weight = |t: usize| job.weighed.as_ref().map_or(problem.slots[t].intensity, |w| w[t]).get();
+    let joule_cost = (0..seconds.len()).map(|t| job.eta * weight(t) / JOULES_PER_KWH).collect();
+    let time_cost = (1.0 - job.eta) * job.reference_intensity.get() * job.max_power.get() / JOULES_PER_KWH;
+    let whole = (seconds.len() - 1, seconds[seconds.len() - 1]);
+    let latest = job.latest_end.map_or(whole, |end| {
+        let open = problem.slots.partition_point(|s| s.slot.start() < end).max(1) - 1;
+        let slot = problem.slots[open].slot;
+        (open, Seconds::from_delta(end.min(slot.end()) - slot.start()).get().max(0.0))
+    });
+    Job {
+        limit: column(&|i| job.points[i].limit.get() - rest),
+        rate: column(&|i| job.points[i].throughput.get()),
+        power: column(&|i| job.points[i].power.get()),
+        places,
+        joule_cost,
+        time_cost,
+        work: job.work.get(),
+        latest,
+        budget: job.carbon_budget.map(|b| b.get()),
+        rank,
+    }
+}

@@ -1,0 +1,230 @@
+//! The planning problem of several jobs and its answer (`planning.md` §3).
+
+use chrono::{DateTime, Utc};
+
+use crate::domain::Slot;
+use crate::plan::problem::{InvalidProblem, PlanSlot, check_horizon};
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// What a job does at one setting of its limits, and what a cap counts it with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FleetPoint {
+    /// Average power of all the job's boards, p(l).
+    pub power: Watts,
+    /// Throughput, r(l). Zero is standing still, for a job that may pause.
+    pub throughput: SamplesPerSecond,
+    /// The limits in force, summed over the job's boards.
+    pub limit: Watts,
+}
+
+/// One of the jobs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetJob {
+    /// All points that may be used, in any order.
+    pub points: Vec<FleetPoint>,
+    /// What remains to be done.
+    pub work: Samples,
+    /// The earlier of the deadline and the end of the slowdown budget.
+    pub latest_end: Option<DateTime<Utc>>,
+    /// Zeus's knob.
+    pub eta: f64,
+    /// c_ref, which weighs time.
+    pub reference_intensity: GramsPerKwh,
+    /// P_max, which weighs time.
+    pub max_power: Watts,
+    /// What the job may still emit.
+    pub carbon_budget: Option<GramsCo2e>,
+    /// Who bends first where not all promises can be kept: the lowest does.
+    pub priority: i32,
+    /// What a cap counts the job's boards with once it has ended; more than the lowest limit counts as that one.
+    pub at_rest: Watts,
+    /// What the objective weighs energy with, one per slot, where that is not the carbon intensity.
+    pub weighed: Option<Vec<GramsPerKwh>>,
+}
+
+/// Why a problem cannot be posed.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum InvalidFleet {
+    /// The horizon makes no sense.
+    #[error(transparent)]
+    Horizon(#[from] InvalidProblem),
+    /// A job makes no sense.
+    #[error("job {job}: {why}")]
+    Job {
+        /// Its place.
+        job: usize,
+        /// What is wrong.
+        why: InvalidProblem,
+    },
+    /// Not one cap per slot.
+    #[error("{caps} caps for {slots} slots; one for each is needed, absent where there is none")]
+    Caps {
+        /// How many there are.
+        caps: usize,
+        /// How many there should be.
+        slots: usize,
+    },
+    /// A job's limit at a point is negative, or its weights are not one per slot.
+    #[error("job {0}: a limit is negative, or there is not one weight of at least 0 per slot")]
+    LimitsOrWeights(usize),
+}
+
+/// Several jobs over one horizon. Checked when made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetProblem {
+    pub(super) slots: Vec<PlanSlot>,
+    pub(super) caps: Vec<Option<Watts>>,
+    pub(super) jobs: Vec<FleetJob>,
+    pub(super) carbon_budget: Option<GramsCo2e>,
+}
+
+impl FleetProblem {
+    /// Poses the problem: `slots` are contiguous and the first begins now; `caps` holds for each slot what the limits
+    /// of these jobs may add up to at any instant; `carbon_budget` is shared by all jobs.
+    ///
+    /// # Errors
+    /// What is wrong with the input. Infeasibility is not: that is the solver's answer.
+    pub fn new(
+        slots: Vec<PlanSlot>,
+        caps: Vec<Option<Watts>>,
+        jobs: Vec<FleetJob>,
+        carbon_budget: Option<GramsCo2e>,
+    ) -> Result<Self, InvalidFleet> {
+        check_horizon(&slots)?;
+        if caps.len() != slots.len() {
+            return Err(InvalidFleet::Caps { caps: caps.len(), slots: slots.len() });
+        }
+        for (job, j) in jobs.iter().enumerate() {
+            check_job(j).map_err(|why| InvalidFleet::Job { job, why })?;
+            let weighed = j.weighed.as_ref();
+            let weighs = weighed.is_none_or(|w| w.len() == slots.len() && w.iter().all(|c| *c >= GramsPerKwh::ZERO));
+            if !weighs || j.points.iter().any(|p| p.limit < Watts::ZERO) || j.at_rest < Watts::ZERO {
+                return Err(InvalidFleet::LimitsOrWeights(job));
+            }
+        }
+        Ok(Self { slots, caps, jobs, carbon_budget })
+    }
+
+    /// The horizon, oldest first.
+    pub fn slots(&self) -> &[PlanSlot] {
+        &self.slots
+    }
+
+    /// The jobs, as they were given.
+    pub fn jobs(&self) -> &[FleetJob] {
+        &self.jobs
+    }
+}
+
+fn check_job(job: &FleetJob) -> Result<(), InvalidProblem> {
+    if job.points.iter().all(|p| p.throughput <= SamplesPerSecond::ZERO) {
+        return Err(InvalidProblem::NoPoints);
+    }
+    let usable = |p: &FleetPoint| p.power >= Watts::ZERO && p.throughput >= SamplesPerSecond::ZERO;
+    if let Some(unusable) = job.points.iter().position(|p| !usable(p)) {
+        return Err(InvalidProblem::UnusablePoint(unusable));
+    }
+    if job.work <= Samples::ZERO {
+        return Err(InvalidProblem::NoWork(job.work));
+    }
+    let (eta, reference, power) = (job.eta, job.reference_intensity, job.max_power);
+    let weighs = (0.0..=1.0).contains(&eta) && reference >= GramsPerKwh::ZERO && power >= Watts::ZERO;
+    if weighs { Ok(()) } else { Err(InvalidProblem::BadWeights) }
+}
+
+/// What one job does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetSchedule {
+    /// For each used slot, oldest first: the points used (places in [`FleetJob::points`]) in the order in which they
+    /// are in force, and for how long. Every slot but the last is full.
+    pub parts: Vec<Vec<(usize, Seconds)>>,
+    /// The objective of `planning.md` §2.
+    pub cost: GramsCo2e,
+    /// Σ x·c·p.
+    pub carbon: GramsCo2e,
+    /// Σ x·p.
+    pub energy: Joules,
+    /// When the job ends.
+    pub ends_at: DateTime<Utc>,
+}
+
+/// A promise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Constraint {
+    /// The caps.
+    Caps,
+    /// A job's latest end, by the job's place.
+    LatestEnd(usize),
+    /// A job's carbon budget, by the job's place.
+    Budget(usize),
+    /// The carbon budget of all jobs.
+    SharedBudget,
+    /// The horizon's end, after which nothing is known.
+    Horizon,
+}
+
+/// By how much a promise is broken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Breach {
+    /// Even the lowest limits exceed a slot's cap.
+    Cap {
+        /// When.
+        slot: Slot,
+        /// By how much.
+        by: Watts,
+    },
+    /// A job ends late.
+    Late {
+        /// Its place.
+        job: usize,
+        /// By how much.
+        by: Seconds,
+    },
+    /// Work does not fit into the horizon.
+    Unfinished {
+        /// The job's place.
+        job: usize,
+        /// What is missing.
+        missing: Samples,
+    },
+    /// A job's carbon budget is exceeded.
+    Budget {
+        /// Its place.
+        job: usize,
+        /// By how much.
+        by: GramsCo2e,
+    },
+    /// The shared carbon budget is exceeded.
+    SharedBudget {
+        /// By how much.
+        by: GramsCo2e,
+    },
+}
+
+/// A promise that is broken, and those that it clashes with: it could be kept without any one of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clash {
+    /// What is broken and by how much.
+    pub breach: Breach,
+    /// The promises that clash, the broken one first.
+    pub between: Vec<Constraint>,
+}
+
+/// What all jobs do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetSolution {
+    /// One per job, in their order. Within a slot their parts lie so that limits never add up to more than the cap.
+    pub schedules: Vec<FleetSchedule>,
+    /// What all of them cost.
+    pub cost: GramsCo2e,
+    /// The optimum where slots keep caps on average only and each job ends in the slot in which it ends here.
+    pub relaxed: GramsCo2e,
+    /// No plan that keeps all promises costs less. Meaningless where promises clash.
+    pub bound: GramsCo2e,
+    /// What is broken; empty where all promises are kept.
+    pub clashes: Vec<Clash>,
+    /// Whether the search was left to finish.
+    pub finished: bool,
+    /// For each slot what a watt of cap saves per second, in gCO2e/J: 0 where the cap does not bind.
+    pub cap_prices: Vec<f64>,
+}

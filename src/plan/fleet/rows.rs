@@ -1,0 +1,133 @@
+//! The parts of the interior-point method's state: rows that blocks share, and the blocks of one job.
+
+use super::model::{End, Job, Model};
+
+/// A row shared by blocks: `used + below − above = right`.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    pub(super) right: f64,
+    /// Takes up what is left.
+    pub(super) below: Single,
+    /// Takes up what is too much.
+    pub(super) above: Single,
+    pub(super) dual: f64,
+}
+
+/// One of a row's own two variables.
+#[derive(Clone, Copy)]
+pub(super) struct Single {
+    pub(super) value: f64,
+    pub(super) cost: f64,
+    /// The reduced cost.
+    pub(super) slack: f64,
+    /// What the corrector adds to the value.
+    pub(super) extra: f64,
+}
+
+impl Row {
+    /// A row in which a unit below the right side costs `below`, and one above it `above`. Its price begins at `dual`,
+    /// between −`above` and `below`.
+    pub(super) fn new(right: f64, below: f64, above: f64, dual: f64) -> Self {
+        let single = |cost: f64, slack: f64| Single { value: 0.0, cost, slack, extra: 0.0 };
+        Self { right, below: single(below, below - dual), above: single(above, above + dual), dual }
+    }
+
+    /// Value over slack: what the row's own variables add to the Newton system.
+    pub(super) fn weight(&self) -> f64 {
+        self.below.value / self.below.slack + self.above.value / self.above.slack
+    }
+
+    /// Values such that value × slack is `mu`.
+    pub(super) fn centre(&mut self, mu: f64) {
+        self.below.value = mu / self.below.slack;
+        self.above.value = mu / self.above.slack;
+    }
+
+    /// What the row's own variables leave for the blocks.
+    pub(super) fn rest(&self) -> f64 {
+        self.right - self.below.value + self.above.value
+    }
+
+    /// The right side after what the corrector adds.
+    pub(super) fn corrected(&self) -> f64 {
+        self.right - self.below.extra + self.above.extra
+    }
+
+    /// Both variables, each with the part of itself by which its slack falls when the price rises by `rise`.
+    pub(super) fn turns(&self, rise: f64) -> [(Single, f64); 2] {
+        [(self.below, rise / self.below.slack), (self.above, -rise / self.above.slack)]
+    }
+
+    /// Prepares the corrector after a predictor by which the price rises by `rise`.
+    pub(super) fn correct(&mut self, rise: f64, target: f64) {
+        for (single, rise) in [(&mut self.below, rise), (&mut self.above, -rise)] {
+            let turn = rise / single.slack;
+            single.extra = target / single.slack + single.value * turn * (turn - 1.0);
+        }
+    }
+
+    /// Goes a part of a step.
+    pub(super) fn advance(&mut self, rise: f64, primal: f64, dual: f64) {
+        for (single, rise) in [(&mut self.below, rise), (&mut self.above, -rise)] {
+            let turn = rise / single.slack;
+            single.value += primal * (single.value * (turn - 1.0) + single.extra);
+            single.slack -= dual * rise;
+        }
+        self.dual += dual * rise;
+    }
+}
+
+/// The blocks of one job: in each slot until its end, the parts of the slot's time at each point.
+pub(super) struct Blocks {
+    pub(super) points: usize,
+    /// For each block: seconds of it that may be used, and the cost of a watt and of the time, in units of the scale.
+    pub(super) span: Vec<f64>,
+    pub(super) watt: Vec<f64>,
+    pub(super) time: Vec<f64>,
+    /// Parts of time and their reduced costs, block after block. The last block has one more: having ended.
+    pub(super) y: Vec<f64>,
+    pub(super) z: Vec<f64>,
+    /// 1/z.
+    pub(super) inverse: Vec<f64>,
+    /// What the corrector adds to each part.
+    pub(super) extra: Vec<f64>,
+    /// Means of limit, throughput and power, weighed with y/z, and the sum of the weights.
+    pub(super) mean: Vec<[f64; 3]>,
+    pub(super) weight: Vec<f64>,
+    /// The right side of each block's own row, and what its elimination takes from the other rows per unit of factor.
+    pub(super) right: Vec<f64>,
+    pub(super) taken: Vec<[f64; 3]>,
+    /// The constant part of a step: by `base + slopes·point` reduced costs fall.
+    pub(super) base: Vec<f64>,
+}
+
+impl Blocks {
+    pub(super) fn new(model: &Model, job: &Job, end: End, scale: f64) -> Self {
+        let (count, points) = (end.slot + 1, job.points());
+        let span = |t: usize| if t == end.slot { end.seconds } else { model.seconds[t] };
+        // Time in full slots is a constant; in the last one, late or not, it counts.
+        let second = job.time_cost + if end.late { model.lateness } else { 0.0 };
+        let variables = count * points + 1;
+        Self {
+            points,
+            span: (0..count).map(span).collect(),
+            watt: (0..count).map(|t| span(t) * job.joule_cost[t] / scale).collect(),
+            time: (0..count).map(|t| if t == end.slot { span(t) * second / scale } else { 0.0 }).collect(),
+            y: vec![0.0; variables],
+            z: vec![0.0; variables],
+            inverse: vec![0.0; variables],
+            extra: vec![0.0; variables],
+            mean: vec![[0.0; 3]; count],
+            weight: vec![0.0; count],
+            right: vec![0.0; count],
+            taken: vec![[0.0; 3]; count],
+            base: vec![0.0; count],
+        }
+    }
+
+    /// The places of a block's variables.
+    pub(super) fn range(&self, t: usize) -> std::ops::Range<usize> {
+        let from = t * self.points;
+        from..from + self.points + usize::from(t + 1 == self.span.len())
+    }
+}

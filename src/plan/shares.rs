@@ -1,0 +1,83 @@
+//! Shares of slots, as solvers give them: for each slot the points used, faster first, and for how long.
+
+use super::problem::{PlanSlot, RESOLUTION};
+use crate::domain::Slot;
+use crate::units::{GramsCo2e, GramsPerKwh, Seconds, Watts};
+
+/// For each slot the points used and for how long.
+pub(super) type Shares = Vec<Vec<(usize, Seconds)>>;
+
+/// The shortest part of a slot that is worth a switch, whatever dwell is asked for.
+pub(super) const SHORTEST: Seconds = Seconds::new(1.0);
+
+/// The time-weighted mean intensity; `None` for no slots.
+pub(super) fn mean(slots: &[PlanSlot]) -> Option<GramsPerKwh> {
+    let time: Seconds = slots.iter().map(|s| s.slot.duration()).sum();
+    (time > Seconds::ZERO).then(|| slots.iter().map(|s| s.intensity * (s.slot.duration() / time)).sum())
+}
+
+/// All time in shares of slots.
+pub(super) fn time(shares: &[Vec<(usize, Seconds)>]) -> Seconds {
+    shares.iter().flatten().map(|part| part.1).sum()
+}
+
+/// One point for so long, slot after slot.
+pub(super) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Shares {
+    let mut left = duration;
+    let part = |slot: &PlanSlot| {
+        let seconds = left.min(slot.slot.duration());
+        left -= seconds;
+        (seconds > Seconds::ZERO).then(|| vec![(point, seconds)])
+    };
+    slots.iter().map_while(part).collect()
+}
+
+/// Carbon of a constant power for so long; time after the slots has their mean intensity.
+pub(super) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> GramsCo2e {
+    let parts = fill(slots, duration, 0);
+    let within: GramsCo2e = slots.iter().zip(&parts).map(|(s, part)| power * part[0].1 * s.intensity).sum();
+    let after = (duration - time(&parts)).max(Seconds::ZERO);
+    within + power * after * mean(slots).unwrap_or_default()
+}
+
+/// The span of each part of a slot, one after the other; what planning does not resolve falls to the last of them.
+pub(super) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Option<Slot>> {
+    let (mut start, mut used) = (slot.start(), Seconds::ZERO);
+    let span = |(_, seconds): &(usize, Seconds)| {
+        used += *seconds;
+        let full = slot.duration() - used < RESOLUTION;
+        let end = if full { slot.end() } else { slot.start() + used.to_delta() };
+        let span = Slot::new(start, end);
+        start = if span.is_some() { end } else { start };
+        span
+    };
+    parts.iter().map(span).collect()
+}
+
+/// Parts of a slot too short to switch for go to their neighbour, as far as the work stays done: a short slower part
+/// becomes fast, a short faster part becomes as long as a switch is worth. A part that goes on in the slot before or
+/// after is not short. What planning does not resolve is dropped.
+pub(super) fn without_short_parts(mut shares: Shares, dwell: Seconds) -> Shares {
+    for slot in 0..shares.len() {
+        // The last slot ends with the work: there is nothing to make up there.
+        let shortest = if slot + 1 < shares.len() { dwell.max(SHORTEST) } else { SHORTEST };
+        let [(fast, fast_time), (slow, slow_time)] = shares[slot][..] else { continue };
+        let both = fast_time + slow_time;
+        let goes_on = slot.checked_sub(1).and_then(|before| shares[before].last()).is_some_and(|p| p.0 == fast);
+        let went_on = shares.get(slot + 1).and_then(|after| after.first()).is_some_and(|p| p.0 == slow);
+        let least_fast = if goes_on { SHORTEST } else { shortest };
+        let least_slow = if went_on { SHORTEST } else { shortest };
+        shares[slot] = if fast_time < RESOLUTION {
+            vec![(slow, both)]
+        } else if both - fast_time.max(least_fast) < least_slow {
+            vec![(fast, both)]
+        } else {
+            let fast_time = fast_time.max(least_fast);
+            vec![(fast, fast_time), (slow, both - fast_time)]
+        };
+    }
+    if shares.len() > 1 && shares.last().is_some_and(|parts| parts.iter().all(|part| part.1 < RESOLUTION)) {
+        shares.pop();
+    }
+    shares
+}

@@ -1,0 +1,191 @@
+//! From a forecast to the slots that are planned over: which value of its interval counts, and how fine they are.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::problem::PlanSlot;
+use crate::domain::Slot;
+use crate::forecast::Horizon;
+use crate::units::{GramsPerKwh, Seconds};
+
+/// Half the width of an interval that holds four outcomes of five, in standard deviations.
+const FOUR_IN_FIVE: f64 = 1.281_551_565_544_6;
+/// The end of what is planned finely moves in steps of so long, so that far slots stay put from plan to plan.
+const NEAR_STEP: TimeDelta = TimeDelta::hours(6);
+
+/// Which value of a forecast's interval is planned with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Risk {
+    /// The middle.
+    #[default]
+    Expected,
+    /// The value that the outcome stays below with this probability, from 0.5 to 0.99.
+    Quantile(f64),
+}
+
+impl Risk {
+    /// How many standard deviations above the middle, taking forecasts' errors as normal.
+    fn deviations(self) -> f64 {
+        match self {
+            Self::Expected => 0.0,
+            Self::Quantile(probability) => normal_quantile(probability),
+        }
+    }
+}
+
+impl Serialize for Risk {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Expected => serializer.serialize_str("expected"),
+            Self::Quantile(probability) => serializer.serialize_f64(*probability),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Risk {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl de::Visitor<'_> for Either {
+            type Value = Risk;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"expected\" or a probability from 0.5 to 0.99")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Risk, E> {
+                let right = text == "expected";
+                right.then_some(Risk::Expected).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+
+            fn visit_f64<E: de::Error>(self, probability: f64) -> Result<Risk, E> {
+                let right = (0.5..=0.99).contains(&probability);
+                let wrong = || E::invalid_value(de::Unexpected::Float(probability), &self);
+                right.then_some(Risk::Quantile(probability)).ok_or_else(wrong)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// The z with Φ(z) = `probability`, for 0.5 to 0.99, by Newton's method on the series
+/// Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …).
+fn normal_quantile(probability: f64) -> f64 {
+    let density = |z: f64| (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
+    let distribution = |z: f64| {
+        let (mut term, mut sum, mut odd) = (z, z, 3.0);
+        while term > 1e-16 * sum {
+            term *= z * z / odd;
+            sum += term;
+            odd += 2.0;
+        }
+        0.5 + density(z) * sum
+    };
+    // From below: Φ is concave there, so that each step falls short and none overshoots.
+    (0..60).fold(0.0, |z, _| z + (probability - distribution(z)) / density(z))
+}
+
+/// How fine slots are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlotPolicy {
+    /// Shorter slots of the forecast are averaged to slots of this length.
+    pub shortest: Seconds,
+    /// How far ahead slots stay as fine as that.
+    pub near: Seconds,
+    /// Shorter slots beyond `near` are averaged to slots of this length.
+    pub far: Seconds,
+}
+
+impl Default for SlotPolicy {
+    /// Half an hour for two days, then three hours.
+    fn default() -> Self {
+        Self { shortest: Seconds::new(1800.0), near: Seconds::new(172_800.0), far: Seconds::new(10_800.0) }
+    }
+}
+
+/// The slots to plan over.
+///
+/// Values are time-weighted means, boundaries lie where the forecast has them or on multiples of the length since the
+/// epoch, so that they stay put while time goes by: planning again with an unchanged forecast repeats the plan. For that
+/// the horizon should begin at a multiple of `policy.shortest` at or before `now`; the planner cuts what has passed.
+pub fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, risk: Risk, policy: &SlotPolicy) -> Vec<PlanSlot> {
+    let deviations = risk.deviations() / FOUR_IN_FIVE;
+    let slots: Vec<PlanSlot> = horizon
+        .slots
+        .iter()
+        .map(|s| {
+            let intensity = s.intensity + (s.high - s.intensity).max(GramsPerKwh::ZERO) * deviations;
+            PlanSlot { slot: s.slot, intensity }
+        })
+        .collect();
+    let near_end = floor(now, NEAR_STEP).checked_add_signed(policy.near.to_delta());
+    let slots = cut(&slots, near_end);
+    let far = near_end.map_or(slots.len(), |end| slots.partition_point(|s| s.slot.start() < end));
+    let mut coarse = coarser(&slots[..far], policy.shortest);
+    coarse.extend(coarser(&slots[far..], policy.far));
+    coarse
+}
+
+/// The last multiple of `step` since the epoch that is not after `t`.
+pub fn floor(t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
+    let step_us = step.num_microseconds().unwrap_or(1).max(1);
+    t - TimeDelta::microseconds(t.timestamp_micros().rem_euclid(step_us))
+}
+
+/// The same slots with more boundaries: at each of the `moments` that lies within one.
+pub fn cut(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>) -> Vec<PlanSlot> {
+    let mut moments: Vec<_> = moments.into_iter().collect();
+    moments.sort_unstable();
+    let mut pieces = Vec::with_capacity(slots.len());
+    for s in slots {
+        let first = moments.partition_point(|m| *m <= s.slot.start());
+        let within = moments[first..].iter().copied().take_while(|m| *m < s.slot.end());
+        let mut start = s.slot.start();
+        for end in within.chain([s.slot.end()]) {
+            pieces.extend(Slot::new(start, end).map(|slot| PlanSlot { slot, intensity: s.intensity }));
+            start = end;
+        }
+    }
+    pieces
+}
+
+/// Slots shorter than `step` are averaged between multiples of it since the epoch; longer ones keep their place.
+pub(super) fn coarser(slots: &[PlanSlot], step: Seconds) -> Vec<PlanSlot> {
+    let short = |s: &PlanSlot| s.slot.duration() < step;
+    let mut coarse: Vec<PlanSlot> = Vec::with_capacity(slots.len());
+    for run in slots.chunk_by(|a, b| short(a) && short(b) && a.slot.end() == b.slot.start()) {
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        if run.len() == 1 {
+            coarse.push(*first);
+            continue;
+        }
+        let (start, end) = (first.slot.start(), last.slot.end());
+        let half = (step * 0.5).to_delta();
+        // What comes before the first slot has been cut off by the present: its boundary must not move the others.
+        let earliest = if coarse.is_empty() { start } else { start + half };
+        let (mut from, mut rest) = (start, run);
+        while from < end {
+            let mut to = floor(from, step.to_delta()) + step.to_delta();
+            if to < earliest {
+                to += step.to_delta();
+            }
+            if to + half > end {
+                to = end;
+            }
+            let Some(slot) = Slot::new(from, to) else { break };
+            coarse.push(PlanSlot { slot, intensity: mean(rest, &slot) });
+            rest = &rest[rest.partition_point(|s| s.slot.end() <= to)..];
+            from = to;
+        }
+    }
+    coarse
+}
+
+/// The time-weighted mean over a span that contiguous slots cover.
+fn mean(slots: &[PlanSlot], span: &Slot) -> GramsPerKwh {
+    let parts = slots.iter().map_while(|s| Some((s.slot.intersection(span)?, s.intensity)));
+    parts.map(|(part, intensity)| intensity * (part.duration() / span.duration())).sum()
+}
+
+#[cfg(test)]
+#[path = "tests/slots.rs"]
+mod tests;

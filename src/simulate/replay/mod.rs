@@ -1,0 +1,276 @@
+//! A job replayed on recorded intensities under a policy (`planning.md` §5): no daemon, no threads, time is data.
+//!
+//! [`replay`] asks a policy what to do, books it against what came, and asks again when that is over, until the work
+//! is done. Carbon is exact: a step that crosses slots is booked with the mean intensity of its own time.
+
+mod job;
+mod sight;
+
+use chrono::{DateTime, Utc};
+
+pub use job::Job;
+pub use sight::{Foresight, RecordedGrid, Sayings, Sight};
+
+use crate::domain::{CarbonSeries, Profile, Slot};
+use crate::ledger::{self, Comparison, Done};
+use crate::plan::{InvalidProblem, Unplannable};
+use crate::profile::Curve;
+use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// Work that is missing by less than this part of it is rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// What a policy sees when it is asked. The same view has the same answer.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// The present.
+    pub now: DateTime<Utc>,
+    /// When the job began.
+    pub start: DateTime<Utc>,
+    /// What is known about the job at each limit; the first point is the largest limit's.
+    pub profile: &'a Profile,
+    /// The same as a curve with its hull.
+    pub curve: &'a Curve,
+    /// Relative standard error of the profile's throughputs.
+    pub profile_error: f64,
+    /// P_max: the largest limit.
+    pub max_power: Watts,
+    /// All the work, W.
+    pub work: Samples,
+    /// What of it is done.
+    pub done: Samples,
+    /// For how long the job has run.
+    pub elapsed: Seconds,
+    /// The allowed increase of the job's time: 0.03 is 3 %. Without one, a policy goes by its own weights.
+    pub budget: Option<f64>,
+    /// What can be known of the grid; only the bounds look into its future.
+    pub grid: &'a Sight<'a>,
+}
+
+impl View<'_> {
+    /// The work that remains.
+    pub fn left(&self) -> Samples {
+        self.work - self.done
+    }
+
+    /// What is planned for each limit: power and throughput, as the profile has them.
+    pub fn points(&self) -> impl Iterator<Item = (Watts, SamplesPerSecond)> {
+        self.profile.points.iter().map(|p| (p.power.mean, p.throughput.mean))
+    }
+
+    /// The place of the point that costs least; of equals the one of the larger limit. `cost` sees power and
+    /// throughput.
+    pub fn cheapest(&self, cost: impl Fn(Watts, SamplesPerSecond) -> f64) -> usize {
+        let costs = self.points().map(|(power, throughput)| cost(power, throughput));
+        costs.enumerate().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(place, _)| place)
+    }
+}
+
+/// A span with one setting, or with several that share its time evenly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Places in [`Profile::points`] and each one's share of the time; shares add up to 1.
+    pub shares: Vec<(usize, f64)>,
+    /// For how long; the end of the work cuts it short.
+    pub lasts: Seconds,
+}
+
+impl Step {
+    /// One setting for so long.
+    pub fn at(point: usize, lasts: Seconds) -> Self {
+        Self { shares: vec![(point, 1.0)], lasts }
+    }
+
+    /// One setting until the work is done.
+    pub fn to_the_end(point: usize) -> Self {
+        Self::at(point, Seconds::new(f64::MAX))
+    }
+}
+
+/// What a policy answers: steps from now on, after which it is asked again.
+pub type Decision = Result<Vec<Step>, Unplannable>;
+
+/// A part of what a job did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leg {
+    /// When.
+    pub slot: Slot,
+    /// The settings, as in [`Step::shares`].
+    pub shares: Vec<(usize, f64)>,
+}
+
+/// What a replayed job did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replayed {
+    /// Against the same job at the largest limit.
+    pub against_max: Comparison,
+    /// What it used.
+    pub energy: Joules,
+    /// What it emitted.
+    pub carbon: GramsCo2e,
+    /// How long it took.
+    pub time: Seconds,
+    /// What it did when, oldest first.
+    pub legs: Vec<Leg>,
+}
+
+/// Why a replay has no end.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ReplayError {
+    /// The grid is not known for as long as the job takes.
+    #[error("the job still runs at {0}, of which the carbon trace tells nothing")]
+    BeyondTrace(DateTime<Utc>),
+    /// The policy found nothing to do.
+    #[error("the policy cannot plan: {0}")]
+    Unplannable(#[from] Unplannable),
+    /// The policy does nothing.
+    #[error("the policy stands still at {0}")]
+    Idle(DateTime<Utc>),
+}
+
+/// How a job is replayed, whatever the policy.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// What policies believe about it: its own profile, or one with errors of measurement.
+    pub believed: &'a Profile,
+    /// Relative standard error of `believed`.
+    pub profile_error: f64,
+    /// When it begins.
+    pub start: DateTime<Utc>,
+    /// The grid.
+    pub grid: &'a Sight<'a>,
+}
+
+/// Runs a job to its end. With `sweep`, it first spends so many seconds at each limit, from the largest down: what a
+/// daemon pays that has to learn.
+///
+/// # Errors
+/// If the trace ends before the work, or the policy has no answer.
+pub fn replay(
+    setting: Setting<'_>,
+    budget: Option<f64>,
+    sweep: Seconds,
+    decide: impl Fn(&View<'_>) -> Decision,
+) -> Result<Replayed, ReplayError> {
+    let Setting { job, believed, profile_error, start, grid } = setting;
+    let curve = Curve::from_profile(believed).ok_or(Unplannable::NoUsablePoint)?;
+    let mut run = Run::new(job, start, grid.actual());
+    if sweep > Seconds::ZERO {
+        for point in 0..job.profile.points.len() {
+            run.take(&Step::at(point, sweep))?;
+        }
+    }
+    while !run.is_done() {
+        let view = View {
+            now: run.now(),
+            start,
+            profile: believed,
+            curve: &curve,
+            profile_error,
+            max_power: job.max_power,
+            work: job.work,
+            done: run.done,
+            elapsed: run.elapsed,
+            budget,
+            grid,
+        };
+        let before = run.done;
+        for step in decide(&view)? {
+            run.take(&step)?;
+        }
+        if run.done <= before {
+            return Err(ReplayError::Idle(run.now()));
+        }
+    }
+    run.end()
+}
+
+/// A job on its way.
+struct Run<'a> {
+    job: &'a Job,
+    start: DateTime<Utc>,
+    actual: &'a CarbonSeries,
+    done: Samples,
+    elapsed: Seconds,
+    energy: Joules,
+    carbon: GramsCo2e,
+    legs: Vec<Leg>,
+}
+
+impl<'a> Run<'a> {
+    fn new(job: &'a Job, start: DateTime<Utc>, actual: &'a CarbonSeries) -> Self {
+        let (energy, carbon) = (Joules::ZERO, GramsCo2e::ZERO);
+        Self { job, start, actual, done: Samples::ZERO, elapsed: Seconds::ZERO, energy, carbon, legs: Vec::new() }
+    }
+
+    fn now(&self) -> DateTime<Utc> {
+        self.start + self.elapsed.to_delta()
+    }
+
+    fn is_done(&self) -> bool {
+        self.job.work - self.done <= self.job.work * ROUNDING
+    }
+
+    fn take(&mut self, step: &Step) -> Result<(), ReplayError> {
+        let point = |place: usize| &self.job.profile.points[place];
+        let power: Watts = step.shares.iter().map(|(place, share)| point(*place).power.mean * *share).sum();
+        let throughput: SamplesPerSecond =
+            step.shares.iter().map(|(place, share)| point(*place).throughput.mean * *share).sum();
+        if self.is_done() {
+            return Ok(());
+        }
+        let needed =
+            if throughput > SamplesPerSecond::ZERO { (self.job.work - self.done) / throughput } else { step.lasts };
+        let lasts = step.lasts.min(needed);
+        let before = self.now();
+        let beyond = || ReplayError::BeyondTrace(self.actual.end().unwrap_or(before));
+        let end = self.start.checked_add_signed((self.elapsed + lasts).to_delta()).ok_or_else(beyond)?;
+        // Shorter than time is kept: nothing to book.
+        if let Some(slot) = Slot::new(before, end) {
+            let intensity = ledger::mean_intensity(self.actual, &slot).ok_or_else(beyond)?;
+            self.carbon += power * lasts * intensity;
+            match self.legs.last_mut() {
+                Some(last) if last.shares == step.shares && last.slot.end() == before => {
+                    last.slot = Slot::new(last.slot.start(), end).unwrap_or(slot);
+                }
+                _ => self.legs.push(Leg { slot, shares: step.shares.clone() }),
+            }
+        }
+        self.energy += power * lasts;
+        self.done += throughput * lasts;
+        self.elapsed += lasts;
+        Ok(())
+    }
+
+    fn end(self) -> Result<Replayed, ReplayError> {
+        let done = Done {
+            started: self.start,
+            active: self.elapsed,
+            samples: self.done,
+            energy: self.energy,
+            carbon: self.carbon,
+        };
+        let ceiling = self.job.curve.ceiling();
+        let against_max = ledger::compare(
+            &done,
+            (ceiling.throughput, ceiling.power),
+            |throughput| self.job.curve.power_at(throughput),
+            self.actual,
+        );
+        let beyond = ReplayError::BeyondTrace(self.actual.end().unwrap_or(self.start));
+        Ok(Replayed {
+            against_max: against_max.ok_or(beyond)?,
+            energy: self.energy,
+            carbon: self.carbon,
+            time: self.elapsed,
+            legs: self.legs,
+        })
+    }
+}
+
+/// A horizon that cannot be planned over.
+pub(crate) fn no_horizon() -> Unplannable {
+    Unplannable::Invalid(InvalidProblem::NoSlots)
+}

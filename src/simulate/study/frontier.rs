@@ -1,0 +1,55 @@
+//! What a rule with a knob can reach: carbon over time, interpolated between the knob's settings.
+
+use super::Figures;
+
+/// The best carbon for each time, by time; both rise strictly.
+pub(super) struct Frontier(Vec<Figures>);
+
+impl Frontier {
+    /// Of these runs, those that no other beats in both.
+    pub(super) fn new(mut runs: Vec<Figures>) -> Self {
+        runs.sort_by(|a, b| {
+            let time = a.time_increase_pct.total_cmp(&b.time_increase_pct);
+            time.then(b.carbon_reduction_pct.total_cmp(&a.carbon_reduction_pct))
+        });
+        let mut best: Vec<Figures> = Vec::new();
+        for run in runs {
+            if best.last().is_none_or(|last| run.carbon_reduction_pct > last.carbon_reduction_pct) {
+                best.push(run);
+            }
+        }
+        Self(best)
+    }
+
+    /// At this increase of time, in percent: on the line between the neighbouring runs. Beyond the slowest run that is
+    /// worth its time it is that one, before the fastest that one. `None` without any run.
+    pub(super) fn at(&self, time_increase_pct: f64) -> Option<Figures> {
+        let next = self.0.partition_point(|run| run.time_increase_pct < time_increase_pct);
+        let (Some(before), Some(after)) = (next.checked_sub(1).map(|i| self.0[i]), self.0.get(next)) else {
+            return self.0.get(next).or(self.0.last()).copied();
+        };
+        let span = after.time_increase_pct - before.time_increase_pct;
+        Some(before.towards(after, (time_increase_pct - before.time_increase_pct) / span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(time_increase_pct: f64, carbon_reduction_pct: f64) -> Figures {
+        Figures { time_increase_pct, carbon_reduction_pct, ..Figures::default() }
+    }
+
+    #[test]
+    fn the_frontier_is_interpolated_and_never_extrapolated() {
+        let frontier = Frontier::new(vec![run(8.0, 9.0), run(0.0, 0.0), run(4.0, 10.0), run(2.0, 4.0), run(3.0, 2.0)]);
+        let carbon = |time| frontier.at(time).map(|f| (f.time_increase_pct, f.carbon_reduction_pct));
+        assert_eq!(carbon(3.0), Some((3.0, 7.0)), "not the dominated run");
+        assert_eq!(carbon(1.0), Some((1.0, 2.0)));
+        assert_eq!(carbon(20.0), Some((4.0, 10.0)), "slower costs carbon");
+        assert_eq!(carbon(-1.0), Some((0.0, 0.0)));
+        assert_eq!(carbon(4.0), Some((4.0, 10.0)));
+        assert!(Frontier::new(Vec::new()).at(1.0).is_none());
+    }
+}

@@ -1,0 +1,197 @@
+//! Jobs × starts × budgets × policies, replayed and compared: the rows of `wattune simulate carbon`.
+
+mod frontier;
+mod row;
+
+use chrono::{DateTime, Utc};
+
+use frontier::Frontier;
+pub use row::{Figures, Mean, Row, means};
+
+use super::policy::{Policy, Runs, sweep};
+use super::replay::{Decision, Job, ReplayError, Replayed, Setting, Sight, View, replay};
+use crate::domain::Profile;
+use crate::ledger;
+use crate::units::Seconds;
+
+/// What is replayed. Every combination is.
+pub struct Study<'a> {
+    /// The jobs, each alone.
+    pub jobs: &'a [Job],
+    /// What the grid is called.
+    pub grid_name: &'a str,
+    /// The grid, with as much foresight as policies have.
+    pub grid: &'a Sight<'a>,
+    /// When jobs begin.
+    pub starts: &'a [DateTime<Utc>],
+    /// Maximum slowdowns: 0.03 is 3 %.
+    pub budgets: &'a [f64],
+    /// What decides.
+    pub policies: &'a [Policy],
+    /// Seconds per limit that policies which learn have to measure for; 0 for none.
+    pub sweep: Seconds,
+    /// Relative standard error of what the policies believe about the job; 0 for none.
+    pub profile_error: f64,
+    /// Seeds of that error; results do not depend on them without one.
+    pub seeds: &'a [u64],
+}
+
+/// Why a study cannot be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{policy} on {workload} from {start} with {budget}: {source}", start = start.format("%FT%TZ"))]
+pub struct StudyError {
+    /// The policy.
+    pub policy: &'static str,
+    /// The job.
+    pub workload: String,
+    /// When it began.
+    pub start: DateTime<Utc>,
+    /// The budget in words.
+    pub budget: String,
+    /// What happened.
+    #[source]
+    pub source: ReplayError,
+}
+
+/// A row and, where one replay stands behind it, what was done when.
+pub struct Found {
+    /// The row.
+    pub row: Row,
+    /// The replay; `None` where the row lies between several.
+    pub replayed: Option<Replayed>,
+}
+
+/// One job from one start on, as policies believe it to be.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    study: &'a Study<'a>,
+    setting: Setting<'a>,
+    seed: u64,
+}
+
+impl Study<'_> {
+    /// Replays everything, in the order job, start, seed, budget, policy; rows of a policy without a budget come last.
+    /// `step` is called after each case, of which there are [`Study::cases`].
+    ///
+    /// # Errors
+    /// If a policy with a budget runs past the end of the trace. One without is left out then.
+    pub fn run(&self, mut step: impl FnMut()) -> Result<Vec<Found>, StudyError> {
+        let mut rows = Vec::new();
+        for job in self.jobs {
+            for &start in self.starts {
+                for &seed in self.seeds {
+                    let measured = (self.profile_error > 0.0).then(|| job.measured(self.profile_error, seed));
+                    let believed: &Profile = measured.as_ref().unwrap_or(&job.profile);
+                    let profile_error = self.profile_error;
+                    let setting = Setting { job, believed, profile_error, start, grid: self.grid };
+                    Case { study: self, setting, seed }.run(&mut rows)?;
+                    step();
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// How many jobs × starts × seeds there are.
+    pub fn cases(&self) -> usize {
+        self.jobs.len() * self.starts.len() * self.seeds.len()
+    }
+}
+
+impl Case<'_> {
+    fn run(&self, rows: &mut Vec<Found>) -> Result<(), StudyError> {
+        let frontiers: Vec<Option<Frontier>> = self.study.policies.iter().map(|policy| self.frontier(policy)).collect();
+        for &budget in self.study.budgets {
+            let bound = |name| -> Result<Figures, StudyError> {
+                let policy = super::policy::named(name).expect("the bounds are policies");
+                Ok(self.figures(&self.within(&policy, Some(budget))?))
+            };
+            let bounds = (bound("static")?, bound("clairvoyant")?);
+            for (policy, frontier) in self.study.policies.iter().zip(&frontiers) {
+                let (figures, replayed) = match frontier {
+                    Some(frontier) => match frontier.at(100.0 * budget) {
+                        Some(figures) => (figures, None),
+                        None => continue,
+                    },
+                    None => {
+                        let replayed = self.within(policy, Some(budget))?;
+                        (self.figures(&replayed), Some(replayed))
+                    }
+                };
+                let row = self.row(policy, Some(budget), figures, Some(bounds));
+                rows.push(Found { row, replayed });
+            }
+        }
+        for policy in self.study.policies {
+            let replayed = match policy.runs {
+                Runs::Within(_) => continue,
+                Runs::WithinAndFree(_) => self.within(policy, None).ok(),
+                Runs::Swept { decide, own } => self.replay(policy, None, |view| decide(view, own)).ok(),
+            };
+            if let Some(replayed) = replayed {
+                let row = self.row(policy, None, self.figures(&replayed), None);
+                rows.push(Found { row, replayed: Some(replayed) });
+            }
+        }
+        Ok(())
+    }
+
+    fn within(&self, policy: &Policy, budget: Option<f64>) -> Result<Replayed, StudyError> {
+        let (Runs::Within(decide) | Runs::WithinAndFree(decide)) = policy.runs else {
+            unreachable!("a policy with a knob has a frontier")
+        };
+        self.replay(policy, budget, decide).map_err(|source| StudyError {
+            policy: policy.name,
+            workload: self.setting.job.workload.to_string(),
+            start: self.setting.start,
+            budget: budget.map_or("no budget".into(), |b| format!("{} % more time", 100.0 * b)),
+            source,
+        })
+    }
+
+    fn replay(
+        &self,
+        policy: &Policy,
+        budget: Option<f64>,
+        decide: impl Fn(&View<'_>) -> Decision,
+    ) -> Result<Replayed, ReplayError> {
+        let sweep = if policy.learns { self.study.sweep } else { Seconds::ZERO };
+        replay(self.setting, budget, sweep, decide)
+    }
+
+    /// Where a policy has a knob: what all its settings give. Settings that run past the end of the trace are left out.
+    fn frontier(&self, policy: &Policy) -> Option<Frontier> {
+        let Runs::Swept { decide, .. } = policy.runs else { return None };
+        let runs = sweep().into_iter().filter_map(|knob| {
+            let replayed = self.replay(policy, None, |view| decide(view, knob)).ok()?;
+            Some(self.figures(&replayed))
+        });
+        Some(Frontier::new(runs.collect()))
+    }
+
+    fn figures(&self, replayed: &Replayed) -> Figures {
+        let ledger::Comparison { energy_at_ceiling, carbon_reduction_pct, time_increase_pct, .. } =
+            replayed.against_max;
+        Figures {
+            carbon_reduction_pct,
+            time_increase_pct,
+            energy_reduction_pct: 100.0 * (1.0 - replayed.energy / energy_at_ceiling),
+            energy_effect_pct: replayed.against_max.energy_effect_pct,
+            timing_effect_pct: replayed.against_max.timing_effect_pct,
+        }
+    }
+
+    fn row(&self, policy: &Policy, budget: Option<f64>, figures: Figures, bounds: Option<(Figures, Figures)>) -> Row {
+        let job = self.setting.job;
+        Row::new(
+            policy.name,
+            job,
+            self.study.grid_name,
+            self.setting.start,
+            (self.study.profile_error > 0.0).then_some(self.seed),
+            budget,
+            figures,
+            bounds,
+        )
+    }
+}
