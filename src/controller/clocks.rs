@@ -197,12 +197,8 @@ impl Gpu {
         let capabilities = self.handle.capabilities();
         let Ok(range) = &capabilities.clocks else { return false };
         let Some((highest, since)) = self.clocks.free else {
-            if self.seen.at.is_some() && self.seen.reading.sm_clock_mhz.is_none() {
-                let why = "the driver does not tell its present clock (nvmlDeviceGetClockInfo), so that a lock by somebody \
-                           else could not be seen: its clocks are left alone";
-                self.clocks.off = Some(why.into());
-            }
-            return false;
+            // A driver that does not even tell the present clock gives no reason to believe in a lock.
+            return self.seen.at.is_some() && self.seen.reading.sm_clock_mhz.is_none();
         };
         if f64::from(highest) >= f64::from(range.max().megahertz()) * FREE {
             return true;
