@@ -164,8 +164,9 @@ fn state(settings: &Settings) -> Vec<Finding> {
     match Journal::open(&dir, boot_id()) {
         Ok(journal) => {
             for (gpu, entry) in journal.entries() {
+                let clocks = entry.locked.map_or(String::new(), |c| format!(", its clocks are locked to {c}"));
                 let detail = format!(
-                    "is set by wattune; {} comes back when its job or its daemon ends (if no daemon runs: wattune restore)",
+                    "is set by wattune{clocks}; {} comes back when its job or its daemon ends (if no daemon runs: wattune restore)",
                     entry.found
                 );
                 findings.push(finding(format!("GPU {gpu}"), Verdict::Good, detail));

@@ -30,6 +30,8 @@ pub(super) struct Clocks {
     unlocked: bool,
     /// Whether nothing was locked before the lock that was asked for last.
     first: bool,
+    /// Whether unlocking was refused.
+    refused: bool,
     /// Whether somebody else has taken the clocks over, which the journal does not know yet.
     taken: bool,
     /// Why they are left alone on this board.
@@ -122,8 +124,12 @@ impl Gpu {
             (Write::ResetClocks, Ok(())) => {
                 self.clocks.held = None;
                 self.clocks.unlocked = true;
+                self.clocks.refused = false;
             }
-            (Write::ResetClocks, Err(error)) => self.remark = Some(format!("its clocks are still locked: {error}")),
+            (Write::ResetClocks, Err(error)) => {
+                self.clocks.refused = true;
+                self.remark = Some(format!("its clocks are still locked: {error}"));
+            }
             _ => {}
         }
     }
@@ -185,7 +191,8 @@ impl Gpu {
             journal.forget_lock(&self.id().clone())?;
             return Ok(Act::Nothing);
         }
-        if self.asked_lately(now) && self.clocks.held.is_none() {
+        // What was refused may be allowed again; asking at every tick would only fill the log.
+        if self.clocks.refused && self.asked_lately(now) {
             return Ok(Act::Nothing);
         }
         self.ask(Write::ResetClocks, now);
