@@ -3,6 +3,7 @@
 mod api;
 mod architecture;
 mod bad_input;
+mod caps;
 mod carbon_chain;
 mod carbon_cli;
 mod carbon_days;

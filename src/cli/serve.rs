@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Exit, Overrides, runtime, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings, SimulatedSettings};
-use crate::controller::{Controller, Handle, Parts, PriceSignal, open_handles, supervise};
+use crate::controller::{Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
 use crate::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
 use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
@@ -48,6 +48,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// Whatever keeps the daemon from running must not keep limits where an earlier one left them.
 fn give_back_anyway(settings: &Settings) {
+    if !settings.cap.is_empty() && settings.cap.on_exit == OnExit::Keep {
+        tracing::warn!("GPUs stay as they are, since there is a cap; `wattune restore` gives them back in full");
+        return;
+    }
     match super::restore::give_back(settings) {
         Ok(lines) => lines.iter().for_each(|l| tracing::warn!(gpu.uuid = l.gpu, "GPU {}: {}", l.gpu, l.detail)),
         Err(error) => tracing::debug!("nothing could be given back either: {error:#}"),
@@ -86,6 +90,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         profiling: settings.profile,
         planning: settings.plan,
         carbon: settings.carbon,
+        cap: settings.cap,
         state_dir: &state_dir,
         clock: clock.clone(),
         devices,

@@ -57,6 +57,19 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The node's cap in one line.
+fn cap_line(cap: &Value) -> String {
+    let watts = |v: &Value| v.as_f64().map_or("no cap".to_owned(), |w| format!("{w:.0} W"));
+    let mut line = format!("node's cap {}", watts(&cap["limit_w"]));
+    if let (Some(source), Some(left)) = (cap["source"].as_str(), cap["headroom_w"].as_f64()) {
+        line += &format!(" ({source}), limits {}, {left:.0} W left", watts(&cap["limits_sum_w"]));
+    }
+    if let Some(at) = cap["next_change"].as_str() {
+        line += &format!("; from {at} {}", watts(&cap["next_limit_w"]));
+    }
+    line + "\n\n"
+}
+
 fn table(status: &Value) -> String {
     let text = |v: &Value| v.as_str().unwrap_or("–").to_owned();
     let watts = |v: &Value| v.as_f64().map_or("–".to_owned(), |w| format!("{w:.0} W"));
@@ -75,6 +88,9 @@ fn table(status: &Value) -> String {
             _ => text(&carbon["source"]),
         },
     );
+    if status["cap"].is_object() {
+        page += &cap_line(&status["cap"]);
+    }
     page +=
         &format!("{:<4} {:<28} {:<12} {:>8} {:>15} {:>8}  {}\n", "GPU", "model", "state", "draw", "limit", "found", "");
     for gpu in status["gpus"].as_array().into_iter().flatten() {

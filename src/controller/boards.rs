@@ -42,11 +42,20 @@ impl Controller {
                 "an out-of-band cap holds it at {c}; plans stay under it until it lifts, or the host's cap is raised"
             )
         });
-        let wanted = self.wanted(gpu.id(), self.now()).map(|set| set.limit);
+        let now = self.now();
+        let wanted = self.wanted(gpu.id(), now).map(|set| set.limit);
+        let held =
+            self.passes(now).get(gpu.id()).filter(|(stake, pass)| pass.limit < stake.wanted).map(|(stake, pass)| {
+                format!(
+                    "the node's cap lets it have {} of {}; the rest comes back when the cap lifts",
+                    pass.limit, stake.wanted
+                )
+            });
         let unset = self.journal_fault.as_ref().filter(|_| wanted.is_some() && wanted != reading.requested);
         let mut details = concerns(gpu, &capabilities);
         details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
         details.extend(capped);
+        details.extend(held);
         // What was done last explains the present only while the board is away from what was found.
         if details.is_empty() && self.journal.entry(gpu.id()).is_some() {
             details.extend(gpu.remark.clone());
@@ -93,6 +102,11 @@ impl Controller {
         let mut problems = self.start_problems.clone();
         problems.extend(self.store_fault.iter().map(|f| format!("books: {f}")));
         problems.extend(self.journal_fault.iter().map(|f| format!("no limit is set: {f}")));
+        problems.extend(self.cap_problems());
+        problems.extend(self.desk.search.as_ref().map(|search| {
+            let since = self.now().monotonic.since(search.since);
+            format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
+        }));
         let mut gpus: Vec<&Gpu> = self.gpus.values().collect();
         gpus.sort_by_key(|g| g.handle.board().index);
         for gpu in gpus {

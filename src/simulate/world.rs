@@ -12,7 +12,8 @@ use super::grid::TraceProvider;
 use super::training::Training;
 use crate::clock::{Clock, ManualClock};
 use crate::controller::{
-    ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Requests, Settings, StartError,
+    CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Requests, Settings,
+    StartError,
 };
 use crate::domain::{CarbonSeries, JobName, LimitRange, Objective, PowerLimit, Work};
 use crate::gpu::GpuDevice;
@@ -28,6 +29,8 @@ use crate::units::{Seconds, Watts};
 const FINE: Seconds = Seconds::new(1.0);
 /// And otherwise.
 const COARSE: Seconds = Seconds::new(10.0);
+/// Plans are awaited, however long they take on this machine: a simulation's outcome must not depend on its speed.
+const PATIENT: Seconds = Seconds::new(86_400.0);
 /// The last step of a job is not made shorter than this.
 const FINEST: Seconds = Seconds::new(0.05);
 
@@ -111,7 +114,12 @@ impl World {
     /// If the daemon does not start there, or refuses a job.
     pub async fn build(scenario: Scenario, state_dir: &Path, requests: Requests) -> Result<Self, WorldError> {
         let clock = Arc::new(ManualClock::at(scenario.start));
-        let settings = Settings { tick_s: COARSE, default_lease_s: Seconds::new(600.0), ..Settings::default() };
+        let settings = Settings {
+            tick_s: COARSE,
+            default_lease_s: Seconds::new(600.0),
+            solve_limit_s: PATIENT,
+            ..Settings::default()
+        };
         let grid: Arc<dyn Provider> = Arc::new(scenario.grid);
         let mut feed = Feed::start(vec![vec![grid]], FeedOptions::default(), clock.now()).await;
         feed.poll_due(clock.now()).await;
@@ -139,6 +147,7 @@ impl World {
             profiling: ProfileSettings::default(),
             planning: crate::plan::Settings::default(),
             carbon: CarbonSettings::default(),
+            cap: CapSettings::default(),
             state_dir,
             clock: clock.clone(),
             devices,
@@ -162,6 +171,7 @@ impl World {
                 objective: plot.objective,
                 lease: None,
                 control: true,
+                priority: 0,
                 tags: std::collections::BTreeMap::new(),
             };
             let registered = controller.register(new).await.map_err(refused)?;

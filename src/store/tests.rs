@@ -33,6 +33,7 @@ fn job() -> StoredJob {
         objective: Objective::DEFAULT,
         lease: Seconds::new(60.0),
         control: true,
+        priority: 0,
         tags: [("team".to_owned(), "vision".to_owned())].into(),
     };
     let last = LastReport { samples: 0.1 + 0.2, at_s: Some(12.5), received: at(7) };

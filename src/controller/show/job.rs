@@ -305,6 +305,7 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
         samples: job.progress.last.map(|l| Samples::new(l.samples).get()),
         objective: objective_view(&spec.objective),
         control: spec.control,
+        priority: spec.priority,
         tags: spec.tags.clone(),
         lease_s: spec.lease.get(),
         lease_left_s: None,

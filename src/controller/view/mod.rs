@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
 
+use super::cap::CapView;
 use super::job::Phase;
 
 /// The daemon as a whole.
@@ -31,12 +32,25 @@ pub struct StatusView {
     pub carbon: CarbonView,
     /// The day-ahead price of the present slot, with its currency; absent where there is no source or no value.
     pub price: Option<PresentPrice>,
+    /// The node's cap; absent where none is known, neither now nor later.
+    pub cap: Option<CapView>,
+    /// How planning goes.
+    pub planning: PlanningView,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
     /// The jobs that have not ended.
     pub jobs: Vec<JobView>,
     /// What somebody should look at, in one sentence each.
     pub problems: Vec<String>,
+}
+
+/// How planning goes.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct PlanningView {
+    /// How long the last search for plans took.
+    pub last_search_s: Option<f64>,
+    /// For how long a search goes on that takes longer than it should: meanwhile the plans before stay in force.
+    pub late_s: Option<f64>,
 }
 
 /// One board.
@@ -129,6 +143,8 @@ pub struct JobView {
     pub objective: ObjectiveView,
     /// Whether its limits may be set.
     pub control: bool,
+    /// Which job bends first under the node's cap: the one with the lower number.
+    pub priority: i32,
     /// The user's labels.
     pub tags: BTreeMap<String, String>,
     /// Its lease.
