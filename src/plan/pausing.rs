@@ -22,6 +22,10 @@ const HALVINGS: u32 = 50;
 const BUDGET_HALVINGS: u32 = 40;
 /// An improvement smaller than this part of the cost is rounding.
 const ROUNDING: f64 = 1e-10;
+/// With so few slots it pays to look at what each of them could be forced to.
+const FEW_SLOTS: usize = 64;
+/// Halvings of λ then.
+const FORCED_HALVINGS: u32 = 12;
 /// Durations are compared with so much tolerance, in seconds.
 const SLACK: f64 = 1e-3;
 
@@ -122,8 +126,7 @@ struct Grid<'a> {
 struct Priced {
     pattern: Pattern,
     samples: f64,
-    /// No plan that keeps the rules at slots' boundaries costs less.
-    #[cfg_attr(not(test), expect(dead_code, reason = "what tests measure the gap with"))]
+    /// No plan whose pauses begin and end with slots costs less.
     bound: f64,
 }
 
@@ -159,20 +162,22 @@ impl<'a> Grid<'a> {
     fn search(&self) -> Option<Paused> {
         let mut patterns = vec![self.no_pause()];
         let work = self.problem.work().get();
+        let mut bound = f64::NEG_INFINITY;
         let mut keep = |priced: Priced| {
+            bound = bound.max(priced.bound);
             if !patterns.contains(&priced.pattern) {
                 patterns.push(priced.pattern);
             }
             priced.samples >= work
         };
         let (mut low, mut high) = (0.0, 1e-9);
-        while !self.at(high).is_some_and(&mut keep) && high < 1e12 {
+        while !self.at(high, None).is_some_and(&mut keep) && high < 1e12 {
             low = high;
             high *= 8.0;
         }
         for _ in 0..HALVINGS {
             let middle = 0.5 * (low + high);
-            *(if self.at(middle).is_some_and(&mut keep) { &mut high } else { &mut low }) = middle;
+            *(if self.at(middle, None).is_some_and(&mut keep) { &mut high } else { &mut low }) = middle;
             if high - low <= 1e-9 * high {
                 break;
             }
@@ -181,7 +186,13 @@ impl<'a> Grid<'a> {
         for pattern in patterns {
             self.improve(&mut best, &pattern, None);
         }
-        self.move_pauses(&mut best);
+        if best.as_ref().is_some_and(|(_, found)| found.solution.cost.get() > bound * (1.0 + ROUNDING)) {
+            self.move_pauses(&mut best);
+            if self.slots() <= FEW_SLOTS {
+                self.force_slots(&mut best, high);
+                self.move_pauses(&mut best);
+            }
+        }
         let (pattern, _) = best.clone()?;
         // One pause may begin within a slot: its first one, or the one before.
         for block in 0..pattern.len() {
@@ -240,6 +251,25 @@ impl<'a> Grid<'a> {
         }
     }
 
+    /// Tries what is best if the job must run, or must pause, in each slot in turn: with few slots patterns are so coarse
+    /// that the best of all need not be the best at any λ.
+    fn force_slots(&self, best: &mut Option<(Pattern, Paused)>, price: f64) {
+        let mut tried: Vec<Pattern> = Vec::new();
+        for forced in (0..self.slots()).flat_map(|slot| [(slot, true), (slot, false)]) {
+            let (mut low, mut high) = (0.25 * price, 4.0 * price);
+            for _ in 0..FORCED_HALVINGS {
+                let middle = 0.5 * (low + high);
+                let found = self.at(middle, Some(forced));
+                let enough = found.as_ref().is_some_and(|found| found.samples >= self.problem.work().get());
+                *(if enough { &mut high } else { &mut low }) = middle;
+                tried.extend(found.map(|found| found.pattern).filter(|pattern| !tried.contains(pattern)));
+            }
+        }
+        for pattern in &tried {
+            self.improve(best, pattern, None);
+        }
+    }
+
     /// Whether runs and pauses are long enough.
     fn is_allowed(&self, pattern: &Pattern) -> bool {
         let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
@@ -295,8 +325,9 @@ impl<'a> Grid<'a> {
         pieces
     }
 
-    /// The cheapest pattern where a sample is worth λ; `None` if the rules allow none.
-    fn at(&self, price: f64) -> Option<Priced> {
+    /// The cheapest pattern where a sample is worth λ; `None` if the rules allow none. In a forced slot the job runs
+    /// (`true`) or pauses, unless it has ended.
+    fn at(&self, price: f64, forced: Option<(usize, bool)>) -> Option<Priced> {
         let n = self.slots();
         let (bounds, points) = (&self.bounds, self.problem.points());
         let idle = self.problem.idle()?;
@@ -310,6 +341,12 @@ impl<'a> Grid<'a> {
             run[slot + 1] = run[slot] + net(best) * seconds;
             samples[slot + 1] = samples[slot] + rate(best) * seconds;
             pause[slot + 1] = pause[slot] + self.problem.second_cost(slot, idle) * seconds;
+        }
+        if let Some((slot, runs)) = forced {
+            // More than anything else can save, and not so much that the rest would drown in it.
+            let prohibitive = 1e3 * (run[n].abs() + pause[n].abs() + price * samples[n]);
+            let sums = if runs { &mut pause } else { &mut run };
+            sums[slot + 1..].iter_mut().for_each(|sum| *sum += prohibitive);
         }
         // What a checkpoint at a boundary adds to running from there on, and the samples it takes.
         let checkpoint = self.costs.checkpoint.get();

@@ -68,8 +68,17 @@ struct Arranger<'a> {
     scale: f64,
 }
 
+/// Where work that the ground leaves undone is bought back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum First {
+    /// Where it is cheapest.
+    Cheapest,
+    /// In the slot in which the relaxation does it, as far as there is room; then where it is cheapest.
+    SameSlot,
+}
+
 /// Arranges what the relaxation found.
-pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior) -> Arrangement {
+pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: First) -> Arrangement {
     let slots = 0..model.seconds.len();
     let dearest = model.jobs.iter().flat_map(|job| slots.clone().map(|t| job.dearest(t))).fold(0.0, f64::max);
     let mut arranger = Arranger {
@@ -89,6 +98,9 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior) -> Arran
         }
         arranger.slots.push(pieces);
     }
+    if first == First::SameSlot {
+        arranger.buy_back_in_place(interior);
+    }
     arranger.buy_back();
     for job in 0..ends.len() {
         arranger.trim(job);
@@ -103,6 +115,7 @@ impl Arranger<'_> {
         let mut at = vec![ENDED; jobs];
         let mut over = vec![0.0; jobs];
         let mut until = vec![self.model.seconds[t]; jobs];
+        let mut work = vec![0.0; jobs];
         for job in (0..jobs).filter(|job| t <= self.ends[*job].slot) {
             let points = self.model.jobs[job].points();
             let parts = &interior.parts[job][t * points..];
@@ -115,9 +128,17 @@ impl Arranger<'_> {
             let point = self.foot(job, t, limit, rate);
             over[job] = self.model.jobs[job].limit[point] - limit;
             at[job] = point as u16;
+            work[job] = rate * until[job];
         }
         let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
         self.fit(t, cap, &mut at, &mut over);
+        // A job that ends here and stands lower than it would on average runs longer.
+        for job in (0..jobs).filter(|job| t == self.ends[*job].slot) {
+            let rate = self.model.jobs[job].rate[usize::from(at[job])];
+            if rate > 0.0 {
+                until[job] = (work[job] / rate).clamp(until[job], self.ends[job].seconds);
+            }
+        }
         let mut cuts: Vec<f64> = until.iter().copied().filter(|cut| *cut > 0.0).collect();
         cuts.push(self.model.seconds[t]);
         cuts.sort_by(f64::total_cmp);
@@ -182,6 +203,24 @@ impl Arranger<'_> {
         self.left[job] <= ROUNDING * self.model.jobs[job].work
     }
 
+    fn buy_back_in_place(&mut self, interior: &Interior) {
+        for t in 0..self.slots.len() {
+            for job in (0..self.ends.len()).filter(|job| t <= self.ends[*job].slot) {
+                let j = &self.model.jobs[job];
+                let span = if t == self.ends[job].slot { self.ends[job].seconds } else { self.model.seconds[t] };
+                let parts = &interior.parts[job][t * j.points()..][..j.points()];
+                let target: f64 = parts.iter().zip(&j.rate).map(|(y, r)| y * r * span).sum();
+                let at = |piece: &Piece| piece.point(job).map_or(0.0, |l| j.rate[l] * piece.seconds);
+                let mut left = (target - self.slots[t].iter().map(at).sum::<f64>()).min(self.left[job]);
+                while left > ROUNDING * j.work
+                    && let Some(offer) = self.offer(job, t)
+                {
+                    left -= self.buy(job, t, offer, left);
+                }
+            }
+        }
+    }
+
     fn buy_back(&mut self) {
         let mut queue = BinaryHeap::new();
         for job in (0..self.ends.len()).filter(|job| !self.done(*job)) {
@@ -195,7 +234,7 @@ impl Arranger<'_> {
             }
             let Some(offer) = self.offer(job, t) else { continue };
             if offer.key <= key {
-                self.buy(job, t, offer);
+                self.buy(job, t, offer, self.left[job]);
             }
             queue.extend(self.offer(job, t).map(|offer| Reverse((offer.key, t, job))));
         }
@@ -255,15 +294,15 @@ impl Arranger<'_> {
         }
     }
 
-    /// Takes as much of an offer as is needed.
-    fn buy(&mut self, job: usize, t: usize, offer: Offer) {
+    /// Takes as much of an offer as is needed for so much work, and answers with how much that is.
+    fn buy(&mut self, job: usize, t: usize, offer: Offer, work: f64) -> f64 {
         let so_far: f64 = self.slots[t][..offer.piece].iter().map(|p| p.seconds).sum();
         let pieces = &mut self.slots[t];
         let mut whole = pieces[offer.piece].seconds;
         if pieces[offer.piece].at[job] == ENDED {
             whole = whole.min(self.ends[job].seconds - so_far);
         }
-        let needed = (self.left[job] / offer.gain).max(SHORTEST);
+        let needed = (work / offer.gain).max(SHORTEST);
         let seconds = if needed + SHORTEST > whole { whole } else { needed };
         if seconds < pieces[offer.piece].seconds {
             let mut rest = pieces[offer.piece].clone();
@@ -275,6 +314,7 @@ impl Arranger<'_> {
         piece.at[job] = offer.to as u16;
         piece.free -= offer.watts;
         self.left[job] -= offer.gain * seconds;
+        offer.gain * seconds
     }
 
     /// Ends a job that has done too much earlier.

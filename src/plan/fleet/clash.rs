@@ -2,7 +2,7 @@
 
 use chrono::TimeDelta;
 
-use super::interior::Method;
+use super::interior::{Aim, Method};
 use super::model::{End, Model, at_rest};
 use super::problem::{Breach, Clash, Constraint, FleetProblem, FleetSchedule};
 use super::search::MISSED;
@@ -103,7 +103,7 @@ fn budget_rivals(
     go_on: &dyn Fn() -> bool,
 ) -> Vec<Constraint> {
     let keeps = |model: &Model, ends: &[End]| {
-        let interior = Method::new(model, ends, 1e4).run(go_on);
+        let interior = Method::new(model, ends, Aim::Misses).run(go_on);
         let (over, budget) = match broken {
             Constraint::Budget(job) => (interior.over_budget[job], model.jobs[job].budget),
             _ => (interior.over_shared, model.budget),

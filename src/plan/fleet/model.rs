@@ -103,7 +103,7 @@ impl Model {
         let caps = problem.caps.iter().map(|cap| cap.map(|cap| cap.get() - at_rest)).collect();
         let carbon = problem.slots.iter().map(|s| s.intensity.get() / JOULES_PER_KWH).collect();
         let dearest = jobs.iter().flat_map(|j| (0..seconds.len()).map(|t| j.dearest(t))).fold(0.0, f64::max);
-        let lateness = if dearest > 0.0 { 1e3 * dearest } else { 1.0 };
+        let lateness = if dearest > 0.0 { 100.0 * dearest } else { 1.0 };
         Self { seconds, carbon, caps, jobs, budget: problem.carbon_budget.map(|b| b.get()), lateness }
     }
 

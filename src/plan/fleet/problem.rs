@@ -218,6 +218,7 @@ pub struct FleetSolution {
     /// What all of them cost.
     pub cost: GramsCo2e,
     /// The optimum where slots keep caps on average only and each job ends in the slot in which it ends here.
+    /// Meaningless where promises clash.
     pub relaxed: GramsCo2e,
     /// No plan that keeps all promises costs less. Meaningless where promises clash.
     pub bound: GramsCo2e,

@@ -78,6 +78,7 @@ impl Row {
 }
 
 /// The blocks of one job: in each slot until its end, the parts of the slot's time at each point.
+#[derive(Clone)]
 pub(super) struct Blocks {
     pub(super) points: usize,
     /// For each block: seconds of it that may be used, and the cost of a watt and of the time, in units of the scale.

@@ -1,6 +1,9 @@
 //! The solvers against each other, against two oracles, and against what must hold for every plan.
 
+mod budget;
 mod instances;
 mod oracles;
+mod pausing;
+mod price;
 mod receding;
 mod solvers;

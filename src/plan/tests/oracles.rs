@@ -26,15 +26,23 @@ fn usable(instance: &Instance) -> Vec<f64> {
 pub(super) fn by_interior_point(instance: &Instance) -> Option<f64> {
     let usable = usable(instance);
     let open = (0..usable.len()).filter(|&last| usable[last] > 0.0);
-    open.filter_map(|last| finish_by_interior_point(instance, &usable, last)).reduce(f64::min)
+    open.filter_map(|last| finish_by_interior_point(instance, &usable, last, None)).reduce(f64::min)
 }
 
-fn finish_by_interior_point(instance: &Instance, usable: &[f64], last: usize) -> Option<f64> {
+/// The same with at most so many grams.
+pub(super) fn within_budget_by_interior_point(instance: &Instance, budget: f64) -> Option<f64> {
+    let usable = usable(instance);
+    let open = (0..usable.len()).filter(|&last| usable[last] > 0.0);
+    open.filter_map(|last| finish_by_interior_point(instance, &usable, last, Some(budget))).reduce(f64::min)
+}
+
+fn finish_by_interior_point(instance: &Instance, usable: &[f64], last: usize, budget: Option<f64>) -> Option<f64> {
     let (l, n) = (instance.points.len(), (last + 1) * instance.points.len());
     let work = instance.work();
     let cost = |v: usize| second_cost(instance, v / l, v % l) * usable[v / l];
     let scale = (0..n).map(cost).fold(1e-300, f64::max);
-    // Rows: one per full slot, the work, the last slot, and non-negativity.
+    // Rows: one per full slot, the work, the last slot, the budget if there is one, and non-negativity.
+    let extra = usize::from(budget.is_some());
     let columns: Vec<Vec<(usize, f64)>> = (0..n)
         .map(|v| {
             let (slot, point) = (v / l, v % l);
@@ -42,7 +50,11 @@ fn finish_by_interior_point(instance: &Instance, usable: &[f64], last: usize) ->
             // Rows in rising order: a full slot's own row precedes the work's, the last slot's follows it.
             let mut column = vec![(last, work_part)];
             column.insert(if slot < last { 0 } else { 1 }, (if slot < last { slot } else { last + 1 }, 1.0));
-            column.push((last + 2 + v, -1.0));
+            if let Some(budget) = budget {
+                let carbon = instance.slots[slot].1 * instance.points[point].0 * usable[slot] / 3.6e6;
+                column.push((last + 2, carbon / budget));
+            }
+            column.push((last + 2 + extra + v, -1.0));
             column
         })
         .collect();
@@ -52,11 +64,11 @@ fn finish_by_interior_point(instance: &Instance, usable: &[f64], last: usize) ->
         Some(*sum)
     }));
     let (rows, values) = columns.into_iter().flatten().unzip();
-    let a = CscMatrix::new(last + 2 + n, n, starts, rows, values);
-    let mut b = vec![1.0; last + 2];
-    b.resize(last + 2 + n, 0.0);
+    let a = CscMatrix::new(last + 2 + extra + n, n, starts, rows, values);
+    let mut b = vec![1.0; last + 2 + extra];
+    b.resize(last + 2 + extra + n, 0.0);
     let q: Vec<f64> = (0..n).map(|v| cost(v) / scale).collect();
-    let cones = [ZeroConeT(last + 1), NonnegativeConeT(1 + n)];
+    let cones = [ZeroConeT(last + 1), NonnegativeConeT(1 + extra + n)];
     let settings =
         DefaultSettingsBuilder::default().verbose(false).tol_gap_abs(1e-10).tol_gap_rel(1e-10).build().expect("valid");
     let mut solver = DefaultSolver::new(&CscMatrix::zeros((n, n)), &q, &a, &b, &cones, settings).expect("valid");

@@ -8,7 +8,7 @@ use crate::plan::{Infeasible, InvalidProblem, Plan, PlanSlot, Progress, Promise,
 use crate::plan::{Verdict, WINDOW, plan};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
-fn profile(points: &[(f64, f64)]) -> Profile {
+pub(super) fn profile(points: &[(f64, f64)]) -> Profile {
     let point = |(i, &(power, throughput)): (usize, &(f64, f64))| OperatingPoint {
         setting: vec![PowerLimit::from_milliwatts(400_000 - 25_000 * i as u32).into()],
         throughput: Estimate { mean: SamplesPerSecond::new(throughput), relative_error: 0.0 },
@@ -20,20 +20,20 @@ fn profile(points: &[(f64, f64)]) -> Profile {
 
 /// What a request borrows from.
 #[derive(Clone, Debug)]
-struct Job {
-    now: DateTime<Utc>,
-    profile: Profile,
-    horizon: Vec<PlanSlot>,
-    objective: Objective,
-    work: Work,
-    progress: Progress,
-    allowed: Option<PowerLimit>,
-    dwell: Seconds,
-    activity: Option<Activity>,
+pub(super) struct Job {
+    pub(super) now: DateTime<Utc>,
+    pub(super) profile: Profile,
+    pub(super) horizon: Vec<PlanSlot>,
+    pub(super) objective: Objective,
+    pub(super) work: Work,
+    pub(super) progress: Progress,
+    pub(super) allowed: Option<PowerLimit>,
+    pub(super) dwell: Seconds,
+    pub(super) activity: Option<Activity>,
 }
 
 impl Job {
-    fn request(&self) -> Request<'_> {
+    pub(super) fn request(&self) -> Request<'_> {
         Request {
             now: self.now,
             profile: &self.profile,
@@ -51,12 +51,17 @@ impl Job {
         }
     }
 
-    fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> Plan {
         plan(&self.request()).expect("plannable")
     }
 
     /// Lives by a plan until `t`; what was done when is added to the log.
-    fn follow(&mut self, plan: &Plan, t: DateTime<Utc>, log: &mut Vec<(DateTime<Utc>, DateTime<Utc>, usize)>) {
+    pub(super) fn follow(
+        &mut self,
+        plan: &Plan,
+        t: DateTime<Utc>,
+        log: &mut Vec<(DateTime<Utc>, DateTime<Utc>, usize)>,
+    ) {
         for segment in &plan.segments {
             let (from, to) = (segment.slot.start(), segment.slot.end().min(t));
             if from < to {
@@ -71,7 +76,7 @@ impl Job {
 }
 
 /// Three limits of an A100-like board, four hours.
-fn training() -> Job {
+pub(super) fn training() -> Job {
     Job {
         now: at(0.0),
         profile: profile(&[(300.0, 100.0), (200.0, 90.0), (100.0, 60.0)]),

@@ -3,11 +3,12 @@
 use super::Figures;
 
 /// The best carbon for each time, by time; both rise strictly.
-pub(super) struct Frontier(Vec<Figures>);
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frontier(Vec<Figures>);
 
 impl Frontier {
     /// Of these runs, those that no other beats in both.
-    pub(super) fn new(mut runs: Vec<Figures>) -> Self {
+    pub fn new(mut runs: Vec<Figures>) -> Self {
         runs.sort_by(|a, b| {
             let time = a.time_increase_pct.total_cmp(&b.time_increase_pct);
             time.then(b.carbon_reduction_pct.total_cmp(&a.carbon_reduction_pct))
@@ -21,9 +22,14 @@ impl Frontier {
         Self(best)
     }
 
+    /// The runs themselves, the fastest first.
+    pub fn runs(&self) -> &[Figures] {
+        &self.0
+    }
+
     /// At this increase of time, in percent: on the line between the neighbouring runs. Beyond the slowest run that is
     /// worth its time it is that one, before the fastest that one. `None` without any run.
-    pub(super) fn at(&self, time_increase_pct: f64) -> Option<Figures> {
+    pub fn at(&self, time_increase_pct: f64) -> Option<Figures> {
         let next = self.0.partition_point(|run| run.time_increase_pct < time_increase_pct);
         let (Some(before), Some(after)) = (next.checked_sub(1).map(|i| self.0[i]), self.0.get(next)) else {
             return self.0.get(next).or(self.0.last()).copied();

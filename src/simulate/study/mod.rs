@@ -3,9 +3,11 @@
 mod frontier;
 mod row;
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 
-use frontier::Frontier;
+pub use frontier::Frontier;
 pub use row::{Figures, Mean, Row, means};
 
 use super::policy::{Policy, Runs, sweep};
@@ -59,6 +61,8 @@ pub struct Found {
     pub row: Row,
     /// The replay; `None` where the row lies between several.
     pub replayed: Option<Replayed>,
+    /// All that its knob can reach, where it has one.
+    pub frontier: Option<Arc<Frontier>>,
 }
 
 /// One job from one start on, as policies believe it to be.
@@ -100,7 +104,7 @@ impl Study<'_> {
 
 impl Case<'_> {
     fn run(&self, rows: &mut Vec<Found>) -> Result<(), StudyError> {
-        let frontiers: Vec<Option<Frontier>> = self.study.policies.iter().map(|policy| self.frontier(policy)).collect();
+        let frontiers: Vec<Option<Arc<Frontier>>> = self.study.policies.iter().map(|policy| self.frontier(policy)).collect();
         for &budget in self.study.budgets {
             let bound = |name| -> Result<Figures, StudyError> {
                 let policy = super::policy::named(name).expect("the bounds are policies");
@@ -119,10 +123,10 @@ impl Case<'_> {
                     }
                 };
                 let row = self.row(policy, Some(budget), figures, Some(bounds));
-                rows.push(Found { row, replayed });
+                rows.push(Found { row, replayed, frontier: frontier.clone() });
             }
         }
-        for policy in self.study.policies {
+        for (policy, frontier) in self.study.policies.iter().zip(frontiers) {
             let replayed = match policy.runs {
                 Runs::Within(_) => continue,
                 Runs::WithinAndFree(_) => self.within(policy, None).ok(),
@@ -130,7 +134,7 @@ impl Case<'_> {
             };
             if let Some(replayed) = replayed {
                 let row = self.row(policy, None, self.figures(&replayed), None);
-                rows.push(Found { row, replayed: Some(replayed) });
+                rows.push(Found { row, replayed: Some(replayed), frontier });
             }
         }
         Ok(())
@@ -160,13 +164,13 @@ impl Case<'_> {
     }
 
     /// Where a policy has a knob: what all its settings give. Settings that run past the end of the trace are left out.
-    fn frontier(&self, policy: &Policy) -> Option<Frontier> {
+    fn frontier(&self, policy: &Policy) -> Option<Arc<Frontier>> {
         let Runs::Swept { decide, .. } = policy.runs else { return None };
         let runs = sweep().into_iter().filter_map(|knob| {
             let replayed = self.replay(policy, None, |view| decide(view, knob)).ok()?;
             Some(self.figures(&replayed))
         });
-        Some(Frontier::new(runs.collect()))
+        Some(Arc::new(Frontier::new(runs.collect())))
     }
 
     fn figures(&self, replayed: &Replayed) -> Figures {

@@ -1,0 +1,79 @@
+use proptest::prelude::*;
+
+use super::instances::{REFERENCE, at, instance};
+use super::oracles::within_budget_by_interior_point;
+use super::receding::training;
+use crate::domain::Objective;
+use crate::plan::budget::{OverBudget, solve_within};
+use crate::plan::{Promise, Reason, Verdict, solve};
+use crate::units::{GramsCo2e, Seconds};
+
+proptest! {
+    #[test]
+    fn an_interior_point_solver_agrees(instance in instance(6, 5), tightness in 0.02..0.98f64) {
+        let problem = instance.problem();
+        let (Ok(cheapest), Ok(least)) = (solve(&problem), solve(&problem.least_carbon())) else { return Ok(()) };
+        let span = (cheapest.carbon - least.carbon).get();
+        prop_assume!(span > 1e-3 * cheapest.carbon.get());
+        let budget = least.carbon.get() + tightness * span;
+        let within = solve_within(&problem, GramsCo2e::new(budget)).expect("feasible");
+        prop_assert!(within.solution.carbon.get() <= budget * (1.0 + 1e-8));
+        prop_assert!(within.multiplier > 0.0);
+        let work: f64 = within.solution.shares.iter().flatten()
+            .map(|(point, seconds)| problem.points()[*point].throughput.get() * seconds.get()).sum();
+        prop_assert!((work - problem.work().get()).abs() <= 1e-8 * problem.work().get() + 1e-3 * instance.fastest());
+        prop_assert!(within.solution.shares.iter().all(|parts| parts.len() <= 2));
+        let oracle = within_budget_by_interior_point(&instance, budget).expect("feasible");
+        let (cost, scale) = (within.solution.cost.get(), oracle.abs().max(cheapest.carbon.get() * 1e-3));
+        prop_assert!((cost - oracle).abs() <= 2e-6 * scale, "{cost} and {oracle}");
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_broken_as_little_as_can_be(instance in instance(8, 5), part in 0.1..0.99f64) {
+        let problem = instance.problem();
+        let Ok(least) = solve(&problem.least_carbon()) else { return Ok(()) };
+        prop_assume!(least.carbon > GramsCo2e::new(1e-6));
+        let Err(OverBudget::By(found)) = solve_within(&problem, least.carbon * part) else {
+            return Err(TestCaseError::fail("the budget is below the least carbon"));
+        };
+        prop_assert!((found.carbon - least.carbon).abs().get() <= 1e-9 * least.carbon.get());
+    }
+}
+
+#[test]
+fn with_a_budget_alone_time_is_minimised() {
+    let mut job = training();
+    let asked = Objective { carbon_budget: Some(GramsCo2e::new(350.0)), ..Objective::UNBOUND };
+    job.objective = Objective::new(None, asked).expect("valid");
+    let plan = job.plan();
+    assert_eq!(plan.verdict, Verdict::Optimal);
+    assert!((plan.expected.carbon.get() - 350.0).abs() < 0.1, "{}", plan.expected.carbon);
+    let promise = Promise::CarbonBudget(GramsCo2e::new(350.0));
+    // Between flat out, which emits 390 g, and 10 % slower, which emits 299 g.
+    assert!(plan.expected.slowdown > 0.0 && plan.expected.slowdown < 0.1);
+    job.horizon.iter_mut().for_each(|s| s.intensity = REFERENCE * 1.2);
+    let reason = job.plan().segments[0].reason;
+    assert!(matches!(reason, Reason::Flat { promise: Some(p), .. } if p == promise), "{reason:?}");
+    assert!(reason.to_string().contains("as fast as the carbon budget of 350 g allows"), "{reason}");
+    // With room enough it is flat out.
+    job.objective.carbon_budget = Some(GramsCo2e::new(1000.0));
+    assert_eq!(job.plan().ends_at(), at(10_800.0));
+}
+
+#[test]
+fn the_past_counts_and_the_budget_bends_before_time() {
+    let mut job = training();
+    job.objective.carbon_budget = Some(GramsCo2e::new(350.0));
+    assert_eq!(job.plan().verdict, Verdict::Optimal);
+    job.progress.carbon = GramsCo2e::new(100.0);
+    let plan = job.plan();
+    let Verdict::OverBudget { exceeds_budget_by } = plan.verdict else { panic!("{:?}", plan.verdict) };
+    // The least carbon that keeps 10 % is 299 g.
+    assert!((exceeds_budget_by.get() - 49.0).abs() < 0.1, "{exceeds_budget_by}");
+    assert!((plan.expected.slowdown - 0.1).abs() < 1e-6, "the slowdown is kept");
+    job.progress.elapsed = Seconds::new(2160.0);
+    let Verdict::FlatOut { exceeds_slowdown_by: Some(_), exceeds_budget_by: Some(by), .. } = job.plan().verdict else {
+        panic!("{:?}", job.plan().verdict)
+    };
+    assert!((by.get() - (100.0 + 390.0 - 350.0)).abs() < 0.5, "{by}");
+}
