@@ -67,8 +67,7 @@ async fn jobs_come_and_are_planned_under_a_cap() {
     let driver = Arc::new(FakeDriver::new(&[board(), board(), board()]));
     let state = tempfile::tempdir().expect("a directory");
     let carbon = forecast_file(&state, 4, 200, |i| if i % 2 == 0 { 100.0 } else { 600.0 });
-    let cap = "limit_w = 640\n[plan]\nshortest_slot_s = 1\ndwell_s = 0\nbetter_by = 0";
-    let mut command = Daemon::command_set(&driver, state.path(), &settings(cap));
+    let mut command = Daemon::command_set(&driver, state.path(), &settings("limit_w = 640"));
     command.arg("--carbon-file").arg(carbon);
     let daemon = Daemon::start(command, state.path()).await;
     sum_is(&driver, 3, "the cap", |sum| sum <= 640.0).await;
