@@ -7,3 +7,4 @@ mod pausing;
 mod price;
 mod receding;
 mod solvers;
+mod together;
