@@ -12,14 +12,13 @@ use std::collections::BinaryHeap;
 use super::interior::{Interior, Prices};
 use super::model::{End, Model, ROUNDING};
 
-/// No part of a slot is shorter, in seconds, if it can be helped.
-const SHORTEST: f64 = 1.0;
 /// Costs per second closer than this part of the dearest second are the same.
 const SAME: f64 = 1e-6;
 /// Watts that are rounding.
 const NO_POWER: f64 = 1e-6;
-/// A job that has ended.
+/// A job that has ended, and one that stands still.
 const ENDED: u16 = u16::MAX;
+const STILL: u16 = u16::MAX - 1;
 
 /// A part of a slot in which no job changes its limit.
 #[derive(Clone, Debug)]
@@ -27,14 +26,19 @@ pub(super) struct Piece {
     pub(super) seconds: f64,
     /// What is left of the cap, W.
     free: f64,
-    /// Each job's point, or [`ENDED`].
+    /// Each job's point, or [`ENDED`], or [`STILL`].
     at: Vec<u16>,
 }
 
 impl Piece {
     /// A job's point, if it runs.
     pub(super) fn point(&self, job: usize) -> Option<usize> {
-        (self.at[job] != ENDED).then(|| usize::from(self.at[job]))
+        (self.at[job] < STILL).then(|| usize::from(self.at[job]))
+    }
+
+    /// Whether a job stands still for a while.
+    pub(super) fn stands_still(&self, job: usize) -> bool {
+        self.at[job] == STILL
     }
 }
 
@@ -117,6 +121,10 @@ impl Arranger<'_> {
         let mut until = vec![self.model.seconds[t]; jobs];
         let mut work = vec![0.0; jobs];
         for job in (0..jobs).filter(|job| t <= self.ends[*job].slot) {
+            if self.model.jobs[job].stands_still(t) {
+                at[job] = STILL;
+                continue;
+            }
             let points = self.model.jobs[job].points();
             let parts = &interior.parts[job][t * points..];
             let running: f64 = parts[..points].iter().sum();
@@ -133,7 +141,7 @@ impl Arranger<'_> {
         let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
         self.fit(t, cap, &mut at, &mut over);
         // A job that ends here and stands lower than it would on average runs longer.
-        for job in (0..jobs).filter(|job| t == self.ends[*job].slot) {
+        for job in (0..jobs).filter(|job| t == self.ends[*job].slot && at[*job] < STILL) {
             let rate = self.model.jobs[job].rate[usize::from(at[job])];
             if rate > 0.0 {
                 until[job] = (work[job] / rate).clamp(until[job], self.ends[job].seconds);
@@ -175,8 +183,8 @@ impl Arranger<'_> {
     fn fit(&self, t: usize, cap: f64, at: &mut [u16], over: &mut [f64]) {
         let limit = |job: usize, l: u16| self.model.jobs[job].limit[usize::from(l)];
         loop {
-            let needed: f64 = (0..at.len()).filter(|job| at[*job] != ENDED).map(|job| limit(job, at[job])).sum();
-            let lower = (0..at.len()).filter(|job| at[*job] != ENDED && at[*job] > 0);
+            let needed: f64 = (0..at.len()).filter(|job| at[*job] < STILL).map(|job| limit(job, at[job])).sum();
+            let lower = (0..at.len()).filter(|job| at[*job] < STILL && at[*job] > 0);
             let Some(job) = lower.max_by(|a, b| over[*a].total_cmp(&over[*b])).filter(|_| needed > cap + NO_POWER)
             else {
                 return;
@@ -207,7 +215,7 @@ impl Arranger<'_> {
         for t in 0..self.slots.len() {
             for job in (0..self.ends.len()).filter(|job| t <= self.ends[*job].slot) {
                 let j = &self.model.jobs[job];
-                let span = if t == self.ends[job].slot { self.ends[job].seconds } else { self.model.seconds[t] };
+                let span = if t == self.ends[job].slot { self.ends[job].seconds } else { self.model.span(job, t) };
                 let parts = &interior.parts[job][t * j.points()..][..j.points()];
                 let target: f64 = parts.iter().zip(&j.rate).map(|(y, r)| y * r * span).sum();
                 let at = |piece: &Piece| piece.point(job).map_or(0.0, |l| j.rate[l] * piece.seconds);
@@ -254,7 +262,7 @@ impl Arranger<'_> {
         let mut last = None;
         for (piece, p) in self.slots[t].iter().enumerate() {
             let Some(from) = p.point(job) else {
-                if t == self.ends[job].slot {
+                if t == self.ends[job].slot && !p.stands_still(job) {
                     self.longer(job, t, piece, &mut consider);
                 }
                 break;
@@ -302,8 +310,9 @@ impl Arranger<'_> {
         if pieces[offer.piece].at[job] == ENDED {
             whole = whole.min(self.ends[job].seconds - so_far);
         }
-        let needed = (work / offer.gain).max(SHORTEST);
-        let seconds = if needed + SHORTEST > whole { whole } else { needed };
+        let shortest = self.model.shortest;
+        let needed = (work / offer.gain).max(shortest);
+        let seconds = if needed + shortest > whole { whole } else { needed };
         if seconds < pieces[offer.piece].seconds {
             let mut rest = pieces[offer.piece].clone();
             rest.seconds -= seconds;

@@ -152,7 +152,7 @@ impl<'a> Method<'a> {
         }
         let mut method = Self {
             model,
-            blocks: model.jobs.iter().zip(ends).map(|(job, end)| Blocks::new(model, job, *end, scale)).collect(),
+            blocks: ends.iter().enumerate().map(|(j, end)| Blocks::new(model, j, *end, scale)).collect(),
             coupling: caps.iter().map(|cap| vec![0.0; if cap.is_some() { rows.len() } else { 0 }]).collect(),
             pivots: vec![0.0; slots],
             caps,
@@ -221,7 +221,7 @@ impl<'a> Method<'a> {
             if off <= CLOSE {
                 return self.finish(true);
             }
-            let lost = !(off <= 1e3 * closest);
+            let lost = off.is_nan() || off > 1e3 * closest;
             if (lost && closest <= CLOSE_ENOUGH) || !go_on() {
                 break;
             }
@@ -254,7 +254,7 @@ impl<'a> Method<'a> {
         let (mut used, mut capped) = (vec![0.0; self.rows.len()], vec![0.0; self.caps.len()]);
         for (j, (blocks, job)) in self.blocks.iter().zip(&self.model.jobs).enumerate() {
             variables += blocks.y.len();
-            for t in 0..blocks.span.len() {
+            for (t, capped) in capped.iter_mut().enumerate().take(blocks.span.len()) {
                 let [fg, fr, fb, fs] = self.factors(j, t);
                 let (y, z) = (&blocks.y[blocks.range(t)], &blocks.z[blocks.range(t)]);
                 let (mut sum, mut g, mut r, mut p) = (0.0, 0.0, 0.0, 0.0);
@@ -268,7 +268,7 @@ impl<'a> Method<'a> {
                 let running = sum - y.get(blocks.points).unwrap_or(&0.0);
                 infeasible = infeasible.max((sum - 1.0).abs());
                 objective += p * blocks.watt[t] + running * blocks.time[t];
-                capped[t] += fg * g;
+                *capped += fg * g;
                 used[j] += fr * r;
                 self.budget_row[j].into_iter().for_each(|row| used[row] += fb * p);
                 self.shared_row.into_iter().for_each(|row| used[row] += fs * p);

@@ -29,9 +29,16 @@ pub(super) struct Job {
     pub(super) budget: Option<f64>,
     /// Place among the priorities, from the lowest.
     pub(super) rank: i32,
+    /// Slots in which it stands still; empty for none.
+    still: Vec<bool>,
 }
 
 impl Job {
+    /// Whether it stands still in a slot.
+    pub(super) fn stands_still(&self, slot: usize) -> bool {
+        self.still.get(slot).is_some_and(|still| *still)
+    }
+
     /// How many points there are.
     pub(super) fn points(&self) -> usize {
         self.places.len()
@@ -89,6 +96,8 @@ pub(super) struct Model {
     pub(super) budget: Option<f64>,
     /// What a second of lateness costs more than anything else could, gCO2e.
     pub(super) lateness: f64,
+    /// No part of a slot is shorter, if it can be helped, in seconds.
+    pub(super) shortest: f64,
 }
 
 impl Model {
@@ -99,12 +108,15 @@ impl Model {
         priorities.dedup();
         let rank = |j: &FleetJob| priorities.partition_point(|p| *p < j.priority) as i32;
         let jobs: Vec<Job> = problem.jobs.iter().map(|j| number(problem, j, rank(j), &seconds)).collect();
-        let at_rest: f64 = problem.jobs.iter().map(|j| at_rest(j)).sum();
-        let caps = problem.caps.iter().map(|cap| cap.map(|cap| cap.get() - at_rest)).collect();
+        let at_rest: f64 = problem.jobs.iter().map(|j| j.rest().get()).sum();
+        let still = |t: usize| jobs.iter().filter(|job| job.stands_still(t)).map(Job::lowest).sum::<f64>();
+        let caps = problem.caps.iter().enumerate();
+        let caps = caps.map(|(t, cap)| cap.map(|cap| cap.get() - at_rest - still(t))).collect();
         let carbon = problem.slots.iter().map(|s| s.intensity.get() / JOULES_PER_KWH).collect();
         let dearest = jobs.iter().flat_map(|j| (0..seconds.len()).map(|t| j.dearest(t))).fold(0.0, f64::max);
         let lateness = if dearest > 0.0 { 100.0 * dearest } else { 1.0 };
-        Self { seconds, carbon, caps, jobs, budget: problem.carbon_budget.map(|b| b.get()), lateness }
+        let (budget, shortest) = (problem.carbon_budget.map(|b| b.get()), problem.shortest.get());
+        Self { seconds, carbon, caps, jobs, budget, lateness, shortest }
     }
 
     /// The last slot's place.
@@ -112,28 +124,38 @@ impl Model {
         self.seconds.len() - 1
     }
 
+    /// The seconds of a full slot in which a job can do something.
+    pub(super) fn span(&self, job: usize, slot: usize) -> f64 {
+        if self.jobs[job].stands_still(slot) { 0.0 } else { self.seconds[slot] }
+    }
+
+    /// The seconds before an end in which a job can do something.
+    pub(super) fn time(&self, job: usize, end: End) -> f64 {
+        (0..end.slot).map(|t| self.span(job, t)).sum::<f64>() + end.seconds
+    }
+
     /// The latest end that keeps a job's promise.
     pub(super) fn latest(&self, job: usize) -> End {
         let (slot, seconds) = self.jobs[job].latest;
-        End { slot, seconds, late: false }
+        End { slot, seconds: seconds.min(self.span(job, slot)), late: false }
     }
 
     /// An end in a slot, late if it has to be.
     pub(super) fn end_in(&self, job: usize, slot: usize) -> End {
         let latest = self.latest(job);
         match slot.cmp(&latest.slot) {
-            std::cmp::Ordering::Less => End { slot, seconds: self.seconds[slot], late: false },
+            std::cmp::Ordering::Less => End { slot, seconds: self.span(job, slot), late: false },
             std::cmp::Ordering::Equal => latest,
-            std::cmp::Ordering::Greater => End { slot, seconds: self.seconds[slot], late: true },
+            std::cmp::Ordering::Greater => End { slot, seconds: self.span(job, slot), late: true },
         }
     }
 
     /// The next later end, `None` at the horizon's.
     pub(super) fn later(&self, job: usize, end: End) -> Option<End> {
         let latest = self.latest(job);
-        let cut = end == latest && latest.seconds < self.seconds[latest.slot];
+        let cut = end == latest && latest.seconds < self.span(job, latest.slot);
         match cut {
-            true => Some(End { slot: end.slot, seconds: self.seconds[end.slot], late: true }),
+            true => Some(End { slot: end.slot, seconds: self.span(job, end.slot), late: true }),
             false => (end.slot < self.last()).then(|| self.end_in(job, end.slot + 1)),
         }
     }
@@ -149,7 +171,8 @@ impl Model {
     }
 
     fn running<'a>(&'a self, slot: usize, ends: &'a [End]) -> impl Iterator<Item = &'a Job> {
-        self.jobs.iter().zip(ends).filter(move |(_, end)| slot <= end.slot).map(|(job, _)| job)
+        let runs = move |(job, end): &(&Job, &End)| slot <= end.slot && !job.stands_still(slot);
+        self.jobs.iter().zip(ends).filter(runs).map(|(job, _)| job)
     }
 
     /// The cap that can be kept in a slot: broken only as far as even the lowest limits exceed it.
@@ -159,18 +182,13 @@ impl Model {
 
     /// The largest work that a job can do by an end if nothing holds it down.
     pub(super) fn reach(&self, job: usize, end: End) -> f64 {
-        (self.seconds[..end.slot].iter().sum::<f64>() + end.seconds) * self.jobs[job].fastest()
+        self.time(job, end) * self.jobs[job].fastest()
     }
-}
-
-/// What a job's boards count with after its end.
-pub(super) fn at_rest(job: &FleetJob) -> f64 {
-    job.points.iter().map(|p| p.limit).fold(job.at_rest, |a, b| a.min(b)).get()
 }
 
 fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) -> Job {
     let places = useful(&job.points);
-    let rest = at_rest(job);
+    let rest = job.rest().get();
     let column = |of: &dyn Fn(usize) -> f64| places.iter().map(|i| of(*i)).chain([0.0]).collect::<Vec<f64>>();
     let weight = |t: usize| job.weighed.as_ref().map_or(problem.slots[t].intensity, |w| w[t]).get();
     let joule_cost = (0..seconds.len()).map(|t| job.eta * weight(t) / JOULES_PER_KWH).collect();
@@ -192,5 +210,6 @@ fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) ->
         latest,
         budget: job.carbon_budget.map(|b| b.get()),
         rank,
+        still: job.still.clone(),
     }
 }

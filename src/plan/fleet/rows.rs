@@ -1,6 +1,6 @@
 //! The parts of the interior-point method's state: rows that blocks share, and the blocks of one job.
 
-use super::model::{End, Job, Model};
+use super::model::{End, Model};
 
 /// A row shared by blocks: `used + below − above = right`.
 #[derive(Clone, Copy)]
@@ -103,9 +103,10 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn new(model: &Model, job: &Job, end: End, scale: f64) -> Self {
+    pub(super) fn new(model: &Model, place: usize, end: End, scale: f64) -> Self {
+        let job = &model.jobs[place];
         let (count, points) = (end.slot + 1, job.points());
-        let span = |t: usize| if t == end.slot { end.seconds } else { model.seconds[t] };
+        let span = |t: usize| if t == end.slot { end.seconds } else { model.span(place, t) };
         // Time in full slots is a constant; in the last one, late or not, it counts.
         let second = job.time_cost + if end.late { model.lateness } else { 0.0 };
         let variables = count * points + 1;
