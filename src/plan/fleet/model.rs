@@ -201,6 +201,12 @@ impl Model {
         }
     }
 
+    /// The end at the end of a slot, whatever was promised.
+    pub(super) fn last_end(&self, job: usize, slot: usize) -> End {
+        let (latest, seconds) = (self.latest(job), self.span(job, slot));
+        End { slot, seconds, late: slot > latest.slot || (slot == latest.slot && seconds > latest.seconds) }
+    }
+
     /// The next later end, `None` at the horizon's.
     pub(super) fn later(&self, job: usize, end: End) -> Option<End> {
         let latest = self.latest(job);
