@@ -182,7 +182,7 @@ impl Search<'_> {
                 let mut slot = end.slot;
                 while too_much > 0.0 && slot > 0 {
                     slot -= 1;
-                    too_much -= self.model.span(j, slot) * job.slowest();
+                    too_much -= self.model.span(j, slot) * job.slowest(slot);
                 }
                 *end = self.model.end_in(j, slot);
             }
