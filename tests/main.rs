@@ -4,6 +4,7 @@ mod api;
 mod architecture;
 mod bad_input;
 mod caps;
+mod caps_random;
 mod carbon_chain;
 mod carbon_cli;
 mod carbon_days;

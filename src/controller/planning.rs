@@ -9,9 +9,9 @@ use super::share::Share;
 use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
-use crate::forecast::{HorizonPolicy, reference_intensity, shrink};
+use crate::forecast::{HorizonPolicy, reference_intensity};
 use crate::ledger::Emissions;
-use crate::plan::{Plan, PlanSlot, Progress, Promise, Verdict, Weighing, floor, planning_slots};
+use crate::plan::{Plan, PlanSlot, Progress, Promise, Verdict, Weighing, slots_ahead};
 use crate::profile::Stage;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -233,12 +233,7 @@ impl Controller {
             Some(forecast) => (&forecast.expected, forecast.known()),
             None => (&nothing, CarbonSeries::default()),
         };
-        // From the begin of the present slot on, so that its value does not drift while it passes.
-        let begun = floor(now, self.planning.shortest_slot_s.to_delta());
-        let from = if expected.at(begun).is_some() { begun } else { now };
-        let horizon = self.model.outlook(expected, from, until, &policy);
-        let followed = shrink(&horizon, self.followed());
-        let slots = planning_slots(&followed, now, self.planning.risk, &self.planning.slots());
+        let slots = slots_ahead(&self.model, expected, (now, until), &policy, &self.planning);
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
         Outlook { slots, reference, prices: self.prices(now), dwell: self.planning.dwell_s }
     }
@@ -250,11 +245,6 @@ impl Controller {
         let span = Slot::new(known.start()?, known.end()?)?;
         let (mean, _) = known.mean_over(&span, |price| price.value.get())?;
         Some((known, PricePerMwh::new(mean)))
-    }
-
-    /// How far the forecast is followed, in [0, 1]: its measured skill.
-    pub(super) fn followed(&self) -> f64 {
-        self.model.skill().factor
     }
 }
 
@@ -397,6 +387,18 @@ impl Job {
                 });
                 let budget = exceeds_budget_by.map(|over| {
                     format!("{of_budget} will be exceeded by {:.0} g, as the promises about time go first", over.get())
+                });
+                deadline.into_iter().chain(slowdown).chain(budget).collect()
+            }
+            Verdict::HeldDown { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
+                let shared = "by what it shares with other jobs";
+                let deadline = misses_deadline_by
+                    .map(|late| format!("held down {shared}, it will miss the deadline by {:.0} s", late.get()));
+                let slowdown = exceeds_slowdown_by.map(|over| {
+                    format!("held down {shared}, it will be {:.2} points slower than allowed", 100.0 * over)
+                });
+                let budget = exceeds_budget_by.map(|over| {
+                    format!("{of_budget} will be exceeded by {:.0} g because of what it shares", over.get())
                 });
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
