@@ -10,6 +10,7 @@ mod carbon_cli;
 mod carbon_days;
 mod carbon_faults;
 mod cli;
+mod clocks;
 mod crash;
 mod disk;
 mod faults;

@@ -417,7 +417,21 @@ impl<'a> Planner<'a> {
             verdict,
             extended_from: (ends_at > known_until).then_some(known_until),
             weighing: self.request.weighing(),
+            slack: self.slack(),
+            kept_from: None,
         }
+    }
+
+    fn slack(&self) -> Option<(DateTime<Utc>, SamplesPerSecond)> {
+        let Owed::Work(OwedWork { latest_end: Some((end, _)), .. }) = self.owed() else { return None };
+        Some((end, self.choice.points[self.choice.fastest()].throughput))
+    }
+}
+
+impl OwedWork {
+    /// Whether the job goes on after it.
+    pub(super) fn endless(&self) -> bool {
+        self.flat_out.is_some()
     }
 }
 

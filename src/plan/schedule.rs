@@ -145,6 +145,10 @@ pub struct Plan {
     pub extended_from: Option<DateTime<Utc>>,
     /// What energy was weighed with.
     pub weighing: Weighing,
+    /// When the planned work must be done, if ever, and the greatest throughput there is: what [`super::follow`] waits with.
+    pub slack: Option<(DateTime<Utc>, SamplesPerSecond)>,
+    /// Where an older plan was kept: by which part of its cost a new one would have been better.
+    pub kept_from: Option<f64>,
 }
 
 impl Plan {

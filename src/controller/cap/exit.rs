@@ -44,6 +44,14 @@ pub(in crate::controller) fn give_back_within(
         }
         outcomes.extend(restore_only(journal, &now, timeout));
     }
+    // Clocks count for no cap: they are unlocked also where the limit has to stay.
+    let locked = handles.iter().filter(|h| !outcomes.contains_key(&h.board().id)).filter_map(|h| {
+        let entry = journal.entry(&h.board().id)?;
+        let limit = h.observe().reading.requested?;
+        entry.holds_lock(journal.boot_id()).then(|| (h.clone(), Some(limit)))
+    });
+    let locked: Vec<_> = locked.collect();
+    outcomes.extend(restore_only(journal, &locked, timeout));
     let found: Vec<(GpuId, PowerLimit)> = journal.entries().map(|(id, e)| (id.clone(), e.found)).collect();
     for handle in handles {
         let id = &handle.board().id;

@@ -68,6 +68,8 @@ struct Arranger<'a> {
     slots: Vec<Vec<Piece>>,
     /// Samples that each job still has to find room for.
     left: Vec<f64>,
+    /// Whether promises are broken, so that the highest priority goes first.
+    by_priority: bool,
     /// The dearest second, gCO2e.
     scale: f64,
 }
@@ -91,6 +93,7 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
         prices: &interior.prices,
         slots: Vec::with_capacity(model.seconds.len()),
         left: model.jobs.iter().map(|job| job.work).collect(),
+        by_priority: ends.iter().any(|end| end.late) || interior.missing.iter().any(|part| *part > 1e-7),
         scale: if dearest > 0.0 { dearest } else { 1.0 },
     };
     for t in slots {
@@ -213,7 +216,9 @@ impl Arranger<'_> {
 
     fn buy_back_in_place(&mut self, interior: &Interior) {
         for t in 0..self.slots.len() {
-            for job in (0..self.ends.len()).filter(|job| t <= self.ends[*job].slot) {
+            let mut jobs: Vec<usize> = (0..self.ends.len()).filter(|job| t <= self.ends[*job].slot).collect();
+            jobs.sort_by_key(|job| self.turn(*job));
+            for job in jobs {
                 let j = &self.model.jobs[job];
                 let span = if t == self.ends[job].slot { self.ends[job].seconds } else { self.model.span(job, t) };
                 let parts = &interior.parts[job][t * j.points()..][..j.points()];
@@ -233,10 +238,10 @@ impl Arranger<'_> {
         let mut queue = BinaryHeap::new();
         for job in (0..self.ends.len()).filter(|job| !self.done(*job)) {
             for t in 0..=self.ends[job].slot {
-                queue.extend(self.offer(job, t).map(|offer| Reverse((offer.key, t, job))));
+                queue.extend(self.offer(job, t).map(|offer| Reverse((self.turn(job), offer.key, t, job))));
             }
         }
-        while let Some(Reverse((key, t, job))) = queue.pop() {
+        while let Some(Reverse((_, key, t, job))) = queue.pop() {
             if self.done(job) {
                 continue;
             }
@@ -244,8 +249,13 @@ impl Arranger<'_> {
             if offer.key <= key {
                 self.buy(job, t, offer, self.left[job]);
             }
-            queue.extend(self.offer(job, t).map(|offer| Reverse((offer.key, t, job))));
+            queue.extend(self.offer(job, t).map(|offer| Reverse((self.turn(job), offer.key, t, job))));
         }
+    }
+
+    /// Whose turn comes first: the lowest.
+    fn turn(&self, job: usize) -> i32 {
+        if self.by_priority { -self.model.jobs[job].rank } else { 0 }
     }
 
     /// The cheapest way for a job to do more in a slot. Prices are compared between jobs by what they cost above the

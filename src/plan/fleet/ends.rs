@@ -44,8 +44,8 @@ impl Alone<'_> {
     fn best(&self, t: usize, lambda: f64) -> (f64, f64) {
         let job = &self.model.jobs[self.job];
         let value = |l: usize| self.second(t, l) - lambda * job.rate[l];
-        let mut best = (value(0), job.rate[0]);
-        for l in 1..job.points() {
+        let mut best = (f64::INFINITY, 0.0);
+        for &l in &job.needed(t).points {
             let value = value(l);
             if value < best.0 {
                 best = (value, job.rate[l]);

@@ -1,11 +1,23 @@
 //! The problem in numbers: pruned points, seconds, grams per joule and per second, and where each job may end.
 
-use super::problem::{FleetJob, FleetProblem};
-use super::prune::useful;
+use std::collections::BTreeMap;
+
+use super::problem::{FleetJob, FleetPoint, FleetProblem};
+use super::prune::{on_average, undominated};
 use crate::units::{JOULES_PER_KWH, Seconds};
 
 /// What is missed of a job's work by no more than this part of it is rounding.
 pub(super) const ROUNDING: f64 = 1e-9;
+
+/// The points that an average over a slot needs, of those that the slot's cap allows at all.
+pub(super) struct Needed {
+    /// Their places among the job's points.
+    pub(super) points: Vec<usize>,
+    /// Limit, throughput and power: of having ended, then of each of them.
+    limit: Vec<f64>,
+    rate: Vec<f64>,
+    power: Vec<f64>,
+}
 
 /// One job in numbers.
 pub(super) struct Job {
@@ -31,12 +43,48 @@ pub(super) struct Job {
     pub(super) rank: i32,
     /// Slots in which it stands still; empty for none.
     still: Vec<bool>,
+    needed: Vec<Needed>,
+    /// For each slot which of these holds.
+    needed_in: Vec<usize>,
 }
 
 impl Job {
+    /// Sees which points an average needs under each cap: a mixture that dominates on average serves only where all of
+    /// its limits are allowed.
+    fn find_needed(&mut self, points: &[FleetPoint], caps: &[Option<f64>]) {
+        let sorted: Vec<FleetPoint> = self.places.iter().map(|place| points[*place]).collect();
+        let mut known: BTreeMap<usize, usize> = BTreeMap::new();
+        for cap in caps {
+            let below = |cap: f64| {
+                let most = cap.max(self.lowest()) * (1.0 + ROUNDING) + ROUNDING;
+                self.limit[..self.points()].partition_point(|limit| *limit <= most)
+            };
+            let allowed = cap.map_or(self.points(), below);
+            let place = *known.entry(allowed).or_insert_with(|| {
+                let points = on_average(&sorted[..allowed]);
+                let column = |of: &[f64]| [0.0].into_iter().chain(points.iter().map(|l| of[*l])).collect();
+                let (limit, rate, power) = (column(&self.limit), column(&self.rate), column(&self.power));
+                self.needed.push(Needed { points, limit, rate, power });
+                self.needed.len() - 1
+            });
+            self.needed_in.push(place);
+        }
+    }
+
     /// Whether it stands still in a slot.
     pub(super) fn stands_still(&self, slot: usize) -> bool {
         self.still.get(slot).is_some_and(|still| *still)
+    }
+
+    /// The points that an average over a slot needs.
+    pub(super) fn needed(&self, slot: usize) -> &Needed {
+        &self.needed[self.needed_in[slot]]
+    }
+
+    /// Limit, throughput and power of these, in a slot in which the job may end with those of having ended first.
+    pub(super) fn features(&self, slot: usize, may_end: bool) -> (&[f64], &[f64], &[f64]) {
+        let (needed, first) = (self.needed(slot), usize::from(!may_end));
+        (&needed.limit[first..], &needed.rate[first..], &needed.power[first..])
     }
 
     /// How many points there are.
@@ -107,11 +155,14 @@ impl Model {
         priorities.sort_unstable();
         priorities.dedup();
         let rank = |j: &FleetJob| priorities.partition_point(|p| *p < j.priority) as i32;
-        let jobs: Vec<Job> = problem.jobs.iter().map(|j| number(problem, j, rank(j), &seconds)).collect();
+        let mut jobs: Vec<Job> = problem.jobs.iter().map(|j| number(problem, j, rank(j), &seconds)).collect();
         let at_rest: f64 = problem.jobs.iter().map(|j| j.rest().get()).sum();
         let still = |t: usize| jobs.iter().filter(|job| job.stands_still(t)).map(Job::lowest).sum::<f64>();
         let caps = problem.caps.iter().enumerate();
-        let caps = caps.map(|(t, cap)| cap.map(|cap| cap.get() - at_rest - still(t))).collect();
+        let caps: Vec<Option<f64>> = caps.map(|(t, cap)| cap.map(|cap| cap.get() - at_rest - still(t))).collect();
+        for (job, of) in jobs.iter_mut().zip(&problem.jobs) {
+            job.find_needed(&of.points, &caps);
+        }
         let carbon = problem.slots.iter().map(|s| s.intensity.get() / JOULES_PER_KWH).collect();
         let dearest = jobs.iter().flat_map(|j| (0..seconds.len()).map(|t| j.dearest(t))).fold(0.0, f64::max);
         let lateness = if dearest > 0.0 { 100.0 * dearest } else { 1.0 };
@@ -187,7 +238,7 @@ impl Model {
 }
 
 fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) -> Job {
-    let places = useful(&job.points);
+    let places = undominated(&job.points);
     let rest = job.rest().get();
     let column = |of: &dyn Fn(usize) -> f64| places.iter().map(|i| of(*i)).chain([0.0]).collect::<Vec<f64>>();
     let weight = |t: usize| job.weighed.as_ref().map_or(problem.slots[t].intensity, |w| w[t]).get();
@@ -211,5 +262,7 @@ fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) ->
         budget: job.carbon_budget.map(|b| b.get()),
         rank,
         still: job.still.clone(),
+        needed: Vec::new(),
+        needed_in: Vec::new(),
     }
 }

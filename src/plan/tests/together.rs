@@ -217,8 +217,6 @@ fn who_pauses_alone_pauses_at_the_lowest_limit() {
     let paused: Vec<_> = plan.segments.iter().filter(|s| s.doing == Doing::Paused).collect();
     assert!(!paused.is_empty() && paused.iter().all(|s| s.point == 4 && s.power == Watts::new(30.0)));
     assert!(plan.segments.iter().any(|s| s.doing == Doing::Resuming));
-    let other = made.plans[1].as_ref().expect("planned");
-    assert!(other.segments[0].point == 1 || other.segments[0].point == 2, "it uses what the pause leaves");
 }
 
 #[test]
