@@ -16,4 +16,5 @@ mod forecast_file;
 mod fuzz;
 mod jobs;
 mod nvml;
+mod pausing;
 mod support;

@@ -165,6 +165,8 @@ pub struct JobView {
     pub started_at: Option<DateTime<Utc>>,
     /// When the plan expects it to end.
     pub expected_end: Option<DateTime<Utc>>,
+    /// When it is to go on with its work; absent unless it is to pause now.
+    pub resume_at: Option<DateTime<Utc>>,
     /// When it ended.
     pub ended_at: Option<DateTime<Utc>>,
     /// Why it ended.
@@ -182,6 +184,25 @@ pub struct ObjectiveView {
     pub max_slowdown: Option<f64>,
     /// When it must be done.
     pub deadline: Option<DateTime<Utc>>,
+    /// What all of its work may emit.
+    pub carbon_budget_g: Option<f64>,
+    /// How much of carbon's place the price takes; 0 is carbon alone.
+    pub price_weight: f64,
+    /// What pausing costs; absent where it may not pause.
+    pub pausable: Option<PausingView>,
+}
+
+/// What pausing costs.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub struct PausingView {
+    /// What all its boards draw together while it pauses.
+    pub idle_power_w: f64,
+    /// The shortest run.
+    pub min_run_s: f64,
+    /// The shortest pause.
+    pub min_pause_s: f64,
+    /// Seconds at running power without work that each pause costs.
+    pub checkpoint_s: f64,
 }
 
 /// The answer to a progress report.
@@ -193,6 +214,8 @@ pub struct ProgressView {
     pub reason: String,
     /// The limit that is wanted on its (first) board now.
     pub power_limit_w: Option<f64>,
+    /// When it is to go on with its work; absent unless it is to pause now.
+    pub resume_at: Option<DateTime<Utc>>,
     /// Slower than at the ceiling so far.
     pub slowdown: Option<f64>,
     /// When the plan expects it to end.
@@ -239,6 +262,8 @@ pub struct SegmentView {
     pub end: DateTime<Utc>,
     /// One limit per board, in the order of the job's `gpus`.
     pub power_limits_w: Vec<f64>,
+    /// What the job does: `training`, `paused`, or `resuming` while its checkpoint is saved and loaded.
+    pub doing: &'static str,
     /// Expected draw of all boards.
     pub power_w: f64,
     /// Expected throughput.
