@@ -160,10 +160,7 @@ fn study(
 }
 
 /// Runs `f` for each grid, on as many threads as there are processors; answers in the order of the grids.
-fn on_each_grid<T: Send>(
-    bench: &Bench,
-    f: impl Fn(&Ground) -> Result<T, Failed> + Sync,
-) -> Result<Vec<T>, Failed> {
+fn on_each_grid<T: Send>(bench: &Bench, f: impl Fn(&Ground) -> Result<T, Failed> + Sync) -> Result<Vec<T>, Failed> {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
@@ -273,7 +270,10 @@ fn real_forecasts(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>)
     const BUDGETS: [f64; 2] = [0.03, 0.10];
     const SETS: u32 = 4;
     writeln!(out, "## Forecasts as issued\n")?;
-    writeln!(out, "24 pairs, twelve starts in each of {SETS} sets. Means over pairs and starts; worst of the pairs' means")?;
+    writeln!(
+        out,
+        "24 pairs, twelve starts in each of {SETS} sets. Means over pairs and starts; worst of the pairs' means"
+    )?;
     writeln!(out, "over starts. Carbon-zeus is compared at the slowdown that wattune had.\n")?;
     writeln!(
         out,
@@ -350,7 +350,10 @@ impl Line {
         };
         let checks = [
             (self.captured() >= least, format!("{:.1} % captured, at least {least}", self.captured())),
-            (self.worst_to_static >= -NO_WORSE, format!("a pair is {:.3} points worse than static", -self.worst_to_static)),
+            (
+                self.worst_to_static >= -NO_WORSE,
+                format!("a pair is {:.3} points worse than static", -self.worst_to_static),
+            ),
             (self.to_carbon_zeus > 0.0, format!("{:.3} points worse than carbon-zeus", -self.to_carbon_zeus)),
             (
                 self.worst_to_carbon_zeus >= -NO_WORSE,

@@ -58,7 +58,7 @@ async fn sum_is(driver: &FakeDriver, boards: usize, what: &str, right: impl Fn(f
 }
 
 fn job(name: &str, board: usize, priority: i32) -> Value {
-    json!({"name": name, "gpus": [board], "work": {"total_samples": 1_000_000}, "objective": {"max_slowdown": 0.2},
+    json!({"name": name, "gpus": [board], "work": {"total_samples": 1_000_000}, "objective": {"max_slowdown": 0.02},
            "lease_s": 60, "priority": priority})
 }
 
@@ -91,7 +91,9 @@ async fn jobs_come_and_are_planned_under_a_cap() {
     assert!(daemon.stop("TERM").await.success());
     kept(&driver, 3, 640.0);
     let held = std::fs::read_to_string(state.path().join("found-limits.json")).expect("readable");
-    assert_eq!(held.matches("\"found_mw\": 280000").count(), 3, "{held}");
+    let below: Vec<usize> = (0..3).filter(|b| driver.limit_w(*b) != Some(FOUND)).collect();
+    assert!(!below.is_empty() && below.iter().all(|b| held.contains(&FakeDriver::uuid(*b))), "{held}");
+    assert!(sums(&driver, 3).last().is_some_and(|(_, sum)| *sum > 630.0), "what fits comes back");
     assert!(Daemon::restore(&driver, state.path()).status.success());
     assert!((0..3).all(|b| driver.limit_w(b) == Some(FOUND)));
 }

@@ -40,11 +40,13 @@ pub struct SimulatedSettings {
     pub boards: u32,
     /// Seed of their noise.
     pub seed: u64,
+    /// Whether what runs on them waits for memory: limits change nothing then, clocks do.
+    pub memory_bound: bool,
 }
 
 impl Default for SimulatedSettings {
     fn default() -> Self {
-        Self { boards: 2, seed: 1 }
+        Self { boards: 2, seed: 1, memory_bound: false }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::view::GpuView;
 use super::{ControlError, Controller, Gpu, GpuRef};
-use crate::domain::PowerLimit;
+use crate::domain::{ClockLimit, PowerLimit};
 use crate::gpu::{Capabilities, GpuError};
 
 impl Controller {
@@ -25,6 +25,7 @@ impl Controller {
     fn gpu_view(&self, gpu: &Gpu) -> GpuView {
         let (board, capabilities) = (gpu.handle.board(), gpu.handle.capabilities());
         let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
+        let clocks = capabilities.clocks.as_ref().ok();
         let watts = |l: PowerLimit| l.watts().get();
         let cap = gpu.out_of_band_cap();
         let state = match (&seen.fault, &gpu.foreign) {
@@ -76,6 +77,11 @@ impl Controller {
             power_limit_default_w: range.map(|r| watts(r.default)),
             power_limit_min_w: range.map(|r| watts(r.min)),
             power_limit_max_w: range.map(|r| watts(r.max)),
+            clock_limit_mhz: gpu.clock_lock().map(ClockLimit::megahertz),
+            clock_limit_wanted_mhz: self.clock_wanted(gpu.id()),
+            clock_limit_min_mhz: clocks.map(|c| c.min().megahertz()),
+            clock_limit_max_mhz: clocks.map(|c| c.max().megahertz()),
+            clocks_left_alone: self.why_clocks_left_alone(gpu),
             out_of_band_cap_w: cap.map(watts),
             override_until: gpu.manual.map(|m| m.until_utc),
             power_w: reading.power.map(|p| p.get()),
@@ -131,6 +137,7 @@ fn concerns(gpu: &Gpu, can: &Capabilities) -> Vec<String> {
             Err(power) => format!("its energy cannot be told: no counter ({counter}), no power ({power})"),
         });
     }
+    concerns.extend(gpu.clocks_refused().map(str::to_owned));
     if let Some(error) = &gpu.persistence_denied {
         concerns.push(format!("persistence mode stays as it is: {error}"));
     }

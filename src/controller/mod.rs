@@ -39,7 +39,7 @@ pub use handle::{Busy, Handle, Requests};
 pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
 pub use run::{Ended, run, supervise};
-pub use settings::Settings;
+pub use settings::{Locking, Settings};
 pub use show::{look, price_view};
 use signal::{Book, Standing, Taken};
 pub use signal::{PriceSignal, RankBoard, scores};

@@ -169,6 +169,9 @@ impl Controller {
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }
         }
+        for problem in controller.cap_problems() {
+            tracing::warn!("{problem}");
+        }
         Ok(controller)
     }
 }

@@ -37,6 +37,18 @@ impl Job {
                 });
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
+            Verdict::HeldDown { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
+                let shared = "by what it shares with other jobs";
+                let deadline = misses_deadline_by
+                    .map(|late| format!("held down {shared}, it will miss the deadline by {:.0} s", late.get()));
+                let slowdown = exceeds_slowdown_by.map(|over| {
+                    format!("held down {shared}, it will be {:.2} points slower than allowed", 100.0 * over)
+                });
+                let budget = exceeds_budget_by.map(|over| {
+                    format!("{of_budget} will be exceeded by {:.0} g because of what it shares", over.get())
+                });
+                deadline.into_iter().chain(slowdown).chain(budget).collect()
+            }
         };
         broken.into_iter().chain(prices).collect()
     }

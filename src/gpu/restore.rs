@@ -111,7 +111,14 @@ pub fn restore_only(
 fn settle(journal: &mut Journal, id: &GpuId, outcome: &Restored) {
     match outcome {
         Restored::Failed { .. } => return tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}"),
-        Restored::HeldByCap { .. } => return tracing::warn!(gpu.uuid = %id, "GPU {id}: {outcome}"),
+        Restored::HeldByCap { .. } => {
+            tracing::warn!(gpu.uuid = %id, "GPU {id}: {outcome}");
+            // Its clocks are free all the same.
+            if let Err(error) = journal.forget_lock(id) {
+                tracing::error!(gpu.uuid = %id, "GPU {id}: its clocks are unlocked, and stay in the journal: {error}");
+            }
+            return;
+        }
         Restored::AlreadyThere(..) | Restored::Written(..) | Restored::LeftToOthers(..) => {}
     }
     tracing::info!(gpu.uuid = %id, "GPU {id}: {outcome}");

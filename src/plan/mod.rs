@@ -10,6 +10,7 @@
 mod budget;
 mod dual;
 pub mod fleet;
+mod joint;
 mod linear;
 mod pausing;
 mod problem;

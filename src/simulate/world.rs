@@ -130,7 +130,10 @@ impl World {
             for _ in 0..plot.boards {
                 let index = u32::try_from(devices.len()).unwrap_or(u32::MAX);
                 let physics = physics(&plot.curve, scenario.noise, seed.wrapping_add(u64::from(index)));
-                let board = SimulatedBoard::new(physics, clock.clone());
+                let mut board = SimulatedBoard::new(physics, clock.clone());
+                if let Some(clocks) = plot.curve.clocks() {
+                    board = board.with_clocks(clocks);
+                }
                 devices.push(Box::new(board.device(index, &scenario.model)) as Box<dyn GpuDevice>);
                 boards.push((index, board));
             }
@@ -260,11 +263,16 @@ impl World {
     }
 }
 
-/// A board that takes the limits of the curve and is found at the largest.
+/// A board that takes the limits of the curve and is found at the largest. For a job that is given over clocks, limits go
+/// far above what it draws.
 fn physics(curve: &LoadCurve, noise: f64, seed: u64) -> Physics {
-    let limit = |w: Option<Watts>| PowerLimit::from_watts(w.unwrap_or(Watts::ZERO));
-    let min = limit(curve.points().first().map(|p| p.limit));
-    let max = limit(curve.points().last().map(|p| p.limit));
+    let limit = |w: Watts| PowerLimit::from_watts(w);
+    let lowest = curve.points().first().map_or(Watts::ZERO, |p| p.limit);
+    let highest = curve.points().last().map_or(Watts::ZERO, |p| p.limit);
+    let (min, max) = match curve.clocks() {
+        Some(_) => (limit(highest * 0.5), limit(highest * 2.0)),
+        None => (limit(lowest), limit(highest)),
+    };
     Physics {
         range: LimitRange { min, max, default: max },
         found: max,

@@ -11,7 +11,7 @@ use crate::gpu::restore::{Restored, restore_all, restore_only};
 use crate::gpu::thread::GpuHandle;
 use crate::units::Seconds;
 
-/// Lowerings first, then what they make room for.
+/// Boards above their found limits first, then what they make room for.
 const ROUNDS: usize = 2;
 
 /// Gives every board that the journal knows back as far as all limits together stay under `cap`, in milliwatts; without
@@ -44,6 +44,14 @@ pub(in crate::controller) fn give_back_within(
         }
         outcomes.extend(restore_only(journal, &now, timeout));
     }
+    // Clocks count for no cap: they are unlocked also where the limit has to stay.
+    let locked = handles.iter().filter(|h| !outcomes.contains_key(&h.board().id)).filter_map(|h| {
+        let entry = journal.entry(&h.board().id)?;
+        let limit = h.observe().reading.requested?;
+        entry.holds_lock(journal.boot_id()).then(|| (h.clone(), Some(limit)))
+    });
+    let locked: Vec<_> = locked.collect();
+    outcomes.extend(restore_only(journal, &locked, timeout));
     let found: Vec<(GpuId, PowerLimit)> = journal.entries().map(|(id, e)| (id.clone(), e.found)).collect();
     for handle in handles {
         let id = &handle.board().id;
@@ -87,7 +95,9 @@ fn stake(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<St
     match way_back(entry, journal.boot_id(), &board) {
         WayBack::Theirs(_) => Some(fixed),
         WayBack::AlreadyThere | WayBack::Write(_) => {
-            Some(Stake { wanted: entry.found, most: entry.found, floor: range.min, claim: Claim::Idle, ..fixed })
+            // Nobody is lowered for the sake of another at the end: what room there is, is shared.
+            let floor = in_force.min(entry.found);
+            Some(Stake { wanted: entry.found, most: entry.found, floor, claim: Claim::Idle, ..fixed })
         }
     }
 }

@@ -152,7 +152,7 @@ impl<'a> Method<'a> {
         }
         let mut method = Self {
             model,
-            blocks: model.jobs.iter().zip(ends).map(|(job, end)| Blocks::new(model, job, *end, scale)).collect(),
+            blocks: ends.iter().enumerate().map(|(j, end)| Blocks::new(model, j, *end, scale)).collect(),
             coupling: caps.iter().map(|cap| vec![0.0; if cap.is_some() { rows.len() } else { 0 }]).collect(),
             pivots: vec![0.0; slots],
             caps,
@@ -178,14 +178,14 @@ impl<'a> Method<'a> {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {
                 let [sg, sr, sp] = self.slopes(&prices, j, t);
-                let job = &self.model.jobs[j];
                 let blocks = &mut self.blocks[j];
-                let range = blocks.range(t);
-                let (points, watt, time) = (blocks.points, blocks.watt[t], blocks.time[t]);
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
+                let (watt, time) = (blocks.watt[t], blocks.time[t]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 let z = &mut blocks.z[range.clone()];
                 for (l, z) in z.iter_mut().enumerate() {
-                    let time = if l < points { time } else { 0.0 };
-                    *z = (watt - sp) * job.power[l] + time - sg * job.limit[l] - sr * job.rate[l];
+                    let time = if last && l == 0 { 0.0 } else { time };
+                    *z = (watt - sp) * p[l] + time - sg * g[l] - sr * r[l];
                 }
                 let least = z.iter().fold(f64::INFINITY, |a, b| a.min(*b));
                 let most = z.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
@@ -221,7 +221,7 @@ impl<'a> Method<'a> {
             if off <= CLOSE {
                 return self.finish(true);
             }
-            let lost = !(off <= 1e3 * closest);
+            let lost = off.is_nan() || off > 1e3 * closest;
             if (lost && closest <= CLOSE_ENOUGH) || !go_on() {
                 break;
             }
@@ -252,23 +252,26 @@ impl<'a> Method<'a> {
     fn measure(&self) -> Measure {
         let (mut product, mut variables, mut objective, mut infeasible) = (0.0, 0, 0.0, 0.0_f64);
         let (mut used, mut capped) = (vec![0.0; self.rows.len()], vec![0.0; self.caps.len()]);
-        for (j, (blocks, job)) in self.blocks.iter().zip(&self.model.jobs).enumerate() {
+        for (j, blocks) in self.blocks.iter().enumerate() {
             variables += blocks.y.len();
-            for t in 0..blocks.span.len() {
+            for (t, capped) in capped.iter_mut().enumerate().take(blocks.span.len()) {
                 let [fg, fr, fb, fs] = self.factors(j, t);
                 let (y, z) = (&blocks.y[blocks.range(t)], &blocks.z[blocks.range(t)]);
+                let last = blocks.is_last(t);
+                let ended = if last { y[0] } else { 0.0 };
+                let (limit, rate, power) = self.model.jobs[j].features(t, last);
                 let (mut sum, mut g, mut r, mut p) = (0.0, 0.0, 0.0, 0.0);
                 for l in 0..y.len() {
                     product += y[l] * z[l];
                     sum += y[l];
-                    g += y[l] * job.limit[l];
-                    r += y[l] * job.rate[l];
-                    p += y[l] * job.power[l];
+                    g += y[l] * limit[l];
+                    r += y[l] * rate[l];
+                    p += y[l] * power[l];
                 }
-                let running = sum - y.get(blocks.points).unwrap_or(&0.0);
+                let running = sum - ended;
                 infeasible = infeasible.max((sum - 1.0).abs());
                 objective += p * blocks.watt[t] + running * blocks.time[t];
-                capped[t] += fg * g;
+                *capped += fg * g;
                 used[j] += fr * r;
                 self.budget_row[j].into_iter().for_each(|row| used[row] += fb * p);
                 self.shared_row.into_iter().for_each(|row| used[row] += fs * p);
@@ -292,13 +295,12 @@ impl<'a> Method<'a> {
         let (mut primal, mut dual) = (1.0_f64, 1.0_f64);
         let mut sums = [0.0; 4];
         for (j, blocks) in self.blocks.iter().enumerate() {
-            let job = &self.model.jobs[j];
             for t in 0..blocks.span.len() {
                 let ([sg, sr, sp], base) = (self.slopes(step, j, t), blocks.base[t]);
-                let range = blocks.range(t);
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
                 let (y, z, inverse) =
                     (&blocks.y[range.clone()], &blocks.z[range.clone()], &blocks.inverse[range.clone()]);
-                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 let (mut high, mut low, mut both, mut turned, mut twice) = (0.0_f64, 0.0_f64, 0.0, 0.0, 0.0);
                 for l in 0..y.len() {
                     // By this part of itself the reduced cost falls; its variable falls by the rest.
@@ -335,12 +337,12 @@ impl<'a> Method<'a> {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {
                 let [sg, sr, sp] = self.slopes(predictor, j, t);
-                let job = &self.model.jobs[j];
                 let blocks = &mut self.blocks[j];
-                let (range, base, mean) = (blocks.range(t), blocks.base[t], blocks.mean[t]);
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
+                let (base, mean) = (blocks.base[t], blocks.mean[t]);
                 let (y, inverse) = (&blocks.y[range.clone()], &blocks.inverse[range.clone()]);
                 let extra = &mut blocks.extra[range];
-                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 let mut taken = [0.0; 3];
                 let mut sum = 0.0;
                 for l in 0..y.len() {
@@ -365,13 +367,12 @@ impl<'a> Method<'a> {
     fn advance(&mut self, step: &Step) {
         let (mut primal, mut dual) = (SHORT_OF_BOUNDARY, SHORT_OF_BOUNDARY);
         for (j, blocks) in self.blocks.iter().enumerate() {
-            let job = &self.model.jobs[j];
             for t in 0..blocks.span.len() {
                 let ([sg, sr, sp], base) = (self.slopes(step, j, t), blocks.base[t]);
-                let range = blocks.range(t);
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
                 let (y, inverse) = (&blocks.y[range.clone()], &blocks.inverse[range.clone()]);
                 let extra = &blocks.extra[range];
-                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 for l in 0..y.len() {
                     let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
                     dual = dual.max(turn);
@@ -390,12 +391,11 @@ impl<'a> Method<'a> {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {
                 let [sg, sr, sp] = self.slopes(step, j, t);
-                let job = &self.model.jobs[j];
                 let blocks = &mut self.blocks[j];
-                let (range, base) = (blocks.range(t), blocks.base[t]);
+                let (range, last, base) = (blocks.range(t), blocks.is_last(t), blocks.base[t]);
                 let (y, z) = (&mut blocks.y[range.clone()], &mut blocks.z[range.clone()]);
                 let (inverse, extra) = (&blocks.inverse[range.clone()], &blocks.extra[range]);
-                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 for l in 0..y.len() {
                     let fall = base + sg * g[l] + sr * r[l] + sp * p[l];
                     y[l] += primal * (y[l] * (fall * inverse[l] - 1.0) + extra[l]);
@@ -426,7 +426,7 @@ impl<'a> Method<'a> {
             over_budget: jobs.map(|j| over(self.budget_row[j]) * self.budget_scale[j]).collect(),
             over_shared: over(self.shared_row) * self.shared_scale,
             solved,
-            parts: self.blocks.into_iter().map(|blocks| blocks.y).collect(),
+            parts: self.blocks.iter().zip(&self.model.jobs).map(|(blocks, job)| blocks.parts(job)).collect(),
         }
     }
 }

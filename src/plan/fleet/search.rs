@@ -167,7 +167,7 @@ impl Search<'_> {
                 let mut slot = end.slot;
                 while too_much > 0.0 && slot > 0 {
                     slot -= 1;
-                    too_much -= self.model.seconds[slot] * job.slowest();
+                    too_much -= self.model.span(j, slot) * job.slowest();
                 }
                 *end = self.model.end_in(j, slot);
             }
@@ -179,7 +179,7 @@ impl Search<'_> {
     fn beyond_promises(&self, ends: &[End], least: &Interior) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate().filter(|(j, _)| least.missing[*j] > MISSED) {
-            let time = self.model.seconds[..end.slot].iter().sum::<f64>() + end.seconds;
+            let time = self.model.time(j, *end);
             let needed = time * least.missing[j] / (1.0 - least.missing[j]).max(0.1);
             *end = self.moved_by(j, *end, needed);
         }
@@ -256,8 +256,10 @@ fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> 
         for pieces in &arrangement.slots {
             let mut parts: Vec<(usize, Seconds)> = Vec::new();
             for piece in pieces {
-                let Some(point) = piece.point(job) else { break };
-                let (place, seconds) = (model.jobs[job].places[point], Seconds::new(piece.seconds));
+                let still = piece.stands_still(job).then(|| problem.jobs[job].standing_still());
+                let place = piece.point(job).map(|point| model.jobs[job].places[point]);
+                let Some(place) = place.or(still) else { break };
+                let seconds = Seconds::new(piece.seconds);
                 match parts.last_mut() {
                     Some(last) if last.0 == place => last.1 += seconds,
                     _ => parts.push((place, seconds)),
@@ -267,6 +269,9 @@ fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> 
                 break;
             }
             slots.push(parts);
+        }
+        while slots.last().is_some_and(|parts| parts.iter().all(|p| p.0 == problem.jobs[job].standing_still())) {
+            slots.pop();
         }
         schedule(problem, job, slots)
     };
@@ -279,8 +284,8 @@ fn schedule(problem: &FleetProblem, job: usize, parts: Vec<Vec<(usize, Seconds)>
     let (mut cost, mut carbon, mut energy) = (GramsCo2e::ZERO, GramsCo2e::ZERO, Joules::ZERO);
     for (t, (slot, parts)) in problem.slots.iter().zip(&parts).enumerate() {
         let weight = j.weighed.as_ref().map_or(slot.intensity, |w| w[t]);
-        for &(point, seconds) in parts {
-            let joules = j.points[point].power * seconds;
+        for (point, seconds) in parts.iter().filter_map(|(place, seconds)| Some((j.points.get(*place)?, *seconds))) {
+            let joules = point.power * seconds;
             energy += joules;
             carbon += joules * slot.intensity;
             cost += joules * weight * j.eta + j.max_power * seconds * j.reference_intensity * (1.0 - j.eta);

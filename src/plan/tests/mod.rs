@@ -8,3 +8,4 @@ mod price;
 mod receding;
 mod solvers;
 mod steady;
+mod together;

@@ -104,7 +104,8 @@ impl Study<'_> {
 
 impl Case<'_> {
     fn run(&self, rows: &mut Vec<Found>) -> Result<(), StudyError> {
-        let frontiers: Vec<Option<Arc<Frontier>>> = self.study.policies.iter().map(|policy| self.frontier(policy)).collect();
+        let frontiers: Vec<Option<Arc<Frontier>>> =
+            self.study.policies.iter().map(|policy| self.frontier(policy)).collect();
         for &budget in self.study.budgets {
             let bound = |name| -> Result<Figures, StudyError> {
                 let policy = super::policy::named(name).expect("the bounds are policies");

@@ -6,7 +6,7 @@ use super::oracles::{all_ends, instantaneous, relaxed};
 use crate::plan::fleet::ends::price;
 use crate::plan::fleet::interior::{Aim, Method};
 use crate::plan::fleet::model::{End, Model};
-use crate::plan::fleet::prune::useful;
+use crate::plan::fleet::prune::undominated;
 use crate::plan::fleet::{FleetProblem, FleetSolution, solve_fleet};
 use crate::units::Watts;
 
@@ -21,7 +21,7 @@ fn pruned(problem: &FleetProblem) -> FleetProblem {
     let mut pruned = problem.clone();
     for job in &mut pruned.jobs {
         job.at_rest = job.points.iter().map(|p| p.limit).fold(job.at_rest, Watts::min);
-        job.points = useful(&job.points).into_iter().map(|i| job.points[i]).collect();
+        job.points = undominated(&job.points).into_iter().map(|i| job.points[i]).collect();
     }
     pruned
 }
@@ -45,9 +45,10 @@ proptest! {
         prop_assert!(interior.solved);
         let missed = interior.missing.iter().chain(&interior.surplus).chain(&interior.over_budget).any(|m| *m > 1e-7);
         let below = (0..model.seconds.len()).any(|t| model.caps[t] < model.cap(t, &ends));
-        // With the ends given, dominated points could serve to waste time.
-        let oracle = relaxed(&pruned(&problem), &as_given);
-        if missed || below || interior.over_shared > 1e-7 {
+        let oracle = relaxed(&problem, &as_given);
+        // Where even a sample less would save nothing, time is wasted until the end that is given.
+        let wasted = interior.prices.work.iter().any(|price| *price < 0.0);
+        if missed || below || wasted || interior.over_shared > 1e-7 {
             return Ok(());
         }
         let bound = price(&model, &interior.prices, &ends).bound_here;

@@ -75,13 +75,12 @@ fn grams(problem: &FleetProblem, job: usize, t: usize, point: usize) -> f64 {
     problem.slots[t].intensity.get() * problem.jobs[job].points[point].power.get() / 3.6e6
 }
 
-/// The optimum for given ends if caps hold on average. Variables are seconds.
+/// The optimum for given ends if caps hold on average and at least the work is done. Variables are seconds.
 pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
     let mut programme = Programme::default();
     let mut caps = vec![Vec::new(); problem.slots.len()];
     let mut resting = vec![0.0; problem.slots.len()];
-    let (mut shared, mut total) = (Vec::new(), 0.0);
-    let _ = &mut total;
+    let mut shared = Vec::new();
     for (job, j) in problem.jobs.iter().enumerate() {
         let (mut work, mut budget) = (Vec::new(), Vec::new());
         for (t, slot) in problem.slots.iter().enumerate() {
@@ -91,6 +90,12 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
             }
             let mut used = Vec::new();
             for (l, point) in j.points.iter().enumerate() {
+                // What no instant can have, no average needs.
+                let others: f64 = (0..problem.jobs.len()).filter(|o| *o != job).map(|o| rest(problem, o)).sum();
+                let most = problem.caps[t].map_or(f64::INFINITY, |cap| cap.get() - others);
+                if point.limit.get() > most * (1.0 + 1e-12) {
+                    continue;
+                }
                 let column = programme.cost.len();
                 programme.cost.push(second(problem, job, t, l));
                 used.push((column, 1.0));
@@ -104,7 +109,7 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
                 programme.at_most.push((used, ends[job].1));
             }
         }
-        programme.equal.push((work, j.work.get()));
+        programme.at_most.push((work.iter().map(|(column, r)| (*column, -r)).collect(), -j.work.get()));
         shared.extend(budget.iter().copied());
         programme.at_most.extend(j.carbon_budget.map(|b| (budget, b.get())));
     }
