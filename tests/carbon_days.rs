@@ -111,6 +111,7 @@ impl Outage {
             profiling: wattune::profile::Settings::default(),
             planning: wattune::plan::Settings::default(),
             carbon: CarbonSettings::default(),
+            cap: wattune::controller::CapSettings::default(),
             state_dir: state.path(),
             clock: clock.clone(),
             devices: vec![Box::new(board.device(0, "Long"))],
@@ -130,6 +131,7 @@ impl Outage {
             objective: Objective::slower_by(0.05).expect("in range"),
             lease: Some(Seconds::new(86_400.0)),
             control: true,
+            priority: 0,
             tags: BTreeMap::new(),
         };
         let job = JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id");

@@ -274,6 +274,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         profiling: wattune::profile::Settings::default(),
         planning: wattune::plan::Settings::default(),
         carbon: wattune::providers::CarbonSettings::default(),
+        cap: controller::CapSettings::default(),
         state_dir: state.path(),
         clock: clock.clone(),
         devices: vec![Box::new(hardware.device(0, "Fragile"))],

@@ -3,11 +3,14 @@
 mod api;
 mod architecture;
 mod bad_input;
+mod caps;
+mod caps_random;
 mod carbon_chain;
 mod carbon_cli;
 mod carbon_days;
 mod carbon_faults;
 mod cli;
+mod clocks;
 mod crash;
 mod disk;
 mod faults;

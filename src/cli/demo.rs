@@ -15,7 +15,7 @@ use screen::Screen;
 use super::{Format, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Handle;
-use crate::domain::{CarbonSeries, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone};
+use crate::domain::{CarbonSeries, ClockLimit, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone};
 use crate::gpu::simulated::LoadCurve;
 use crate::http;
 use crate::ledger;
@@ -75,6 +75,9 @@ pub(super) struct Args {
     /// Which optimizer, where the power trace has several for the workload.
     #[arg(long, value_name = "NAME", requires = "power_trace")]
     optimizer: Option<String>,
+    /// Jobs that wait for memory: power limits change nothing for them, locked clocks do.
+    #[arg(long, conflicts_with = "power_trace")]
+    memory_bound: bool,
     /// How the result is written.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -241,17 +244,25 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
             };
             ((1..=count).map(plot).collect(), model)
         }
-        _ => ((1..=count).map(|n| invented(n, at_ceiling, objective)).collect(), "Demo GPU".to_owned()),
+        _ => (
+            (1..=count).map(|n| invented(n, args.memory_bound, at_ceiling, objective)).collect(),
+            "Demo GPU".to_owned(),
+        ),
     };
     Ok((Scenario { jobs, model, grid, actual, start, noise: args.noise, seed: args.seed }, source))
 }
 
 /// Jobs of different hunger, for a demo without traces; each second one trains on two boards.
-fn invented(n: u32, at_ceiling: Seconds, objective: Objective) -> Plot {
+fn invented(n: u32, memory_bound: bool, at_ceiling: Seconds, objective: Objective) -> Plot {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
     let demand = Watts::new(295.0 - 30.0 * f64::from((n - 1) % 3));
-    let curve = LoadCurve::saturating(&range, demand, Watts::new(70.0), SamplesPerSecond::new(400.0));
+    let (floor, peak) = (Watts::new(70.0), SamplesPerSecond::new(400.0));
+    let curve = if memory_bound {
+        LoadCurve::memory_bound(ClockLimit::from_megahertz(1_980), demand * 0.6, floor, peak)
+    } else {
+        LoadCurve::saturating(&range, demand, floor, peak)
+    };
     let shrink = 1.0 - 0.25 * f64::from((n - 1) % 3);
     let name = ["resnet50", "bert-base", "gpt2-small"][((n - 1) % 3) as usize];
     let name = if n <= 3 { name.to_owned() } else { format!("{name}-{n}") };

@@ -9,6 +9,8 @@ use super::serve::handles;
 use super::{Exit, Format, Overrides};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Settings, is_root};
+use crate::controller::Locking;
+use crate::gpu::Capabilities;
 use crate::gpu::journal::{Journal, boot_id};
 use crate::gpu::thread::GpuHandle;
 use crate::providers::{self, Provider};
@@ -91,8 +93,8 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
     }
     findings.extend(handles.iter().map(|handle| board(handle, settings)));
     if !is_root() && !settings.control.observe {
-        let detail = "not root: limits can most likely not be set (nvmlDeviceSetPowerManagementLimit needs it); run the \
-                      daemon as root, or with --observe";
+        let detail = "not root: limits and clocks can most likely not be set (nvmlDeviceSetPowerManagementLimit needs it); run \
+                      the daemon as root, or with --observe";
         findings.push(finding("rights", Verdict::Limited, detail));
     }
     findings
@@ -130,10 +132,21 @@ fn board(handle: &GpuHandle, settings: &Settings) -> Finding {
     }
     let range = can.limits.as_ref().map_or(String::new(), |r| format!(", takes {} to {}", r.min, r.max));
     let now = seen.reading.requested.map_or(String::new(), |l| format!(", limit {l}"));
+    let clocks = clocks(&can, settings);
     if limits.is_empty() {
-        finding(what, Verdict::Good, format!("driver {}, energy counter{now}{range}", can.driver))
+        finding(what, Verdict::Good, format!("driver {}, energy counter{now}{range}; {clocks}", can.driver))
     } else {
-        finding(what, Verdict::Limited, limits.join("; "))
+        finding(what, Verdict::Limited, format!("{}; {clocks}", limits.join("; ")))
+    }
+}
+
+/// Whether clocks can be locked where the power limit does not bind.
+fn clocks(can: &Capabilities, settings: &Settings) -> String {
+    match (&can.clocks, can.why_no_clocks()) {
+        _ if settings.control.clocks == Locking::Off => "clocks are left alone (control.clocks = \"off\")".into(),
+        (_, Some(why)) => format!("clocks cannot be locked: {why}"),
+        (Ok(range), None) => format!("clocks can be locked from {} to {}", range.min(), range.max()),
+        (Err(error), None) => format!("clocks cannot be locked: {error}"),
     }
 }
 
@@ -151,8 +164,9 @@ fn state(settings: &Settings) -> Vec<Finding> {
     match Journal::open(&dir, boot_id()) {
         Ok(journal) => {
             for (gpu, entry) in journal.entries() {
+                let clocks = entry.locked.map_or(String::new(), |c| format!(", its clocks are locked to {c}"));
                 let detail = format!(
-                    "is set by wattune; {} comes back when its job or its daemon ends (if no daemon runs: wattune restore)",
+                    "is set by wattune{clocks}; {} comes back when its job or its daemon ends (if no daemon runs: wattune restore)",
                     entry.found
                 );
                 findings.push(finding(format!("GPU {gpu}"), Verdict::Good, detail));

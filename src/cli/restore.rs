@@ -74,6 +74,7 @@ pub(super) fn give_back(settings: &Settings) -> anyhow::Result<Vec<Line>> {
             Restored::AlreadyThere(_, Clocks::Untouched) => "already_there",
             Restored::AlreadyThere(_, Clocks::Unlocked) | Restored::Written(..) => "restored",
             Restored::LeftToOthers(..) => "left_to_others",
+            Restored::HeldByCap { .. } => "held_by_cap",
             Restored::Failed { .. } => "failed",
         },
         detail: outcome.to_string(),

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Exit, Overrides, runtime, stopped};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Backend, Settings};
-use crate::controller::{Controller, Handle, Parts, PriceSignal, open_handles, supervise};
-use crate::domain::{GpuId, LimitRange, PowerLimit};
+use crate::config::{Backend, Settings, SimulatedSettings};
+use crate::controller::{Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
+use crate::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
 use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::{GpuHandle, Sampling};
@@ -48,6 +48,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// Whatever keeps the daemon from running must not keep limits where an earlier one left them.
 fn give_back_anyway(settings: &Settings) {
+    if !settings.cap.is_empty() && settings.cap.on_exit == OnExit::Keep {
+        tracing::warn!("GPUs stay as they are, since there is a cap; `wattune restore` gives them back in full");
+        return;
+    }
     match super::restore::give_back(settings) {
         Ok(lines) => lines.iter().for_each(|l| tracing::warn!(gpu.uuid = l.gpu, "GPU {}: {}", l.gpu, l.detail)),
         Err(error) => tracing::debug!("nothing could be given back either: {error:#}"),
@@ -86,6 +90,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         profiling: settings.profile,
         planning: settings.plan,
         carbon: settings.carbon,
+        cap: settings.cap,
         state_dir: &state_dir,
         clock: clock.clone(),
         devices,
@@ -176,7 +181,7 @@ pub(super) fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyho
         }
         Backend::Simulated => {
             let simulated = &settings.gpus.simulated;
-            let board = |index: u32| simulated_board(index, simulated.seed, clock);
+            let board = |index: u32| simulated_board(index, simulated, clock);
             let note = "the GPUs are simulated: nothing is measured or set on hardware".to_owned();
             Ok(((0..simulated.boards).map(board).collect(), vec![note]))
         }
@@ -184,7 +189,7 @@ pub(super) fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyho
 }
 
 /// A board that is always busy, for trying the API out.
-fn simulated_board(index: u32, seed: u64, clock: &Arc<dyn Clock>) -> Box<dyn GpuDevice> {
+fn simulated_board(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock>) -> Box<dyn GpuDevice> {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
     let physics = Physics {
@@ -193,10 +198,20 @@ fn simulated_board(index: u32, seed: u64, clock: &Arc<dyn Clock>) -> Box<dyn Gpu
         idle: Watts::new(25.0),
         settling: Seconds::new(0.5),
         noise: 0.01,
-        seed: seed.wrapping_add(u64::from(index)),
+        seed: settings.seed.wrapping_add(u64::from(index)),
     };
     let world = SimulatedBoard::new(physics, clock.clone());
-    let curve = LoadCurve::saturating(&range, Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
+    let (floor, peak) = (Watts::new(70.0), SamplesPerSecond::new(400.0));
+    let highest = ClockLimit::from_megahertz(1_980);
+    let curve = if settings.memory_bound {
+        LoadCurve::memory_bound(highest, Watts::new(160.0), floor, peak)
+    } else {
+        LoadCurve::saturating(&range, Watts::new(280.0), floor, peak)
+    };
+    let world = match curve.clocks() {
+        Some(clocks) => world.with_clocks(clocks),
+        None => world,
+    };
     world.run(Some(curve));
     Box::new(world.device(index, "Demo GPU"))
 }

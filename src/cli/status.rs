@@ -57,9 +57,23 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The node's cap in one line.
+fn cap_line(cap: &Value) -> String {
+    let watts = |v: &Value| v.as_f64().map_or("no cap".to_owned(), |w| format!("{w:.0} W"));
+    let mut line = format!("node's cap {}", watts(&cap["limit_w"]));
+    if let (Some(source), Some(left)) = (cap["source"].as_str(), cap["headroom_w"].as_f64()) {
+        line += &format!(" ({source}), limits {}, {left:.0} W left", watts(&cap["limits_sum_w"]));
+    }
+    if let Some(at) = cap["next_change"].as_str() {
+        line += &format!("; from {at} {}", watts(&cap["next_limit_w"]));
+    }
+    line + "\n\n"
+}
+
 fn table(status: &Value) -> String {
     let text = |v: &Value| v.as_str().unwrap_or("–").to_owned();
     let watts = |v: &Value| v.as_f64().map_or("–".to_owned(), |w| format!("{w:.0} W"));
+    let clock = |v: &Value| v.as_u64().map_or(String::new(), |mhz| format!(" {mhz} MHz"));
     let carbon = &status["carbon"];
     let intensity = carbon["intensity_g_per_kwh"].as_f64().map_or("unknown".into(), |g| format!("{g:.0} gCO2e/kWh"));
     let mut page = format!(
@@ -74,28 +88,32 @@ fn table(status: &Value) -> String {
             _ => text(&carbon["source"]),
         },
     );
+    if status["cap"].is_object() {
+        page += &cap_line(&status["cap"]);
+    }
     page +=
-        &format!("{:<4} {:<28} {:<12} {:>8} {:>8} {:>8}  {}\n", "GPU", "model", "state", "draw", "limit", "found", "");
+        &format!("{:<4} {:<28} {:<12} {:>8} {:>15} {:>8}  {}\n", "GPU", "model", "state", "draw", "limit", "found", "");
     for gpu in status["gpus"].as_array().into_iter().flatten() {
         page += &format!(
-            "{:<4} {:<28} {:<12} {:>8} {:>8} {:>8}  {}\n",
+            "{:<4} {:<28} {:<12} {:>8} {:>15} {:>8}  {}\n",
             gpu["index"].to_string(),
             text(&gpu["model"]),
             text(&gpu["state"]),
             watts(&gpu["power_w"]),
-            watts(&gpu["power_limit_enforced_w"]),
+            watts(&gpu["power_limit_enforced_w"]) + &clock(&gpu["clock_limit_mhz"]),
             watts(&gpu["power_limit_found_w"]),
             gpu["detail"].as_str().unwrap_or_default(),
         );
     }
-    page += &format!("\n{:<38} {:<16} {:<10} {:>8} {:>9}  {}\n", "job", "name", "phase", "limit", "slowdown", "reason");
+    page +=
+        &format!("\n{:<38} {:<16} {:<10} {:>15} {:>9}  {}\n", "job", "name", "phase", "limit", "slowdown", "reason");
     for job in status["jobs"].as_array().into_iter().flatten() {
         page += &format!(
-            "{:<38} {:<16} {:<10} {:>8} {:>9}  {}\n",
+            "{:<38} {:<16} {:<10} {:>15} {:>9}  {}\n",
             text(&job["job_id"]),
             text(&job["name"]),
             text(&job["phase"]),
-            watts(&job["power_limit_w"]),
+            watts(&job["power_limit_w"]) + &clock(&job["clock_limit_mhz"]),
             job["slowdown"].as_f64().map_or("–".into(), |s| format!("{:+.2} %", 100.0 * s)),
             text(&job["reason"]),
         );

@@ -40,11 +40,13 @@ pub struct SimulatedSettings {
     pub boards: u32,
     /// Seed of their noise.
     pub seed: u64,
+    /// Whether what runs on them waits for memory: limits change nothing then, clocks do.
+    pub memory_bound: bool,
 }
 
 impl Default for SimulatedSettings {
     fn default() -> Self {
-        Self { boards: 2, seed: 1 }
+        Self { boards: 2, seed: 1, memory_bound: false }
     }
 }
 
@@ -58,6 +60,8 @@ pub struct Settings {
     pub gpus: GpuSettings,
     /// The control loop.
     pub control: controller::Settings,
+    /// The most that all boards' limits may add up to.
+    pub cap: controller::CapSettings,
     /// The just-in-time profiler.
     pub profile: profile::Settings,
     /// The planner.
@@ -144,6 +148,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), ConfigError> {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;
+        self.cap.check().map_err(in_section("cap"))?;
         self.profile.check().map_err(in_section("profile"))?;
         self.plan.check().map_err(in_section("plan"))?;
         let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();
@@ -188,24 +193,43 @@ fn in_plain_words(message: String) -> String {
     }
 }
 
-/// Finds the key, or the table, that a message begins with.
+/// Finds the key, or the table, that a message begins with; of an entry of a list that stands in one line, the list.
 fn locate(text: &str, path: &Path, section: &'static str, message: String) -> ConfigError {
     let key = format!("{section}.{}", message.split_whitespace().next().unwrap_or_default());
-    let mut table = String::new();
+    let list = key.split('[').next().unwrap_or_default().to_owned();
+    let places = places(text);
+    let find = |wanted: &str| places.iter().find(|(name, _)| name == wanted);
+    let entry = key.rsplit_once(']').map(|(entry, _)| format!("{entry}]"));
+    let found = find(&key).or_else(|| find(&entry?)).or_else(|| find(&list));
+    match found {
+        Some((_, (line, column))) => {
+            ConfigError::Wrong { path: path.to_owned(), line: *line, column: *column, message }
+        }
+        None => ConfigError::OutOfRange { section, message },
+    }
+}
+
+/// The tables and keys of a file with their lines and columns; entries of lists of tables are numbered.
+fn places(text: &str) -> Vec<(String, (usize, usize))> {
+    let (mut table, mut places) = (String::new(), Vec::new());
     for (number, line) in text.lines().enumerate() {
         let trimmed = line.trim();
-        let named = if let Some(name) = trimmed.strip_prefix('[').and_then(|l| l.split(']').next()) {
+        let at = (number + 1, line.len() - line.trim_start().len() + 1);
+        if let Some(name) = trimmed.strip_prefix("[[").and_then(|l| l.split(']').next()) {
+            let name = name.trim();
+            let first = format!("{name}[");
+            let before =
+                places.iter().filter(|(n, _): &&(String, _)| n.starts_with(&first) && n.ends_with(']')).count();
+            table = format!("{name}[{before}]");
+            places.push((table.clone(), at));
+        } else if let Some(name) = trimmed.strip_prefix('[').and_then(|l| l.split(']').next()) {
             table = name.trim().to_owned();
-            Some(table.clone())
-        } else {
-            trimmed.split_once('=').map(|(name, _)| format!("{table}.{}", name.trim()))
-        };
-        if named.as_ref() == Some(&key) {
-            let column = line.len() - line.trim_start().len() + 1;
-            return ConfigError::Wrong { path: path.to_owned(), line: number + 1, column, message };
+            places.push((table.clone(), at));
+        } else if let Some((name, _)) = trimmed.split_once('=') {
+            places.push((format!("{table}.{}", name.trim()), at));
         }
     }
-    ConfigError::OutOfRange { section, message }
+    places
 }
 
 /// Line and column, from 1, of a byte's place.
@@ -240,6 +264,14 @@ mod tests {
         assert!(kind.starts_with("2:11: invalid type: string \"yes\", expected a boolean"), "{kind}");
         let range = error("[profile]\nstep_w = 25\n\n  window_s = 1 # short\n");
         assert!(range.starts_with("4:3: window_s = 1 must be at least 5 s"), "{range}");
+        let cap = error("[cap]\nlimit_w = 0\n");
+        assert!(cap.starts_with("2:1: limit_w is 0; it must be more than 0"), "{cap}");
+        let entries = "[[cap.schedule]]\nfrom = \"1:00\"\nto = \"2:00\"\nlimit_w = 5\n[[cap.schedule]]\nfrom = \"25:00\"\n\
+                       to = \"2:00\"\nlimit_w = 5\n";
+        let second = error(entries);
+        assert!(second.starts_with("6:1: schedule[1].from is \"25:00\""), "{second}");
+        let inline = error("[cap]\nschedule = [{ from = \"1:00\", to = \"2:00\" }]\n");
+        assert!(inline.starts_with("2:1: schedule[0] has no cap"), "{inline}");
         let nan = error("[profile]\nstep_w = nan\n");
         assert!(nan.starts_with("2:10: ") && nan.contains("a finite number of W"), "{nan}");
         let variant = error("[gpus]\nbackend = \"nvlm\"\n");

@@ -2,7 +2,7 @@
 
 use super::view::GpuView;
 use super::{ControlError, Controller, Gpu, GpuRef};
-use crate::domain::PowerLimit;
+use crate::domain::{ClockLimit, PowerLimit};
 use crate::gpu::{Capabilities, GpuError};
 
 impl Controller {
@@ -25,6 +25,7 @@ impl Controller {
     fn gpu_view(&self, gpu: &Gpu) -> GpuView {
         let (board, capabilities) = (gpu.handle.board(), gpu.handle.capabilities());
         let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
+        let clocks = capabilities.clocks.as_ref().ok();
         let watts = |l: PowerLimit| l.watts().get();
         let cap = gpu.out_of_band_cap();
         let state = match (&seen.fault, &gpu.foreign) {
@@ -41,11 +42,20 @@ impl Controller {
                 "an out-of-band cap holds it at {c}; plans stay under it until it lifts, or the host's cap is raised"
             )
         });
-        let wanted = self.wanted(gpu.id(), self.now()).map(|set| set.limit);
+        let now = self.now();
+        let wanted = self.wanted(gpu.id(), now).map(|set| set.limit);
+        let held =
+            self.passes(now).get(gpu.id()).filter(|(stake, pass)| pass.limit < stake.wanted).map(|(stake, pass)| {
+                format!(
+                    "the node's cap lets it have {} of {}; the rest comes back when the cap lifts",
+                    pass.limit, stake.wanted
+                )
+            });
         let unset = self.journal_fault.as_ref().filter(|_| wanted.is_some() && wanted != reading.requested);
         let mut details = concerns(gpu, &capabilities);
         details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
         details.extend(capped);
+        details.extend(held);
         // What was done last explains the present only while the board is away from what was found.
         if details.is_empty() && self.journal.entry(gpu.id()).is_some() {
             details.extend(gpu.remark.clone());
@@ -67,6 +77,11 @@ impl Controller {
             power_limit_default_w: range.map(|r| watts(r.default)),
             power_limit_min_w: range.map(|r| watts(r.min)),
             power_limit_max_w: range.map(|r| watts(r.max)),
+            clock_limit_mhz: gpu.clock_lock().map(ClockLimit::megahertz),
+            clock_limit_wanted_mhz: self.clock_wanted(gpu.id()),
+            clock_limit_min_mhz: clocks.map(|c| c.min().megahertz()),
+            clock_limit_max_mhz: clocks.map(|c| c.max().megahertz()),
+            clocks_left_alone: self.why_clocks_left_alone(gpu),
             out_of_band_cap_w: cap.map(watts),
             override_until: gpu.manual.map(|m| m.until_utc),
             power_w: reading.power.map(|p| p.get()),
@@ -87,6 +102,11 @@ impl Controller {
         let mut problems = self.start_problems.clone();
         problems.extend(self.store_fault.iter().map(|f| format!("books: {f}")));
         problems.extend(self.journal_fault.iter().map(|f| format!("no limit is set: {f}")));
+        problems.extend(self.cap_problems());
+        problems.extend(self.desk.search.as_ref().map(|search| {
+            let since = self.now().monotonic.since(search.since);
+            format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
+        }));
         let mut gpus: Vec<&Gpu> = self.gpus.values().collect();
         gpus.sort_by_key(|g| g.handle.board().index);
         for gpu in gpus {
@@ -117,6 +137,7 @@ fn concerns(gpu: &Gpu, can: &Capabilities) -> Vec<String> {
             Err(power) => format!("its energy cannot be told: no counter ({counter}), no power ({power})"),
         });
     }
+    concerns.extend(gpu.clocks_refused().map(str::to_owned));
     if let Some(error) = &gpu.persistence_denied {
         concerns.push(format!("persistence mode stays as it is: {error}"));
     }

@@ -8,7 +8,7 @@ use super::Controller;
 use super::gpu::{Act, Gpu};
 use super::settings::Locking;
 use crate::clock::{Monotonic, Now};
-use crate::domain::{ClockLimit, ClockRange, EventReasons, PowerLimit};
+use crate::domain::{ClockLimit, ClockRange, EventReasons, GpuId, PowerLimit};
 use crate::gpu::journal::{Journal, JournalError};
 use crate::gpu::{GpuError, Observation, Write};
 use crate::units::Seconds;
@@ -26,8 +26,12 @@ const PERSISTENT: Seconds = Seconds::new(5.0);
 pub(super) struct Clocks {
     /// The lock that wattune has written.
     held: Option<Held>,
-    /// Whether the lock was taken away, which the journal does not know yet.
+    /// Whether the lock was taken away, or never came to be, which the journal does not know yet.
     unlocked: bool,
+    /// Whether nothing was locked before the lock that was asked for last.
+    first: bool,
+    /// Whether unlocking was refused.
+    refused: bool,
     /// Whether somebody else has taken the clocks over, which the journal does not know yet.
     taken: bool,
     /// Why they are left alone on this board.
@@ -113,13 +117,19 @@ impl Gpu {
                 self.clocks.held = Some(Held { clock, shown: false, astray: None, restarts });
             }
             (Write::LockClocks(_), Err(error)) if !matches!(error, GpuError::Lost { .. }) => {
+                let refused = matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported();
+                self.clocks.unlocked = self.clocks.first && refused;
                 self.clocks.off = Some(format!("its clocks are left alone: {error}"));
             }
             (Write::ResetClocks, Ok(())) => {
                 self.clocks.held = None;
                 self.clocks.unlocked = true;
+                self.clocks.refused = false;
             }
-            (Write::ResetClocks, Err(error)) => self.remark = Some(format!("its clocks are still locked: {error}")),
+            (Write::ResetClocks, Err(error)) => {
+                self.clocks.refused = true;
+                self.remark = Some(format!("its clocks are still locked: {error}"));
+            }
             _ => {}
         }
     }
@@ -134,6 +144,11 @@ impl Gpu {
     /// What its clocks are locked to, as far as that can be known.
     pub fn clock_lock(&self) -> Option<ClockLimit> {
         self.clocks.held.map(|h| h.clock)
+    }
+
+    /// Why its clocks turned out not to be wattune's to lock, once it was tried.
+    pub fn clocks_refused(&self) -> Option<&str> {
+        self.clocks.off.as_deref()
     }
 
     /// Why its clocks are left alone, in words a person can act on; `None` if they may be locked.
@@ -162,6 +177,7 @@ impl Gpu {
         }
         journal.note_lock(&id, clock, limit, now.utc)?;
         self.clocks.unlocked = false;
+        self.clocks.first = !ours;
         self.ask(Write::LockClocks(clock), now);
         Ok(Act::Clocks(format!("clocks locked to {clock}")))
     }
@@ -175,7 +191,8 @@ impl Gpu {
             journal.forget_lock(&self.id().clone())?;
             return Ok(Act::Nothing);
         }
-        if self.asked_lately(now) && self.clocks.held.is_none() {
+        // What was refused may be allowed again; asking at every tick would only fill the log.
+        if self.clocks.refused && self.asked_lately(now) {
             return Ok(Act::Nothing);
         }
         self.ask(Write::ResetClocks, now);
@@ -187,12 +204,8 @@ impl Gpu {
         let capabilities = self.handle.capabilities();
         let Ok(range) = &capabilities.clocks else { return false };
         let Some((highest, since)) = self.clocks.free else {
-            if self.seen.at.is_some() && self.seen.reading.sm_clock_mhz.is_none() {
-                let why = "the driver does not tell its present clock (nvmlDeviceGetClockInfo), so that a lock by somebody \
-                           else could not be seen: its clocks are left alone";
-                self.clocks.off = Some(why.into());
-            }
-            return false;
+            // A driver that does not even tell the present clock gives no reason to believe in a lock.
+            return self.seen.at.is_some() && self.seen.reading.sm_clock_mhz.is_none();
         };
         if f64::from(highest) >= f64::from(range.max().megahertz()) * FREE {
             return true;
@@ -214,6 +227,17 @@ impl Controller {
         let capabilities = gpu.handle.capabilities();
         let wanted = self.settings.clocks == Locking::Auto && capabilities.why_no_clocks().is_none();
         capabilities.clocks.as_ref().ok().filter(|_| wanted).cloned()
+    }
+
+    /// What a board's clocks are to be locked to now, in MHz.
+    pub(super) fn clock_wanted(&self, gpu: &GpuId) -> Option<u32> {
+        self.wanted(gpu, self.now())?.clock.map(ClockLimit::megahertz)
+    }
+
+    /// Why a board's clocks are left alone, by the settings or for its own reasons.
+    pub(super) fn why_clocks_left_alone(&self, gpu: &Gpu) -> Option<String> {
+        let off = (self.settings.clocks == Locking::Off).then(|| "switched off (control.clocks = \"off\")".to_owned());
+        off.or_else(|| gpu.why_no_clocks())
     }
 
     /// Jobs whose boards' clocks turned out not to be wattune's go on with limits alone.

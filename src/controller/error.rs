@@ -40,4 +40,7 @@ pub enum StartError {
     /// The database is unusable.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The node's cap makes no sense; the settings are checked before, so this is a mistake of the program.
+    #[error("cap: {0}")]
+    Cap(String),
 }

@@ -63,6 +63,10 @@ pub struct Gpu {
     /// [`Observation::restarts`] when the board last showed the limit it is held at.
     restarts_seen: u32,
     cap: Option<PowerLimit>,
+    /// The limit that it told last, whatever became of it since.
+    told: Option<PowerLimit>,
+    /// Whether the last write of a limit failed.
+    failed: bool,
 }
 
 /// The limit at which wattune holds a board: because it wrote it, or because it was there already.
@@ -114,6 +118,8 @@ impl Gpu {
             last_asked: None,
             restarts_seen: 0,
             cap: None,
+            told: None,
+            failed: false,
         }
     }
 
@@ -127,6 +133,7 @@ impl Gpu {
         self.handle.refresh();
         self.seen = self.handle.observe();
         self.notice_cap();
+        self.told = self.shown().or(self.told);
         self.observe_clocks();
         let Some((write, asked_at)) = self.in_flight else { return };
         let Some(outcome) = self.seen.last_write.as_ref().filter(|o| o.write == write && o.at.monotonic >= asked_at)
@@ -139,12 +146,14 @@ impl Gpu {
             (result, Write::LockClocks(_) | Write::ResetClocks) => self.take_clock_outcome(write, result),
             (Ok(()), Write::PowerLimit(asked)) => {
                 self.denied = None;
+                self.failed = false;
                 self.held = Some(Held { asked, shown: outcome.shown });
                 self.restarts_seen = self.seen.restarts();
             }
             (Ok(()), Write::Persistence(_)) => {}
             (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
             (Err(error), Write::PowerLimit(_)) => {
+                self.failed = true;
                 self.remark = Some(error.to_string());
                 if matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported() {
                     self.denied = Some(error.clone());
@@ -195,6 +204,30 @@ impl Gpu {
         self.cap
     }
 
+    /// The limit that it shows, of what it was asked for and what it enforces the larger.
+    fn shown(&self) -> Option<PowerLimit> {
+        self.seen.reading.requested.max(self.seen.reading.enforced)
+    }
+
+    /// The most that its limit may be now: what it shows or told last, what is on its way to it, and, of a board that is
+    /// lost, the default that it may come back with. `None` if it never told a limit.
+    pub fn in_force(&self) -> Option<PowerLimit> {
+        let known = self.shown().or(self.told)?;
+        let coming = match self.in_flight {
+            Some((Write::PowerLimit(limit), _)) => Some(limit),
+            _ => None,
+        };
+        let lost = matches!(self.seen.fault, Some((GpuError::Lost { .. }, _)));
+        let back = self.range().filter(|_| lost).map(|range| range.default);
+        [Some(known), coming, back].into_iter().flatten().max()
+    }
+
+    /// Whether it may stay above what it is asked for: the last write failed, or it shows more than it was told.
+    pub fn is_unyielding(&self) -> bool {
+        let told = self.held.zip(self.seen.reading.requested);
+        self.failed || told.is_some_and(|(held, shown)| shown > held.asked)
+    }
+
     /// Why its limit is not wattune's to set, in words a person can act on; `None` if it is.
     pub fn why_no_control(&self) -> Option<String> {
         if let Some(why) = self.handle.capabilities().why_no_control() {
@@ -235,6 +268,7 @@ impl Gpu {
             journal.yield_limit(&self.id().clone(), current)?;
             return Ok(Act::Yielded(foreign));
         }
+        self.disown_foreign(current, journal)?;
         let Some(set) = wanted.filter(|_| self.why_no_control().is_none()) else {
             // Clocks first: a board whose limit is not to be had back keeps no lock for that.
             return match self.pursue_clocks(None, current, journal, now)? {
@@ -245,6 +279,18 @@ impl Gpu {
         match self.pursue(set.limit, current, journal, now)? {
             Act::Nothing => self.pursue_clocks(set.clock, current, journal, now),
             setting => Ok(setting),
+        }
+    }
+
+    /// Leaves the board as it is for now: what is wanted has to wait. Somebody else's limit is noticed all the same.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+        let current = self.seen.reading.requested.filter(|_| self.in_flight.is_none() && self.seen.fault.is_none());
+        match current.and_then(|current| self.notice_foreign(current, now)) {
+            Some(foreign) => journal.yield_limit(&self.id().clone(), foreign.limit).map(|()| Act::Yielded(foreign)),
+            None => Ok(Act::Nothing),
         }
     }
 
@@ -264,6 +310,18 @@ impl Gpu {
         self.manual = None;
         self.remark = Some(format!("somebody else set {current} over wattune's {}", held.asked));
         Some(foreign)
+    }
+
+    /// What an earlier daemon left in the journal for a board that somebody else has set since is nothing to restore.
+    fn disown_foreign(&mut self, current: PowerLimit, journal: &mut Journal) -> Result<(), JournalError> {
+        let id = self.id().clone();
+        let Some(entry) = journal.entry(&id).filter(|_| self.held.is_none()) else { return Ok(()) };
+        let default = self.range().map(|r| r.default);
+        let board = Standing { current, default, counter: self.seen.counter, restarted: self.has_restarted() };
+        match journal::way_back(entry, journal.boot_id(), &board) {
+            WayBack::Theirs(limit) => journal.yield_limit(&id, limit),
+            WayBack::AlreadyThere | WayBack::Write(_) => Ok(()),
+        }
     }
 
     /// Whether the board or its driver may have started anew since it last showed wattune's limit.

@@ -6,7 +6,9 @@
 
 mod account;
 mod boards;
+mod cap;
 mod clocks;
+mod desk;
 mod error;
 mod gpu;
 mod handle;
@@ -15,6 +17,7 @@ mod planning;
 mod requests;
 mod run;
 mod settings;
+mod share;
 mod show;
 mod signal;
 mod start;
@@ -26,13 +29,15 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
+use cap::CapBook;
+pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
 pub use error::{ControlError, StartError};
 pub use gpu::{Act, Foreign, Gpu, Override};
 pub use handle::{Busy, Handle, Requests};
 pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
 pub use run::{Ended, run, supervise};
-pub use settings::Settings;
+pub use settings::{Locking, Settings};
 pub use show::{look, price_view};
 use signal::{Book, Standing, Taken};
 pub use signal::{PriceSignal, RankBoard, scores};
@@ -42,7 +47,7 @@ use crate::clock::{Clock, Now};
 use crate::domain::{EventReasons, Forecast, GpuId, JobId, SetPoint};
 use crate::forecast::Model;
 use crate::gpu::journal::Journal;
-use crate::gpu::restore::{Restored, restore_all};
+use crate::gpu::restore::Restored;
 use crate::plan::Settings as PlanSettings;
 use crate::profile::Settings as ProfileSettings;
 use crate::profile::ladder::Setting;
@@ -61,6 +66,8 @@ pub struct Controller {
     journal: Journal,
     gpus: BTreeMap<GpuId, Gpu>,
     jobs: BTreeMap<JobId, Job>,
+    caps: CapBook,
+    desk: planning::Desk,
     signal: watch::Receiver<FeedState>,
     price: Option<PriceSignal>,
     /// What the followed source says, and what was learnt from what came.
@@ -86,12 +93,14 @@ impl Controller {
     /// One activation. Never fails: what cannot be done now is a state that the API shows, and is tried again.
     pub async fn tick(&mut self) {
         self.observe();
+        // A cap that falls does not wait for books and plans.
+        self.act();
         self.take_signal().await;
         self.end_silent_jobs().await;
         self.account().await;
         self.equip_jobs().await;
         self.withdraw_clocks();
-        self.plan();
+        self.plan().await;
         self.act();
     }
 
@@ -146,10 +155,15 @@ impl Controller {
 
     fn act(&mut self) {
         let now = self.now();
+        let passes = self.passes(now);
         let mut fault = None;
         let ids: Vec<GpuId> = self.gpus.keys().cloned().collect();
         for id in ids {
-            let wanted = self.wanted(&id, now);
+            let wish = self.wish(&id, now);
+            let (wanted, may_write) = match passes.get(&id) {
+                Some((stake, pass)) => (Self::let_through(wish, stake, pass), pass.now),
+                None => (wish, true),
+            };
             let Some(gpu) = self.gpus.get_mut(&id) else { continue };
             if wanted.is_some()
                 && self.settings.enable_persistence
@@ -158,7 +172,11 @@ impl Controller {
                 fault = Some(in_full(&error));
                 continue;
             }
-            match gpu.act(wanted, &mut self.journal, now) {
+            let acted = match may_write {
+                true => gpu.act(wanted, &mut self.journal, now),
+                false => gpu.wait(&mut self.journal, now),
+            };
+            match acted {
                 Ok(Act::Nothing) => {}
                 Ok(Act::Asked { from, to }) => {
                     tracing::info!(gpu.uuid = %id, power.from_w = from.watts().get(), power.limit_w = to.watts().get(),
@@ -187,8 +205,17 @@ impl Controller {
         self.journal_fault = fault;
     }
 
-    /// The set point that is wanted on a board now: a manual override's, else its job's, else none.
+    /// The set point that is wanted on a board now, as far as the node's cap lets it through; `None` for what was found.
     fn wanted(&self, id: &GpuId, now: Now) -> Option<SetPoint> {
+        let wish = self.wish(id, now);
+        match self.passes(now).get(id) {
+            Some((stake, pass)) => Self::let_through(wish, stake, pass),
+            None => wish,
+        }
+    }
+
+    /// The set point of a board that somebody wants: a manual override's, else its job's, else none.
+    fn wish(&self, id: &GpuId, now: Now) -> Option<SetPoint> {
         let gpu = self.gpus.get(id)?;
         if self.settings.observe {
             return None;
@@ -211,9 +238,11 @@ impl Controller {
     /// daemon takes them up again. Answers with what became of each board that wattune had set.
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
         let (handles, timeout) = (self.handles(), self.settings.restore_timeout());
+        // The cap is kept beyond the daemon's end, unless the settings say otherwise.
+        let cap = self.cap_at_exit();
         let mut journal = self.journal;
         let restored = tokio::task::spawn_blocking(move || {
-            let restored = restore_all(&mut journal, &handles, timeout);
+            let restored = cap::give_back_within(&mut journal, &handles, timeout, cap);
             (journal, restored)
         });
         let restored = match restored.await {

@@ -2,13 +2,16 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+pub(super) use super::desk::Desk;
+use super::desk::{Brief, Order, Search, in_words};
 use super::job::{Job, Phase};
+use super::share::Share;
 use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::{HorizonPolicy, reference_intensity};
 use crate::ledger::Emissions;
-use crate::plan::{Plan, PlanSlot, Prices, Progress, Promise, Request, Verdict, Weighing, plan, slots_ahead};
+use crate::plan::{Plan, PlanSlot, Progress, Promise, Verdict, Weighing, slots_ahead};
 use crate::profile::Stage;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -28,35 +31,146 @@ pub(super) struct Outlook {
 }
 
 impl Controller {
-    /// Plans every job that has a reason to, and sees to the phase of each.
-    pub(super) fn plan(&mut self) {
+    /// Plans every job that has a reason to, and sees to the phase of each. Plans are searched for on other threads; a
+    /// search that takes longer than the settings allow goes on, the plans before stay in force until it ends.
+    pub(super) async fn plan(&mut self) {
+        if self.desk.search.as_ref().is_some_and(Search::is_finished) {
+            self.await_plans(Seconds::ZERO).await;
+        }
         let now = self.now();
         let ids: Vec<_> = self.jobs.keys().cloned().collect();
-        for id in ids {
-            self.doubt_caps_at_slot_ends(&id, now);
-            let Some((hindrance, allowed)) = self.jobs.get(&id).map(|j| (self.hindrance(j), self.allowed(j))) else {
+        for id in &ids {
+            self.doubt_caps_at_slot_ends(id, now);
+            let Some((hindrance, allowed)) = self.jobs.get(id).map(|j| (self.hindrance(j), self.allowed(j))) else {
                 continue;
             };
-            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            let Some(job) = self.jobs.get_mut(id) else { continue };
             job.choose_phase(hindrance);
             job.notice_reasons(now, allowed);
-            // A sweep is not interrupted by a plan; what it learns is planned with when it is done.
-            let sweeping = job.profiler.as_ref().is_none_or(|p| p.stage() != Stage::Done);
-            if job.replan.is_none() || sweeping {
-                job.explain(now, allowed);
-                continue;
-            }
-            let (until, max_power) = {
-                let Some(job) = self.jobs.get(&id) else { continue };
-                (self.horizon_end(job, now), self.max_power(job))
-            };
-            let outlook = self.outlook(now.utc, until);
-            let window = self.settings.window_s;
-            if let Some(job) = self.jobs.get_mut(&id) {
-                job.make_plan(now, &outlook, window, max_power, allowed);
-                job.explain(now, allowed);
+        }
+        if self.desk.search.is_none() {
+            let share = self.share(now);
+            self.notice_share(share.as_ref());
+            let order = self.order(now, share.as_ref());
+            if !order.is_empty() {
+                self.desk.share.clone_from(&share);
+                self.desk.search = Some(Search::begin(order, share, now.monotonic));
+                self.await_plans(self.settings.solve_limit_s).await;
             }
         }
+        for id in &ids {
+            self.explain(id, now);
+        }
+    }
+
+    /// Waits for the search in progress, at most `patience`, and takes what it found.
+    async fn await_plans(&mut self, patience: Seconds) {
+        let Some(mut search) = self.desk.search.take() else { return };
+        let Some(solved) = search.outcome(patience).await else {
+            self.desk.search = Some(search);
+            return;
+        };
+        self.desk.took = Some(self.now().monotonic.since(search.since));
+        // What came late may be for another cap than the present one; then it is planned anew, and not carried out.
+        let is_stale = patience <= Seconds::ZERO && search.share != self.share(self.now());
+        let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
+        if search.share.is_some() && !is_stale {
+            self.desk.broken = solved.broken.iter().map(in_words).collect();
+        }
+        for (id, outcome) in solved.plans.into_iter().filter(|(id, _)| !stale.contains(id)) {
+            // A job that is profiled anew meanwhile has no use for it.
+            let Some(job) = self.jobs.get_mut(&id).filter(|j| j.is_profiled()) else { continue };
+            match outcome {
+                Ok(made) => {
+                    job.plan = Some(made);
+                    job.unplannable = None;
+                }
+                Err(error) => {
+                    job.plan = None;
+                    job.unplannable = Some(error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Has those that share a cap planned anew where it, or what others take of it, has changed; and those that did, once
+    /// it is gone.
+    fn notice_share(&mut self, share: Option<&Share>) {
+        if self.desk.share.as_ref() == share {
+            return;
+        }
+        let before = self.desk.share.as_ref().map(|s| s.members.clone()).unwrap_or_default();
+        let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
+        for id in before.iter().chain(members) {
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.replan.get_or_insert("what the node's cap leaves has changed");
+            }
+        }
+        if share.is_none() {
+            self.desk.share = None;
+            self.desk.broken.clear();
+        }
+    }
+
+    /// What is to be planned now. Jobs that share a cap are planned together or not at all.
+    fn order(&mut self, now: Now, share: Option<&Share>) -> Order {
+        // A sweep is not interrupted by a plan; what it learns is planned with when it is done.
+        let is_due = |job: &&Job| job.replan.is_some() && job.is_profiled();
+        let mut due: Vec<JobId> = self.jobs.values().filter(is_due).map(|j| j.id.clone()).collect();
+        let members = share.map(|s| s.members.clone()).unwrap_or_default();
+        let anew = due.iter().any(|id| members.contains(id));
+        due.retain(|id| !members.contains(id));
+        let mut order = Order { alone: self.briefs(&due, now), ..Order::default() };
+        if let Some(share) = share.filter(|_| anew) {
+            order.together = self.briefs(&members, now);
+            let ends = order.together.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());
+            order.cap = share.left(now.utc, ends.max().unwrap_or(now.utc));
+        }
+        order
+    }
+
+    /// What the plans of these jobs are made from. The reasons to plan them are done with.
+    fn briefs(&mut self, ids: &[JobId], now: Now) -> Vec<Brief> {
+        let jobs = || ids.iter().filter_map(|id| self.jobs.get(id));
+        let Some(until) = jobs().map(|job| self.horizon_end(job, now)).max() else { return Vec::new() };
+        let shared = self.outlook(now.utc, until);
+        let mut briefs = Vec::new();
+        for id in ids {
+            let Some(job) = self.jobs.get(id) else { continue };
+            let (max_power, allowed) = (self.max_power(job), self.allowed(job));
+            let (limits, at_rest) = self.counted_limits(job);
+            let window = self.settings.window_s;
+            if let Some(job) = self.jobs.get_mut(id) {
+                let why = job.replan.take().unwrap_or("with others under the node's cap");
+                tracing::debug!(job.id = %id, "job {id}: planned again ({why})");
+                job.planned_under = allowed;
+                briefs.push(job.brief(now, &shared, window, max_power, allowed, limits, at_rest));
+            }
+        }
+        briefs
+    }
+
+    /// Puts the present choice's reason in words.
+    fn explain(&mut self, id: &JobId, now: Now) {
+        let Some(allowed) = self.jobs.get(id).map(|j| self.allowed(j)) else { return };
+        let held = self.held_by_cap(id, now);
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.explain(now, allowed, held);
+        }
+    }
+
+    /// What the node's cap makes of a job's wishes, if it does not let all of them through.
+    fn held_by_cap(&self, id: &JobId, now: Now) -> Option<Held> {
+        let job = self.jobs.get(id)?;
+        let passes = self.passes(now);
+        let cut = job.spec.gpus.iter().filter_map(|gpu| {
+            let (stake, pass) = passes.get(gpu)?;
+            (self.wish(gpu, now).is_some() && pass.limit < stake.wanted).then_some((pass.limit, stake.wanted))
+        });
+        let (limit, wanted) = cut.min()?;
+        let cap = self.cap_schedule(now.utc);
+        let (cap, source) = cap.binding_at(now.utc).map(|(cap, source)| (cap, source.to_string())).unzip();
+        Some(Held { limit, wanted, cap, source })
     }
 
     /// A cap that a lower limit hides may have lifted: each slot's plan is made as if, and made again if it has not.
@@ -163,25 +277,33 @@ impl Job {
         self.plan.as_ref().is_some_and(|plan| end_at(plan, now.utc) != end_at(plan, plan.made_at))
     }
 
-    fn make_plan(
-        &mut self,
+    /// Whether all of its points are measured.
+    fn is_profiled(&self) -> bool {
+        self.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what only the controller knows of it")]
+    fn brief(
+        &self,
         now: Now,
         outlook: &Outlook,
         window: Seconds,
         max_power: Watts,
         allowed: Option<PowerLimit>,
-    ) {
+        limits: Vec<Watts>,
+        at_rest: Watts,
+    ) -> Brief {
         let profile = self.profile();
         let (samples, elapsed) = self.progress_now(now);
         let work = match self.spec.work {
             Work::TotalSamples(total) => Work::TotalSamples(total - Samples::new(self.progress.first_samples)),
             Work::Unknown => Work::Unknown,
         };
-        let request = Request {
+        Brief {
+            id: self.id.clone(),
             now: now.utc,
-            profile: &profile,
-            horizon: &outlook.slots,
-            objective: &self.spec.objective,
+            horizon: outlook.slots.clone(),
+            objective: self.spec.objective,
             work,
             progress: Progress {
                 samples,
@@ -189,26 +311,17 @@ impl Job {
                 reference_error: reference_error(&profile),
                 carbon: self.emitted(outlook.reference),
             },
+            profile,
             max_power,
             reference_intensity: outlook.reference,
-            prices: outlook.prices.as_ref().map(|(known, reference)| Prices { known, reference: *reference }),
+            prices: outlook.prices.clone(),
             window,
             allowed,
             dwell: outlook.dwell,
             activity: self.progress.activity,
-        };
-        let why = self.replan.take();
-        self.planned_under = allowed;
-        match plan(&request) {
-            Ok(made) => {
-                tracing::debug!(job.id = %self.id, "job {}: planned again ({})", self.id, why.unwrap_or("asked"));
-                self.plan = Some(made);
-                self.unplannable = None;
-            }
-            Err(error) => {
-                self.plan = None;
-                self.unplannable = Some(error.to_string());
-            }
+            priority: self.spec.priority,
+            limits,
+            at_rest,
         }
     }
 
@@ -219,7 +332,7 @@ impl Job {
     }
 
     /// Puts the present choice's reason in words.
-    fn explain(&mut self, now: Now, allowed: Option<PowerLimit>) {
+    fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<Held>) {
         if self.phase == Phase::Profiling {
             let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|w| w.iter().map(|s| s.limit).max());
             if let (Some(cap), Some(wanted)) = (allowed, wanted)
@@ -227,6 +340,8 @@ impl Job {
             {
                 self.reason =
                     format!("measuring waits: an out-of-band cap of {cap} is below the {wanted} to be measured");
+            } else if let Some(held) = &held {
+                self.reason = format!("measuring waits for {}: {held}", held.wanted);
             }
         }
         if self.phase != Phase::Planned {
@@ -238,6 +353,9 @@ impl Job {
             (None, Some(why)) => format!("no plan, limits as found: {why}"),
             (None, None) => "past the end of its plan; limits as found".into(),
         };
+        if let Some(held) = held {
+            self.reason = format!("{held}; planned are {}: {}", held.wanted, self.reason);
+        }
     }
 
     /// The promises that its plan cannot keep, and by how much.
@@ -272,6 +390,18 @@ impl Job {
                 });
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
+            Verdict::HeldDown { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
+                let shared = "by what it shares with other jobs";
+                let deadline = misses_deadline_by
+                    .map(|late| format!("held down {shared}, it will miss the deadline by {:.0} s", late.get()));
+                let slowdown = exceeds_slowdown_by.map(|over| {
+                    format!("held down {shared}, it will be {:.2} points slower than allowed", 100.0 * over)
+                });
+                let budget = exceeds_budget_by.map(|over| {
+                    format!("{of_budget} will be exceeded by {:.0} g because of what it shares", over.get())
+                });
+                deadline.into_iter().chain(slowdown).chain(budget).collect()
+            }
         };
         broken.into_iter().chain(prices).collect()
     }
@@ -283,6 +413,25 @@ impl Job {
         let deadline = deadline.map(|at| Promise::Deadline(at).to_string());
         let promises: Vec<String> = slowdown.into_iter().chain(deadline).collect();
         (!promises.is_empty()).then(|| format!("keeps {}", promises.join(" and ")))
+    }
+}
+
+/// What the node's cap makes of a wish.
+struct Held {
+    limit: PowerLimit,
+    wanted: PowerLimit,
+    /// The cap now; absent where it only begins soon.
+    cap: Option<Watts>,
+    source: Option<String>,
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "held down to {} by the node's cap", self.limit)?;
+        match (self.cap, &self.source) {
+            (Some(cap), Some(source)) => write!(f, " of {:.0} W ({source})", cap.get()),
+            _ => f.write_str(", which begins in a moment"),
+        }
     }
 }
 

@@ -53,6 +53,8 @@ pub struct NewJob {
     pub lease: Option<Seconds>,
     /// Whether its limits may be set.
     pub control: bool,
+    /// Who bends first: the lowest.
+    pub priority: i32,
     /// The user's labels.
     pub tags: BTreeMap<String, String>,
 }
@@ -76,6 +78,7 @@ impl Controller {
             objective: new.objective,
             lease: new.lease.unwrap_or(self.settings.default_lease_s),
             control: new.control,
+            priority: new.priority,
             tags: new.tags,
         };
         let spec = spec.check()?;
@@ -87,7 +90,7 @@ impl Controller {
         self.store.save_job(&job.stored(None)).await?;
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
         self.admit(job);
-        self.plan();
+        self.plan().await;
         self.job(&id).await
     }
 
@@ -172,6 +175,7 @@ impl Controller {
             }
         }
         groups.sort_by(|a, b| a.model.cmp(&b.model));
+        self.keep_within_reach(&mut groups);
         Some(groups)
     }
 
@@ -213,7 +217,7 @@ impl Controller {
             tracing::info!(job.id = %id, "job {id}: {note}");
         }
         let stage_now = job.profiler.as_ref().map(|p| p.stage());
-        self.plan();
+        self.plan().await;
         let moved = stage_now != stage || self.jobs.get(id).is_some_and(|j| j.phase != phase);
         if moved {
             self.act();
@@ -304,7 +308,7 @@ impl Controller {
             Some(Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() });
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), "GPU {id}: set by hand to {asked} for {ttl}");
         self.replan_all("a limit was set by hand");
-        self.plan();
+        self.plan().await;
         self.act();
         self.await_write(&id).await;
         let refused = self.gpus.get_mut(&id).and_then(|gpu| {
@@ -330,7 +334,7 @@ impl Controller {
             gpu.denied = None;
         }
         self.replan_all("a manual override ended");
-        self.plan();
+        self.plan().await;
         self.act();
         self.gpu(which)
     }

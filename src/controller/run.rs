@@ -5,11 +5,12 @@ use std::path::Path;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::cap::give_back_within;
 use super::handle::QUEUE;
 use super::{Controller, Requests};
 use crate::domain::GpuId;
 use crate::gpu::journal::{Journal, JournalError, boot_id};
-use crate::gpu::restore::{Restored, restore_all};
+use crate::gpu::restore::Restored;
 
 /// Runs until `cancel`, then shuts down in order. Answers with what became of each board that wattune had set.
 pub async fn run(
@@ -70,6 +71,7 @@ pub async fn supervise(
     cancel: CancellationToken,
 ) -> Result<Ended, JournalError> {
     let (handles, timeout) = (controller.handles(), controller.settings.restore_timeout());
+    let (cap, keeps) = (controller.caps.last(), controller.caps.keeps_on_exit());
     let state_dir = controller.journal.path().parent().map(Path::to_path_buf).unwrap_or_default();
     let died = match tokio::spawn(run(controller, requests, cancel)).await {
         Ok(restored) => return Ok(Ended { restored, died: None }),
@@ -78,7 +80,8 @@ pub async fn supervise(
     tracing::error!("the control loop died ({died}); giving GPUs their found limits back");
     // What the loop had in memory went with it; what it wrote to boards stands in the file.
     let mut journal = Journal::open(&state_dir, boot_id())?;
-    let restoring = tokio::task::spawn_blocking(move || restore_all(&mut journal, &handles, timeout));
+    let cap = cap.get().filter(|_| keeps);
+    let restoring = tokio::task::spawn_blocking(move || give_back_within(&mut journal, &handles, timeout, cap));
     let restored = restoring.await.unwrap_or_else(|error| {
         tracing::error!("giving them back died too ({error}); run `wattune restore`");
         Vec::new()

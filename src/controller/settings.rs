@@ -37,6 +37,8 @@ pub struct Settings {
     pub call_timeout_s: Seconds,
     /// Time between two readings of energy and power.
     pub sample_s: Seconds,
+    /// How long a tick waits for new plans before it goes on with the old ones.
+    pub solve_limit_s: Seconds,
 }
 
 impl Default for Settings {
@@ -51,6 +53,7 @@ impl Default for Settings {
             default_lease_s: Seconds::new(60.0),
             call_timeout_s: Seconds::new(1.0),
             sample_s: Seconds::new(0.1),
+            solve_limit_s: Seconds::new(2.0),
         }
     }
 }
@@ -79,6 +82,7 @@ impl Settings {
         within("window_s", self.window_s, 600.0, 30.0 * 86_400.0)?;
         within("default_lease_s", self.default_lease_s, 1.0, 86_400.0)?;
         within("call_timeout_s", self.call_timeout_s, 0.05, 60.0)?;
-        within("sample_s", self.sample_s, 0.02, 10.0)
+        within("sample_s", self.sample_s, 0.02, 10.0)?;
+        within("solve_limit_s", self.solve_limit_s, 0.05, 60.0)
     }
 }

@@ -7,7 +7,7 @@ pub use carbon::{look, price_view};
 pub(super) use job::ended_view;
 
 use super::Controller;
-use super::view::StatusView;
+use super::view::{PlanningView, StatusView};
 
 impl Controller {
     /// The daemon as a whole.
@@ -21,9 +21,21 @@ impl Controller {
             now: self.now().utc,
             carbon: self.carbon_now(),
             price: self.price_of_the_present(),
+            cap: self.cap_view(),
+            planning: self.planning_view(),
             problems: self.problems(),
             gpus,
             jobs: self.jobs(),
+        }
+    }
+}
+
+impl Controller {
+    fn planning_view(&self) -> PlanningView {
+        let now = self.now().monotonic;
+        PlanningView {
+            last_search_s: self.desk.took.map(|s| s.get()),
+            late_s: self.desk.search.as_ref().map(|search| now.since(search.since).get()),
         }
     }
 }

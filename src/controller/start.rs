@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 use super::account::Backlog;
+use super::cap::{CapBook, CapSettings, KEPT};
+use super::planning::Desk;
 use super::signal::{Book, PriceSignal, RankBoard, Standing};
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
@@ -19,7 +22,7 @@ use crate::plan::Settings as PlanSettings;
 use crate::profile::Settings as ProfileSettings;
 use crate::providers::{CarbonSettings, FeedState};
 use crate::store::Store;
-use crate::units::Seconds;
+use crate::units::{Seconds, Watts};
 
 /// What a controller is made of.
 pub struct Parts<'a> {
@@ -35,6 +38,8 @@ pub struct Parts<'a> {
     pub state_dir: &'a Path,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// The node's cap.
+    pub cap: CapSettings,
     /// The boards.
     pub devices: Vec<Box<dyn GpuDevice>>,
     /// When they are read.
@@ -78,6 +83,18 @@ fn await_answers(handles: &[GpuHandle], patience: Seconds) {
     }
 }
 
+/// The database, and with it all that is known of caps.
+async fn read_caps(
+    state_dir: &Path,
+    settings: CapSettings,
+    now: DateTime<Utc>,
+) -> Result<(Store, CapBook), StartError> {
+    let store = Store::open(state_dir).await?;
+    let announced = store.events(now - KEPT).await?;
+    let caps = CapBook::new(settings, announced).map_err(StartError::Cap)?;
+    Ok((store, caps))
+}
+
 impl Controller {
     /// Starts: gives boards back that an earlier daemon left set, takes up its jobs and its books.
     ///
@@ -87,10 +104,16 @@ impl Controller {
         let mut journal = Journal::open(parts.state_dir, journal::boot_id())?;
         let handles = open_handles(parts.devices, &parts.clock, parts.sampling, parts.settings.call_timeout_s);
         let (restoring, settings) = (handles.clone(), parts.settings.clone());
-        // Before anything else that could fail. What cannot be restored now stays in the journal, and every tick tries
-        // again.
+        let now = parts.clock.utc();
+        let caps = read_caps(parts.state_dir, parts.cap, now).await;
+        // Under a cap, boards are lowered first; the ticks then give back what fits. Else everything comes back before
+        // anything else that could fail. What cannot be restored now stays in the journal, and every tick tries again.
+        let capped =
+            !settings.observe && caps.as_ref().is_ok_and(|(_, caps)| !caps.schedule(Watts::ZERO, now).is_empty());
         let journal = tokio::task::spawn_blocking(move || {
-            restore_all(&mut journal, &restoring, settings.restore_timeout());
+            if !capped {
+                restore_all(&mut journal, &restoring, settings.restore_timeout());
+            }
             await_answers(&restoring, settings.call_timeout_s);
             journal
         })
@@ -100,7 +123,7 @@ impl Controller {
             Ok(journal) => journal,
             Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
         };
-        let store = Store::open(parts.state_dir).await?;
+        let (store, caps) = caps?;
         let gpus: BTreeMap<_, _> = handles.into_iter().map(|h| (h.board().id.clone(), Gpu::new(h))).collect();
         let backlog = Backlog { recovered: store.checkpoints().await?, ..Backlog::default() };
         let open_jobs = store.open_jobs().await?;
@@ -116,6 +139,8 @@ impl Controller {
             journal,
             gpus,
             jobs: BTreeMap::new(),
+            caps,
+            desk: Desk::default(),
             signal: parts.signal,
             forecast: None,
             price: parts.price,
@@ -143,6 +168,9 @@ impl Controller {
                 }
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }
+        }
+        for problem in controller.cap_problems() {
+            tracing::warn!("{problem}");
         }
         Ok(controller)
     }

@@ -190,6 +190,9 @@ pub struct JobSpec {
     pub lease: Seconds,
     /// Whether wattune may set its GPUs' limits; if not, it is only booked.
     pub control: bool,
+    /// Who bends where not all can have what they want: of two jobs the one with the lower number does, first.
+    #[serde(default)]
+    pub priority: i32,
     /// The user's own labels.
     pub tags: BTreeMap<String, String>,
 }
@@ -200,6 +203,9 @@ pub const MOST_SAMPLES: f64 = 1e15;
 impl JobSpec {
     /// Leases outside this range are refused: shorter ones lose live jobs, longer ones leave limits behind dead ones.
     pub const LEASE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=86_400.0;
+
+    /// Priorities are within this range.
+    pub const PRIORITIES: std::ops::RangeInclusive<i32> = -1000..=1000;
 
     /// Checks what the type system cannot.
     ///
@@ -238,6 +244,10 @@ impl JobSpec {
         if self.objective.carbon_budget.is_some() && self.work == Work::Unknown {
             let why = "a carbon budget can only be kept for known work; give work.total_samples too".into();
             return invalid("objective.carbon_budget_g", why);
+        }
+        if !Self::PRIORITIES.contains(&self.priority) {
+            let why = format!("is {}; it must be within -1000 to 1000; higher is more important", self.priority);
+            return invalid("priority", why);
         }
         if self.tags.len() > 16 || self.tags.iter().any(|(k, v)| k.is_empty() || k.len() > 64 || v.len() > 256) {
             let why = "at most 16 tags, with keys of 1 to 64 and values of up to 256 bytes".into();

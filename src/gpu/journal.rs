@@ -43,8 +43,8 @@ pub enum JournalError {
     },
     /// It is not what this program wrote.
     #[error(
-        "the restore journal {} is damaged; look at the limits it names, set them by hand (nvidia-smi -pl), and move \
-         the file away",
+        "the restore journal {} is damaged; look at the limits it names, set them by hand (nvidia-smi -pl), unlock clocks \
+         (nvidia-smi -rgc), and move the file away",
         path.display()
     )]
     Damaged {

@@ -74,9 +74,35 @@ impl LoadCurve {
     /// memory-bound work looks. `None` without points.
     pub fn over_clocks(mut clocks: Vec<ClockPoint>) -> Option<Self> {
         clocks.sort_by_key(|p| p.clock);
-        let point = |p: &ClockPoint| CurvePoint { limit: p.power, throughput: p.throughput, power: p.power };
-        let points = clocks.iter().map(point).collect();
+        let points = clocks.iter().map(Self::affordable).collect();
         (!clocks.is_empty()).then_some(Self { points, clocks })
+    }
+
+    /// A job that waits for memory nine tenths of its time at `highest`, and computes in the rest: clocks hardly slow it,
+    /// and limits above `demand` change nothing. Of the draw `floor` does not depend on the clock, the rest falls with
+    /// its square.
+    pub fn memory_bound(highest: ClockLimit, demand: Watts, floor: Watts, peak: SamplesPerSecond) -> Self {
+        let point = |i: u32| {
+            let clock = ClockLimit::from_megahertz(highest.megahertz() * i / 40);
+            let part = f64::from(clock.megahertz()) / f64::from(highest.megahertz());
+            let power = floor + (demand - floor) * part.powi(2);
+            ClockPoint { clock, throughput: peak / (0.9 + 0.1 / part), power }
+        };
+        let clocks: Vec<ClockPoint> = (5..=40).map(point).collect();
+        let points = clocks.iter().map(Self::affordable).collect();
+        Self { points, clocks }
+    }
+
+    /// The limit that allows a clock and none above it.
+    fn affordable(point: &ClockPoint) -> CurvePoint {
+        CurvePoint { limit: point.power, throughput: point.throughput, power: point.power }
+    }
+
+    /// The clocks of a job that is given over them, in the steps of 15 MHz that boards have; `None` for one that is
+    /// given over limits.
+    pub fn clocks(&self) -> Option<ClockRange> {
+        let (low, high) = (self.clocks.first()?.clock.megahertz(), self.clocks.last()?.clock.megahertz());
+        ClockRange::new((low..=high).rev().step_by(15).map(ClockLimit::from_megahertz).collect())
     }
 
     /// The points, by limit.

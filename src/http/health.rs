@@ -88,6 +88,7 @@ const LANDING: &str = concat!(
 
 /v1/status                      mode, carbon signal, GPUs, open jobs, problems
 /v1/gpus, /v1/gpus/{id}         boards; PUT and DELETE …/power-limit set and release a limit by hand
+/v1/demand-response             caps for a while: list and announce; DELETE …/{id} withdraws
 /v1/carbon                      intensity now; /v1/carbon/forecast ahead, /v1/carbon/history behind
 /v1/jobs, /v1/jobs/{id}         training runs; …/progress, …/plan, …/profile, …/emissions
 /metrics                        Prometheus

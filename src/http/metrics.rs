@@ -1,6 +1,7 @@
 //! Prometheus metrics, made of the daemon's status when they are asked for: nothing is kept in between, so that series
 //! of ended jobs are gone, and absent values have none.
 
+mod cap;
 mod carbon;
 mod device;
 mod family;
@@ -46,6 +47,7 @@ pub fn encode(status: &StatusView) -> Result<String, std::fmt::Error> {
     let mut families = Families::default();
     daemon(status, &mut families);
     carbon::describe(status, &mut families);
+    cap::describe(status, &mut families);
     device::describe(&status.gpus, &mut families);
     job::describe(status, &mut families);
     let mut registry = Registry::with_prefix("wattune");

@@ -25,6 +25,7 @@ use super::wire::JobState;
     tags(
         (name = "status", description = "The daemon as a whole"),
         (name = "gpus", description = "Boards, and limits set by hand"),
+        (name = "demand response", description = "Caps for a while"),
         (name = "carbon", description = "The carbon signal"),
         (name = "jobs", description = "Training runs"),
         (name = "health", description = "Health, metrics and description"),
@@ -144,6 +145,7 @@ mod tests {
         }
         routes.sort();
         insta::assert_snapshot!(routes.join("\n"), @r"
+        DELETE /v1/demand-response/{id}
         DELETE /v1/gpus/{id}/power-limit
         DELETE /v1/jobs/{id}
         GET /
@@ -155,6 +157,7 @@ mod tests {
         GET /v1/carbon
         GET /v1/carbon/forecast
         GET /v1/carbon/history
+        GET /v1/demand-response
         GET /v1/gpus
         GET /v1/gpus/{id}
         GET /v1/jobs
@@ -164,6 +167,7 @@ mod tests {
         GET /v1/jobs/{id}/profile
         GET /v1/price
         GET /v1/status
+        POST /v1/demand-response
         POST /v1/jobs
         POST /v1/jobs/{id}/progress
         PUT /v1/gpus/{id}/power-limit
@@ -177,17 +181,23 @@ mod tests {
         }
         insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
         AccountView
+        CapView
         CarbonView
         ComparisonView
+        EventView
         GpuName
         GpuView
         HealthView
         IntensityView
         JobState
         JobView
+        NewEvent
         ObjectiveView
+        Pausable
+        PausingCosts
         Phase
         PlanView
+        PlanningView
         PointView
         PresentPrice
         PriceSlotView

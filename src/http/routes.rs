@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 use super::error::Problem;
 use super::guard::{self, Guard};
 use super::openapi::Api;
-use super::v1::{carbon, gpus, jobs, status};
+use super::v1::{carbon, demand_response, gpus, jobs, status};
 use super::{Shared, health, metrics, openapi};
 
 /// All routes with their descriptions.
@@ -30,6 +30,8 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(carbon::forecast))
         .routes(routes!(carbon::history))
         .routes(routes!(carbon::price))
+        .routes(routes!(demand_response::list, demand_response::announce))
+        .routes(routes!(demand_response::withdraw))
         .routes(routes!(jobs::register, jobs::list))
         .routes(routes!(jobs::show, jobs::end))
         .routes(routes!(jobs::progress))

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Wire, optional_object};
-use crate::controller::{GpuRef, NewJob, ProgressReport};
+use crate::controller::{GpuRef, NewEvent, NewJob, ProgressReport};
 use crate::domain::{InvalidJob, JobName, Objective, Pausing, Work};
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
@@ -40,6 +40,10 @@ pub struct RegisterJob {
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub control: bool,
+    /// Which job bends first where a node's cap leaves too little for all: the one with the lower number. -1000 to 1000.
+    #[serde(default)]
+    #[schema(default = 0, minimum = -1000, maximum = 1000)]
+    pub priority: i32,
     /// The user's own labels, at most 16.
     #[serde(default)]
     #[schema(default = json!({}))]
@@ -254,7 +258,23 @@ impl Wire for RegisterJob {
         ("objective.pausable.checkpoint_s", "give seconds, from 0 to 86400"),
         ("lease_s", "give seconds, from 1 to 86400"),
         ("control", "give true or false"),
+        ("priority", "give a whole number from -1000 to 1000; higher is more important"),
         ("tags", "give an object of texts, such as {\"team\": \"vision\"}"),
+    ];
+}
+
+impl Wire for NewEvent {
+    const RIGHT: &'static [(&'static str, &'static str)] = &[
+        ("id", "give a text of 1 to 64 letters, digits, '-', '_', '.' and ':'"),
+        ("start", "give a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\""),
+        ("end", "give a time in RFC 3339 with its zone, after start"),
+        ("target_w", "give watts, more than 0, or target_pct in its place"),
+        ("target_pct", "give percent of the sum of the boards' largest limits, more than 0 and at most 100"),
+        ("notice_s", "give seconds, 0 or more, or leave it out"),
+        ("ramp_s", "give seconds, 0 or more and no longer than the notice"),
+        ("rebound_w", "give watts, more than 0, or leave it out"),
+        ("rebound_pct", "give percent of the sum of the boards' largest limits, more than 0 and at most 100"),
+        ("rebound_s", "give seconds, more than 0"),
     ];
 }
 
@@ -277,6 +297,7 @@ impl TryFrom<RegisterJob> for NewJob {
             work,
             lease,
             control: wire.control,
+            priority: wire.priority,
             tags: wire.tags,
         })
     }

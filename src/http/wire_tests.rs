@@ -28,6 +28,7 @@ fn the_documented_request_is_understood() {
         },
         lease: Some(Seconds::new(60.0)),
         control: true,
+        priority: 0,
         tags: BTreeMap::from([("team".to_owned(), "vision".to_owned())]),
     };
     assert_eq!(job, expected);

@@ -10,6 +10,7 @@
 mod budget;
 mod dual;
 pub mod fleet;
+mod joint;
 mod linear;
 mod pausing;
 mod problem;
@@ -20,6 +21,7 @@ mod schedule;
 mod settings;
 mod shares;
 mod slots;
+mod steady;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -33,4 +35,5 @@ pub use request::{Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
 pub use settings::Settings;
 pub use slots::{Risk, SlotPolicy, cut, floor, planning_slots, slots_ahead};
+pub use steady::{Held, Pace, follow, steadier};
 pub use together::{Broken, Member, Shared, Together, plan_together};

@@ -109,6 +109,18 @@ pub enum Reason {
     },
     /// A checkpoint is saved or loaded after a pause.
     Resuming,
+    /// What the jobs share is planned for all of them at once, and the cap holds this one down here.
+    HeldDown {
+        /// The slot's.
+        intensity: GramsPerKwh,
+        /// What each kilowatt-hour more of cap in this slot would save.
+        saving: GramsPerKwh,
+    },
+    /// What the jobs share is planned for all of them at once, and the cap does not bind here.
+    Together {
+        /// The slot's.
+        intensity: GramsPerKwh,
+    },
     /// Neither slower nor faster pays.
     Steady {
         /// The slot's.
@@ -182,6 +194,13 @@ impl fmt::Display for Reason {
             }
             Self::Paused { intensity, running: None } => write!(f, "paused at {}", g(intensity)),
             Self::Resuming => f.write_str("resuming after a pause: its checkpoint takes this long, no work is done"),
+            Self::HeldDown { intensity, saving } => {
+                write!(f, "held down by the cap that the jobs share ({}): ", g(intensity))?;
+                write!(f, "each kilowatt-hour more of it here would save {:.0} gCO2e", saving.get())
+            }
+            Self::Together { intensity } => {
+                write!(f, "the best pace at {} of all the jobs that share a cap or a budget", g(intensity))
+            }
             Self::Steady { intensity, margin } => {
                 write!(f, "the best pace at {}: ", g(intensity))?;
                 margin.fmt(f)

@@ -24,7 +24,7 @@ const GUARD: f64 = 0.5;
 /// No plan reaches further than this, about 3,000 years, however much work there is.
 const FURTHEST: Seconds = Seconds::new(1e11);
 /// A slowdown this little above the promise is rounding.
-const SLOWDOWN_ROUNDING: f64 = 1e-6;
+pub(super) const SLOWDOWN_ROUNDING: f64 = 1e-6;
 /// More slots than this are averaged to longer ones before anything is planned over them.
 const MOST_SLOTS: usize = 4096;
 
@@ -170,7 +170,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The carbon that the rest of the work may emit, and the promise that this keeps.
-    fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
+    pub(super) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
         let budget = self.request.objective.carbon_budget.filter(|_| self.request.work != Work::Unknown)?;
         Some((budget - self.request.progress.carbon, Promise::CarbonBudget(budget)))
     }
@@ -261,7 +261,7 @@ impl<'a> Planner<'a> {
     }
 
     /// By how much the budget is exceeded if the rest emits so much.
-    fn over_budget(&self, rest: GramsCo2e) -> Option<GramsCo2e> {
+    pub(super) fn over_budget(&self, rest: GramsCo2e) -> Option<GramsCo2e> {
         let (left, _) = self.carbon_left()?;
         let rounding = GramsCo2e::new(1e-6 * left.get().abs().max(rest.get()));
         Some(rest - left).filter(|by| *by > rounding)
@@ -378,7 +378,7 @@ impl<'a> Planner<'a> {
         self.sum_up(segments, draft.slots, time(&draft.shares), known_until, verdict)
     }
 
-    fn segment(&self, slot: Slot, point: usize, intensity: GramsPerKwh, reason: Reason) -> Segment {
+    pub(super) fn segment(&self, slot: Slot, point: usize, intensity: GramsPerKwh, reason: Reason) -> Segment {
         let (doing, place) = self.choice.meaning(point);
         let known = &self.request.profile.points[place];
         let idle = self.request.objective.pausable.map_or(Watts::ZERO, |p| p.idle_power);
@@ -417,7 +417,21 @@ impl<'a> Planner<'a> {
             verdict,
             extended_from: (ends_at > known_until).then_some(known_until),
             weighing: self.request.weighing(),
+            slack: self.slack(),
+            kept_from: None,
         }
+    }
+
+    fn slack(&self) -> Option<(DateTime<Utc>, SamplesPerSecond)> {
+        let Owed::Work(OwedWork { latest_end: Some((end, _)), .. }) = self.owed() else { return None };
+        Some((end, self.choice.points[self.choice.fastest()].throughput))
+    }
+}
+
+impl OwedWork {
+    /// Whether the job goes on after it.
+    pub(super) fn endless(&self) -> bool {
+        self.flat_out.is_some()
     }
 }
 
@@ -446,6 +460,6 @@ impl Optimum {
 }
 
 /// `seconds` after `t`, or the end of time.
-fn later(t: DateTime<Utc>, seconds: Seconds) -> DateTime<Utc> {
+pub(super) fn later(t: DateTime<Utc>, seconds: Seconds) -> DateTime<Utc> {
     t.checked_add_signed(seconds.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

@@ -116,6 +116,16 @@ pub enum Verdict {
         /// The planner's finding.
         why: Infeasible,
     },
+    /// Alone the job could keep its promises, but not together with those of the jobs that it shares a cap or a budget
+    /// with: of all plans the one that breaks the least, and of those of the lowest priority first.
+    HeldDown {
+        /// How long after its deadline the job ends.
+        misses_deadline_by: Option<Seconds>,
+        /// The slowdown above the one allowed, as a fraction: 0.01 is one percent point.
+        exceeds_slowdown_by: Option<f64>,
+        /// What all of the work will emit, the past included, above the carbon budget.
+        exceeds_budget_by: Option<GramsCo2e>,
+    },
 }
 
 /// Limits over time for one job. Only its present is meant to be applied (`planning.md` §4).
@@ -135,6 +145,10 @@ pub struct Plan {
     pub extended_from: Option<DateTime<Utc>>,
     /// What energy was weighed with.
     pub weighing: Weighing,
+    /// When the planned work must be done, if ever, and the greatest throughput there is: what [`super::follow`] waits with.
+    pub slack: Option<(DateTime<Utc>, SamplesPerSecond)>,
+    /// Where an older plan was kept: by which part of its cost a new one would have been better.
+    pub kept_from: Option<f64>,
 }
 
 impl Plan {

@@ -1,10 +1,17 @@
 //! Several jobs planned together under what they share (`planning.md` §3).
 
+use chrono::{DateTime, Utc};
+
+use super::fleet::solve_fleet;
+use super::joint::Joint;
 use super::receding::plan;
 use super::request::{Request, Unplannable};
 use super::schedule::Plan;
-use crate::domain::TimeSeries;
+use crate::domain::{Slot, TimeSeries};
 use crate::units::{GramsCo2e, Seconds, Watts};
+
+/// Watts above a cap that are rounding.
+const NO_POWER: Watts = Watts::new(1e-3);
 
 /// One of the jobs that are planned together.
 #[derive(Clone, Copy, Debug)]
@@ -14,10 +21,18 @@ pub struct Member<'a> {
     /// Who bends first where not all promises can be kept: the lowest does. Zero where nobody said otherwise.
     pub priority: i32,
     /// What a cap counts the job with at each point of its profile, in the profile's order: the limits in force there,
-    /// summed over its boards.
+    /// summed over its boards. What is not given counts as P_max.
     pub limits: &'a [Watts],
-    /// What a cap counts the job's boards with once the job has ended: what they will then be lowered to.
+    /// What a cap counts the job's boards with while there is no plan for it, and once it has ended: what they will then
+    /// be lowered to.
     pub at_rest: Watts,
+}
+
+impl Member<'_> {
+    /// What a cap counts the job with at a point of its profile.
+    pub(super) fn limit(&self, point: usize) -> Watts {
+        self.limits.get(point).copied().unwrap_or(self.request.max_power)
+    }
 }
 
 /// What jobs share.
@@ -54,7 +69,8 @@ pub struct Together {
     pub plans: Vec<Result<Plan, Unplannable>>,
     /// What they share and cannot keep.
     pub broken: Vec<Broken>,
-    /// How much cheaper the best plan could be at most, as a part of this plan's cost; zero where it is the best.
+    /// How much cheaper the best plan could be at most, as a part of this plan's cost; zero where it is the best, and
+    /// where not all promises are kept.
     pub gap: f64,
     /// Whether the search was left to finish. Plans keep the cap either way.
     pub finished: bool,
@@ -64,9 +80,68 @@ pub struct Together {
 /// rest at, add up to no more than the cap. Where nothing that they share binds, each plan is the one that
 /// [`plan`] makes of the job alone. All `now` are the same moment.
 ///
+/// Where not all promises can be kept, carbon budgets bend first, then promises about time, those of the lowest priority
+/// first, and the cap only where even the lowest limits exceed it. A job that pauses does so when it would alone, at its
+/// lowest limit.
+///
 /// `go_on` is asked from time to time whether to search further.
 pub fn plan_together(members: &[Member<'_>], shared: &Shared<'_>, go_on: &dyn Fn() -> bool) -> Together {
-    let _ = (shared, go_on);
-    let plans = members.iter().map(|member| plan(&member.request)).collect();
-    Together { plans, broken: Vec::new(), gap: 0.0, finished: true }
+    let plans: Vec<_> = members.iter().map(|member| plan(&member.request)).collect();
+    let alone = Together { broken: broken(members, &plans, shared), plans, gap: 0.0, finished: true };
+    if alone.broken.is_empty() {
+        return alone;
+    }
+    let Some(joint) = Joint::new(members, &alone.plans, shared) else { return alone };
+    let solution = solve_fleet(joint.problem(), go_on);
+    let plans = joint.plans(&solution, alone.plans);
+    let kept = solution.clashes.is_empty() && solution.cost > GramsCo2e::ZERO;
+    let gap = if kept { (1.0 - solution.bound / solution.cost).max(0.0) } else { 0.0 };
+    Together { broken: broken(members, &plans, shared), plans, gap, finished: solution.finished }
+}
+
+/// What plans break of what is shared.
+fn broken(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], shared: &Shared<'_>) -> Vec<Broken> {
+    let mut broken = Vec::new();
+    let (by, during) = above_cap(members, plans, shared.cap);
+    if by > NO_POWER {
+        broken.push(Broken::Cap { by, during });
+    }
+    let carbon: GramsCo2e = plans.iter().flatten().map(|plan| plan.expected.carbon).sum();
+    let rounding = carbon * 1e-6;
+    let over = shared.carbon_budget.map(|budget| carbon - budget).filter(|by| *by > rounding);
+    broken.extend(over.map(|by| Broken::SharedBudget { by }));
+    broken
+}
+
+/// The most by which limits exceed a cap, and for how long in all they do.
+fn above_cap(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], cap: &TimeSeries<Watts>) -> (Watts, Seconds) {
+    let Some(now) = members.iter().map(|member| member.request.now).min() else {
+        return (Watts::ZERO, Seconds::ZERO);
+    };
+    let of_plan = |plan: &Plan| plan.segments.iter().flat_map(|s| [s.slot.start(), s.slot.end()]).collect::<Vec<_>>();
+    let mut moments: Vec<DateTime<Utc>> = plans.iter().flatten().flat_map(of_plan).collect();
+    moments.extend(cap.points().iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
+    moments.sort_unstable();
+    moments.dedup();
+    moments.retain(|t| *t >= now);
+    // Moments are in order, so that each plan is walked through once.
+    let mut next = vec![0; plans.len()];
+    let (mut most, mut time) = (Watts::ZERO, Seconds::ZERO);
+    for pair in moments.windows(2) {
+        let (Some(span), Some((_, cap))) = (Slot::new(pair[0], pair[1]), cap.at(pair[0])) else { continue };
+        let mut sum = Watts::ZERO;
+        for ((member, plan), next) in members.iter().zip(plans).zip(&mut next) {
+            let segments = plan.as_ref().map_or(&[][..], |plan| &plan.segments);
+            while segments.get(*next).is_some_and(|segment| segment.slot.end() <= pair[0]) {
+                *next += 1;
+            }
+            let present = segments.get(*next).filter(|segment| segment.slot.contains(pair[0]));
+            sum += present.map_or(member.at_rest, |segment| member.limit(segment.point));
+        }
+        if sum - *cap > NO_POWER {
+            most = most.max(sum - *cap);
+            time += span.duration();
+        }
+    }
+    (most, time)
 }

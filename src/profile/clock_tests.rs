@@ -30,6 +30,8 @@ fn at(set: SetPoint) -> (f64, f64) {
 struct Job {
     profiler: Profiler,
     boards: f64,
+    /// A limit is felt this much above the mean draw.
+    peaks: f64,
     now: Seconds,
     samples: f64,
     energy: f64,
@@ -40,7 +42,7 @@ impl Job {
     fn new(boards: u32, record: Record) -> Self {
         let profiler = Profiler::new(Settings::default(), &[group(boards)], record);
         let boards = f64::from(boards);
-        Self { profiler, boards, now: Seconds::ZERO, samples: 0.0, energy: 0.0, visited: Vec::new() }
+        Self { profiler, boards, peaks: 1.0, now: Seconds::ZERO, samples: 0.0, energy: 0.0, visited: Vec::new() }
     }
 
     fn second(&mut self) {
@@ -48,12 +50,13 @@ impl Job {
         if self.visited.last() != Some(&set) {
             self.visited.push(set);
         }
-        let (rate, power) = at(set);
+        let peaks = Watts::new(set.limit.watts().get() / self.peaks);
+        let (rate, power) = at(SetPoint { limit: PowerLimit::from_watts(peaks), ..set });
         self.now += Seconds::new(1.0);
         self.samples += rate * self.boards;
         self.energy += power * self.boards;
         let at = Monotonic::default().after(self.now);
-        let capped = power >= set.limit.watts().get() * 0.999;
+        let capped = power >= peaks.get() * 0.999;
         let energy = vec![Joules::new(self.energy)];
         self.profiler.see(Sight { at, setting: Some(vec![set]), void: false, capped, energy });
         self.profiler.report(Report { received: at, at: Some(self.now), samples: Samples::new(self.samples) });
@@ -80,8 +83,8 @@ fn where_no_limit_binds_clocks_are_swept_and_loose_limits_are_not() {
         job.sweep();
         let limits: Vec<f64> =
             job.visited.iter().filter(|s| s.clock.is_none()).map(|s| s.limit.watts().get()).collect();
-        // The job draws 150 W a board: limits above 225 W are the ceiling again. The ceiling closes the sweep.
-        assert_eq!(limits[..3], [300.0, 225.0, 200.0]);
+        // The job draws 150 W a board: 175 W change nothing, nor does any limit above. The ceiling closes the sweep.
+        assert_eq!(limits[..3], [300.0, 175.0, 150.0]);
         assert_eq!(limits.last(), Some(&300.0));
         let clocks: Vec<u32> = job.visited.iter().filter_map(|s| s.clock).map(ClockLimit::megahertz).collect();
         assert_eq!(clocks[..3], [1410, 1320, 1230]);
@@ -98,7 +101,7 @@ fn where_no_limit_binds_clocks_are_swept_and_loose_limits_are_not() {
         };
         let top = profile.ceiling().expect("measured").throughput.mean;
         assert_eq!((copy(275, None), copy(250, None)), ((top, Seconds::ZERO), (top, Seconds::ZERO)));
-        assert_eq!(copy(250, Some(1320)), (copy(300, Some(1320)).0, Seconds::ZERO), "for caps that count limits");
+        assert_eq!(copy(175, Some(1320)), (copy(300, Some(1320)).0, Seconds::ZERO), "for caps that count limits");
     }
 }
 
@@ -131,6 +134,16 @@ fn clocks_that_turn_out_not_to_be_had_end_their_sweep() {
     assert_eq!(job.profiler.stage(), Stage::Closing);
     job.sweep();
     assert!(job.profiler.profile().points.iter().all(|p| p.setting[0].clock.is_none()));
+}
+
+#[test]
+fn limits_that_only_peaks_feel_are_measured_all_the_same() {
+    let mut job = Job::new(1, Record::default());
+    job.peaks = 1.4;
+    job.sweep();
+    let limits: Vec<f64> = job.visited.iter().filter(|s| s.clock.is_none()).map(|s| s.limit.watts().get()).collect();
+    // 175 W is tried first, and felt; so are 200 W. 225 W are not, as all above.
+    assert_eq!(limits[..4], [300.0, 175.0, 225.0, 200.0], "{limits:?}");
 }
 
 #[test]

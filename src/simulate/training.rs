@@ -112,7 +112,7 @@ impl Training {
 
     /// How long the rest takes at the present limits, without fluctuations.
     pub fn time_left(&self) -> Seconds {
-        let rates = self.boards.iter().map(|b| self.curve.at(b.limit().watts()).throughput);
+        let rates = self.boards.iter().map(|b| self.curve.at_lock(b.limit().watts(), b.clock_lock()).throughput);
         let rate = rates.reduce(SamplesPerSecond::min).unwrap_or(SamplesPerSecond::ZERO) * (self.boards.len() as f64);
         if rate > SamplesPerSecond::ZERO { (self.total - self.done).max(Samples::ZERO) / rate } else { Seconds::ZERO }
     }

@@ -12,7 +12,8 @@ use super::grid::TraceProvider;
 use super::training::Training;
 use crate::clock::{Clock, ManualClock};
 use crate::controller::{
-    ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Requests, Settings, StartError,
+    CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Requests, Settings,
+    StartError,
 };
 use crate::domain::{CarbonSeries, JobName, LimitRange, Objective, PowerLimit, Work};
 use crate::gpu::GpuDevice;
@@ -28,6 +29,8 @@ use crate::units::{Seconds, Watts};
 const FINE: Seconds = Seconds::new(1.0);
 /// And otherwise.
 const COARSE: Seconds = Seconds::new(10.0);
+/// Plans are awaited, however long they take on this machine: a simulation's outcome must not depend on its speed.
+const PATIENT: Seconds = Seconds::new(86_400.0);
 /// The last step of a job is not made shorter than this.
 const FINEST: Seconds = Seconds::new(0.05);
 
@@ -111,7 +114,12 @@ impl World {
     /// If the daemon does not start there, or refuses a job.
     pub async fn build(scenario: Scenario, state_dir: &Path, requests: Requests) -> Result<Self, WorldError> {
         let clock = Arc::new(ManualClock::at(scenario.start));
-        let settings = Settings { tick_s: COARSE, default_lease_s: Seconds::new(600.0), ..Settings::default() };
+        let settings = Settings {
+            tick_s: COARSE,
+            default_lease_s: Seconds::new(600.0),
+            solve_limit_s: PATIENT,
+            ..Settings::default()
+        };
         let grid: Arc<dyn Provider> = Arc::new(scenario.grid);
         let mut feed = Feed::start(vec![vec![grid]], FeedOptions::default(), clock.now()).await;
         feed.poll_due(clock.now()).await;
@@ -122,7 +130,10 @@ impl World {
             for _ in 0..plot.boards {
                 let index = u32::try_from(devices.len()).unwrap_or(u32::MAX);
                 let physics = physics(&plot.curve, scenario.noise, seed.wrapping_add(u64::from(index)));
-                let board = SimulatedBoard::new(physics, clock.clone());
+                let mut board = SimulatedBoard::new(physics, clock.clone());
+                if let Some(clocks) = plot.curve.clocks() {
+                    board = board.with_clocks(clocks);
+                }
                 devices.push(Box::new(board.device(index, &scenario.model)) as Box<dyn GpuDevice>);
                 boards.push((index, board));
             }
@@ -136,6 +147,7 @@ impl World {
             profiling: ProfileSettings::default(),
             planning: crate::plan::Settings::default(),
             carbon: CarbonSettings::default(),
+            cap: CapSettings::default(),
             state_dir,
             clock: clock.clone(),
             devices,
@@ -159,6 +171,7 @@ impl World {
                 objective: plot.objective,
                 lease: None,
                 control: true,
+                priority: 0,
                 tags: std::collections::BTreeMap::new(),
             };
             let registered = controller.register(new).await.map_err(refused)?;
@@ -250,11 +263,16 @@ impl World {
     }
 }
 
-/// A board that takes the limits of the curve and is found at the largest.
+/// A board that takes the limits of the curve and is found at the largest. For a job that is given over clocks, limits go
+/// far above what it draws.
 fn physics(curve: &LoadCurve, noise: f64, seed: u64) -> Physics {
-    let limit = |w: Option<Watts>| PowerLimit::from_watts(w.unwrap_or(Watts::ZERO));
-    let min = limit(curve.points().first().map(|p| p.limit));
-    let max = limit(curve.points().last().map(|p| p.limit));
+    let limit = |w: Watts| PowerLimit::from_watts(w);
+    let lowest = curve.points().first().map_or(Watts::ZERO, |p| p.limit);
+    let highest = curve.points().last().map_or(Watts::ZERO, |p| p.limit);
+    let (min, max) = match curve.clocks() {
+        Some(_) => (limit(highest * 0.5), limit(highest * 2.0)),
+        None => (limit(lowest), limit(highest)),
+    };
     Physics {
         range: LimitRange { min, max, default: max },
         found: max,

@@ -3,6 +3,7 @@
 //! Intervals and intensities are append-only. A board's counter checkpoint changes in the same transaction as the
 //! intervals that it covers, so that after a crash no joule is counted twice or lost.
 
+mod events;
 mod rows;
 mod signals;
 

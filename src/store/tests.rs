@@ -33,6 +33,7 @@ fn job() -> StoredJob {
         objective: Objective::DEFAULT,
         lease: Seconds::new(60.0),
         control: true,
+        priority: 0,
         tags: [("team".to_owned(), "vision".to_owned())].into(),
     };
     let last = LastReport { samples: 0.1 + 0.2, at_s: Some(12.5), received: at(7) };
@@ -95,6 +96,38 @@ async fn jobs_come_back_as_they_were() {
     assert_eq!(store.open_jobs().await.expect("read"), []);
     assert_eq!(store.ended_jobs(10).await.expect("read"), [job.clone()]);
     assert_eq!(store.job(&job_id()).await.expect("read"), Some(job));
+}
+
+#[tokio::test]
+async fn jobs_of_earlier_versions_have_no_priority_and_are_read() {
+    let mut spec = serde_json::to_value(job().spec).expect("serialises");
+    spec.as_object_mut().expect("an object").remove("priority");
+    let read: JobSpec = serde_json::from_value(spec).expect("readable");
+    assert_eq!(read, job().spec);
+}
+
+#[tokio::test]
+async fn demand_response_events_are_kept_until_they_are_long_over() {
+    use crate::domain::{DemandResponse, EventId, Level};
+    let (dir, store) = store().await;
+    let event = |id: &str, from, to| DemandResponse {
+        id: EventId::new(id).expect("an id"),
+        slot: slot(from, to),
+        target: Level::Share(0.6),
+        notice: None,
+        ramp: Seconds::ZERO,
+        rebound: None,
+    };
+    for event in [event("a", 0, 10), event("b", 5, 20), event("c", 7, 30)] {
+        store.save_event(&event).await.expect("written");
+    }
+    let amended = event("b", 5, 25);
+    store.save_event(&amended).await.expect("written");
+    store.delete_event(&event("c", 7, 30).id).await.expect("deleted");
+    store.close().await;
+    let again = Store::open(dir.path()).await.expect("opens");
+    assert_eq!(again.events(at(10)).await.expect("read"), [event("a", 0, 10), amended.clone()]);
+    assert_eq!(again.events(at(11)).await.expect("read"), [amended]);
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
-//! What a board is doing: temperature, clocks, load, processes.
+//! What a board is doing: temperature, load, processes.
 
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    self as sys, nvmlClockType_t, nvmlDevice_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlReturn_t,
-    nvmlTemperature_t, nvmlTemperatureSensors_t, nvmlUtilization_t,
+    self as sys, nvmlDevice_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlReturn_t, nvmlTemperature_t,
+    nvmlTemperatureSensors_t, nvmlUtilization_t,
 };
 
 use crate::{
-    calls::{Call, code, on_board, on_write, put},
-    codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NO_PERMISSION, Outcome, VERSION_MISMATCH},
+    calls::{Call, code, on_board, put},
+    codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, Outcome, VERSION_MISMATCH},
 };
 
 /// The first PID of the imagined processes: more than Linux ever gives out.
@@ -19,9 +19,9 @@ const NO_INSTANCE: c_uint = c_uint::MAX;
 
 getters! {
     nvmlDeviceGetCurrentClocksThrottleReasons(c_ulonglong) =
-        |c| Ok(c.board().reasons(c.state().limit_mw));
+        |c| Ok(c.board().reasons(c.state().limit_mw, c.state().lock_mhz));
     nvmlDeviceGetCurrentClocksEventReasons(c_ulonglong) =
-        |c| Ok(c.board().reasons(c.state().limit_mw));
+        |c| Ok(c.board().reasons(c.state().limit_mw, c.state().lock_mhz));
     nvmlDeviceGetUtilizationRates(nvmlUtilization_t) = |c| {
         let board = c.board();
         let gpu = board.utilization.unwrap_or(if board.idle { 0 } else { 100 });
@@ -62,41 +62,6 @@ fn celsius(call: &mut Call<'_>, sensor: nvmlTemperatureSensors_t) -> Outcome<i32
     } else {
         Err(INVALID_ARGUMENT)
     }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetClockInfo(
-    device: nvmlDevice_t,
-    kind: nvmlClockType_t,
-    out: *mut c_uint,
-) -> nvmlReturn_t {
-    let clock = on_board("nvmlDeviceGetClockInfo", &device, |c| match kind {
-        sys::nvmlClockType_enum_NVML_CLOCK_MEM => Ok(c.board().mem_clock_mhz),
-        sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS
-        | sys::nvmlClockType_enum_NVML_CLOCK_SM
-        | sys::nvmlClockType_enum_NVML_CLOCK_VIDEO => Ok(c.board().sm_clock_mhz),
-        _ => Err(INVALID_ARGUMENT),
-    });
-    // SAFETY: the caller passes a place for the value, or null.
-    code(clock.and_then(|v| unsafe { put(out, v) }))
-}
-
-// The locked clocks are only logged. What takes away the right to set the limit takes away this one too, since
-// the real driver asks the same of both callers.
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceSetGpuLockedClocks(device: nvmlDevice_t, min: c_uint, max: c_uint) -> nvmlReturn_t {
-    let call = "nvmlDeviceSetGpuLockedClocks";
-    on_write(call, device, &format!("{min},{max}"), |c, _| permit(c))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t {
-    on_write("nvmlDeviceResetGpuLockedClocks", device, "-", |c, _| permit(c))
-}
-
-fn permit(call: &mut Call<'_>) -> Outcome<()> {
-    if call.board().deny_set_limit { Err(NO_PERMISSION) } else { Ok(()) }
 }
 
 #[unsafe(no_mangle)]

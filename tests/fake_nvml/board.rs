@@ -58,6 +58,8 @@ pub(crate) struct Board {
     pub(crate) back_with_default_limit: bool,
     pub(crate) deny_set_limit: bool,
     pub(crate) deny_persistence: bool,
+    pub(crate) deny_clocks: bool,
+    pub(crate) clocks_supported: bool,
     pub(crate) energy_supported: bool,
     pub(crate) limit_supported: bool,
     pub(crate) energy_resets: u64,
@@ -69,7 +71,15 @@ pub(crate) struct Board {
     pub(crate) vgpu: bool,
     pub(crate) processes: u32,
     pub(crate) utilization: Option<u32>,
+    /// The clock that the board runs at if neither its limit nor a lock lowers it.
     pub(crate) sm_clock_mhz: u32,
+    /// The ends of what it can be locked to, in steps of 15 MHz.
+    pub(crate) min_clock_mhz: u32,
+    pub(crate) max_clock_mhz: u32,
+    /// What it would draw at each clock, in place of `demand_w`: MHz and watts, both rising.
+    pub(crate) clock_curve: Vec<(u32, f64)>,
+    /// A lock at the board's very first start.
+    pub(crate) initial_lock_mhz: Option<u32>,
     pub(crate) mem_clock_mhz: u32,
     pub(crate) update_ms: u64,
 }
@@ -97,6 +107,8 @@ impl Default for Board {
             back_with_default_limit: false,
             deny_set_limit: false,
             deny_persistence: false,
+            deny_clocks: false,
+            clocks_supported: true,
             energy_supported: true,
             limit_supported: true,
             energy_resets: 0,
@@ -109,6 +121,10 @@ impl Default for Board {
             processes: 0,
             utilization: None,
             sm_clock_mhz: 1740,
+            min_clock_mhz: 210,
+            max_clock_mhz: 1740,
+            clock_curve: Vec::new(),
+            initial_lock_mhz: None,
             mem_clock_mhz: 7251,
             update_ms: 20,
         }
@@ -162,6 +178,12 @@ impl Board {
         if self.min_w > self.max_w {
             return Err("min_w is above max_w".into());
         }
+        if self.min_clock_mhz == 0 || self.min_clock_mhz > self.max_clock_mhz {
+            return Err("min_clock_mhz is 0 or above max_clock_mhz".into());
+        }
+        if self.clock_curve.windows(2).any(|w| w[0].0 >= w[1].0 || w[0].1 >= w[1].1) {
+            return Err("clock_curve does not rise in clock and power".into());
+        }
         Ok(())
     }
 
@@ -190,23 +212,47 @@ impl Board {
         self.oob_cap_w.map_or(limit_mw, |cap| limit_mw.min(milli(cap)))
     }
 
-    /// The draw under a limit, of a board that is there. One that is not draws nothing.
-    pub(crate) fn draw_mw(&self, limit_mw: u32) -> u32 {
+    /// What it can be locked to, from above.
+    pub(crate) fn lockable_clocks(&self) -> Vec<u32> {
+        (self.min_clock_mhz..=self.max_clock_mhz).rev().step_by(15).collect()
+    }
+
+    /// The clock without a limit, under a lock (0 for none).
+    fn free_clock_mhz(&self, lock_mhz: u32) -> u32 {
+        if lock_mhz == 0 { self.sm_clock_mhz } else { self.sm_clock_mhz.min(lock_mhz) }
+    }
+
+    /// What it would draw without a limit.
+    fn demand_mw(&self, lock_mhz: u32) -> u32 {
+        let curve: Vec<_> = self.clock_curve.iter().map(|(mhz, w)| (f64::from(*mhz), *w)).collect();
+        milli(linear(&curve, f64::from(self.free_clock_mhz(lock_mhz))).unwrap_or(self.demand_w))
+    }
+
+    /// The clock under a limit and a lock.
+    pub(crate) fn clock_mhz(&self, limit_mw: u32, lock_mhz: u32) -> u32 {
+        let free = self.free_clock_mhz(lock_mhz);
+        let curve: Vec<_> = self.clock_curve.iter().map(|(mhz, w)| (*w, f64::from(*mhz))).collect();
+        let afforded = linear(&curve, f64::from(self.enforced_mw(limit_mw)) / 1e3);
+        afforded.map_or(free, |mhz| free.min(mhz.round() as u32))
+    }
+
+    /// The draw under a limit and a lock, of a board that is there. One that is not draws nothing.
+    pub(crate) fn draw_mw(&self, limit_mw: u32, lock_mhz: u32) -> u32 {
         if !self.there() {
             0
         } else if self.idle {
             milli(self.idle_w)
         } else {
-            milli(self.demand_w).min(self.enforced_mw(limit_mw))
+            self.demand_mw(lock_mhz).min(self.enforced_mw(limit_mw))
         }
     }
 
     /// Why the clocks are what they are, unless the script says so itself: idle (1) or power cap (4).
-    pub(crate) fn reasons(&self, limit_mw: u32) -> u64 {
+    pub(crate) fn reasons(&self, limit_mw: u32, lock_mhz: u32) -> u64 {
         self.event_reasons.unwrap_or_else(|| {
             if self.idle {
                 0x1
-            } else if milli(self.demand_w) > self.enforced_mw(limit_mw) {
+            } else if self.demand_mw(lock_mhz) > self.enforced_mw(limit_mw) {
                 0x4
             } else {
                 0x0
@@ -233,6 +279,16 @@ pub(crate) fn pci_address(text: &str) -> Option<(u32, u32, u32)> {
     let (device, _function) = rest.split_once('.')?;
     let hex = |s: &str| u32::from_str_radix(s, 16).ok();
     Some((hex(domain)?, hex(bus)?, hex(device)?))
+}
+
+/// Linear between points, flat beyond; `None` without points.
+fn linear(points: &[(f64, f64)], x: f64) -> Option<f64> {
+    let next = points.partition_point(|p| p.0 < x);
+    match (next.checked_sub(1).map(|i| points[i]), points.get(next)) {
+        (Some(a), Some(b)) => Some(a.1 + (b.1 - a.1) * (x - a.0) / (b.0 - a.0)),
+        (Some(only), None) => Some(only.1),
+        (None, only) => only.map(|p| p.1),
+    }
 }
 
 fn milli(watts: f64) -> u32 {

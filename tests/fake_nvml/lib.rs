@@ -11,7 +11,7 @@
 //! | `driver`   | the whole driver as one process sees it: boards, handles, reload |
 //! | `calls`    | the way into a call and out of it again, pointers included       |
 //! | `codes`    | NVML's return codes                                              |
-//! | `system`, `lookup`, `identity`, `power`, `activity` | the exported C functions, by theme |
+//! | `system`, `lookup`, `identity`, `power`, `clocks`, `activity` | the exported C functions, by theme |
 #![allow(unsafe_code, reason = "a C library: exported symbols, and results written through the caller's pointers")]
 #![allow(
     clippy::disallowed_methods,
@@ -30,6 +30,7 @@ mod store;
 mod calls;
 
 mod activity;
+mod clocks;
 mod identity;
 mod lookup;
 mod power;

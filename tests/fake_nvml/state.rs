@@ -10,6 +10,8 @@ use crate::board::Board;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) limit_mw: u32,
+    /// What the clocks are locked to; 0 where they are not.
+    pub(crate) lock_mhz: u32,
     pub(crate) persistence: bool,
     energy_uj: u64,
     since_unix_ns: u64,
@@ -24,13 +26,14 @@ pub(crate) struct State {
 impl State {
     /// A board that this driver has never seen.
     pub(crate) fn fresh(board: &Board, now_ns: u64) -> Self {
-        let limit_mw = board.initial_mw();
+        let (limit_mw, lock_mhz) = (board.initial_mw(), board.initial_lock_mhz.unwrap_or(0));
         Self {
             limit_mw,
+            lock_mhz,
             persistence: board.persistence,
             energy_uj: (board.initial_energy_j * 1e6) as u64,
             since_unix_ns: now_ns,
-            draw_mw: board.draw_mw(limit_mw),
+            draw_mw: board.draw_mw(limit_mw, lock_mhz),
             resets: board.energy_resets,
             generation: 1,
             there: board.there(),
@@ -44,6 +47,7 @@ impl State {
             let value = value.trim();
             match key.trim() {
                 "limit_mw" => set(&mut state.limit_mw, value),
+                "lock_mhz" => set(&mut state.lock_mhz, value),
                 "persistence" => state.persistence = value == "1",
                 "energy_uj" => set(&mut state.energy_uj, value),
                 "since_unix_ns" => set(&mut state.since_unix_ns, value),
@@ -59,9 +63,10 @@ impl State {
 
     pub(crate) fn text(&self) -> String {
         format!(
-            "limit_mw={}\npersistence={}\nenergy_uj={}\nsince_unix_ns={}\ndraw_mw={}\nresets={}\n\
+            "limit_mw={}\nlock_mhz={}\npersistence={}\nenergy_uj={}\nsince_unix_ns={}\ndraw_mw={}\nresets={}\n\
              generation={}\nthere={}\n",
             self.limit_mw,
+            self.lock_mhz,
             u8::from(self.persistence),
             self.energy_uj,
             self.since_unix_ns,
@@ -76,7 +81,7 @@ impl State {
     pub(crate) fn agrees(&self, board: &Board) -> bool {
         self.there == board.there()
             && self.resets == board.energy_resets
-            && self.draw_mw == board.draw_mw(self.limit_mw)
+            && self.draw_mw == board.draw_mw(self.limit_mw, self.lock_mhz)
     }
 
     /// Brings the memory in line with the script: the old draw holds until now, the new one from now on.
@@ -91,20 +96,25 @@ impl State {
         }
         self.resets = board.energy_resets;
         match (self.there, board.there()) {
-            (true, false) => self.generation += 1,
+            // A board that fell off or was reset knows no lock any more.
+            (true, false) => {
+                self.generation += 1;
+                self.lock_mhz = 0;
+            }
             (false, true) if board.back_with_default_limit => self.limit_mw = board.default_mw(),
             _ => {}
         }
         self.there = board.there();
-        self.draw_mw = board.draw_mw(self.limit_mw);
+        self.draw_mw = board.draw_mw(self.limit_mw, self.lock_mhz);
     }
 
     /// The driver let go of the board: the limit is the default again and the counter starts anew.
     pub(crate) fn unload(&mut self, board: &Board, now_ns: u64) {
         self.limit_mw = board.default_mw();
+        self.lock_mhz = 0;
         self.energy_uj = 0;
         self.since_unix_ns = now_ns;
-        self.draw_mw = board.draw_mw(self.limit_mw);
+        self.draw_mw = board.draw_mw(self.limit_mw, self.lock_mhz);
     }
 
     /// The counter as the board shows it: refreshed every `update_ms`, and whenever the draw changes.

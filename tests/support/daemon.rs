@@ -50,7 +50,7 @@ impl Answer {
 
 impl Daemon {
     /// Settings that make the sweep short enough for tests.
-    pub(crate) const QUICK: &str = "[control]\ntick_s = 0.1\ninterval_s = 5\n[profile]\nstep_w = 50\nsettle_s = 0.3\n\
+    pub(crate) const QUICK: &str = "[plan]\nshortest_slot_s = 1\ndwell_s = 0\nbetter_by = 0\n[control]\ntick_s = 0.1\ninterval_s = 5\n[profile]\nstep_w = 50\nsettle_s = 0.3\n\
                                     standard_error = 0.02\nreference_standard_error = 0.02\n";
 
     /// The command that starts a daemon over `driver`, with its state in `state` and [`Self::QUICK`] settings.

@@ -69,6 +69,11 @@ impl FakeDriver {
         Some(self.number(board, "limit_mw")? / 1e3)
     }
 
+    /// What the board's clocks are locked to, in MHz; 0 where they are not.
+    pub(crate) fn lock_mhz(&self, board: usize) -> Option<f64> {
+        self.number(board, "lock_mhz")
+    }
+
     /// What the board's counter shows now, in joules.
     pub(crate) fn counter_j(&self, board: usize) -> f64 {
         let now = super::now().timestamp_nanos_opt().expect("this century") as f64;
@@ -78,10 +83,20 @@ impl FakeDriver {
 
     /// Sets the limit behind wattune's back, as another tool would.
     pub(crate) fn set_limit_as_somebody_else(&self, board: usize, watts: u32) {
+        self.remember(board, "limit_mw", watts * 1000);
+    }
+
+    /// Locks the clocks behind wattune's back; 0 unlocks them.
+    pub(crate) fn lock_as_somebody_else(&self, board: usize, mhz: u32) {
+        self.remember(board, "lock_mhz", mhz);
+    }
+
+    fn remember(&self, board: usize, key: &str, value: u32) {
         let path = self.dir.path().join("state").join(format!("{}.txt", Self::uuid(board)));
         let text = std::fs::read_to_string(&path).expect("readable");
-        let line = |l: &str| {
-            if l.starts_with("limit_mw=") { format!("limit_mw={}\n", watts * 1000) } else { format!("{l}\n") }
+        let line = |l: &str| match l.split_once('=') {
+            Some((k, _)) if k == key => format!("{key}={value}\n"),
+            _ => format!("{l}\n"),
         };
         let next = path.with_extension("new");
         std::fs::write(&next, text.lines().map(line).collect::<String>()).expect("written");
@@ -102,6 +117,18 @@ impl FakeDriver {
             .into_iter()
             .filter(|w| w.uuid == uuid && w.call == "nvmlDeviceSetPowerManagementLimit" && w.code == 0);
         limits.map(|w| w.argument.parse::<f64>().expect("milliwatts") / 1e3).collect()
+    }
+
+    /// The writes to a board's clocks so far, oldest first: the highest clock of a lock, 0 for its end. Refused ones are
+    /// left out.
+    pub(crate) fn locks_written(&self, board: usize) -> Vec<u32> {
+        let uuid = Self::uuid(board);
+        let lock = |w: Write| match w.call.as_str() {
+            "nvmlDeviceSetGpuLockedClocks" => w.argument.split_once(',').map(|(_, max)| max.parse().expect("a clock")),
+            "nvmlDeviceResetGpuLockedClocks" => Some(0),
+            _ => None,
+        };
+        self.writes().into_iter().filter(|w| w.uuid == uuid && w.code == 0).filter_map(lock).collect()
     }
 
     /// The library that the tests' build made.

@@ -36,6 +36,21 @@ impl Training {
         id: &str,
         driver: &Arc<FakeDriver>,
         boards: Vec<(usize, Curve)>,
+        done: f64,
+    ) -> Self {
+        let pace = move |driver: &FakeDriver| {
+            let each = boards.iter().filter_map(|(b, curve)| Some(rate(curve, driver.limit_w(*b)?)));
+            each.fold(f64::INFINITY, f64::min)
+        };
+        Self::start_at(base, id, driver, pace, done)
+    }
+
+    /// As [`Self::start`], at a pace that follows from what the boards are set to.
+    pub(crate) fn start_at(
+        base: &str,
+        id: &str,
+        driver: &Arc<FakeDriver>,
+        pace: impl Fn(&FakeDriver) -> f64 + Send + 'static,
         mut done: f64,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -51,8 +66,7 @@ impl Training {
             while !told.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 let at = (super::now() - begun).as_seconds_f64();
-                let slowest = boards.iter().filter_map(|(b, curve)| Some(rate(curve, driver.limit_w(*b)?)));
-                done += slowest.fold(f64::INFINITY, f64::min) * (at - last);
+                done += pace(&driver) * (at - last);
                 last = at;
                 let body = json!({ "samples": done, "at_s": at });
                 let url = format!("{}{path}", target.lock().expect("not poisoned"));

@@ -132,13 +132,13 @@ impl CapSettings {
     /// # Errors
     /// As [`Self::check`].
     pub fn standing(&self) -> Result<StandingCap, String> {
-        let said = |at: &str| move |e: InvalidJob| format!("{at}{} {}", e.field, e.why);
-        let constant = level(("limit_w", self.limit_w), ("limit_pct", self.limit_pct)).map_err(said(""))?;
+        let constant = level(("limit_w", self.limit_w), ("limit_pct", self.limit_pct)).map_err(|e| said("", &e))?;
         let mut cap = StandingCap { constant, ..StandingCap::default() };
         for (i, entry) in self.schedule.iter().enumerate() {
             let at = format!("schedule[{i}]");
             let inside = format!("{at}.");
-            let named = level(("limit_w", entry.limit_w), ("limit_pct", entry.limit_pct)).map_err(said(&inside))?;
+            let named =
+                level(("limit_w", entry.limit_w), ("limit_pct", entry.limit_pct)).map_err(|e| said(&inside, &e))?;
             let Some(level) = named else { return Err(format!("{at} has no cap: give limit_w or limit_pct")) };
             match entry {
                 ScheduleEntry { from: Some(from), to: Some(to), start: None, end: None, days, .. } => {
@@ -148,7 +148,9 @@ impl CapSettings {
                     let to = time_of_day(to).map_err(|why| format!("{inside}to {why}"))?;
                     cap.windows.push(Window { days, from, to, level });
                 }
-                ScheduleEntry { from: None, to: None, start: Some(start), end: Some(end), days, .. } if days.is_empty() => {
+                ScheduleEntry { from: None, to: None, start: Some(start), end: Some(end), days, .. }
+                    if days.is_empty() =>
+                {
                     let Some(slot) = Slot::new(*start, *end) else {
                         return Err(format!("{inside}end is not after start"));
                     };
@@ -234,7 +236,10 @@ impl From<&DemandResponse> for NewEvent {
 }
 
 /// A level that is given in watts or percent, or not at all.
-fn level(watts: (&'static str, Option<f64>), percent: (&'static str, Option<f64>)) -> Result<Option<Level>, InvalidJob> {
+fn level(
+    watts: (&'static str, Option<f64>),
+    percent: (&'static str, Option<f64>),
+) -> Result<Option<Level>, InvalidJob> {
     match (watts.1, percent.1) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) => {
@@ -249,6 +254,10 @@ fn level(watts: (&'static str, Option<f64>), percent: (&'static str, Option<f64>
             Err(InvalidJob { field: percent.0, why })
         }
     }
+}
+
+fn said(at: &str, error: &InvalidJob) -> String {
+    format!("{at}{} {}", error.field, error.why)
 }
 
 fn weekday(text: &str) -> Result<Weekday, String> {
@@ -283,7 +292,8 @@ mod tests {
         settings.check().expect("right");
         let cap = settings.standing().expect("right");
         assert_eq!(cap.constant, Some(Level::Watts(Watts::new(1200.0))));
-        let window = Window { days: vec![Weekday::Mon, Weekday::Fri], from: 61_200, to: 73_800, level: Level::Share(0.5) };
+        let window =
+            Window { days: vec![Weekday::Mon, Weekday::Fri], from: 61_200, to: 73_800, level: Level::Share(0.5) };
         assert_eq!(cap.windows, [window]);
         assert_eq!(cap.spans.len(), 1);
         let events = settings.events().expect("right");

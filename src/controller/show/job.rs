@@ -8,7 +8,7 @@ use crate::controller::view::{
     AccountView, JobView, ObjectiveView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
-use crate::domain::{CarbonSeries, GpuId, JobId, Objective, Origin, Profile, SetPoint, Slot, Work};
+use crate::domain::{CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Profile, SetPoint, Slot, Work};
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
@@ -43,6 +43,7 @@ impl Controller {
             reason: job.reason.clone(),
             power_limit_w: limits.first().copied().flatten(),
             power_limits_w: limits,
+            clock_limit_mhz: job.spec.gpus.first().and_then(|g| self.clock_wanted(g)),
             slowdown: job.slowdown(),
             energy_j: Some(job.emissions.energy.get()),
             carbon_g: job.emissions.mean_intensity().map(|_| job.emissions.carbon.get()),
@@ -59,6 +60,7 @@ impl Controller {
             phase: job.phase,
             reason: job.reason.clone(),
             power_limit_w: self.wanted(first, self.now()).map(|set| set.limit.watts().get()),
+            clock_limit_mhz: self.clock_wanted(first),
             slowdown: job.slowdown(),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             lease_s: job.spec.lease.get(),
@@ -95,6 +97,7 @@ impl Controller {
                     start: s.slot.start(),
                     end: s.slot.end(),
                     power_limits_w: job.spec.gpus.iter().filter_map(|g| job.limit_of(g, &s.setting)).collect(),
+                    clock_limit_mhz: clock(&s.setting),
                     power_w: s.power.get(),
                     samples_per_s: s.throughput.get(),
                     intensity_g_per_kwh: s.intensity.get(),
@@ -115,6 +118,7 @@ impl Controller {
                 job_id: id.to_string(),
                 complete: profiler.is_some_and(Profiler::is_complete),
                 measuring_w: profiler.and_then(Profiler::wanted).map(|s| watts(s)),
+                measuring_mhz: profiler.and_then(Profiler::wanted).and_then(|s| clock(s)),
                 thermal_trend: profiler.and_then(|p| p.record().thermal_trend),
                 points: points(&job.profile()),
             });
@@ -125,6 +129,7 @@ impl Controller {
             job_id: id.to_string(),
             complete: job.profiler.as_ref().is_some_and(Profiler::is_complete),
             measuring_w: None,
+            measuring_mhz: None,
             thermal_trend: job.profiler.as_ref().and_then(|p| p.record().thermal_trend),
             points: points(&job.profile()),
         })
@@ -265,9 +270,15 @@ fn watts(setting: &[SetPoint]) -> Vec<f64> {
     setting.iter().map(|s| s.limit.watts().get()).collect()
 }
 
+/// What clocks are locked to in a setting: with one group of boards, to one clock.
+fn clock(setting: &[SetPoint]) -> Option<u32> {
+    setting.iter().find_map(|s| s.clock).map(ClockLimit::megahertz)
+}
+
 fn points(profile: &Profile) -> Vec<PointView> {
     let point = |p: &crate::domain::OperatingPoint| PointView {
         power_limits_w: watts(&p.setting),
+        clock_limit_mhz: clock(&p.setting),
         samples_per_s: p.throughput.mean.get(),
         samples_per_s_error: p.throughput.relative_error,
         power_w: p.power.mean.get(),
@@ -294,6 +305,7 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
         samples: job.progress.last.map(|l| Samples::new(l.samples).get()),
         objective: objective_view(&spec.objective),
         control: spec.control,
+        priority: spec.priority,
         tags: spec.tags.clone(),
         lease_s: spec.lease.get(),
         lease_left_s: None,
@@ -301,6 +313,7 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
         reason: job.ended.as_ref().map(|(_, why)| why.clone()).unwrap_or_default(),
         power_limit_w: None,
         power_limits_w: Vec::new(),
+        clock_limit_mhz: None,
         slowdown: None,
         active_s: account.active.get(),
         stalled_s: account.stalled.get(),

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
 
+use super::cap::CapView;
 use super::job::Phase;
 
 /// The daemon as a whole.
@@ -31,12 +32,25 @@ pub struct StatusView {
     pub carbon: CarbonView,
     /// The day-ahead price of the present slot, with its currency; absent where there is no source or no value.
     pub price: Option<PresentPrice>,
+    /// The node's cap; absent where none is known, neither now nor later.
+    pub cap: Option<CapView>,
+    /// How planning goes.
+    pub planning: PlanningView,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
     /// The jobs that have not ended.
     pub jobs: Vec<JobView>,
     /// What somebody should look at, in one sentence each.
     pub problems: Vec<String>,
+}
+
+/// How planning goes.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct PlanningView {
+    /// How long the last search for plans took.
+    pub last_search_s: Option<f64>,
+    /// For how long a search goes on that takes longer than it should: meanwhile the plans before stay in force.
+    pub late_s: Option<f64>,
 }
 
 /// One board.
@@ -74,6 +88,16 @@ pub struct GpuView {
     pub power_limit_min_w: Option<f64>,
     /// The highest it takes.
     pub power_limit_max_w: Option<f64>,
+    /// What wattune has locked its clocks to; absent while it has not. No driver tells of locks by others.
+    pub clock_limit_mhz: Option<u32>,
+    /// What wattune wants its clocks locked to now.
+    pub clock_limit_wanted_mhz: Option<u32>,
+    /// The lowest clock it can be locked to.
+    pub clock_limit_min_mhz: Option<u32>,
+    /// The highest clock it can be locked to, which is its highest.
+    pub clock_limit_max_mhz: Option<u32>,
+    /// Why its clocks are left alone; absent where they may be locked.
+    pub clocks_left_alone: Option<String>,
     /// An out-of-band cap below the requested limit.
     pub out_of_band_cap_w: Option<f64>,
     /// A manual override's end.
@@ -119,6 +143,8 @@ pub struct JobView {
     pub objective: ObjectiveView,
     /// Whether its limits may be set.
     pub control: bool,
+    /// Which job bends first under the node's cap: the one with the lower number.
+    pub priority: i32,
     /// The user's labels.
     pub tags: BTreeMap<String, String>,
     /// Its lease.
@@ -133,6 +159,8 @@ pub struct JobView {
     pub power_limit_w: Option<f64>,
     /// The limits wanted on all its boards, in the order of `gpus`.
     pub power_limits_w: Vec<Option<f64>>,
+    /// What the clocks of its boards are to be locked to now; absent where they are not.
+    pub clock_limit_mhz: Option<u32>,
     /// Slower than at the ceiling so far: 0.012 is 1.2 %.
     pub slowdown: Option<f64>,
     /// Time spent training, stalls left out.
@@ -177,6 +205,8 @@ pub struct ProgressView {
     pub reason: String,
     /// The limit that is wanted on its (first) board now.
     pub power_limit_w: Option<f64>,
+    /// What the clocks of its boards are to be locked to now; absent where they are not.
+    pub clock_limit_mhz: Option<u32>,
     /// Slower than at the ceiling so far.
     pub slowdown: Option<f64>,
     /// When the plan expects it to end.
@@ -223,6 +253,8 @@ pub struct SegmentView {
     pub end: DateTime<Utc>,
     /// One limit per board, in the order of the job's `gpus`.
     pub power_limits_w: Vec<f64>,
+    /// What the clocks of all boards are locked to; absent where they are not.
+    pub clock_limit_mhz: Option<u32>,
     /// Expected draw of all boards.
     pub power_w: f64,
     /// Expected throughput.
@@ -242,6 +274,8 @@ pub struct ProfileView {
     pub complete: bool,
     /// The limits to be measured next, one per group of equal boards.
     pub measuring_w: Option<Vec<f64>>,
+    /// The locked clock to be measured next; absent where clocks are not locked for it.
+    pub measuring_mhz: Option<u32>,
     /// Change of throughput at the ceiling during the sweep: what warming up did.
     pub thermal_trend: Option<f64>,
     /// The points; the first one is the ceiling, the reference of the slowdown.
@@ -253,6 +287,8 @@ pub struct ProfileView {
 pub struct PointView {
     /// One limit per group of equal boards.
     pub power_limits_w: Vec<f64>,
+    /// What the clocks of all boards were locked to; absent where they were not.
+    pub clock_limit_mhz: Option<u32>,
     /// Throughput of the whole job.
     pub samples_per_s: f64,
     /// Its relative standard error.

@@ -18,7 +18,11 @@ pub(super) fn labels(gpu: &GpuView) -> [(&'static str, String); 4] {
 
 type Value = fn(&GpuView) -> Option<f64>;
 
-const GAUGES: [(&str, &str, &str, Value); 14] = [
+fn hertz(megahertz: u32) -> f64 {
+    f64::from(megahertz) * 1e6
+}
+
+const GAUGES: [(&str, &str, &str, Value); 16] = [
     ("gpu_power", "watts", "Draw of the board", |g| g.power_w),
     ("gpu_power_limit_requested", "watts", "Limit asked for at the hardware, whoever asked", |g| {
         g.power_limit_requested_w
@@ -33,7 +37,11 @@ const GAUGES: [(&str, &str, &str, Value); 14] = [
     ("gpu_power_limit_max", "watts", "The highest limit that the board takes", |g| g.power_limit_max_w),
     ("gpu_out_of_band_cap", "watts", "A cap from outside, below the requested limit", |g| g.out_of_band_cap_w),
     ("gpu_temperature", "celsius", "Temperature of the core", |g| g.temperature_c),
-    ("gpu_sm_clock", "hertz", "Clock of the multiprocessors", |g| g.sm_clock_mhz.map(|mhz| f64::from(mhz) * 1e6)),
+    ("gpu_sm_clock", "hertz", "Clock of the multiprocessors", |g| g.sm_clock_mhz.map(hertz)),
+    ("gpu_clock_limit", "hertz", "What wattune has locked the clocks to", |g| g.clock_limit_mhz.map(hertz)),
+    ("gpu_clock_limit_wanted", "hertz", "What wattune wants the clocks locked to now", |g| {
+        g.clock_limit_wanted_mhz.map(hertz)
+    }),
     ("gpu_energy_counter_over_power", "ratio", "Energy counter over integrated power in the last minute", |g| {
         g.counter_over_power
     }),

@@ -3,8 +3,10 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
-use crate::controller::Phase;
-use crate::controller::view::{CarbonView, GpuView, JobView, ObjectiveView, PresentPrice, ScoreView, SourceView};
+use crate::controller::view::{
+    CarbonView, GpuView, JobView, ObjectiveView, PlanningView, PresentPrice, ScoreView, SourceView,
+};
+use crate::controller::{CapView, Phase};
 
 fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
@@ -87,6 +89,11 @@ fn gpu() -> GpuView {
         power_limit_requested_w: Some(550.0),
         power_limit_enforced_w: Some(550.0),
         power_limit_wanted_w: Some(550.0),
+        clock_limit_mhz: Some(1_110),
+        clock_limit_wanted_mhz: Some(1_200),
+        clock_limit_min_mhz: Some(210),
+        clock_limit_max_mhz: Some(1_980),
+        clocks_left_alone: None,
         power_limit_found_w: Some(700.0),
         power_limit_default_w: Some(700.0),
         power_limit_min_w: Some(200.0),
@@ -116,6 +123,10 @@ fn mute() -> GpuView {
         power_limit_requested_w: None,
         power_limit_enforced_w: None,
         power_limit_wanted_w: None,
+        clock_limit_mhz: None,
+        clock_limit_wanted_mhz: None,
+        clock_limit_min_mhz: None,
+        clock_limit_max_mhz: None,
         power_limit_found_w: None,
         power_limit_default_w: None,
         power_limit_min_w: None,
@@ -142,6 +153,7 @@ fn job() -> JobView {
         samples: Some(123_456.0),
         objective: ObjectiveView { eta: 1.0, max_slowdown: Some(0.03), deadline: None },
         control: true,
+        priority: 0,
         tags: tags.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect::<BTreeMap<_, _>>(),
         lease_s: 60.0,
         lease_left_s: Some(47.5),
@@ -149,6 +161,7 @@ fn job() -> JobView {
         reason: String::new(),
         power_limit_w: Some(550.0),
         power_limits_w: vec![Some(550.0)],
+        clock_limit_mhz: Some(1_200),
         slowdown: Some(0.012),
         active_s: 900.0,
         stalled_s: 12.5,
@@ -172,6 +185,17 @@ fn status() -> StatusView {
         now: at(10_000),
         carbon: carbon(),
         price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
+        cap: Some(CapView {
+            limit_w: Some(900.0),
+            source: Some("the constant cap".into()),
+            limits_sum_w: 850.0,
+            headroom_w: Some(50.0),
+            lowest_sum_w: 200.0,
+            next_change: Some(at(20_000)),
+            next_limit_w: Some(600.0),
+            lead_s: 5.0,
+        }),
+        planning: PlanningView { last_search_s: Some(0.004), late_s: None },
         gpus: vec![gpu(), mute()],
         jobs: vec![job()],
         problems: vec!["a board is lost".into()],
@@ -189,6 +213,8 @@ fn what_is_absent_has_no_series() {
     status.jobs[0].ended_at = Some(at(9_999));
     status.gpus = vec![mute()];
     status.price = None;
+    status.cap = None;
+    status.planning = PlanningView::default();
     status.carbon = CarbonView {
         zone: None,
         source: None,

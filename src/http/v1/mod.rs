@@ -1,6 +1,7 @@
 //! The daemon's own API, by resource.
 
 pub(super) mod carbon;
+pub(super) mod demand_response;
 pub(super) mod gpus;
 pub(super) mod jobs;
 pub(super) mod status;

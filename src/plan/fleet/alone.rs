@@ -1,6 +1,5 @@
 //! Jobs that nothing couples, each solved alone.
 
-use super::model::at_rest;
 use super::problem::{FleetJob, FleetProblem};
 use crate::plan::dual::solve;
 use crate::plan::problem::{PlanSlot, Point, Problem};
@@ -9,7 +8,8 @@ use crate::units::{GramsCo2e, SamplesPerSecond, Seconds, Watts};
 /// One job's optimum without the others: seconds at each point, slot after slot, the faster point first. `None` where
 /// there is none, or where the job may pause or has a carbon budget.
 pub(super) fn alone(problem: &FleetProblem, job: &FleetJob) -> Option<Vec<Vec<(usize, Seconds)>>> {
-    if job.carbon_budget.is_some() || job.points.iter().any(|p| p.throughput == SamplesPerSecond::ZERO) {
+    let may_pause = !job.still.is_empty() || job.points.iter().any(|p| p.throughput == SamplesPerSecond::ZERO);
+    if job.carbon_budget.is_some() || may_pause {
         return None;
     }
     let intensity = |t: usize| job.weighed.as_ref().map_or(problem.slots[t].intensity, |w| w[t]);
@@ -23,7 +23,7 @@ pub(super) fn alone(problem: &FleetProblem, job: &FleetJob) -> Option<Vec<Vec<(u
 
 /// Whether the jobs' own optima keep what they share.
 pub(super) fn uncoupled(problem: &FleetProblem, shares: &[Vec<Vec<(usize, Seconds)>>]) -> bool {
-    let rests: Vec<Watts> = problem.jobs.iter().map(|job| Watts::new(at_rest(job))).collect();
+    let rests: Vec<Watts> = problem.jobs.iter().map(|job| job.rest()).collect();
     let highest = |job: usize, t: usize| {
         let parts = shares[job].get(t).map_or(&[][..], Vec::as_slice);
         parts.iter().map(|part| problem.jobs[job].points[part.0].limit).fold(rests[job], Watts::max)

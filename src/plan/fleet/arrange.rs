@@ -12,14 +12,13 @@ use std::collections::BinaryHeap;
 use super::interior::{Interior, Prices};
 use super::model::{End, Model, ROUNDING};
 
-/// No part of a slot is shorter, in seconds, if it can be helped.
-const SHORTEST: f64 = 1.0;
 /// Costs per second closer than this part of the dearest second are the same.
 const SAME: f64 = 1e-6;
 /// Watts that are rounding.
 const NO_POWER: f64 = 1e-6;
-/// A job that has ended.
+/// A job that has ended, and one that stands still.
 const ENDED: u16 = u16::MAX;
+const STILL: u16 = u16::MAX - 1;
 
 /// A part of a slot in which no job changes its limit.
 #[derive(Clone, Debug)]
@@ -27,14 +26,19 @@ pub(super) struct Piece {
     pub(super) seconds: f64,
     /// What is left of the cap, W.
     free: f64,
-    /// Each job's point, or [`ENDED`].
+    /// Each job's point, or [`ENDED`], or [`STILL`].
     at: Vec<u16>,
 }
 
 impl Piece {
     /// A job's point, if it runs.
     pub(super) fn point(&self, job: usize) -> Option<usize> {
-        (self.at[job] != ENDED).then(|| usize::from(self.at[job]))
+        (self.at[job] < STILL).then(|| usize::from(self.at[job]))
+    }
+
+    /// Whether a job stands still for a while.
+    pub(super) fn stands_still(&self, job: usize) -> bool {
+        self.at[job] == STILL
     }
 }
 
@@ -64,12 +68,23 @@ struct Arranger<'a> {
     slots: Vec<Vec<Piece>>,
     /// Samples that each job still has to find room for.
     left: Vec<f64>,
+    /// Whether promises are broken, so that the highest priority goes first.
+    by_priority: bool,
     /// The dearest second, gCO2e.
     scale: f64,
 }
 
+/// Where work that the ground leaves undone is bought back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum First {
+    /// Where it is cheapest.
+    Cheapest,
+    /// In the slot in which the relaxation does it, as far as there is room; then where it is cheapest.
+    SameSlot,
+}
+
 /// Arranges what the relaxation found.
-pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior) -> Arrangement {
+pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: First) -> Arrangement {
     let slots = 0..model.seconds.len();
     let dearest = model.jobs.iter().flat_map(|job| slots.clone().map(|t| job.dearest(t))).fold(0.0, f64::max);
     let mut arranger = Arranger {
@@ -78,6 +93,7 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior) -> Arran
         prices: &interior.prices,
         slots: Vec::with_capacity(model.seconds.len()),
         left: model.jobs.iter().map(|job| job.work).collect(),
+        by_priority: ends.iter().any(|end| end.late) || interior.missing.iter().any(|part| *part > 1e-7),
         scale: if dearest > 0.0 { dearest } else { 1.0 },
     };
     for t in slots {
@@ -88,6 +104,9 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior) -> Arran
             }
         }
         arranger.slots.push(pieces);
+    }
+    if first == First::SameSlot {
+        arranger.buy_back_in_place(interior);
     }
     arranger.buy_back();
     for job in 0..ends.len() {
@@ -103,7 +122,12 @@ impl Arranger<'_> {
         let mut at = vec![ENDED; jobs];
         let mut over = vec![0.0; jobs];
         let mut until = vec![self.model.seconds[t]; jobs];
+        let mut work = vec![0.0; jobs];
         for job in (0..jobs).filter(|job| t <= self.ends[*job].slot) {
+            if self.model.jobs[job].stands_still(t) {
+                at[job] = STILL;
+                continue;
+            }
             let points = self.model.jobs[job].points();
             let parts = &interior.parts[job][t * points..];
             let running: f64 = parts[..points].iter().sum();
@@ -115,9 +139,17 @@ impl Arranger<'_> {
             let point = self.foot(job, t, limit, rate);
             over[job] = self.model.jobs[job].limit[point] - limit;
             at[job] = point as u16;
+            work[job] = rate * until[job];
         }
         let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
         self.fit(t, cap, &mut at, &mut over);
+        // A job that ends here and stands lower than it would on average runs longer.
+        for job in (0..jobs).filter(|job| t == self.ends[*job].slot && at[*job] < STILL) {
+            let rate = self.model.jobs[job].rate[usize::from(at[job])];
+            if rate > 0.0 {
+                until[job] = (work[job] / rate).clamp(until[job], self.ends[job].seconds);
+            }
+        }
         let mut cuts: Vec<f64> = until.iter().copied().filter(|cut| *cut > 0.0).collect();
         cuts.push(self.model.seconds[t]);
         cuts.sort_by(f64::total_cmp);
@@ -154,8 +186,8 @@ impl Arranger<'_> {
     fn fit(&self, t: usize, cap: f64, at: &mut [u16], over: &mut [f64]) {
         let limit = |job: usize, l: u16| self.model.jobs[job].limit[usize::from(l)];
         loop {
-            let needed: f64 = (0..at.len()).filter(|job| at[*job] != ENDED).map(|job| limit(job, at[job])).sum();
-            let lower = (0..at.len()).filter(|job| at[*job] != ENDED && at[*job] > 0);
+            let needed: f64 = (0..at.len()).filter(|job| at[*job] < STILL).map(|job| limit(job, at[job])).sum();
+            let lower = (0..at.len()).filter(|job| at[*job] < STILL && at[*job] > 0);
             let Some(job) = lower.max_by(|a, b| over[*a].total_cmp(&over[*b])).filter(|_| needed > cap + NO_POWER)
             else {
                 return;
@@ -182,23 +214,48 @@ impl Arranger<'_> {
         self.left[job] <= ROUNDING * self.model.jobs[job].work
     }
 
+    fn buy_back_in_place(&mut self, interior: &Interior) {
+        for t in 0..self.slots.len() {
+            let mut jobs: Vec<usize> = (0..self.ends.len()).filter(|job| t <= self.ends[*job].slot).collect();
+            jobs.sort_by_key(|job| self.turn(*job));
+            for job in jobs {
+                let j = &self.model.jobs[job];
+                let span = if t == self.ends[job].slot { self.ends[job].seconds } else { self.model.span(job, t) };
+                let parts = &interior.parts[job][t * j.points()..][..j.points()];
+                let target: f64 = parts.iter().zip(&j.rate).map(|(y, r)| y * r * span).sum();
+                let at = |piece: &Piece| piece.point(job).map_or(0.0, |l| j.rate[l] * piece.seconds);
+                let mut left = (target - self.slots[t].iter().map(at).sum::<f64>()).min(self.left[job]);
+                while left > ROUNDING * j.work
+                    && let Some(offer) = self.offer(job, t)
+                {
+                    left -= self.buy(job, t, offer, left);
+                }
+            }
+        }
+    }
+
     fn buy_back(&mut self) {
         let mut queue = BinaryHeap::new();
         for job in (0..self.ends.len()).filter(|job| !self.done(*job)) {
             for t in 0..=self.ends[job].slot {
-                queue.extend(self.offer(job, t).map(|offer| Reverse((offer.key, t, job))));
+                queue.extend(self.offer(job, t).map(|offer| Reverse((self.turn(job), offer.key, t, job))));
             }
         }
-        while let Some(Reverse((key, t, job))) = queue.pop() {
+        while let Some(Reverse((_, key, t, job))) = queue.pop() {
             if self.done(job) {
                 continue;
             }
             let Some(offer) = self.offer(job, t) else { continue };
             if offer.key <= key {
-                self.buy(job, t, offer);
+                self.buy(job, t, offer, self.left[job]);
             }
-            queue.extend(self.offer(job, t).map(|offer| Reverse((offer.key, t, job))));
+            queue.extend(self.offer(job, t).map(|offer| Reverse((self.turn(job), offer.key, t, job))));
         }
+    }
+
+    /// Whose turn comes first: the lowest.
+    fn turn(&self, job: usize) -> i32 {
+        if self.by_priority { -self.model.jobs[job].rank } else { 0 }
     }
 
     /// The cheapest way for a job to do more in a slot. Prices are compared between jobs by what they cost above the
@@ -215,7 +272,7 @@ impl Arranger<'_> {
         let mut last = None;
         for (piece, p) in self.slots[t].iter().enumerate() {
             let Some(from) = p.point(job) else {
-                if t == self.ends[job].slot {
+                if t == self.ends[job].slot && !p.stands_still(job) {
                     self.longer(job, t, piece, &mut consider);
                 }
                 break;
@@ -255,16 +312,17 @@ impl Arranger<'_> {
         }
     }
 
-    /// Takes as much of an offer as is needed.
-    fn buy(&mut self, job: usize, t: usize, offer: Offer) {
+    /// Takes as much of an offer as is needed for so much work, and answers with how much that is.
+    fn buy(&mut self, job: usize, t: usize, offer: Offer, work: f64) -> f64 {
         let so_far: f64 = self.slots[t][..offer.piece].iter().map(|p| p.seconds).sum();
         let pieces = &mut self.slots[t];
         let mut whole = pieces[offer.piece].seconds;
         if pieces[offer.piece].at[job] == ENDED {
             whole = whole.min(self.ends[job].seconds - so_far);
         }
-        let needed = (self.left[job] / offer.gain).max(SHORTEST);
-        let seconds = if needed + SHORTEST > whole { whole } else { needed };
+        let shortest = self.model.shortest;
+        let needed = (work / offer.gain).max(shortest);
+        let seconds = if needed + shortest > whole { whole } else { needed };
         if seconds < pieces[offer.piece].seconds {
             let mut rest = pieces[offer.piece].clone();
             rest.seconds -= seconds;
@@ -275,6 +333,7 @@ impl Arranger<'_> {
         piece.at[job] = offer.to as u16;
         piece.free -= offer.watts;
         self.left[job] -= offer.gain * seconds;
+        offer.gain * seconds
     }
 
     /// Ends a job that has done too much earlier.

@@ -2,8 +2,8 @@
 
 use chrono::TimeDelta;
 
-use super::interior::Method;
-use super::model::{End, Model, at_rest};
+use super::interior::{Aim, Method};
+use super::model::{End, Model};
 use super::problem::{Breach, Clash, Constraint, FleetProblem, FleetSchedule};
 use super::search::MISSED;
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
@@ -32,7 +32,8 @@ pub(super) fn clashes(
             let breach = Breach::Late { job, by: Seconds::from_delta(late) };
             found.push(Clash { breach, between: between(Constraint::LatestEnd(job), model.latest(job)) });
         }
-        let done: Samples = schedule.parts.iter().flatten().map(|(l, s)| j.points[*l].throughput * *s).sum();
+        let part = |(place, seconds): &(usize, Seconds)| Some(j.points.get(*place)?.throughput * *seconds);
+        let done: Samples = schedule.parts.iter().flatten().filter_map(part).sum();
         let missing = j.work - done;
         if missing > j.work * MISSED {
             let horizon = End { slot: model.last(), seconds: model.seconds[model.last()], late: false };
@@ -69,11 +70,11 @@ fn peak(problem: &FleetProblem, schedules: &[FleetSchedule], t: usize) -> Watts 
     let mut events: Vec<(f64, f64)> = Vec::new();
     let mut sum = 0.0;
     for (job, schedule) in problem.jobs.iter().zip(schedules) {
-        let rest = at_rest(job);
+        let rest = job.rest().get();
         let mut at = 0.0;
         let mut limit = None;
         for &(point, seconds) in schedule.parts.get(t).map_or(&[][..], Vec::as_slice) {
-            let next = job.points[point].limit.get();
+            let next = job.limit(point).get();
             match limit {
                 None => sum += next,
                 Some(before) => events.push((at, next - before)),
@@ -103,7 +104,7 @@ fn budget_rivals(
     go_on: &dyn Fn() -> bool,
 ) -> Vec<Constraint> {
     let keeps = |model: &Model, ends: &[End]| {
-        let interior = Method::new(model, ends, 1e4).run(go_on);
+        let interior = Method::new(model, ends, Aim::Misses).run(go_on);
         let (over, budget) = match broken {
             Constraint::Budget(job) => (interior.over_budget[job], model.jobs[job].budget),
             _ => (interior.over_shared, model.budget),

@@ -27,7 +27,7 @@ struct Alone<'a> {
     prices: &'a Prices,
 }
 
-/// The least cost of all full slots before each one, and the work done in them, at one price of a sample.
+/// The least cost, less the worth of the work done, of all full slots before each one, at one price of a sample.
 struct Filled {
     cost: Vec<f64>,
 }
@@ -44,8 +44,8 @@ impl Alone<'_> {
     fn best(&self, t: usize, lambda: f64) -> (f64, f64) {
         let job = &self.model.jobs[self.job];
         let value = |l: usize| self.second(t, l) - lambda * job.rate[l];
-        let mut best = (value(0), job.rate[0]);
-        for l in 1..job.points() {
+        let mut best = (f64::INFINITY, 0.0);
+        for &l in &job.needed(t).points {
             let value = value(l);
             if value < best.0 {
                 best = (value, job.rate[l]);
@@ -56,25 +56,24 @@ impl Alone<'_> {
 
     fn filled(&self, lambda: f64) -> Filled {
         let mut cost = vec![0.0];
-        for (t, seconds) in self.model.seconds.iter().enumerate() {
-            let (late, _) = self.late(t);
-            cost.push(cost[t] + seconds * self.best(t, lambda).0 + late * self.model.lateness);
+        for t in 0..self.model.seconds.len() {
+            let value = self.model.span(self.job, t) * self.best(t, lambda).0;
+            cost.push(cost[t] + value + self.late(t) * self.model.lateness);
         }
         Filled { cost }
     }
 
     /// How many seconds of a full slot are late.
-    fn late(&self, t: usize) -> (f64, bool) {
-        let latest = self.model.latest(self.job);
-        let seconds = self.model.seconds[t];
-        match t.cmp(&latest.slot) {
-            std::cmp::Ordering::Less => (0.0, false),
-            std::cmp::Ordering::Equal => (seconds - latest.seconds, latest.seconds < seconds),
-            std::cmp::Ordering::Greater => (seconds, true),
+    fn late(&self, t: usize) -> f64 {
+        let (latest, within) = self.model.jobs[self.job].latest;
+        match t.cmp(&latest) {
+            std::cmp::Ordering::Less => 0.0,
+            std::cmp::Ordering::Equal => self.model.seconds[t] - within,
+            std::cmp::Ordering::Greater => self.model.seconds[t],
         }
     }
 
-    /// What ending here costs at most by the slot's own choice: cost less worth of the last slot, and its throughput.
+    /// What the last slot costs, less the worth of the work done in it, and that work.
     fn last(&self, end: End, lambda: f64) -> (f64, f64) {
         let (value, rate) = self.best(end.slot, lambda);
         let latest = self.model.latest(self.job);
@@ -93,16 +92,16 @@ impl Alone<'_> {
     /// The largest lower bound of ending here, or any that is at least `enough`. Infinite where it is impossible.
     fn value(&self, end: End, start: f64, enough: f64) -> f64 {
         let job = &self.model.jobs[self.job];
-        let full: f64 = self.model.seconds[..end.slot].iter().sum();
+        let full = self.model.time(self.job, End { seconds: 0.0, ..end });
         let least = full * job.slowest();
         if self.model.reach(self.job, end) < job.work * (1.0 - 1e-12) || least > job.work * (1.0 + 1e-12) {
             return f64::INFINITY;
         }
         let at = |lambda: f64| {
             let (mut cost, mut work) = self.last(end, lambda);
-            for (t, seconds) in self.model.seconds[..end.slot].iter().enumerate() {
-                let (value, rate) = self.best(t, lambda);
-                cost += value * seconds + self.late(t).0 * self.model.lateness;
+            for t in 0..end.slot {
+                let ((value, rate), seconds) = (self.best(t, lambda), self.model.span(self.job, t));
+                cost += value * seconds + self.late(t) * self.model.lateness;
                 work += rate * seconds;
             }
             (cost + lambda * job.work, work)

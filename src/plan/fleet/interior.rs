@@ -12,9 +12,11 @@ use super::rows::{Blocks, Row};
 
 /// The gap and the misses of rows at which the method stops, relative to the objective and to the rows.
 const CLOSE: f64 = 1e-9;
+/// What still counts as an answer where rounding lets the method come no closer.
+const CLOSE_ENOUGH: f64 = 1e-6;
 const MOST_ITERATIONS: usize = 100;
 /// How much of the way to the boundary a step goes.
-const SHORT_OF_BOUNDARY: f64 = 0.9995;
+const SHORT_OF_BOUNDARY: f64 = 0.99;
 
 /// Prices of the rows.
 #[derive(Clone, Debug)]
@@ -43,8 +45,26 @@ pub(super) struct Interior {
     pub(super) over_shared: f64,
     /// Whether the gap is closed.
     pub(super) solved: bool,
-    pub(super) iterations: usize,
 }
+
+/// What is minimised.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Aim {
+    /// The objective, with penalties for missed work and exceeded budgets so many times what all could cost.
+    Cost {
+        /// The factor of missed work.
+        work: f64,
+        /// The factor of exceeded budgets.
+        budget: f64,
+        /// Whether work is missed by priority: it has to be missed.
+        ranked: bool,
+    },
+    /// What is missed, whatever it costs: work by priority, then budgets.
+    Misses,
+}
+
+/// How much more the work of a priority weighs than that of the next lower one.
+const PRIORITY: f64 = 30.0;
 
 /// The method's state.
 pub(super) struct Method<'a> {
@@ -78,21 +98,34 @@ struct Measure {
 }
 
 impl<'a> Method<'a> {
-    /// `stiffness` multiplies the penalties.
-    pub(super) fn new(model: &'a Model, ends: &[End], stiffness: f64) -> Self {
+    pub(super) fn new(model: &'a Model, ends: &[End], aim: Aim) -> Self {
         let slots = model.seconds.len();
         let total = |j: &Job| (0..slots).map(|t| j.dearest(t) * model.seconds[t]).sum::<f64>();
-        let scale = model.jobs.iter().map(total).sum::<f64>() / (slots * model.jobs.len()) as f64;
+        let scale = match aim {
+            Aim::Cost { .. } => model.jobs.iter().map(total).sum::<f64>() / (slots * model.jobs.len()) as f64,
+            Aim::Misses => f64::INFINITY,
+        };
         let scale = if scale > 0.0 { scale } else { 1.0 };
+        let blocks: f64 = ends.iter().map(|end| (end.slot + 1) as f64).sum();
         let mut rows = Vec::new();
         for (job, end) in model.jobs.iter().zip(ends) {
             let dual = usual_price(model, job, *end) * job.work / scale;
-            let lateness = if end.late { model.lateness * end.seconds / scale } else { 0.0 };
-            let worth = total(job) / scale + dual.abs() + lateness + 1.0;
-            let penalty = stiffness * 1e3 * worth * 100_f64.powi(job.rank.min(4));
+            let rank = PRIORITY.powi(job.rank.min(4));
+            let penalty = match aim {
+                Aim::Cost { work, ranked, .. } => {
+                    let lateness = if end.late { model.lateness * end.seconds / scale } else { 0.0 };
+                    let worth = total(job) / scale + dual.abs() + lateness + 1.0;
+                    work * worth * if ranked { rank } else { 1.0 }
+                }
+                Aim::Misses => rank * job.work / job.fastest() * slots as f64 / model.seconds.iter().sum::<f64>(),
+            };
             rows.push(Row::new(1.0, penalty, penalty, dual));
         }
-        let stiff = stiffness * 10.0 * ends.iter().map(|end| end.slot + 1).sum::<usize>() as f64;
+        let stiff = match aim {
+            Aim::Cost { budget, .. } => budget * blocks,
+            Aim::Misses => 0.01,
+        };
+        let first = -(stiff / 2.0).min(1.0);
         let grams = |job: &Job| job.draw() * model.seconds.iter().zip(&model.carbon).map(|(s, c)| s * c).sum::<f64>();
         let one_if_none = |grams: f64| if grams > 0.0 { grams } else { 1.0 };
         let budget_scale: Vec<f64> = model.jobs.iter().map(|job| one_if_none(grams(job))).collect();
@@ -100,25 +133,26 @@ impl<'a> Method<'a> {
         for (j, job) in model.jobs.iter().enumerate() {
             if let Some(budget) = job.budget {
                 budget_row[j] = Some(rows.len());
-                rows.push(Row::new(budget / budget_scale[j], 0.0, stiff, -1.0));
+                rows.push(Row::new(budget / budget_scale[j], 0.0, stiff, first));
             }
         }
         let shared_scale = budget_scale.iter().sum();
         let shared_row = model.budget.map(|budget| {
-            rows.push(Row::new(budget / shared_scale, 0.0, stiff, -1.0));
+            rows.push(Row::new(budget / shared_scale, 0.0, stiff, first));
             rows.len() - 1
         });
+        let dearest = 100.0 * rows.iter().map(|row: &Row| row.below.cost.max(row.above.cost)).fold(1.0, f64::max);
         let (mut caps, mut cap_scale) = (vec![None; slots], vec![0.0; slots]);
         for t in 0..slots {
             let most = model.most(t, ends);
             if let Some(cap) = model.cap(t, ends).filter(|cap| *cap < most) {
                 cap_scale[t] = 1.0 / (most * model.seconds[t]);
-                caps[t] = Some(Row::new(cap / most, 0.0, 1e4 * stiff, -1.0));
+                caps[t] = Some(Row::new(cap / most, 0.0, dearest, -1.0));
             }
         }
         let mut method = Self {
             model,
-            blocks: model.jobs.iter().zip(ends).map(|(job, end)| Blocks::new(model, job, *end, scale)).collect(),
+            blocks: ends.iter().enumerate().map(|(j, end)| Blocks::new(model, j, *end, scale)).collect(),
             coupling: caps.iter().map(|cap| vec![0.0; if cap.is_some() { rows.len() } else { 0 }]).collect(),
             pivots: vec![0.0; slots],
             caps,
@@ -128,7 +162,7 @@ impl<'a> Method<'a> {
             budget_scale,
             shared_row,
             shared_scale,
-            scale,
+            scale: if scale.is_finite() { scale } else { 1.0 },
         };
         method.start();
         method
@@ -144,14 +178,14 @@ impl<'a> Method<'a> {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {
                 let [sg, sr, sp] = self.slopes(&prices, j, t);
-                let job = &self.model.jobs[j];
                 let blocks = &mut self.blocks[j];
-                let range = blocks.range(t);
-                let (points, watt, time) = (blocks.points, blocks.watt[t], blocks.time[t]);
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
+                let (watt, time) = (blocks.watt[t], blocks.time[t]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 let z = &mut blocks.z[range.clone()];
                 for (l, z) in z.iter_mut().enumerate() {
-                    let time = if l < points { time } else { 0.0 };
-                    *z = (watt - sp) * job.power[l] + time - sg * job.limit[l] - sr * job.rate[l];
+                    let time = if last && l == 0 { 0.0 } else { time };
+                    *z = (watt - sp) * p[l] + time - sg * g[l] - sr * r[l];
                 }
                 let least = z.iter().fold(f64::INFINITY, |a, b| a.min(*b));
                 let most = z.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
@@ -176,16 +210,25 @@ impl<'a> Method<'a> {
         [span * self.cap_scale[t], work, grams / self.budget_scale[j], grams / self.shared_scale]
     }
 
-    /// Runs until the gap is closed or `go_on` says no.
+    /// Runs until the gap is closed, rounding stops it, or `go_on` says no.
     pub(super) fn run(mut self, go_on: &dyn Fn() -> bool) -> Interior {
-        let mut iterations = 0;
-        loop {
+        // Where rounding takes over, steps lead away again: the closest so far counts.
+        let mut closest = f64::INFINITY;
+        let mut kept = None;
+        for _ in 0..MOST_ITERATIONS {
             let Measure { product, variables, infeasible, objective } = self.measure();
-            let solved = product <= CLOSE * (1.0 + objective.abs()) && infeasible <= CLOSE;
-            if solved || iterations == MOST_ITERATIONS || !go_on() {
-                return self.finish(solved, iterations);
+            let off = (product / (1.0 + objective.abs())).max(infeasible);
+            if off <= CLOSE {
+                return self.finish(true);
             }
-            iterations += 1;
+            let lost = off.is_nan() || off > 1e3 * closest;
+            if (lost && closest <= CLOSE_ENOUGH) || !go_on() {
+                break;
+            }
+            if off < closest && off <= CLOSE_ENOUGH {
+                kept = Some((self.blocks.clone(), self.rows.clone(), self.caps.clone()));
+            }
+            closest = closest.min(off);
             let dense = self.assemble();
             // The predictor: straight for the optimum.
             let predictor = self.solve(&dense, |row| row.right);
@@ -199,28 +242,36 @@ impl<'a> Method<'a> {
             self.set_bases(&step);
             self.advance(&step);
         }
+        let close_enough = kept.is_some();
+        if let Some((blocks, rows, caps)) = kept {
+            (self.blocks, self.rows, self.caps) = (blocks, rows, caps);
+        }
+        self.finish(close_enough)
     }
 
     fn measure(&self) -> Measure {
         let (mut product, mut variables, mut objective, mut infeasible) = (0.0, 0, 0.0, 0.0_f64);
         let (mut used, mut capped) = (vec![0.0; self.rows.len()], vec![0.0; self.caps.len()]);
-        for (j, (blocks, job)) in self.blocks.iter().zip(&self.model.jobs).enumerate() {
+        for (j, blocks) in self.blocks.iter().enumerate() {
             variables += blocks.y.len();
-            for t in 0..blocks.span.len() {
+            for (t, capped) in capped.iter_mut().enumerate().take(blocks.span.len()) {
                 let [fg, fr, fb, fs] = self.factors(j, t);
                 let (y, z) = (&blocks.y[blocks.range(t)], &blocks.z[blocks.range(t)]);
+                let last = blocks.is_last(t);
+                let ended = if last { y[0] } else { 0.0 };
+                let (limit, rate, power) = self.model.jobs[j].features(t, last);
                 let (mut sum, mut g, mut r, mut p) = (0.0, 0.0, 0.0, 0.0);
                 for l in 0..y.len() {
                     product += y[l] * z[l];
                     sum += y[l];
-                    g += y[l] * job.limit[l];
-                    r += y[l] * job.rate[l];
-                    p += y[l] * job.power[l];
+                    g += y[l] * limit[l];
+                    r += y[l] * rate[l];
+                    p += y[l] * power[l];
                 }
-                let running = sum - y.get(blocks.points).unwrap_or(&0.0);
+                let running = sum - ended;
                 infeasible = infeasible.max((sum - 1.0).abs());
                 objective += p * blocks.watt[t] + running * blocks.time[t];
-                capped[t] += fg * g;
+                *capped += fg * g;
                 used[j] += fr * r;
                 self.budget_row[j].into_iter().for_each(|row| used[row] += fb * p);
                 self.shared_row.into_iter().for_each(|row| used[row] += fs * p);
@@ -244,13 +295,12 @@ impl<'a> Method<'a> {
         let (mut primal, mut dual) = (1.0_f64, 1.0_f64);
         let mut sums = [0.0; 4];
         for (j, blocks) in self.blocks.iter().enumerate() {
-            let job = &self.model.jobs[j];
             for t in 0..blocks.span.len() {
                 let ([sg, sr, sp], base) = (self.slopes(step, j, t), blocks.base[t]);
-                let range = blocks.range(t);
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
                 let (y, z, inverse) =
                     (&blocks.y[range.clone()], &blocks.z[range.clone()], &blocks.inverse[range.clone()]);
-                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 let (mut high, mut low, mut both, mut turned, mut twice) = (0.0_f64, 0.0_f64, 0.0, 0.0, 0.0);
                 for l in 0..y.len() {
                     // By this part of itself the reduced cost falls; its variable falls by the rest.
@@ -287,12 +337,12 @@ impl<'a> Method<'a> {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {
                 let [sg, sr, sp] = self.slopes(predictor, j, t);
-                let job = &self.model.jobs[j];
                 let blocks = &mut self.blocks[j];
-                let (range, base, mean) = (blocks.range(t), blocks.base[t], blocks.mean[t]);
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
+                let (base, mean) = (blocks.base[t], blocks.mean[t]);
                 let (y, inverse) = (&blocks.y[range.clone()], &blocks.inverse[range.clone()]);
                 let extra = &mut blocks.extra[range];
-                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 let mut taken = [0.0; 3];
                 let mut sum = 0.0;
                 for l in 0..y.len() {
@@ -317,13 +367,12 @@ impl<'a> Method<'a> {
     fn advance(&mut self, step: &Step) {
         let (mut primal, mut dual) = (SHORT_OF_BOUNDARY, SHORT_OF_BOUNDARY);
         for (j, blocks) in self.blocks.iter().enumerate() {
-            let job = &self.model.jobs[j];
             for t in 0..blocks.span.len() {
                 let ([sg, sr, sp], base) = (self.slopes(step, j, t), blocks.base[t]);
-                let range = blocks.range(t);
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
                 let (y, inverse) = (&blocks.y[range.clone()], &blocks.inverse[range.clone()]);
                 let extra = &blocks.extra[range];
-                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 for l in 0..y.len() {
                     let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
                     dual = dual.max(turn);
@@ -342,12 +391,11 @@ impl<'a> Method<'a> {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {
                 let [sg, sr, sp] = self.slopes(step, j, t);
-                let job = &self.model.jobs[j];
                 let blocks = &mut self.blocks[j];
-                let (range, base) = (blocks.range(t), blocks.base[t]);
+                let (range, last, base) = (blocks.range(t), blocks.is_last(t), blocks.base[t]);
                 let (y, z) = (&mut blocks.y[range.clone()], &mut blocks.z[range.clone()]);
                 let (inverse, extra) = (&blocks.inverse[range.clone()], &blocks.extra[range]);
-                let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
                 for l in 0..y.len() {
                     let fall = base + sg * g[l] + sr * r[l] + sp * p[l];
                     y[l] += primal * (y[l] * (fall * inverse[l] - 1.0) + extra[l]);
@@ -360,7 +408,7 @@ impl<'a> Method<'a> {
         caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.advance(*rise, primal, dual)));
     }
 
-    fn finish(self, solved: bool, iterations: usize) -> Interior {
+    fn finish(self, solved: bool) -> Interior {
         let work = |j: usize| self.rows[j].dual * self.scale / self.model.jobs[j].work;
         let over = |row: Option<usize>| row.map_or(0.0, |row| self.rows[row].above.value);
         let price = |row: Option<usize>, scale: f64| row.map_or(0.0, |row| -self.rows[row].dual * self.scale / scale);
@@ -378,8 +426,7 @@ impl<'a> Method<'a> {
             over_budget: jobs.map(|j| over(self.budget_row[j]) * self.budget_scale[j]).collect(),
             over_shared: over(self.shared_row) * self.shared_scale,
             solved,
-            iterations,
-            parts: self.blocks.into_iter().map(|blocks| blocks.y).collect(),
+            parts: self.blocks.iter().zip(&self.model.jobs).map(|(blocks, job)| blocks.parts(job)).collect(),
         }
     }
 }

@@ -17,6 +17,8 @@ mod problem;
 mod prune;
 mod rows;
 mod search;
+#[cfg(test)]
+mod tests;
 
 pub use problem::{
     Breach, Clash, Constraint, FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, InvalidFleet,

@@ -1,11 +1,23 @@
 //! The problem in numbers: pruned points, seconds, grams per joule and per second, and where each job may end.
 
-use super::problem::{FleetJob, FleetProblem};
-use super::prune::useful;
+use std::collections::BTreeMap;
+
+use super::problem::{FleetJob, FleetPoint, FleetProblem};
+use super::prune::{on_average, undominated};
 use crate::units::{JOULES_PER_KWH, Seconds};
 
 /// What is missed of a job's work by no more than this part of it is rounding.
 pub(super) const ROUNDING: f64 = 1e-9;
+
+/// The points that an average over a slot needs, of those that the slot's cap allows at all.
+pub(super) struct Needed {
+    /// Their places among the job's points.
+    pub(super) points: Vec<usize>,
+    /// Limit, throughput and power: of having ended, then of each of them.
+    limit: Vec<f64>,
+    rate: Vec<f64>,
+    power: Vec<f64>,
+}
 
 /// One job in numbers.
 pub(super) struct Job {
@@ -29,9 +41,52 @@ pub(super) struct Job {
     pub(super) budget: Option<f64>,
     /// Place among the priorities, from the lowest.
     pub(super) rank: i32,
+    /// Slots in which it stands still; empty for none.
+    still: Vec<bool>,
+    needed: Vec<Needed>,
+    /// For each slot which of these holds.
+    needed_in: Vec<usize>,
 }
 
 impl Job {
+    /// Sees which points an average needs under each cap: a mixture that dominates on average serves only where all of
+    /// its limits are allowed.
+    fn find_needed(&mut self, points: &[FleetPoint], caps: &[Option<f64>]) {
+        let sorted: Vec<FleetPoint> = self.places.iter().map(|place| points[*place]).collect();
+        let mut known: BTreeMap<usize, usize> = BTreeMap::new();
+        for cap in caps {
+            let below = |cap: f64| {
+                let most = cap.max(self.lowest()) * (1.0 + ROUNDING) + ROUNDING;
+                self.limit[..self.points()].partition_point(|limit| *limit <= most)
+            };
+            let allowed = cap.map_or(self.points(), below);
+            let place = *known.entry(allowed).or_insert_with(|| {
+                let points = on_average(&sorted[..allowed]);
+                let column = |of: &[f64]| [0.0].into_iter().chain(points.iter().map(|l| of[*l])).collect();
+                let (limit, rate, power) = (column(&self.limit), column(&self.rate), column(&self.power));
+                self.needed.push(Needed { points, limit, rate, power });
+                self.needed.len() - 1
+            });
+            self.needed_in.push(place);
+        }
+    }
+
+    /// Whether it stands still in a slot.
+    pub(super) fn stands_still(&self, slot: usize) -> bool {
+        self.still.get(slot).is_some_and(|still| *still)
+    }
+
+    /// The points that an average over a slot needs.
+    pub(super) fn needed(&self, slot: usize) -> &Needed {
+        &self.needed[self.needed_in[slot]]
+    }
+
+    /// Limit, throughput and power of these, in a slot in which the job may end with those of having ended first.
+    pub(super) fn features(&self, slot: usize, may_end: bool) -> (&[f64], &[f64], &[f64]) {
+        let (needed, first) = (self.needed(slot), usize::from(!may_end));
+        (&needed.limit[first..], &needed.rate[first..], &needed.power[first..])
+    }
+
     /// How many points there are.
     pub(super) fn points(&self) -> usize {
         self.places.len()
@@ -89,6 +144,8 @@ pub(super) struct Model {
     pub(super) budget: Option<f64>,
     /// What a second of lateness costs more than anything else could, gCO2e.
     pub(super) lateness: f64,
+    /// No part of a slot is shorter, if it can be helped, in seconds.
+    pub(super) shortest: f64,
 }
 
 impl Model {
@@ -98,13 +155,19 @@ impl Model {
         priorities.sort_unstable();
         priorities.dedup();
         let rank = |j: &FleetJob| priorities.partition_point(|p| *p < j.priority) as i32;
-        let jobs: Vec<Job> = problem.jobs.iter().map(|j| number(problem, j, rank(j), &seconds)).collect();
-        let at_rest: f64 = problem.jobs.iter().map(|j| at_rest(j)).sum();
-        let caps = problem.caps.iter().map(|cap| cap.map(|cap| cap.get() - at_rest)).collect();
+        let mut jobs: Vec<Job> = problem.jobs.iter().map(|j| number(problem, j, rank(j), &seconds)).collect();
+        let at_rest: f64 = problem.jobs.iter().map(|j| j.rest().get()).sum();
+        let still = |t: usize| jobs.iter().filter(|job| job.stands_still(t)).map(Job::lowest).sum::<f64>();
+        let caps = problem.caps.iter().enumerate();
+        let caps: Vec<Option<f64>> = caps.map(|(t, cap)| cap.map(|cap| cap.get() - at_rest - still(t))).collect();
+        for (job, of) in jobs.iter_mut().zip(&problem.jobs) {
+            job.find_needed(&of.points, &caps);
+        }
         let carbon = problem.slots.iter().map(|s| s.intensity.get() / JOULES_PER_KWH).collect();
         let dearest = jobs.iter().flat_map(|j| (0..seconds.len()).map(|t| j.dearest(t))).fold(0.0, f64::max);
-        let lateness = if dearest > 0.0 { 1e3 * dearest } else { 1.0 };
-        Self { seconds, carbon, caps, jobs, budget: problem.carbon_budget.map(|b| b.get()), lateness }
+        let lateness = if dearest > 0.0 { 100.0 * dearest } else { 1.0 };
+        let (budget, shortest) = (problem.carbon_budget.map(|b| b.get()), problem.shortest.get());
+        Self { seconds, carbon, caps, jobs, budget, lateness, shortest }
     }
 
     /// The last slot's place.
@@ -112,28 +175,38 @@ impl Model {
         self.seconds.len() - 1
     }
 
+    /// The seconds of a full slot in which a job can do something.
+    pub(super) fn span(&self, job: usize, slot: usize) -> f64 {
+        if self.jobs[job].stands_still(slot) { 0.0 } else { self.seconds[slot] }
+    }
+
+    /// The seconds before an end in which a job can do something.
+    pub(super) fn time(&self, job: usize, end: End) -> f64 {
+        (0..end.slot).map(|t| self.span(job, t)).sum::<f64>() + end.seconds
+    }
+
     /// The latest end that keeps a job's promise.
     pub(super) fn latest(&self, job: usize) -> End {
         let (slot, seconds) = self.jobs[job].latest;
-        End { slot, seconds, late: false }
+        End { slot, seconds: seconds.min(self.span(job, slot)), late: false }
     }
 
     /// An end in a slot, late if it has to be.
     pub(super) fn end_in(&self, job: usize, slot: usize) -> End {
         let latest = self.latest(job);
         match slot.cmp(&latest.slot) {
-            std::cmp::Ordering::Less => End { slot, seconds: self.seconds[slot], late: false },
+            std::cmp::Ordering::Less => End { slot, seconds: self.span(job, slot), late: false },
             std::cmp::Ordering::Equal => latest,
-            std::cmp::Ordering::Greater => End { slot, seconds: self.seconds[slot], late: true },
+            std::cmp::Ordering::Greater => End { slot, seconds: self.span(job, slot), late: true },
         }
     }
 
     /// The next later end, `None` at the horizon's.
     pub(super) fn later(&self, job: usize, end: End) -> Option<End> {
         let latest = self.latest(job);
-        let cut = end == latest && latest.seconds < self.seconds[latest.slot];
+        let cut = end == latest && latest.seconds < self.span(job, latest.slot);
         match cut {
-            true => Some(End { slot: end.slot, seconds: self.seconds[end.slot], late: true }),
+            true => Some(End { slot: end.slot, seconds: self.span(job, end.slot), late: true }),
             false => (end.slot < self.last()).then(|| self.end_in(job, end.slot + 1)),
         }
     }
@@ -149,7 +222,8 @@ impl Model {
     }
 
     fn running<'a>(&'a self, slot: usize, ends: &'a [End]) -> impl Iterator<Item = &'a Job> {
-        self.jobs.iter().zip(ends).filter(move |(_, end)| slot <= end.slot).map(|(job, _)| job)
+        let runs = move |(job, end): &(&Job, &End)| slot <= end.slot && !job.stands_still(slot);
+        self.jobs.iter().zip(ends).filter(runs).map(|(job, _)| job)
     }
 
     /// The cap that can be kept in a slot: broken only as far as even the lowest limits exceed it.
@@ -159,18 +233,13 @@ impl Model {
 
     /// The largest work that a job can do by an end if nothing holds it down.
     pub(super) fn reach(&self, job: usize, end: End) -> f64 {
-        (self.seconds[..end.slot].iter().sum::<f64>() + end.seconds) * self.jobs[job].fastest()
+        self.time(job, end) * self.jobs[job].fastest()
     }
 }
 
-/// What a job's boards count with after its end.
-pub(super) fn at_rest(job: &FleetJob) -> f64 {
-    job.points.iter().map(|p| p.limit).fold(job.at_rest, |a, b| a.min(b)).get()
-}
-
 fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) -> Job {
-    let places = useful(&job.points);
-    let rest = at_rest(job);
+    let places = undominated(&job.points);
+    let rest = job.rest().get();
     let column = |of: &dyn Fn(usize) -> f64| places.iter().map(|i| of(*i)).chain([0.0]).collect::<Vec<f64>>();
     let weight = |t: usize| job.weighed.as_ref().map_or(problem.slots[t].intensity, |w| w[t]).get();
     let joule_cost = (0..seconds.len()).map(|t| job.eta * weight(t) / JOULES_PER_KWH).collect();
@@ -192,5 +261,8 @@ fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) ->
         latest,
         budget: job.carbon_budget.map(|b| b.get()),
         rank,
+        still: job.still.clone(),
+        needed: Vec::new(),
+        needed_in: Vec::new(),
     }
 }

@@ -65,12 +65,11 @@ impl Method<'_> {
     /// Means and the sum of weights y/z of a block, and the predictor's right sides; answers with the weighed
     /// covariances of limit and throughput.
     fn weigh(&mut self, j: usize, t: usize) -> [f64; 3] {
-        let job = &self.model.jobs[j];
         let blocks = &mut self.blocks[j];
-        let range = blocks.range(t);
+        let (range, last) = (blocks.range(t), blocks.is_last(t));
         let (y, z) = (&blocks.y[range.clone()], &blocks.z[range.clone()]);
         let inverse = &mut blocks.inverse[range];
-        let (g, r, p) = (&job.limit[..y.len()], &job.rate[..y.len()], &job.power[..y.len()]);
+        let (g, r, p) = self.model.jobs[j].features(t, last);
         let (mut sum, mut mg, mut mr, mut mp) = (0.0, 0.0, 0.0, 0.0);
         for l in 0..y.len() {
             inverse[l] = 1.0 / z[l];
@@ -96,15 +95,16 @@ impl Method<'_> {
 
     /// The weighed covariances of a block's power with limit, throughput and itself.
     fn weigh_power(&self, j: usize, t: usize) -> [f64; 3] {
-        let (job, blocks) = (&self.model.jobs[j], &self.blocks[j]);
+        let blocks = &self.blocks[j];
         let (range, [mg, mr, mp]) = (blocks.range(t), blocks.mean[t]);
+        let (limit, rate, power) = self.model.jobs[j].features(t, blocks.is_last(t));
         let weights = blocks.y[range.clone()].iter().zip(&blocks.inverse[range]);
         let (mut gp, mut rp, mut pp) = (0.0, 0.0, 0.0);
         for (l, (y, inverse)) in weights.enumerate() {
-            let weighed = y * inverse * (job.power[l] - mp);
-            gp += weighed * (job.limit[l] - mg);
-            rp += weighed * (job.rate[l] - mr);
-            pp += weighed * (job.power[l] - mp);
+            let weighed = y * inverse * (power[l] - mp);
+            gp += weighed * (limit[l] - mg);
+            rp += weighed * (rate[l] - mr);
+            pp += weighed * (power[l] - mp);
         }
         [gp, rp, pp]
     }

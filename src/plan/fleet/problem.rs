@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 
 use crate::domain::Slot;
 use crate::plan::problem::{InvalidProblem, PlanSlot, check_horizon};
+use crate::plan::shares::SHORTEST;
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What a job does at one setting of its limits, and what a cap counts it with.
@@ -40,6 +41,31 @@ pub struct FleetJob {
     pub at_rest: Watts,
     /// What the objective weighs energy with, one per slot, where that is not the carbon intensity.
     pub weighed: Option<Vec<GramsPerKwh>>,
+    /// Slots in which the job stands still at its lowest limit, as decided elsewhere: one per slot, or none at all.
+    /// What it draws there is not counted.
+    pub still: Vec<bool>,
+}
+
+impl FleetJob {
+    /// The place that stands for standing still in [`FleetSchedule::parts`]: after those of the points.
+    pub fn standing_still(&self) -> usize {
+        self.points.len()
+    }
+
+    /// The limit in force at a place of [`FleetSchedule::parts`].
+    pub fn limit(&self, place: usize) -> Watts {
+        self.points.get(place).map_or(self.lowest(), |point| point.limit)
+    }
+
+    /// The lowest limit.
+    pub(super) fn lowest(&self) -> Watts {
+        self.points.iter().map(|p| p.limit).reduce(Watts::min).unwrap_or_default()
+    }
+
+    /// What a cap counts the job's boards with after its end.
+    pub(super) fn rest(&self) -> Watts {
+        self.at_rest.min(self.lowest())
+    }
 }
 
 /// Why a problem cannot be posed.
@@ -64,9 +90,9 @@ pub enum InvalidFleet {
         /// How many there should be.
         slots: usize,
     },
-    /// A job's limit at a point is negative, or its weights are not one per slot.
-    #[error("job {0}: a limit is negative, or there is not one weight of at least 0 per slot")]
-    LimitsOrWeights(usize),
+    /// A job's limit at a point is negative, or its weights or pauses are not one per slot.
+    #[error("job {0}: a limit is negative, or there is not one weight of at least 0, or not one pause, per slot")]
+    LimitsOrSlots(usize),
 }
 
 /// Several jobs over one horizon. Checked when made.
@@ -76,6 +102,8 @@ pub struct FleetProblem {
     pub(super) caps: Vec<Option<Watts>>,
     pub(super) jobs: Vec<FleetJob>,
     pub(super) carbon_budget: Option<GramsCo2e>,
+    /// No part of a slot is shorter, if it can be helped.
+    pub(super) shortest: Seconds,
 }
 
 impl FleetProblem {
@@ -98,11 +126,19 @@ impl FleetProblem {
             check_job(j).map_err(|why| InvalidFleet::Job { job, why })?;
             let weighed = j.weighed.as_ref();
             let weighs = weighed.is_none_or(|w| w.len() == slots.len() && w.iter().all(|c| *c >= GramsPerKwh::ZERO));
-            if !weighs || j.points.iter().any(|p| p.limit < Watts::ZERO) || j.at_rest < Watts::ZERO {
-                return Err(InvalidFleet::LimitsOrWeights(job));
+            let pauses = j.still.is_empty() || j.still.len() == slots.len();
+            let limits = j.points.iter().all(|p| p.limit >= Watts::ZERO) && j.at_rest >= Watts::ZERO;
+            if !(weighs && pauses && limits) {
+                return Err(InvalidFleet::LimitsOrSlots(job));
             }
         }
-        Ok(Self { slots, caps, jobs, carbon_budget })
+        Ok(Self { slots, caps, jobs, carbon_budget, shortest: SHORTEST })
+    }
+
+    /// The same where no switch is worth less than so much time at one setting; a second at the least.
+    #[must_use]
+    pub fn with_dwell(self, dwell: Seconds) -> Self {
+        Self { shortest: dwell.max(SHORTEST), ..self }
     }
 
     /// The horizon, oldest first.
@@ -218,6 +254,7 @@ pub struct FleetSolution {
     /// What all of them cost.
     pub cost: GramsCo2e,
     /// The optimum where slots keep caps on average only and each job ends in the slot in which it ends here.
+    /// Meaningless where promises clash.
     pub relaxed: GramsCo2e,
     /// No plan that keeps all promises costs less. Meaningless where promises clash.
     pub bound: GramsCo2e,

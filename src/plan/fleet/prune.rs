@@ -2,9 +2,9 @@
 
 use super::problem::FleetPoint;
 
-/// Places of the points that no other point and no mixture of two dominates: no more draw, no higher limit and no less
-/// throughput. From the lowest limit up; of equal points the first counts.
-pub(super) fn useful(points: &[FleetPoint]) -> Vec<usize> {
+/// Places of the points that no single other dominates: no more draw, no higher limit and no less throughput. From the
+/// lowest limit up; of equal points the first counts.
+pub(super) fn undominated(points: &[FleetPoint]) -> Vec<usize> {
     let mut by_limit: Vec<usize> = (0..points.len()).collect();
     let raw = |i: usize| (points[i].limit.get(), points[i].power.get(), points[i].throughput.get());
     by_limit.sort_by(|&a, &b| {
@@ -19,17 +19,18 @@ pub(super) fn useful(points: &[FleetPoint]) -> Vec<usize> {
             kept.push(new);
         }
     }
-    let all: Vec<(f64, f64, f64)> = kept.iter().map(|&i| raw(i)).collect();
-    let mixed = |x: usize| {
-        let below = || all[..x].iter();
-        let above = || all[x + 1..].iter();
-        // Mixtures of two lower limits are not looked at: what they dominate stays and does no harm.
-        below().any(|a| above().any(|b| mixture_dominates(*a, *b, all[x])))
-    };
-    (0..all.len()).filter(|&x| !mixed(x)).map(|x| kept[x]).collect()
+    kept
 }
 
-/// Whether some mixture of a and b is clearly no worse than x.
+/// Which of these points, in rising order of limits, no mixture of two others dominates where limits count on average.
+pub(super) fn on_average(points: &[FleetPoint]) -> Vec<usize> {
+    let all: Vec<(f64, f64, f64)> = points.iter().map(|p| (p.limit.get(), p.power.get(), p.throughput.get())).collect();
+    // Mixtures of two lower limits are not looked at: what they dominate stays and does no harm.
+    let mixed = |x: usize| all[..x].iter().any(|a| all[x + 1..].iter().any(|b| mixture_dominates(*a, *b, all[x])));
+    (0..all.len()).filter(|&x| !mixed(x)).collect()
+}
+
+/// Whether some mixture of a and b is no worse than x.
 fn mixture_dominates(a: (f64, f64, f64), b: (f64, f64, f64), x: (f64, f64, f64)) -> bool {
     // Shares of b that keep each of the three promises.
     let (mut least, mut most) = (0.0_f64, 1.0_f64);

@@ -1,5 +1,7 @@
 //! The parts of the interior-point method's state: rows that blocks share, and the blocks of one job.
 
+use std::ops::Range;
+
 use super::model::{End, Job, Model};
 
 /// A row shared by blocks: `used + below − above = right`.
@@ -78,13 +80,16 @@ impl Row {
 }
 
 /// The blocks of one job: in each slot until its end, the parts of the slot's time at each point.
+#[derive(Clone)]
 pub(super) struct Blocks {
-    pub(super) points: usize,
+    /// Where each block's variables begin, and after them the number of all.
+    starts: Vec<usize>,
     /// For each block: seconds of it that may be used, and the cost of a watt and of the time, in units of the scale.
     pub(super) span: Vec<f64>,
     pub(super) watt: Vec<f64>,
     pub(super) time: Vec<f64>,
-    /// Parts of time and their reduced costs, block after block. The last block has one more: having ended.
+    /// Parts of time and their reduced costs, block after block: one for each point that an average needs. In the
+    /// last block the first is having ended.
     pub(super) y: Vec<f64>,
     pub(super) z: Vec<f64>,
     /// 1/z.
@@ -102,14 +107,19 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn new(model: &Model, job: &Job, end: End, scale: f64) -> Self {
-        let (count, points) = (end.slot + 1, job.points());
-        let span = |t: usize| if t == end.slot { end.seconds } else { model.seconds[t] };
+    pub(super) fn new(model: &Model, place: usize, end: End, scale: f64) -> Self {
+        let job = &model.jobs[place];
+        let count = end.slot + 1;
+        let span = |t: usize| if t == end.slot { end.seconds } else { model.span(place, t) };
         // Time in full slots is a constant; in the last one, late or not, it counts.
         let second = job.time_cost + if end.late { model.lateness } else { 0.0 };
-        let variables = count * points + 1;
+        let mut starts = vec![0];
+        for t in 0..count {
+            starts.push(starts[t] + job.needed(t).points.len() + usize::from(t == end.slot));
+        }
+        let variables = starts[count];
         Self {
-            points,
+            starts,
             span: (0..count).map(span).collect(),
             watt: (0..count).map(|t| span(t) * job.joule_cost[t] / scale).collect(),
             time: (0..count).map(|t| if t == end.slot { span(t) * second / scale } else { 0.0 }).collect(),
@@ -126,8 +136,29 @@ impl Blocks {
     }
 
     /// The places of a block's variables.
-    pub(super) fn range(&self, t: usize) -> std::ops::Range<usize> {
-        let from = t * self.points;
-        from..from + self.points + usize::from(t + 1 == self.span.len())
+    pub(super) fn range(&self, t: usize) -> Range<usize> {
+        self.starts[t]..self.starts[t + 1]
+    }
+
+    /// Whether a block is the last.
+    pub(super) fn is_last(&self, t: usize) -> bool {
+        t + 1 == self.span.len()
+    }
+
+    /// The parts of time of all blocks, one for each of the job's points, and in the last block one more for having
+    /// ended.
+    pub(super) fn parts(&self, job: &Job) -> Vec<f64> {
+        let points = job.points();
+        let mut parts = vec![0.0; self.span.len() * points + 1];
+        for t in 0..self.span.len() {
+            let (y, last) = (&self.y[self.range(t)], usize::from(self.is_last(t)));
+            for (point, y) in job.needed(t).points.iter().zip(&y[last..]) {
+                parts[t * points + point] = *y;
+            }
+            if last == 1 {
+                parts[(t + 1) * points] = y[0];
+            }
+        }
+        parts
     }
 }

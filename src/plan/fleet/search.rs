@@ -1,20 +1,23 @@
 //! The search over the jobs' ends, and what comes of it.
 
 use super::alone::{alone, uncoupled};
-use super::arrange::{Arrangement, arrange};
+use super::arrange::{Arrangement, First, arrange};
 use super::clash::clashes;
 use super::ends::price;
-use super::interior::{Interior, Method};
+use super::interior::{Aim, Interior, Method};
 use super::model::{End, Model};
 use super::problem::{FleetProblem, FleetSchedule, FleetSolution};
 use crate::units::{GramsCo2e, Joules, Seconds};
 
+/// An arrangement that costs this part more than the relaxation is tried in another way.
+const WORTH_A_TRY: f64 = 1e-4;
 /// Relaxations solved at most.
-const MOST_ROUNDS: usize = 16;
+const MOST_ROUNDS: usize = 24;
 /// What of a row is missed by less is rounding.
 pub(super) const MISSED: f64 = 1e-7;
-/// How much dearer it becomes to miss a row, to see whether it must be.
-const STIFFER: f64 = 1e4;
+/// How much dearer it becomes to miss what need not be missed, again and again up to the factor below.
+const STIFFER: f64 = 100.0;
+const STIFFEST: f64 = 1e6;
 
 /// Plans all jobs at once. Where nothing that they share binds, each job's schedule is its own optimum
 /// ([`crate::plan::solve`]). At every instant the limits in force, and what ended jobs rest at, add up to no more than
@@ -33,7 +36,7 @@ pub fn solve_fleet(problem: &FleetProblem, go_on: &dyn Fn() -> bool) -> FleetSol
         return FleetSolution { schedules, cost, relaxed: cost, bound: cost, clashes, finished: true, cap_prices };
     }
     let model = Model::new(problem);
-    let found = Search { problem, model: &model, go_on, stiffness: 1.0, bound: f64::NEG_INFINITY }.run();
+    let found = Search { problem, model: &model, go_on, rounds: 0, bound: f64::NEG_INFINITY }.run();
     let schedules = written(problem, &model, &found.arrangement);
     let clashes = clashes(problem, &model, &schedules, &found.ends, go_on);
     FleetSolution {
@@ -63,7 +66,8 @@ struct Search<'a> {
     problem: &'a FleetProblem,
     model: &'a Model,
     go_on: &'a dyn Fn() -> bool,
-    stiffness: f64,
+    /// Relaxations solved.
+    rounds: usize,
     bound: f64,
 }
 
@@ -72,38 +76,61 @@ impl Search<'_> {
         let mut ends = self.first_ends();
         let mut tried: Vec<Vec<End>> = Vec::new();
         let mut best: Option<Found> = None;
-        for round in 0..MOST_ROUNDS {
+        loop {
             tried.push(ends.clone());
-            let interior = Method::new(self.model, &ends, self.stiffness).run(self.go_on);
+            let interior = self.relax(&mut ends);
             let solved = interior.solved;
-            if solved && self.stiffness == 1.0 && self.misses(&interior) && self.no_end_helps(&ends, &interior) {
-                self.stiffness = STIFFER;
-                continue;
-            }
-            if let Some(other) = self.moved(&ends, &interior).filter(|_| solved)
-                && round + 1 < MOST_ROUNDS
-                && !tried.contains(&other)
-            {
-                ends = other;
-                continue;
-            }
             let priced = price(self.model, &interior.prices, &ends);
             self.bound = self.bound.max(priced.bound);
-            let arrangement = arrange(self.model, &ends, &interior);
-            let longer = self.made_longer(&ends, &arrangement);
-            let found = self.judge(ends.clone(), interior, arrangement, priced.bound_here);
+            tried.push(ends.clone());
+            let found = self.arranged(ends, interior, priced.bound_here);
+            let longer = self.made_longer(&found.ends, &found.arrangement).filter(|_| priced.ends == found.ends);
+            ends = longer.unwrap_or(priced.ends);
             if best.as_ref().is_none_or(|b| found.score < b.score) {
                 best = Some(found);
             }
-            let next = longer.filter(|_| priced.ends == ends).unwrap_or(priced.ends);
-            if !solved || tried.contains(&next) {
+            if !solved || self.rounds >= MOST_ROUNDS || tried.contains(&ends) {
                 break;
             }
-            ends = next;
         }
-        let mut best = best.expect("the last round is judged");
+        let mut best = best.expect("judged at least once");
         best.bound = self.bound.min(best.relaxed);
         best
+    }
+
+    /// Solves the relaxation, with other ends where the work needs them.
+    fn relax(&mut self, ends: &mut Vec<End>) -> Interior {
+        let (mut work, mut budget, mut ranked) = (30.0, 30.0, false);
+        loop {
+            self.rounds += 1;
+            let aim = Aim::Cost { work, budget, ranked };
+            let interior = Method::new(self.model, ends, aim).run(self.go_on);
+            if !interior.solved || self.rounds >= MOST_ROUNDS {
+                return interior;
+            }
+            if let Some(other) = self.within_promises(ends, &interior) {
+                *ends = other;
+                continue;
+            }
+            let (missing, over) = (self.missing(&interior), self.over(&interior));
+            if ranked || !(missing || over) {
+                return interior;
+            }
+            // Does it have to be missed?
+            let least = Method::new(self.model, ends, Aim::Misses).run(self.go_on);
+            self.rounds += 1;
+            if missing && self.missing(&least) {
+                match self.beyond_promises(ends, &least) {
+                    Some(other) => *ends = other,
+                    None => ranked = true,
+                }
+            } else if work < STIFFEST && (missing || !self.over(&least)) {
+                work *= STIFFER;
+                budget *= if self.over(&least) { 1.0 } else { STIFFER };
+            } else {
+                return interior;
+            }
+        }
     }
 
     /// Where each job ends without the others; where it cannot, at the latest end.
@@ -115,37 +142,32 @@ impl Search<'_> {
         self.problem.jobs.iter().enumerate().map(first).collect()
     }
 
-    /// Whether a promise is broken.
-    fn misses(&self, interior: &Interior) -> bool {
-        let over = |grams: f64, budget: Option<f64>| grams > MISSED * budget.unwrap_or(0.0).abs().max(1.0);
-        let jobs = interior.over_budget.iter().zip(&self.model.jobs);
+    /// Whether work is missed.
+    fn missing(&self, interior: &Interior) -> bool {
         interior.missing.iter().any(|part| *part > MISSED)
-            || jobs.into_iter().any(|(grams, job)| over(*grams, job.budget))
+    }
+
+    /// Whether a carbon budget is exceeded.
+    fn over(&self, interior: &Interior) -> bool {
+        let over = |grams: f64, budget: Option<f64>| grams > MISSED * budget.unwrap_or(0.0).abs().max(1e-3);
+        interior.over_budget.iter().zip(&self.model.jobs).any(|(grams, job)| over(*grams, job.budget))
             || over(interior.over_shared, self.model.budget)
     }
 
-    /// Whether every job that misses work already ends as late as it may.
-    fn no_end_helps(&self, ends: &[End], interior: &Interior) -> bool {
-        let may = |(j, end): (usize, &End)| !end.late && *end != self.model.latest(j);
-        !ends.iter().enumerate().any(|(j, end)| interior.missing[j] > MISSED && may((j, end)))
-            && interior.surplus.iter().all(|part| *part <= MISSED)
-    }
-
-    /// Ends that suit the work better, where some job misses work or does too much; `None` where none does.
-    fn moved(&self, ends: &[End], interior: &Interior) -> Option<Vec<End>> {
+    /// Ends that suit the work better and break no promise that these do not: later where work is missed, earlier where
+    /// even the slowest points do too much. `None` where these suit.
+    fn within_promises(&self, ends: &[End], interior: &Interior) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate() {
             let job = &self.model.jobs[j];
-            if interior.missing[j] > MISSED {
-                let time = self.model.seconds[..end.slot].iter().sum::<f64>() + end.seconds;
-                let needed = time * interior.missing[j] / (1.0 - interior.missing[j]).max(0.1);
-                *end = self.moved_by(j, *end, needed);
+            if interior.missing[j] > MISSED && !end.late {
+                *end = self.model.latest(j);
             } else if interior.surplus[j] > MISSED && end.slot > 0 {
                 let mut too_much = interior.surplus[j] * job.work;
                 let mut slot = end.slot;
                 while too_much > 0.0 && slot > 0 {
                     slot -= 1;
-                    too_much -= self.model.seconds[slot] * job.slowest();
+                    too_much -= self.model.span(j, slot) * job.slowest();
                 }
                 *end = self.model.end_in(j, slot);
             }
@@ -153,11 +175,19 @@ impl Search<'_> {
         (moved != ends).then_some(moved)
     }
 
+    /// Later ends for the jobs whose work is missed. `None` at the end of the horizon.
+    fn beyond_promises(&self, ends: &[End], least: &Interior) -> Option<Vec<End>> {
+        let mut moved = ends.to_vec();
+        for (j, end) in moved.iter_mut().enumerate().filter(|(j, _)| least.missing[*j] > MISSED) {
+            let time = self.model.time(j, *end);
+            let needed = time * least.missing[j] / (1.0 - least.missing[j]).max(0.1);
+            *end = self.moved_by(j, *end, needed);
+        }
+        (moved != ends).then_some(moved)
+    }
+
     /// A later end, by about so many seconds: the latest that keeps the promise, or a broken one.
     fn moved_by(&self, job: usize, mut end: End, seconds: f64) -> End {
-        if !end.late && end != self.model.latest(job) {
-            return self.model.latest(job);
-        }
         let mut left = seconds;
         while left > 0.0
             && let Some(later) = self.model.later(job, end)
@@ -184,23 +214,38 @@ impl Search<'_> {
         (longer != ends).then_some(longer)
     }
 
-    fn judge(&self, ends: Vec<End>, interior: Interior, arrangement: Arrangement, relaxed: f64) -> Found {
-        let schedules = written(self.problem, self.model, &arrangement);
-        let short = arrangement.short.iter().zip(&self.model.jobs).filter(|(short, job)| **short > MISSED * job.work);
+    /// The better of two arrangements.
+    fn arranged(&self, ends: Vec<End>, interior: Interior, relaxed: f64) -> Found {
+        let over = interior.over_budget.iter().sum::<f64>() + interior.over_shared;
+        let finished = interior.solved;
+        let try_out = |first: First| {
+            let arrangement = arrange(self.model, &ends, &interior, first);
+            let (broken, cost) = self.score(&arrangement);
+            (arrangement, (broken, cost + STIFFEST * over))
+        };
+        let (mut arrangement, mut score) = try_out(First::Cheapest);
+        if score.0 > 0.0 || score.1 > relaxed + WORTH_A_TRY * relaxed.abs() {
+            let (other, its_score) = try_out(First::SameSlot);
+            if its_score < score {
+                (arrangement, score) = (other, its_score);
+            }
+        }
+        Found { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
+    }
+
+    /// What an arrangement breaks, and what it costs.
+    fn score(&self, arrangement: &Arrangement) -> (f64, f64) {
+        let schedules = written(self.problem, self.model, arrangement);
         let weight = |rank: i32| 100_f64.powi(rank.min(4));
-        let short: f64 = short.map(|(short, job)| short / job.fastest() * weight(job.rank)).sum();
+        let missed = arrangement.short.iter().zip(&self.model.jobs).filter(|(short, job)| **short > MISSED * job.work);
+        let missed: f64 = missed.map(|(short, job)| short / job.fastest() * weight(job.rank)).sum();
         let late = |(j, s): (usize, &FleetSchedule)| {
             let late = self.problem.jobs[j].latest_end.map_or(0.0, |end| Seconds::from_delta(s.ends_at - end).get());
             late.max(0.0) * weight(self.model.jobs[j].rank)
         };
-        let late: f64 = schedules.iter().enumerate().map(late).sum();
-        let over = interior.over_budget.iter().sum::<f64>() + interior.over_shared;
-        let cost: f64 = schedules.iter().map(|s| s.cost.get()).sum();
+        let late: f64 = schedules.iter().enumerate().map(late).filter(|late| *late > 1e-3).sum();
         // Unfinished work is worse than late work, and both are worse than any cost.
-        let broken = 10.0 * short + if late > 1e-3 { late } else { 0.0 };
-        let finished = interior.solved;
-        let score = (broken, cost + STIFFER * over);
-        Found { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
+        (10.0 * missed + late, schedules.iter().map(|s| s.cost.get()).sum())
     }
 }
 
@@ -211,8 +256,10 @@ fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> 
         for pieces in &arrangement.slots {
             let mut parts: Vec<(usize, Seconds)> = Vec::new();
             for piece in pieces {
-                let Some(point) = piece.point(job) else { break };
-                let (place, seconds) = (model.jobs[job].places[point], Seconds::new(piece.seconds));
+                let still = piece.stands_still(job).then(|| problem.jobs[job].standing_still());
+                let place = piece.point(job).map(|point| model.jobs[job].places[point]);
+                let Some(place) = place.or(still) else { break };
+                let seconds = Seconds::new(piece.seconds);
                 match parts.last_mut() {
                     Some(last) if last.0 == place => last.1 += seconds,
                     _ => parts.push((place, seconds)),
@@ -222,6 +269,9 @@ fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> 
                 break;
             }
             slots.push(parts);
+        }
+        while slots.last().is_some_and(|parts| parts.iter().all(|p| p.0 == problem.jobs[job].standing_still())) {
+            slots.pop();
         }
         schedule(problem, job, slots)
     };
@@ -234,8 +284,8 @@ fn schedule(problem: &FleetProblem, job: usize, parts: Vec<Vec<(usize, Seconds)>
     let (mut cost, mut carbon, mut energy) = (GramsCo2e::ZERO, GramsCo2e::ZERO, Joules::ZERO);
     for (t, (slot, parts)) in problem.slots.iter().zip(&parts).enumerate() {
         let weight = j.weighed.as_ref().map_or(slot.intensity, |w| w[t]);
-        for &(point, seconds) in parts {
-            let joules = j.points[point].power * seconds;
+        for (point, seconds) in parts.iter().filter_map(|(place, seconds)| Some((j.points.get(*place)?, *seconds))) {
+            let joules = point.power * seconds;
             energy += joules;
             carbon += joules * slot.intensity;
             cost += joules * weight * j.eta + j.max_power * seconds * j.reference_intensity * (1.0 - j.eta);

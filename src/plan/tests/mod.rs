@@ -7,3 +7,5 @@ mod pausing;
 mod price;
 mod receding;
 mod solvers;
+mod steady;
+mod together;

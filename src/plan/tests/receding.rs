@@ -90,7 +90,7 @@ pub(super) fn training() -> Job {
     }
 }
 
-fn job() -> impl Strategy<Value = Job> {
+pub(super) fn job() -> impl Strategy<Value = Job> {
     let slowdown = prop::option::of(prop_oneof![Just(0.0), Just(0.03), 0.0..0.5f64]);
     let deadline = prop::option::of(0.3..2.0f64);
     let error = prop_oneof![3 => Just(0.0), 1 => 0.0..0.02f64];
@@ -164,7 +164,7 @@ proptest! {
                 prop_assert!(late.is_none_or(|late| late <= Seconds::ZERO));
                 prop_assert!(above.is_none_or(|above| above <= 1e-4), "too slow by {above:?}");
             }
-            Verdict::OverBudget { .. } => prop_assert!(false, "there is no budget"),
+            Verdict::OverBudget { .. } | Verdict::HeldDown { .. } => prop_assert!(false, "there is nothing else to keep"),
             Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, .. } => {
                 prop_assert!(plan.segments.iter().all(|s| s.throughput == fastest));
                 prop_assert_eq!(misses_deadline_by.is_some(), late.is_some_and(|late| late > Seconds::new(1e-3)));

@@ -12,6 +12,11 @@ const LOOSE: f64 = 0.9;
 /// No peak of a training step is further above its mean draw: in the traces of deepspeech2 on an A40 a limit of 1.45
 /// times the mean was still felt.
 const PEAKS: f64 = 1.5;
+/// A limit this much above the mean draw may do nothing, if the draw is steady.
+const ABOVE_DRAW: f64 = 1.05;
+/// Smaller differences of throughput and power are none.
+const SAME_PACE: f64 = 0.003;
+const SAME_POWER: f64 = 0.01;
 
 impl Profiler {
     /// Goes to the next stage as long as the present one has what it needs.
@@ -45,31 +50,49 @@ impl Profiler {
             self.notes.push(format!("no usable measurement at {}; skipped", describe(&setting)));
             self.skipped.push(setting);
         }
-        let (ladder, index) = match self.stage {
-            Stage::Sweep { group, index } => (&self.ladders[group], index),
-            Stage::Clocks { index } => (&self.clocks, index),
-            _ => return None,
-        };
-        let loose = self.loose_limits();
-        let useful = |s: &Setting| self.stats(s).is_some() || !s.iter().any(|s| loose.contains(&s.limit));
-        let further =
-            (index + 1..ladder.len()).find(|i| matches!(self.stage, Stage::Clocks { .. }) || useful(&ladder[*i]));
-        if let Some(further) = further.filter(|_| !self.worse_twice(&ladder[..=index])) {
-            return Some(match self.stage {
-                Stage::Sweep { group, .. } => Stage::Sweep { group, index: further },
-                _ => Stage::Clocks { index: further },
-            });
+        if let Some(further) = self.next_rung() {
+            return Some(further);
         }
         if let Stage::Sweep { group, .. } = self.stage {
             if group + 1 < self.ladders.len() {
                 return Some(Stage::Sweep { group: group + 1, index: 0 });
             }
-            if self.clocks.len() > 1 && self.ceiling_is_loose() {
+            let loose = self.ceiling_is_loose();
+            if loose && self.clocks.len() > 1 {
                 self.notes.push("the power limit does not bind: measuring locked clocks too".into());
                 return Some(Stage::Clocks { index: 1 });
             }
+            if loose && self.groups.len() > 1 && self.groups.iter().any(|g| g.clocks.is_some()) {
+                let note = "the power limit does not bind, and clocks are left alone: the boards are unequal";
+                self.notes.push(note.into());
+            }
         }
         Some(if self.is_closed() { Stage::Done } else { Stage::Closing })
+    }
+
+    /// The next setting of the ladder in progress, unless going further down is of no use.
+    fn next_rung(&self) -> Option<Stage> {
+        match self.stage {
+            Stage::Clocks { index } => {
+                let further = index + 1 < self.clocks.len() && !self.worse_twice(&self.clocks[..=index]);
+                further.then_some(Stage::Clocks { index: index + 1 })
+            }
+            Stage::Sweep { group, .. } => {
+                let (ladder, loose) = (&self.ladders[group], self.loose_limits());
+                let open = |i: &usize| !self.is_measured(&ladder[*i]) && !loose.contains(&ladder[*i][group].limit);
+                let index = self.probe().filter(|i| open(i)).or_else(|| (1..ladder.len()).find(open))?;
+                (!self.worse_twice(&ladder[..index])).then_some(Stage::Sweep { group, index })
+            }
+            _ => None,
+        }
+    }
+
+    /// The lowest limit that is still above what the job draws at a loose ceiling. It is tried first: if it changes
+    /// nothing, no limit above it does.
+    fn probe(&self) -> Option<usize> {
+        let ([ladder], true) = (self.ladders.as_slice(), self.ceiling_is_loose()) else { return None };
+        let draw = *self.ceiling_draws()?.first()?;
+        (1..ladder.len()).rev().find(|i| ladder[*i][0].limit.watts() > draw * ABOVE_DRAW)
     }
 
     /// Whether the sweep from this ceiling was finished and closed before.
@@ -86,14 +109,26 @@ impl Profiler {
     }
 
     /// Limits of the ladder, from above, that cannot bind: so far above what the job draws at the ceiling that not even
-    /// its peaks reach them. Known for equal boards only.
+    /// its peaks reach them, or not below one that was found to change nothing. Known for equal boards only.
     pub(super) fn loose_limits(&self) -> Vec<PowerLimit> {
-        let ([ladder], Some(draws), true) = (self.ladders.as_slice(), self.ceiling_draws(), self.ceiling_is_loose())
-        else {
-            return Vec::new();
+        let ([ladder], true) = (self.ladders.as_slice(), self.ceiling_is_loose()) else { return Vec::new() };
+        let Some(draw) = self.ceiling_draws().and_then(|d| d.first().copied()) else { return Vec::new() };
+        let unfelt = ladder.iter().skip(1).rposition(|setting| self.changes_nothing(setting));
+        let is_loose = |(i, l): &(usize, PowerLimit)| l.watts() > draw * PEAKS || unfelt.is_some_and(|u| *i <= u);
+        let limits = ladder.iter().skip(1).map(|s| s[0].limit).enumerate();
+        limits.filter(is_loose).map(|(_, limit)| limit).collect()
+    }
+
+    /// Whether a setting was measured and is the ceiling again.
+    fn changes_nothing(&self, setting: &Setting) -> bool {
+        let known = |s| self.stats(s).filter(|s| s.is_loose())?.operating_point();
+        let (Some(top), Some(here), true) = (known(self.ceiling()), known(setting), self.is_measured(setting)) else {
+            return false;
         };
-        let limits = ladder.iter().skip(1).map(|s| s[0].limit);
-        limits.filter(|l| draws.iter().all(|draw| l.watts() > *draw * PEAKS)).collect()
+        let (e0, e1) = (top.throughput.relative_error, here.throughput.relative_error);
+        let margin = (2.0 * (e0 * e0 + e1 * e1).sqrt()).max(SAME_PACE);
+        let (pace, power) = (here.throughput.mean / top.throughput.mean, here.power.mean / top.power.mean);
+        (pace - 1.0).abs() <= margin && (power - 1.0).abs() <= SAME_POWER
     }
 
     /// The mean draw of one board of each group at the ceiling.

@@ -1,0 +1,121 @@
+//! Demand-response events: announced, amended, withdrawn.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::NewEvent;
+use crate::controller::{ControlError, Controller};
+use crate::domain::{DemandResponse, EventId, InvalidJob};
+
+/// No more events than this are kept at a time.
+const MOST_EVENTS: usize = 1000;
+/// Events are shown and kept for so long after they are over.
+pub(in crate::controller) const KEPT: TimeDelta = TimeDelta::days(7);
+
+/// A demand-response event and where it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct EventView {
+    /// As it was announced.
+    #[serde(flatten)]
+    pub event: NewEvent,
+    /// `announced`, `active` (from the beginning of its ramp to the end of its target), `returning` (its second ramp and
+    /// its rebound limit) or `over`.
+    pub state: &'static str,
+    /// `api`, or `settings`: these are not to be withdrawn.
+    pub origin: &'static str,
+}
+
+/// How announcing an event ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Announced {
+    /// The event.
+    pub view: EventView,
+    /// Whether its id was not known before.
+    pub is_new: bool,
+}
+
+/// An event as it is shown.
+pub fn event_view(event: &DemandResponse, origin: &'static str, now: DateTime<Utc>) -> EventView {
+    let state = match () {
+        () if now >= event.over_at() => "over",
+        () if now >= event.slot.end() => "returning",
+        () if now >= event.slot.start() - event.ramp.to_delta() => "active",
+        () => "announced",
+    };
+    EventView { event: event.into(), state, origin }
+}
+
+impl Controller {
+    /// All events by their start: those of the settings, those announced, those over for less than a week.
+    pub fn events(&self) -> Vec<EventView> {
+        let now = self.now().utc;
+        let fixed = self.caps.fixed.iter().map(|e| event_view(e, "settings", now));
+        let announced = self.caps.events.values().map(|e| event_view(e, "api", now));
+        let mut all: Vec<EventView> = fixed.chain(announced).collect();
+        all.sort_by(|a, b| a.event.start.cmp(&b.event.start).then_with(|| a.event.id.cmp(&b.event.id)));
+        all
+    }
+
+    /// Takes an event in, in place of one with the same id. It is kept over restarts.
+    ///
+    /// # Errors
+    /// If it is over already, if the settings have an event of that id, or if it cannot be stored: then nothing changes.
+    pub async fn announce(&mut self, event: DemandResponse) -> Result<Announced, ControlError> {
+        let now = self.now().utc;
+        if event.slot.end() <= now {
+            let why = format!(
+                "is {}, which has passed; it is {} now",
+                event.slot.end().format("%FT%TZ"),
+                now.format("%FT%TZ")
+            );
+            return Err(ControlError::Invalid(InvalidJob { field: "end", why }));
+        }
+        self.refuse_fixed(&event.id)?;
+        self.caps.events.retain(|_, e| e.over_at() + KEPT > now);
+        let is_new = !self.caps.events.contains_key(&event.id);
+        if is_new && self.caps.events.len() >= MOST_EVENTS {
+            let why = format!("there are {MOST_EVENTS} events already; withdraw some");
+            return Err(ControlError::Conflict(why));
+        }
+        self.store.save_event(&event).await?;
+        tracing::info!("demand-response event {} from {}: announced", event.id, event.slot);
+        let view = event_view(&event, "api", now);
+        self.caps.events.insert(event.id.clone(), event);
+        self.cap_changed().await;
+        Ok(Announced { view, is_new })
+    }
+
+    /// Forgets an event, also in its midst. Answers with what it was.
+    ///
+    /// # Errors
+    /// If there is none of that id, or it stands in the settings, or the store fails.
+    pub async fn withdraw(&mut self, id: &EventId) -> Result<EventView, ControlError> {
+        self.refuse_fixed(id)?;
+        let Some(event) = self.caps.events.get(id).cloned() else {
+            let hint = "; GET /v1/demand-response lists the events".to_owned();
+            return Err(ControlError::NotFound { what: "event", given: id.to_string(), hint });
+        };
+        self.store.delete_event(id).await?;
+        self.caps.events.remove(id);
+        tracing::info!("demand-response event {id}: withdrawn");
+        let view = event_view(&event, "api", self.now().utc);
+        self.cap_changed().await;
+        Ok(view)
+    }
+
+    fn refuse_fixed(&self, id: &EventId) -> Result<(), ControlError> {
+        if self.caps.fixed.iter().any(|e| e.id == *id) {
+            let why = format!("event {id} stands in the settings ([[cap.events]]); change it there and restart");
+            return Err(ControlError::Conflict(why));
+        }
+        Ok(())
+    }
+
+    /// Limits follow at once; no tick is awaited.
+    async fn cap_changed(&mut self) {
+        self.act();
+        self.plan().await;
+        self.act();
+    }
+}

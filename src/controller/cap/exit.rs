@@ -1,0 +1,103 @@
+//! Giving boards back when nobody will be left to keep the cap.
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use super::gate::{Claim, Pass, Stake, gate};
+use crate::domain::{GpuId, PowerLimit};
+use crate::gpu::Observation;
+use crate::gpu::journal::{Journal, Standing, WayBack, way_back};
+use crate::gpu::restore::{Restored, restore_all, restore_only};
+use crate::gpu::thread::GpuHandle;
+use crate::units::Seconds;
+
+/// Boards above their found limits first, then what they make room for.
+const ROUNDS: usize = 2;
+
+/// Gives every board that the journal knows back as far as all limits together stay under `cap`, in milliwatts; without
+/// a cap, in full. What does not fit stays in the journal. Blocks: not for async tasks.
+pub(in crate::controller) fn give_back_within(
+    journal: &mut Journal,
+    handles: &[GpuHandle],
+    timeout: Seconds,
+    cap: Option<u64>,
+) -> Vec<(GpuId, Restored)> {
+    let Some(cap) = cap else { return restore_all(journal, handles, timeout) };
+    let mut outcomes: BTreeMap<GpuId, Restored> = BTreeMap::new();
+    for _ in 0..ROUNDS {
+        let open: Vec<&GpuHandle> = handles.iter().filter(|h| !outcomes.contains_key(&h.board().id)).collect();
+        if open.iter().all(|h| journal.entry(&h.board().id).is_none()) {
+            break;
+        }
+        let looks = look(handles, timeout);
+        let stakes: Vec<Option<Stake>> = handles.iter().zip(&looks).map(|(h, seen)| stake(h, seen, journal)).collect();
+        let passes = gate(&stakes.iter().flatten().copied().collect::<Vec<_>>(), Some(cap));
+        let mut passes = passes.into_iter();
+        let mut now = Vec::new();
+        for (handle, stake) in handles.iter().zip(&stakes) {
+            let Some((stake, pass)) = stake.as_ref().zip(stake.and_then(|_| passes.next())) else { continue };
+            let id = &handle.board().id;
+            if outcomes.contains_key(id) || journal.entry(id).is_none() || !pass.now {
+                continue;
+            }
+            now.push((handle.clone(), part(stake, &pass)));
+        }
+        outcomes.extend(restore_only(journal, &now, timeout));
+    }
+    // Clocks count for no cap: they are unlocked also where the limit has to stay.
+    let locked = handles.iter().filter(|h| !outcomes.contains_key(&h.board().id)).filter_map(|h| {
+        let entry = journal.entry(&h.board().id)?;
+        let limit = h.observe().reading.requested?;
+        entry.holds_lock(journal.boot_id()).then(|| (h.clone(), Some(limit)))
+    });
+    let locked: Vec<_> = locked.collect();
+    outcomes.extend(restore_only(journal, &locked, timeout));
+    let found: Vec<(GpuId, PowerLimit)> = journal.entries().map(|(id, e)| (id.clone(), e.found)).collect();
+    for handle in handles {
+        let id = &handle.board().id;
+        let Some((_, found)) = found.iter().find(|(gpu, _)| gpu == id) else { continue };
+        let limit = handle.observe().reading.requested;
+        outcomes.entry(id.clone()).or_insert_with(|| match limit {
+            Some(limit) => Restored::HeldByCap { limit, found: *found },
+            None => Restored::Failed { found: *found, why: "the board does not answer".into() },
+        });
+    }
+    outcomes.into_iter().collect()
+}
+
+/// How far a board may come back, if not all the way.
+fn part(stake: &Stake, pass: &Pass) -> Option<PowerLimit> {
+    (pass.limit < stake.wanted).then_some(pass.limit)
+}
+
+/// What all boards say, after whatever was on its way to them.
+fn look(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
+    thread::scope(|scope| {
+        let read = |handle: &GpuHandle| handle.read_and_wait(timeout).unwrap_or_else(|_| handle.observe());
+        let reading: Vec<_> = handles.iter().map(|handle| (handle, scope.spawn(move || read(handle)))).collect();
+        reading.into_iter().map(|(handle, seen)| seen.join().unwrap_or_else(|_| handle.observe())).collect()
+    })
+}
+
+/// A board as the cap sees it at the end: its found limit is all that anybody still wants. `None` if it tells no limit.
+fn stake(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<Stake> {
+    let range = handle.capabilities().limits.as_ref().ok().copied();
+    let in_force = seen.reading.requested.max(seen.reading.enforced).or(range.map(|r| r.max))?;
+    let fixed =
+        Stake { in_force, wanted: in_force, floor: in_force, most: in_force, claim: Claim::Fixed, unyielding: false };
+    let (Some(entry), Some(range)) = (journal.entry(&handle.board().id), range) else { return Some(fixed) };
+    let board = Standing {
+        current: in_force,
+        default: Some(range.default),
+        counter: seen.counter,
+        restarted: seen.restarts() > 0,
+    };
+    match way_back(entry, journal.boot_id(), &board) {
+        WayBack::Theirs(_) => Some(fixed),
+        WayBack::AlreadyThere | WayBack::Write(_) => {
+            // Nobody is lowered for the sake of another at the end: what room there is, is shared.
+            let floor = in_force.min(entry.found);
+            Some(Stake { wanted: entry.found, most: entry.found, floor, claim: Claim::Idle, ..fixed })
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The cap as the API shows it.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Claim, Stake};
+use crate::controller::Controller;
+use crate::domain::Slot;
+use crate::units::Watts;
+
+/// The node's cap now.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct CapView {
+    /// What the limits of all boards may add up to now; absent where there is no cap now.
+    pub limit_w: Option<f64>,
+    /// What makes the cap, in words.
+    pub source: Option<String>,
+    /// What the limits of all boards add up to, those on their way included.
+    pub limits_sum_w: f64,
+    /// What is left of the cap; negative where it is exceeded.
+    pub headroom_w: Option<f64>,
+    /// The lowest sum that can be reached: controllable boards at their lowest limits, others as they are.
+    pub lowest_sum_w: f64,
+    /// When the cap changes next.
+    pub next_change: Option<DateTime<Utc>>,
+    /// The strictest cap between that moment and the change after it; absent where there is none then.
+    pub next_limit_w: Option<f64>,
+    /// Limits are lowered this long before the cap falls.
+    pub lead_s: f64,
+}
+
+impl Controller {
+    /// The cap now; `None` where none is known, neither now nor later.
+    pub fn cap_view(&self) -> Option<CapView> {
+        let now = self.now();
+        let schedule = self.cap_schedule(now.utc);
+        if schedule.is_empty() {
+            return None;
+        }
+        let stakes: Vec<Stake> = self.stakes(now).into_iter().map(|(_, stake)| stake).collect();
+        let sum: Watts = stakes.iter().map(|s| s.in_force.watts()).sum();
+        let binding = schedule.binding_at(now.utc);
+        let limit = binding.map(|(cap, _)| cap);
+        let next = schedule.next_change(now.utc);
+        let following = next.map(|at| schedule.next_change(at).unwrap_or(at + TimeDelta::days(7)));
+        let then = next.zip(following).and_then(|(from, to)| schedule.over(&Slot::new(from, to)?));
+        Some(CapView {
+            limit_w: limit.map(Watts::get),
+            source: binding.map(|(_, source)| source.to_string()),
+            limits_sum_w: sum.get(),
+            headroom_w: limit.map(|cap| (cap - sum).get()),
+            lowest_sum_w: lowest(&stakes).get(),
+            next_change: next,
+            next_limit_w: then.map(Watts::get),
+            lead_s: self.lead().get(),
+        })
+    }
+
+    /// What is wrong with the cap, in one sentence each.
+    pub(in crate::controller) fn cap_problems(&self) -> Vec<String> {
+        let now = self.now();
+        let schedule = self.cap_schedule(now.utc);
+        if schedule.is_empty() {
+            return Vec::new();
+        }
+        let stakes: Vec<Stake> = self.stakes(now).into_iter().map(|(_, stake)| stake).collect();
+        let mut problems = Vec::new();
+        let (lowest, sum): (Watts, Watts) = (lowest(&stakes), stakes.iter().map(|s| s.in_force.watts()).sum());
+        let strictest = Slot::new(now.utc, now.utc + TimeDelta::days(8)).and_then(|week| schedule.over(&week));
+        if let Some(cap) = strictest.filter(|cap| *cap < lowest) {
+            problems.push(format!(
+                "the node's cap goes down to {cap} within the next days, and the boards' limits add up to {lowest} at the \
+                 least; raise it, or stop boards"
+            ));
+        }
+        if let Some(cap) = schedule.cap_at(now.utc).filter(|cap| sum > *cap) {
+            problems.push(format!("the limits in force add up to {sum}, {} above the node's cap of {cap}", sum - cap));
+        }
+        let silent: Vec<String> =
+            self.gpus.values().filter(|g| g.in_force().is_none()).map(|g| g.handle.board().index.to_string()).collect();
+        if !silent.is_empty() {
+            problems.push(format!("the node's cap does not count GPU {}: no limit is told", silent.join(", ")));
+        }
+        problems.extend(self.desk.broken.iter().cloned());
+        problems
+    }
+}
+
+/// The lowest sum that the limits of boards can be brought to.
+fn lowest(stakes: &[Stake]) -> Watts {
+    let least = |s: &Stake| if s.claim == Claim::Fixed { s.in_force } else { s.floor };
+    stakes.iter().map(|s| least(s).watts()).sum()
+}

@@ -1,0 +1,154 @@
+//! Where plans are made: on threads of their own, so that neither the loop nor its clients wait for a long search.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use tokio::task::JoinHandle;
+
+use crate::clock::Monotonic;
+use crate::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, TimeSeries, Work};
+use crate::plan::{
+    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Unplannable, plan, plan_together,
+};
+use crate::units::{GramsPerKwh, PricePerMwh, Seconds, Watts};
+
+use super::share::Share;
+
+/// What one job's plan is made from, by value.
+pub(super) struct Brief {
+    pub(super) id: JobId,
+    pub(super) now: DateTime<Utc>,
+    pub(super) profile: Profile,
+    pub(super) horizon: Vec<PlanSlot>,
+    pub(super) objective: Objective,
+    pub(super) work: Work,
+    pub(super) progress: Progress,
+    pub(super) max_power: Watts,
+    pub(super) reference_intensity: GramsPerKwh,
+    pub(super) prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
+    pub(super) dwell: Seconds,
+    pub(super) activity: Option<Activity>,
+    pub(super) window: Seconds,
+    pub(super) allowed: Option<PowerLimit>,
+    pub(super) priority: i32,
+    /// What the node's cap counts at each point of the profile.
+    pub(super) limits: Vec<Watts>,
+    /// And once the job has ended.
+    pub(super) at_rest: Watts,
+}
+
+impl Brief {
+    fn request(&self) -> Request<'_> {
+        Request {
+            now: self.now,
+            profile: &self.profile,
+            horizon: &self.horizon,
+            objective: &self.objective,
+            work: self.work,
+            progress: self.progress,
+            max_power: self.max_power,
+            reference_intensity: self.reference_intensity,
+            prices: self.prices.as_ref().map(|(known, reference)| Prices { known, reference: *reference }),
+            dwell: self.dwell,
+            activity: self.activity,
+            window: self.window,
+            allowed: self.allowed,
+        }
+    }
+
+    fn member(&self) -> Member<'_> {
+        Member { request: self.request(), priority: self.priority, limits: &self.limits, at_rest: self.at_rest }
+    }
+}
+
+/// What is to be planned at once.
+#[derive(Default)]
+pub(super) struct Order {
+    /// Jobs that share nothing.
+    pub(super) alone: Vec<Brief>,
+    /// Jobs that share the node's cap.
+    pub(super) together: Vec<Brief>,
+    /// What the cap leaves for those.
+    pub(super) cap: TimeSeries<Watts>,
+}
+
+impl Order {
+    pub(super) fn is_empty(&self) -> bool {
+        self.alone.is_empty() && self.together.is_empty()
+    }
+
+    /// Makes the plans. May take long.
+    fn carry_out(self) -> Solved {
+        let mut plans: BTreeMap<JobId, _> =
+            self.alone.iter().map(|brief| (brief.id.clone(), plan(&brief.request()))).collect();
+        if self.together.is_empty() {
+            return Solved { plans, broken: Vec::new() };
+        }
+        let members: Vec<Member<'_>> = self.together.iter().map(Brief::member).collect();
+        let made = plan_together(&members, &Shared { cap: &self.cap, carbon_budget: None }, &|| true);
+        plans.extend(self.together.iter().map(|brief| brief.id.clone()).zip(made.plans));
+        Solved { plans, broken: made.broken }
+    }
+}
+
+/// What came of an order.
+pub(super) struct Solved {
+    pub(super) plans: BTreeMap<JobId, Result<Plan, Unplannable>>,
+    pub(super) broken: Vec<Broken>,
+}
+
+/// A search that has been begun.
+pub(super) struct Search {
+    task: JoinHandle<Solved>,
+    pub(super) since: Monotonic,
+    /// What the cap left when it began.
+    pub(super) share: Option<Share>,
+}
+
+impl Search {
+    /// Begins it on a thread of its own.
+    pub(super) fn begin(order: Order, share: Option<Share>, now: Monotonic) -> Self {
+        Self { task: tokio::task::spawn_blocking(move || order.carry_out()), since: now, share }
+    }
+
+    /// Waits for its end, at most `patience`. `None` if it goes on, or died: then a person reads of it in the log.
+    pub(super) async fn outcome(&mut self, patience: Seconds) -> Option<Solved> {
+        match tokio::time::timeout(patience.to_std(), &mut self.task).await {
+            Ok(Ok(solved)) => Some(solved),
+            Ok(Err(died)) => {
+                tracing::error!("the planner died ({died}); the plans before stay in force");
+                Some(Solved { plans: BTreeMap::new(), broken: Vec::new() })
+            }
+            Err(_) => None,
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+/// What is known of planning from tick to tick.
+#[derive(Default)]
+pub(super) struct Desk {
+    /// The search that goes on.
+    pub(super) search: Option<Search>,
+    /// What the cap left when plans were made last.
+    pub(super) share: Option<Share>,
+    /// What the plans in force cannot keep although they share it, in one sentence each.
+    pub(super) broken: Vec<String>,
+    /// How long the last search took.
+    pub(super) took: Option<Seconds>,
+}
+
+/// A broken promise in words.
+pub(super) fn in_words(broken: &Broken) -> String {
+    match broken {
+        Broken::Cap { by, during } => format!(
+            "the plans exceed the node's cap by up to {:.0} W during {:.0} s: even the lowest limits add up to more",
+            by.get(),
+            during.get()
+        ),
+        Broken::SharedBudget { by } => format!("the jobs emit {:.0} g more than they share", by.get()),
+    }
+}

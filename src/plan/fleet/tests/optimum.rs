@@ -1,0 +1,158 @@
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+
+use super::instances::{fleet, job, problem};
+use super::oracles::{all_ends, instantaneous, relaxed};
+use crate::plan::fleet::ends::price;
+use crate::plan::fleet::interior::{Aim, Method};
+use crate::plan::fleet::model::{End, Model};
+use crate::plan::fleet::prune::undominated;
+use crate::plan::fleet::{FleetProblem, FleetSolution, solve_fleet};
+use crate::units::Watts;
+
+fn solved(problem: &FleetProblem) -> FleetSolution {
+    let solution = solve_fleet(problem, &|| true);
+    assert!(solution.finished, "not finished");
+    solution
+}
+
+/// The same without the points that no job needs.
+fn pruned(problem: &FleetProblem) -> FleetProblem {
+    let mut pruned = problem.clone();
+    for job in &mut pruned.jobs {
+        job.at_rest = job.points.iter().map(|p| p.limit).fold(job.at_rest, Watts::min);
+        job.points = undominated(&job.points).into_iter().map(|i| job.points[i]).collect();
+    }
+    pruned
+}
+
+/// What could be paid at most: the scale of rounding where the optimum costs nothing.
+fn dearest(model: &Model) -> f64 {
+    let slots = 0..model.seconds.len();
+    model.jobs.iter().flat_map(|j| slots.clone().map(|t| j.dearest(t) * model.seconds[t])).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_global_rejects: 100_000, ..ProptestConfig::with_cases(256) })]
+
+    #[test]
+    fn a_general_solver_agrees_with_the_relaxation(problem in fleet(4, 10, 6)) {
+        let model = Model::new(&problem);
+        let ends: Vec<End> = (0..model.jobs.len()).map(|job| model.latest(job)).collect();
+        let as_given: Vec<(usize, f64)> = ends.iter().map(|end| (end.slot, end.seconds)).collect();
+        let aim = Aim::Cost { work: 1e4, budget: 1e4, ranked: false };
+        let interior = Method::new(&model, &ends, aim).run(&|| true);
+        prop_assert!(interior.solved);
+        let missed = interior.missing.iter().chain(&interior.surplus).chain(&interior.over_budget).any(|m| *m > 1e-7);
+        let below = (0..model.seconds.len()).any(|t| model.caps[t] < model.cap(t, &ends));
+        let oracle = relaxed(&problem, &as_given);
+        // Where even a sample less would save nothing, time is wasted until the end that is given.
+        let wasted = interior.prices.work.iter().any(|price| *price < 0.0);
+        if missed || below || wasted || interior.over_shared > 1e-7 {
+            return Ok(());
+        }
+        let bound = price(&model, &interior.prices, &ends).bound_here;
+        let oracle = oracle.expect("what misses nothing is feasible");
+        let close = 1e-6 * oracle.abs() + 1e-8 * dearest(&model) + 1e-9;
+        prop_assert!((bound - oracle).abs() <= close, "{bound} is not {oracle}");
+    }
+
+    #[test]
+    fn no_end_and_no_combination_is_cheaper_than_the_bound(problem in fleet(2, 4, 4)) {
+        let solution = solved(&problem);
+        let model = Model::new(&problem);
+        let close = |x: f64| 1e-6 * x.abs() + 1e-8 * dearest(&model) + 1e-9;
+        let best = all_ends(&problem).iter().filter_map(|ends| relaxed(&problem, ends)).reduce(f64::min);
+        let exact = all_ends(&problem).iter().filter_map(|ends| instantaneous(&problem, ends)).reduce(f64::min);
+        if !solution.clashes.is_empty() {
+            return Ok(());
+        }
+        let (cost, bound) = (solution.cost.get(), solution.bound.get());
+        let best = best.expect("a plan without clashes is feasible");
+        prop_assert!(bound <= best + close(best), "the bound {bound} is above the optimum {best}");
+        prop_assert!(bound <= cost + close(cost), "the bound {bound} is above the cost {cost}");
+        if let Some(exact) = exact {
+            // Parts of a second are rounded up.
+            prop_assert!(cost >= exact * (1.0 - 1e-3) - close(exact), "{cost} is cheaper than the optimum {exact}");
+        }
+    }
+
+    #[test]
+    fn points_that_are_pruned_change_nothing(problem in fleet(2, 3, 8)) {
+        let pruned = pruned(&problem);
+        let best = |of: &FleetProblem| all_ends(of).iter().filter_map(|ends| relaxed(of, ends)).reduce(f64::min);
+        if let Some(all) = best(&problem) {
+            let few = best(&pruned).expect("pruning keeps what is feasible");
+            let close = 1e-6 * all.abs() + 1e-8 * dearest(&Model::new(&problem));
+            prop_assert!((all - few).abs() <= close, "{few} is not {all}");
+        }
+    }
+
+    #[test]
+    fn a_lower_cap_never_costs_less(problem in fleet(3, 6, 5), part in 0.5..1.0f64) {
+        let mut lower = problem.clone();
+        lower.caps.iter_mut().flatten().for_each(|cap| *cap = *cap * part);
+        let (high, low) = (solved(&problem), solved(&lower));
+        if high.clashes.is_empty() && low.clashes.is_empty() {
+            let (high, low) = (high.bound.get(), low.cost.get());
+            prop_assert!(high <= low + 1e-6 * low.abs() + 1e-9, "{low} under the lower cap, at least {high} under the higher");
+        }
+    }
+}
+
+/// Jobs that nothing couples are each at their own optimum.
+#[test]
+fn without_a_cap_that_binds_each_job_is_alone() {
+    let curve = [(300.0, 290.0, 100.0), (200.0, 195.0, 90.0), (100.0, 98.0, 60.0)];
+    let slots = [(3600.0, 300.0), (3600.0, 600.0), (3600.0, 400.0), (3600.0, 500.0)];
+    let jobs = vec![job(&curve, 1.1e6, Some(13_000.0)), job(&curve, 0.7e6, None)];
+    let free = solved(&problem(&slots, None, jobs.clone()));
+    let wide = solved(&problem(&slots, Some(600.0), jobs.clone()));
+    assert_eq!(free, wide);
+    assert_eq!((free.cost, free.relaxed), (free.bound, free.bound));
+    let alone: Vec<_> = jobs.into_iter().map(|j| solved(&problem(&slots, None, vec![j]))).collect();
+    assert_eq!(free.schedules, alone.into_iter().flat_map(|s| s.schedules).collect::<Vec<_>>());
+}
+
+/// How far from the optimum at every instant, over many small fleets with coarse limits: the worst case for rounding.
+#[test]
+fn instants_cost_little_on_average() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut sum, mut count, mut kept, mut could) = (0.0, 0, 0, 0);
+    for _ in 0..300 {
+        let problem = fleet(2, 4, 4).new_tree(&mut runner).expect("a fleet").current();
+        let exact = all_ends(&problem).iter().filter_map(|ends| instantaneous(&problem, ends)).reduce(f64::min);
+        let Some(exact) = exact.filter(|e| *e > 1.0) else { continue };
+        let solution = solved(&problem);
+        could += 1;
+        if solution.clashes.is_empty() {
+            kept += 1;
+            sum += solution.cost.get() / exact - 1.0;
+            count += 1;
+        }
+    }
+    let mean = sum / f64::from(count);
+    assert!(count > 80, "only {count} fleets to look at");
+    assert!(mean < 0.03 && f64::from(kept) > 0.85 * f64::from(could), "mean loss {mean}, kept {kept} of {could}");
+}
+
+/// With limits as close as boards have them the loss is small.
+#[test]
+fn instants_cost_almost_nothing_where_limits_are_fine() {
+    let slots: Vec<(f64, f64)> =
+        (0..48).map(|t| (1800.0, 400.0 + 150.0 * (f64::from(t) / 48.0 * std::f64::consts::TAU).sin())).collect();
+    let curve = |saturated: f64, pace: f64| -> Vec<(f64, f64, f64)> {
+        let point = |i: i32| {
+            let limit = 100.0 + 6.0 * f64::from(i);
+            (limit, 0.97 * limit.min(saturated), pace * (limit.min(saturated) / saturated).powf(0.45))
+        };
+        (0..50).map(point).collect()
+    };
+    let jobs = (0..6).map(|j| job(&curve(220.0 + 30.0 * f64::from(j), 100.0), 100.0 * 86_400.0 / 1.08, Some(86_400.0)));
+    let problem = problem(&slots, Some(6.0 * 265.0), jobs.collect());
+    let solution = solved(&problem);
+    assert_eq!(solution.clashes, []);
+    assert!(solution.cap_prices.iter().filter(|price| **price > 0.0).count() > 5, "the cap binds");
+    let loss = solution.cost / solution.bound - 1.0;
+    assert!(loss < 2e-3, "{loss}");
+}

@@ -1,0 +1,258 @@
+//! Several jobs' requests as one fleet problem, and its solution as their plans.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+
+use super::fleet::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution};
+use super::problem::{PlanSlot, RESOLUTION};
+use super::reason::Reason;
+use super::receding::{Owed, Planner, SLOWDOWN_ROUNDING, later};
+use super::request::Unplannable;
+use super::schedule::{Doing, Plan, Segment, Verdict};
+use super::shares::{SHORTEST, spans};
+use super::together::{Member, Shared};
+use crate::domain::{Slot, Work};
+use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
+
+/// A member that has something to do.
+struct Active<'a> {
+    /// Its place among the members.
+    place: usize,
+    member: &'a Member<'a>,
+    planner: Planner<'a>,
+    samples: Samples,
+    latest_end: Option<DateTime<Utc>>,
+    /// Where its plan is cut: work without an end is planned for a window only.
+    cut: Option<DateTime<Utc>>,
+    /// The point of the lowest limit, among those that may be used.
+    lowest: usize,
+    /// When it stands still, and what it does then.
+    still: Vec<(Slot, Doing)>,
+    known_until: DateTime<Utc>,
+    /// The joint slots with what it expects of them.
+    slots: Vec<PlanSlot>,
+}
+
+/// The members' common problem.
+pub(super) struct Joint<'a> {
+    active: Vec<Active<'a>>,
+    problem: FleetProblem,
+}
+
+impl<'a> Joint<'a> {
+    /// Poses it; `alone` are the plans that members would have if they shared nothing. `None` where no member has
+    /// anything to do.
+    pub(super) fn new(
+        members: &'a [Member<'a>],
+        alone: &[Result<Plan, Unplannable>],
+        shared: &Shared<'_>,
+    ) -> Option<Self> {
+        let places = members.iter().zip(alone).enumerate();
+        let mut active: Vec<Active<'_>> =
+            places.filter_map(|(place, (member, plan))| Active::new(place, member, plan.as_ref().ok()?)).collect();
+        let now = active.first()?.member.request.now;
+        let until = active.iter().map(Active::at_leisure).max()?;
+        let mut bounds = BTreeSet::from([now]);
+        bounds.extend(shared.cap.points().iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
+        let mut own = Vec::new();
+        for job in &mut active {
+            let (slots, known_until) = job.planner.horizon(until).ok()?;
+            job.known_until = known_until;
+            bounds.extend(slots.iter().map(|s| s.slot.end()));
+            bounds.extend(job.still.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
+            own.push(slots);
+        }
+        let end = own.iter().filter_map(|slots| slots.last()).map(|s| s.slot.end()).min()?;
+        let joint = between(&bounds, now, end);
+        for (job, own) in active.iter_mut().zip(&own) {
+            job.slots = with_intensities(&joint, own);
+        }
+        let caps = joint.iter().map(|slot| shared.cap.overlapping(slot).iter().map(|(_, cap)| *cap).reduce(Watts::min));
+        let jobs = active.iter().map(Active::job).collect();
+        let first = active.first()?.slots.clone();
+        let dwell = active.iter().map(|job| job.member.request.dwell).fold(Seconds::ZERO, Seconds::max);
+        let budget = shared.carbon_budget.map(|left| left - active.iter().map(Active::idle_carbon).sum());
+        let problem = FleetProblem::new(first, caps.collect(), jobs, budget).ok()?.with_dwell(dwell);
+        Some(Self { active, problem })
+    }
+
+    pub(super) fn problem(&self) -> &FleetProblem {
+        &self.problem
+    }
+
+    /// The plans of all members; those that have nothing to do keep theirs.
+    pub(super) fn plans(
+        &self,
+        solution: &FleetSolution,
+        alone: Vec<Result<Plan, Unplannable>>,
+    ) -> Vec<Result<Plan, Unplannable>> {
+        let mut plans = alone;
+        for ((job, fleet_job), schedule) in self.active.iter().zip(self.problem.jobs()).zip(&solution.schedules) {
+            let own = plans[job.place].as_ref().ok().map_or(Verdict::Optimal, |plan| plan.verdict);
+            plans[job.place] = Ok(job.plan(fleet_job, schedule, &solution.cap_prices, own));
+        }
+        plans
+    }
+}
+
+impl<'a> Active<'a> {
+    fn new(place: usize, member: &'a Member<'a>, alone: &Plan) -> Option<Self> {
+        let request = &member.request;
+        let planner = Planner::new(request).ok()?;
+        let window = later(request.now, request.window);
+        let cut = (request.work == Work::Unknown).then_some(window);
+        let (samples, latest_end) = match planner.owed() {
+            Owed::Done => return None,
+            // As much as it would do alone.
+            Owed::NothingNow => (alone.expected.samples, Some(window)),
+            Owed::Work(owed) => (owed.samples, owed.latest_end.map(|(end, _)| end)),
+        };
+        let limit = |point: &usize| member.limit(planner.choice.places[*point]);
+        let lowest = (0..planner.choice.points.len()).min_by(|a, b| limit(a).total_cmp(&limit(b)))?;
+        let idle = alone.segments.iter().filter(|s| s.doing != Doing::Training);
+        let still = idle.map(|s| (s.slot, s.doing)).collect();
+        let known_until = request.now;
+        Some(Self { place, member, planner, samples, latest_end, cut, lowest, still, known_until, slots: Vec::new() })
+    }
+
+    /// When it is done at its slowest point.
+    fn at_leisure(&self) -> DateTime<Utc> {
+        let slowest = self.planner.choice.points.iter().map(|p| p.throughput).reduce(|a, b| a.min(b));
+        let needed = slowest.map_or(Seconds::ZERO, |rate| self.samples / rate);
+        let still: Seconds = self.still.iter().map(|(slot, _)| slot.duration()).sum();
+        later(self.member.request.now, needed + still).max(self.latest_end.unwrap_or(self.member.request.now))
+    }
+
+    /// What it does in a slot in which it does no work.
+    fn doing(&self, slot: &Slot) -> Option<Doing> {
+        self.still.iter().find(|(still, _)| still.contains(slot.start())).map(|(_, doing)| *doing)
+    }
+
+    fn job(&self) -> FleetJob {
+        let (request, choice) = (&self.member.request, &self.planner.choice);
+        let point = |(point, place): (&super::problem::Point, &usize)| FleetPoint {
+            power: point.power,
+            throughput: point.throughput,
+            limit: self.member.limit(*place),
+        };
+        let still: Vec<bool> = match self.still.is_empty() {
+            true => Vec::new(),
+            false => self.slots.iter().map(|s| self.doing(&s.slot).is_some()).collect(),
+        };
+        FleetJob {
+            points: choice.points.iter().zip(&choice.places).map(point).collect(),
+            work: self.samples,
+            latest_end: self.latest_end,
+            eta: request.objective.eta,
+            reference_intensity: request.reference_intensity.max(GramsPerKwh::ZERO),
+            max_power: request.max_power,
+            carbon_budget: self.planner.carbon_left().map(|(left, _)| left - self.idle_carbon()),
+            priority: self.member.priority,
+            at_rest: self.member.at_rest,
+            weighed: Some(request.weighed_intensities(&self.slots)),
+            still,
+        }
+    }
+
+    /// What it emits while it stands still.
+    fn idle_carbon(&self) -> GramsCo2e {
+        let still =
+            self.slots.iter().filter_map(|s| Some(self.still_segment(s.slot, self.doing(&s.slot)?, s.intensity)));
+        still.map(|segment| segment.energy() * segment.intensity).sum()
+    }
+
+    /// A segment without work, at the lowest limit: a checkpoint may take what it takes.
+    fn still_segment(&self, slot: Slot, doing: Doing, intensity: GramsPerKwh) -> Segment {
+        let points = self.planner.choice.points.len();
+        let (point, reason) = match doing {
+            Doing::Resuming => (points + 1, Reason::Resuming),
+            Doing::Training | Doing::Paused => (points, Reason::Paused { intensity, running: None }),
+        };
+        let at_lowest = self.planner.segment(slot, self.lowest, intensity, reason);
+        let known = self.planner.segment(slot, point, intensity, reason);
+        Segment { setting: at_lowest.setting, point: at_lowest.point, ..known }
+    }
+
+    fn plan(&self, job: &FleetJob, schedule: &FleetSchedule, cap_prices: &[f64], own: Verdict) -> Plan {
+        let fastest = self.planner.choice.fastest();
+        let mut segments: Vec<Segment> = Vec::new();
+        for (t, parts) in schedule.parts.iter().enumerate() {
+            let PlanSlot { slot, intensity } = self.slots[t];
+            let saving = GramsPerKwh::new(cap_prices[t] * JOULES_PER_KWH);
+            for (span, (point, _)) in spans(&slot, parts).into_iter().zip(parts) {
+                let Some(span) = span.and_then(|span| self.before_cut(span)) else { continue };
+                let segment = match self.doing(&span) {
+                    Some(doing) if *point == job.standing_still() => self.still_segment(span, doing, intensity),
+                    _ if *point != fastest && saving > GramsPerKwh::ZERO => {
+                        self.planner.segment(span, *point, intensity, Reason::HeldDown { intensity, saving })
+                    }
+                    _ => self.planner.segment(span, *point, intensity, Reason::Together { intensity }),
+                };
+                segments.push(segment);
+            }
+        }
+        let time = segments.iter().map(|segment| segment.slot.duration()).sum();
+        let mut plan = self.planner.sum_up(segments, &self.slots, time, self.known_until, Verdict::Optimal);
+        plan.verdict = self.verdict(&plan, own);
+        plan
+    }
+
+    fn before_cut(&self, span: Slot) -> Option<Slot> {
+        Slot::new(span.start(), self.cut.map_or(span.end(), |cut| span.end().min(cut)))
+    }
+
+    /// What the plan keeps; `own` is the verdict over the job alone.
+    fn verdict(&self, plan: &Plan, own: Verdict) -> Verdict {
+        let objective = self.member.request.objective;
+        let deadline = objective.deadline.filter(|_| self.member.request.work != Work::Unknown);
+        let late = deadline.map(|at| Seconds::from_delta(plan.ends_at() - at)).filter(|by| *by > RESOLUTION);
+        let promised = objective.max_slowdown.filter(|_| !plan.segments.is_empty());
+        let slower = promised.map(|max| plan.expected.slowdown - max).filter(|by| *by > SLOWDOWN_ROUNDING);
+        let over = self.planner.over_budget(plan.expected.carbon);
+        match own {
+            Verdict::FlatOut { why, .. } => {
+                Verdict::FlatOut { misses_deadline_by: late, exceeds_slowdown_by: slower, exceeds_budget_by: over, why }
+            }
+            _ if late.is_none() && slower.is_none() && over.is_none() => Verdict::Optimal,
+            Verdict::OverBudget { .. } if late.is_none() && slower.is_none() => {
+                over.map_or(Verdict::Optimal, |exceeds_budget_by| Verdict::OverBudget { exceeds_budget_by })
+            }
+            _ => Verdict::HeldDown { misses_deadline_by: late, exceeds_slowdown_by: slower, exceeds_budget_by: over },
+        }
+    }
+}
+
+/// The slots between bounds. Where bounds lie closer than is worth a switch, the earlier one counts.
+fn between(bounds: &BTreeSet<DateTime<Utc>>, now: DateTime<Utc>, end: DateTime<Utc>) -> Vec<Slot> {
+    let mut slots = Vec::new();
+    let mut start = now;
+    for bound in bounds.range(now..end).copied().chain([end]) {
+        let Some(slot) = Slot::new(start, bound) else { continue };
+        if slot.duration() < SHORTEST && bound != end {
+            continue;
+        }
+        slots.push(slot);
+        start = bound;
+    }
+    slots
+}
+
+/// Slots with what another division of time expects of them: the mean.
+fn with_intensities(slots: &[Slot], known: &[PlanSlot]) -> Vec<PlanSlot> {
+    let mut from = 0;
+    let of = |slot: &Slot| {
+        while known.get(from).is_some_and(|s| s.slot.end() <= slot.start()) {
+            from += 1;
+        }
+        let within = known[from..].iter().map_while(|s| Some((s.slot.intersection(slot)?.duration(), s.intensity)));
+        let (mut time, mut sum) = (Seconds::ZERO, GramsPerKwh::ZERO);
+        for (seconds, intensity) in within {
+            time += seconds;
+            sum += intensity * seconds.get();
+        }
+        let intensity = if time > Seconds::ZERO { sum / time.get() } else { GramsPerKwh::ZERO };
+        PlanSlot { slot: *slot, intensity }
+    };
+    slots.iter().map(of).collect()
+}

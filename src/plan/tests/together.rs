@@ -1,0 +1,236 @@
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::instances::{at, horizon};
+use super::receding::{Job, job, profile, training};
+use crate::domain::{Objective, Pausing, Slot, TimeSeries, Work};
+use crate::plan::{Broken, Doing, Member, Reason, Shared, Together, Verdict, plan, plan_together};
+use crate::units::{GramsCo2e, Samples, Seconds, Watts};
+
+/// The limits of [`profile`]'s points, for a job on one board.
+fn limits(job: &Job) -> Vec<Watts> {
+    (0..job.profile.points.len()).map(|i| Watts::new(400.0 - 25.0 * i as f64)).collect()
+}
+
+/// So many watts from each of these seconds on.
+fn cap(steps: &[(f64, f64)]) -> TimeSeries<Watts> {
+    let ends = steps.iter().skip(1).map(|step| step.0).chain([1e9]);
+    let span =
+        |(step, end): (&(f64, f64), f64)| (Slot::new(at(step.0), at(end)).expect("not empty"), Watts::new(step.1));
+    TimeSeries::from_points(steps.iter().zip(ends).map(span).collect()).0
+}
+
+fn together(jobs: &[(Job, i32)], at_rest: f64, cap: &TimeSeries<Watts>, budget: Option<f64>) -> Together {
+    let limits: Vec<Vec<Watts>> = jobs.iter().map(|(job, _)| limits(job)).collect();
+    let member = |((job, priority), limits): (&'_ (Job, i32), &'_ Vec<Watts>)| (job.clone(), *priority, limits.clone());
+    let owned: Vec<_> = jobs.iter().zip(&limits).map(member).collect();
+    let members: Vec<Member<'_>> = owned
+        .iter()
+        .map(|(job, priority, limits)| Member {
+            request: job.request(),
+            priority: *priority,
+            limits,
+            at_rest: Watts::new(at_rest),
+        })
+        .collect();
+    plan_together(&members, &Shared { cap, carbon_budget: budget.map(GramsCo2e::new) }, &|| true)
+}
+
+/// The most by which the plans' limits exceed the cap at any instant.
+fn excess(jobs: &[(Job, i32)], made: &Together, at_rest: f64, cap: &TimeSeries<Watts>) -> f64 {
+    let plans: Vec<_> = made.plans.iter().flatten().collect();
+    let mut moments: BTreeSet<DateTime<Utc>> = plans.iter().flat_map(|p| &p.segments).map(|s| s.slot.start()).collect();
+    moments.extend(plans.iter().map(|p| p.ends_at()));
+    moments.extend(cap.points().iter().map(|(slot, _)| slot.start()).filter(|t| *t >= jobs[0].0.now));
+    let sum = |t: DateTime<Utc>| -> f64 {
+        let of = |((job, _), plan): (&(Job, i32), &&crate::plan::Plan)| {
+            plan.segment_at(t).map_or(at_rest, |s| limits(job)[s.point].get())
+        };
+        jobs.iter().zip(&plans).map(of).sum()
+    };
+    moments.into_iter().filter_map(|t| Some(sum(t) - cap.at(t)?.1.get())).fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn assert_contiguous(job: &Job, made: &crate::plan::Plan) -> TestCaseResult {
+    let mut from = job.now;
+    for segment in &made.segments {
+        prop_assert_eq!(segment.slot.start(), from);
+        from = segment.slot.end();
+        prop_assert_eq!(&segment.setting, &job.profile.points[segment.point].setting);
+        prop_assert!(!segment.reason.to_string().is_empty());
+    }
+    prop_assert_eq!(made.ends_at(), from);
+    Ok(())
+}
+
+/// Jobs of one moment and one grid.
+fn jobs() -> impl Strategy<Value = Vec<(Job, i32)>> {
+    prop::collection::vec((job(), 0i32..3, any::<bool>()), 1..4).prop_map(|jobs| {
+        let horizon = jobs[0].0.horizon.clone();
+        let one = |(job, priority, endless): (Job, i32, bool)| {
+            let mut job = Job { horizon: horizon.clone(), ..job };
+            if endless {
+                (job.work, job.objective.deadline) = (Work::Unknown, None);
+            }
+            (job, priority)
+        };
+        jobs.into_iter().map(one).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn without_a_cap_each_job_is_planned_alone(jobs in jobs()) {
+        let made = together(&jobs, 100.0, &TimeSeries::default(), None);
+        prop_assert_eq!((made.gap, made.finished, made.broken.len()), (0.0, true, 0));
+        for ((job, _), made) in jobs.iter().zip(&made.plans) {
+            prop_assert_eq!(made, &plan(&job.request()));
+        }
+        let wide = together(&jobs, 100.0, &cap(&[(0.0, 400.0 * jobs.len() as f64)]), Some(1e12));
+        prop_assert_eq!(made.plans, wide.plans);
+    }
+
+    #[test]
+    fn limits_never_add_up_to_more_than_the_cap(
+        jobs in jobs(), parts in prop::collection::vec((0.0..40_000.0f64, 0.3..1.0f64), 1..4), at_rest in 0.0..200.0f64,
+    ) {
+        let mut steps: Vec<_> = parts.iter().map(|(t, part)| (*t, part * 400.0 * jobs.len() as f64)).collect();
+        steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let cap = cap(&steps);
+        let made = together(&jobs, at_rest, &cap, None);
+        prop_assert!(made.finished);
+        let over = excess(&jobs, &made, at_rest, &cap);
+        let said = made.broken.iter().find_map(|b| match b {
+            Broken::Cap { by, .. } => Some(by.get()),
+            Broken::SharedBudget { .. } => None,
+        });
+        prop_assert!(over <= said.unwrap_or(0.0) + 2e-3, "{over} W over the cap, said {said:?}");
+        for ((job, _), plan) in jobs.iter().zip(made.plans.iter().flatten()) {
+            assert_contiguous(job, plan)?;
+            if let Work::TotalSamples(total) = job.work {
+                let missing = total - plan.expected.samples;
+                prop_assert!(missing <= total * 1e-6, "misses {missing}");
+            }
+            let late = job.objective.deadline.map(|end| Seconds::from_delta(plan.ends_at() - end));
+            let late = late.filter(|late| *late > Seconds::new(2e-3) && job.work != Work::Unknown);
+            let slower = job.objective.max_slowdown.is_some_and(|max| plan.expected.slowdown > max + 1e-5);
+            match plan.verdict {
+                Verdict::Optimal | Verdict::OverBudget { .. } => prop_assert!(late.is_none() && !slower),
+                Verdict::FlatOut { misses_deadline_by, .. } | Verdict::HeldDown { misses_deadline_by, .. } => {
+                    prop_assert_eq!(misses_deadline_by.is_some(), late.is_some());
+                }
+            }
+        }
+    }
+}
+
+/// Two equal jobs with a day of slack, whose sum of limits exceeds the cap in the first two hours.
+fn two() -> Vec<(Job, i32)> {
+    let mut job = training();
+    job.profile = profile(&[(400.0, 110.0), (375.0, 108.0), (350.0, 104.0), (325.0, 99.0), (300.0, 93.0)]);
+    job.horizon = horizon(0.0, &[(3600.0, 300.0), (3600.0, 600.0), (3600.0, 400.0), (3600.0, 500.0)]);
+    job.work = Work::TotalSamples(Samples::new(1_296_000.0));
+    job.objective = Objective { max_slowdown: Some(0.1), ..Objective::UNBOUND };
+    vec![(job.clone(), 0), (job, 0)]
+}
+
+#[test]
+fn a_cap_that_binds_is_said_to() {
+    let free = together(&two(), 0.0, &TimeSeries::default(), None);
+    let cap = cap(&[(0.0, 650.0), (3600.0, 1000.0)]);
+    let made = together(&two(), 0.0, &cap, None);
+    assert_eq!(made.broken, []);
+    assert!(excess(&two(), &free, 0.0, &cap) > 0.0, "it would not bind");
+    assert!(excess(&two(), &made, 0.0, &cap) <= 0.0);
+    let plans: Vec<_> = made.plans.iter().map(|p| p.as_ref().expect("planned")).collect();
+    assert!(plans.iter().all(|plan| plan.verdict == Verdict::Optimal));
+    let reasons: Vec<String> = plans[0].segments.iter().map(|s| s.reason.to_string()).collect();
+    assert!(reasons[0].starts_with("held down by the cap that the jobs share (300 g/kWh): each kilowatt-hour more"));
+    assert!(plans.iter().all(|p| matches!(p.segments.last().expect("some").reason, Reason::Together { .. })));
+    let carbon = |t: &Together| t.plans.iter().flatten().map(|p| p.expected.carbon).sum::<GramsCo2e>();
+    assert!(carbon(&made) >= carbon(&free));
+    assert!(made.gap < 0.01, "{}", made.gap);
+}
+
+#[test]
+fn who_matters_less_is_held_down_more() {
+    for favoured in 0..2 {
+        let mut jobs = two();
+        jobs[favoured].1 = 1;
+        let made = together(&jobs, 0.0, &cap(&[(0.0, 650.0)]), None);
+        let plans: Vec<_> = made.plans.iter().map(|p| p.as_ref().expect("planned")).collect();
+        assert_eq!(plans[favoured].verdict, Verdict::Optimal);
+        let Verdict::HeldDown { exceeds_slowdown_by: Some(by), misses_deadline_by: None, .. } =
+            plans[1 - favoured].verdict
+        else {
+            panic!("{:?}", plans[1 - favoured].verdict)
+        };
+        assert!(by > 0.01 && plans[1 - favoured].ends_at() > plans[favoured].ends_at(), "{by}");
+    }
+}
+
+#[test]
+fn a_cap_below_all_limits_is_broken_by_as_little_as_can_be() {
+    let made = together(&two(), 0.0, &cap(&[(0.0, 500.0)]), None);
+    let [Broken::Cap { by, during }] = made.broken[..] else { panic!("{:?}", made.broken) };
+    assert!((by.get() - 100.0).abs() < 1e-6 && during > Seconds::ZERO, "{by}");
+}
+
+#[test]
+fn a_shared_budget_is_kept_or_named() {
+    let mut jobs = two();
+    jobs.iter_mut().for_each(|(job, _)| job.objective.eta = 0.2);
+    let carbon = |t: &Together| t.plans.iter().flatten().map(|p| p.expected.carbon.get()).sum::<f64>();
+    let free = carbon(&together(&jobs, 0.0, &TimeSeries::default(), None));
+    let kept = together(&jobs, 0.0, &TimeSeries::default(), Some(free * 0.98));
+    assert_eq!(kept.broken, []);
+    assert!(carbon(&kept) <= free * 0.9801);
+    let broken = together(&jobs, 0.0, &TimeSeries::default(), Some(free * 0.5));
+    let [Broken::SharedBudget { by }] = broken.broken[..] else { panic!("{:?}", broken.broken) };
+    assert!((by.get() - (carbon(&broken) - free * 0.5)).abs() < 1e-6);
+    assert!(broken.plans.iter().flatten().all(|plan| plan.verdict == Verdict::Optimal), "budgets bend first");
+}
+
+#[test]
+fn who_pauses_alone_pauses_at_the_lowest_limit() {
+    let mut jobs = two();
+    let pausing = Pausing {
+        idle_power: Watts::new(30.0),
+        min_run: Seconds::new(600.0),
+        min_pause: Seconds::new(600.0),
+        checkpoint: Seconds::new(60.0),
+    };
+    jobs[0].0.horizon = horizon(0.0, &[(3600.0, 900.0), (36_000.0, 100.0)]);
+    jobs[1].0.horizon = jobs[0].0.horizon.clone();
+    jobs[0].0.objective = Objective { max_slowdown: Some(1.0), pausable: Some(pausing), ..Objective::UNBOUND };
+    assert!(jobs[0].0.plan().segments.iter().any(|s| s.doing == Doing::Paused), "it would not pause");
+    let cap = cap(&[(0.0, 660.0)]);
+    let made = together(&jobs, 0.0, &cap, None);
+    assert_eq!(made.broken, []);
+    assert!(excess(&jobs, &made, 0.0, &cap) <= 0.0);
+    let plan = made.plans[0].as_ref().expect("planned");
+    let paused: Vec<_> = plan.segments.iter().filter(|s| s.doing == Doing::Paused).collect();
+    assert!(!paused.is_empty() && paused.iter().all(|s| s.point == 4 && s.power == Watts::new(30.0)));
+    assert!(plan.segments.iter().any(|s| s.doing == Doing::Resuming));
+}
+
+#[test]
+fn an_interrupted_search_keeps_the_cap() {
+    let jobs = two();
+    let limits = limits(&jobs[0].0);
+    let member =
+        |job: &'static Job, limits| Member { request: job.request(), priority: 0, limits, at_rest: Watts::ZERO };
+    let jobs: &'static [(Job, i32)] = Box::leak(jobs.into_boxed_slice());
+    let limits: &'static [Watts] = Box::leak(limits.into_boxed_slice());
+    let members: Vec<_> = jobs.iter().map(|(job, _)| member(job, limits)).collect();
+    let cap = cap(&[(0.0, 650.0)]);
+    let made = plan_together(&members, &Shared { cap: &cap, carbon_budget: None }, &|| false);
+    assert!(!made.finished);
+    assert!(excess(jobs, &made, 0.0, &cap) <= 0.0);
+    assert!(made.plans.iter().flatten().all(|p| p.ends_at() - p.made_at > TimeDelta::hours(1)));
+}

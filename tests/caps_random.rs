@@ -1,0 +1,331 @@
+//! A node's cap under random events, jobs, wishes by hand and writes that fail: the real controller, simulated boards, and
+//! a clock that moves second by second.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use wattune::clock::{Clock, ManualClock, Monotonic};
+use wattune::controller::{
+    CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard, Settings,
+};
+use wattune::domain::{
+    Board, ClockLimit, DemandResponse, EventId, JobId, JobName, LimitRange, Objective, PowerLimit, Work,
+};
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use wattune::gpu::thread::Sampling;
+use wattune::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
+use wattune::providers::{CarbonSettings, FeedState};
+use wattune::units::{Samples, SamplesPerSecond, Seconds, Watts};
+
+const BOARDS: u32 = 4;
+const FOUND_MW: u32 = 280_000;
+const MIN_MW: u32 = 100_000;
+
+/// What was written to the boards, in order, and which writes are to fail.
+#[derive(Default)]
+struct Log {
+    limits: BTreeMap<u32, u32>,
+    /// After each write of a limit: whether it was a raise, and the sum in milliwatts.
+    sums: Vec<(bool, u32)>,
+    fail: Vec<bool>,
+    writes: usize,
+    failed: bool,
+}
+
+/// A board that tells what it is told.
+struct Watched {
+    device: Box<dyn GpuDevice>,
+    log: Arc<Mutex<Log>>,
+}
+
+impl GpuDevice for Watched {
+    fn board(&self) -> &Board {
+        self.device.board()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.device.capabilities()
+    }
+
+    fn read(&mut self, depth: Depth) -> Result<Reading, GpuError> {
+        self.device.read(depth)
+    }
+
+    fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError> {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = log.writes;
+        log.writes += 1;
+        if !log.fail.is_empty() && log.fail[number % log.fail.len()] {
+            log.failed = true;
+            return Err(GpuError::Driver { call: "set", message: "no luck".into() });
+        }
+        self.device.set_power_limit(limit)?;
+        let index = self.device.board().index;
+        let before = log.limits.insert(index, limit.milliwatts()).unwrap_or(FOUND_MW);
+        let sum = log.limits.values().sum();
+        log.sums.push((limit.milliwatts() > before, sum));
+        Ok(())
+    }
+
+    fn set_persistence(&mut self, on: bool) -> Result<(), GpuError> {
+        self.device.set_persistence(on)
+    }
+
+    fn lock_clocks(&mut self, upper: ClockLimit) -> Result<(), GpuError> {
+        self.device.lock_clocks(upper)
+    }
+
+    fn reset_clocks(&mut self) -> Result<(), GpuError> {
+        self.device.reset_clocks()
+    }
+
+    fn reopen(&mut self) -> Result<(), GpuError> {
+        self.device.reopen()
+    }
+}
+
+/// Something that happens at a second.
+#[derive(Clone, Debug)]
+enum Happens {
+    Announce { id: u8, starts_in: i64, lasts: i64, target_w: f64, ramp_s: f64, rebound: bool },
+    Withdraw { id: u8 },
+    Override { board: u32, watts: f64, ttl_s: f64 },
+    Release { board: u32 },
+    Register { board: u32, priority: i32, slowdown: f64 },
+    End,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    let board = || 0..BOARDS;
+    prop_oneof![
+        3 => (0u8..4, -5i64..60, 1i64..40, 400.0..1100.0, 0.0..20.0, any::<bool>()).prop_map(
+            |(id, starts_in, lasts, target_w, ramp_s, rebound)| Happens::Announce {
+                id, starts_in, lasts, target_w, ramp_s, rebound
+            }
+        ),
+        1 => (0u8..4).prop_map(|id| Happens::Withdraw { id }),
+        2 => (board(), 100.0..280.0, 1.0..60.0).prop_map(|(board, watts, ttl_s)| Happens::Override { board, watts, ttl_s }),
+        1 => board().prop_map(|board| Happens::Release { board }),
+        3 => (board(), -2i32..3, 0.0..0.1).prop_map(|(board, priority, slowdown)| Happens::Register {
+            board, priority, slowdown
+        }),
+        1 => Just(Happens::End),
+    ]
+}
+
+struct Node {
+    clock: Arc<ManualClock>,
+    controller: Controller,
+    boards: Vec<SimulatedBoard>,
+    log: Arc<Mutex<Log>>,
+    jobs: Vec<(JobId, u32, Samples)>,
+    _feed: tokio::sync::watch::Sender<FeedState>,
+    _state: tempfile::TempDir,
+}
+
+fn begin() -> DateTime<Utc> {
+    "2026-11-21T12:00:00Z".parse().expect("a time")
+}
+
+impl Node {
+    async fn start(constant_w: Option<f64>, fail: Vec<bool>, patience: f64) -> Self {
+        let clock = Arc::new(ManualClock::at(begin()));
+        let mw = PowerLimit::from_milliwatts;
+        let range = LimitRange { min: mw(MIN_MW), max: mw(350_000), default: mw(320_000) };
+        let limits = (0..BOARDS).map(|b| (b, FOUND_MW)).collect();
+        let log = Arc::new(Mutex::new(Log { limits, fail, ..Log::default() }));
+        let (mut devices, mut boards) = (Vec::new(), Vec::new());
+        for index in 0..BOARDS {
+            let (idle, settling) = (Watts::new(25.0), Seconds::new(0.1));
+            let seed = u64::from(index);
+            let physics = Physics { range, found: mw(FOUND_MW), idle, settling, noise: 0.0, seed };
+            let board = SimulatedBoard::new(physics, clock.clone());
+            board.run(Some(LoadCurve::saturating(
+                &range,
+                Watts::new(300.0),
+                Watts::new(70.0),
+                SamplesPerSecond::new(400.0),
+            )));
+            let device: Box<dyn GpuDevice> = Box::new(board.device(index, "Random"));
+            devices.push(Box::new(Watched { device, log: log.clone() }) as Box<dyn GpuDevice>);
+            boards.push(board);
+        }
+        let state = tempfile::tempdir().expect("a directory");
+        let (feed, signal) = tokio::sync::watch::channel(FeedState::starting(Vec::new(), begin()));
+        let profiling = wattune::profile::Settings {
+            step_w: Watts::new(60.0),
+            settle_s: Seconds::new(0.5),
+            standard_error: 0.05,
+            ..wattune::profile::Settings::default()
+        };
+        let parts = Parts {
+            settings: Settings { solve_limit_s: Seconds::new(patience), ..Settings::default() },
+            profiling,
+            planning: wattune::plan::Settings {
+                shortest_slot_s: Seconds::new(5.0),
+                dwell_s: Seconds::ZERO,
+                ..wattune::plan::Settings::default()
+            },
+            carbon: CarbonSettings::default(),
+            cap: CapSettings { limit_w: constant_w, ..CapSettings::default() },
+            state_dir: state.path(),
+            clock: clock.clone(),
+            devices,
+            sampling: Sampling::OnRequest,
+            signal,
+            ranks: RankBoard::default(),
+            price: None,
+            problems: Vec::new(),
+        };
+        let controller = Controller::start(parts).await.expect("starts");
+        Self { clock, controller, boards, log, jobs: Vec::new(), _feed: feed, _state: state }
+    }
+
+    async fn carry_out(&mut self, what: &Happens) {
+        let now = self.clock.utc();
+        let id = |id: &u8| EventId::new(format!("dr-{id}")).expect("an id");
+        // What is refused changes nothing.
+        match what {
+            Happens::Announce { id: event, starts_in, lasts, target_w, ramp_s, rebound } => {
+                let start = now + TimeDelta::seconds(*starts_in);
+                let new = NewEvent {
+                    id: id(event).to_string(),
+                    start,
+                    end: start + TimeDelta::seconds(*lasts),
+                    target_w: Some(*target_w),
+                    target_pct: None,
+                    notice_s: None,
+                    ramp_s: Some(*ramp_s),
+                    rebound_w: rebound.then_some(900.0),
+                    rebound_pct: None,
+                    rebound_s: rebound.then_some(15.0),
+                };
+                let event = DemandResponse::try_from(new).expect("right");
+                drop(self.controller.announce(event).await);
+            }
+            Happens::Withdraw { id: event } => drop(self.controller.withdraw(&id(event)).await),
+            Happens::Override { board, watts, ttl_s } => {
+                let (limit, ttl) = (Watts::new(watts.round()), Seconds::new(*ttl_s));
+                drop(self.controller.set_override(&GpuRef::Index(*board), limit, ttl).await);
+            }
+            Happens::Release { board } => drop(self.controller.release_override(&GpuRef::Index(*board)).await),
+            Happens::Register { board, priority, slowdown } => {
+                let job = NewJob {
+                    name: JobName::new(format!("job-{board}")).expect("a name"),
+                    gpus: vec![GpuRef::Index(*board)],
+                    batch_size: None,
+                    work: Work::TotalSamples(Samples::new(1e6)),
+                    objective: Objective::slower_by(*slowdown).expect("in range"),
+                    lease: Some(Seconds::new(3600.0)),
+                    control: true,
+                    priority: *priority,
+                    tags: BTreeMap::new(),
+                };
+                if let Ok(view) = self.controller.register(job).await {
+                    let done = self.boards[*board as usize].work_done();
+                    self.jobs.push((JobId::new(view.job_id).expect("an id"), *board, done));
+                }
+            }
+            Happens::End => {
+                if let Some((job, ..)) = self.jobs.pop() {
+                    self.controller.end(&job).await.expect("it runs");
+                }
+            }
+        }
+    }
+
+    /// The cap, and the least that the limits can add up to, in milliwatts.
+    fn cap_mw(&self) -> Option<(u32, u32)> {
+        let view = self.controller.cap_view()?;
+        let mw = |watts: f64| Watts::new(watts).to_milliwatts();
+        Some((mw(view.limit_w?), mw(view.lowest_sum_w)))
+    }
+
+    /// Checks what was written since the last look.
+    fn check(&self, what: &str) -> Result<(), TestCaseError> {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let cap = self.cap_mw();
+        for (raised, sum) in std::mem::take(&mut log.sums) {
+            if let Some((cap, _)) = cap.filter(|_| raised) {
+                prop_assert!(sum <= cap, "{what} at {}: raised to {sum} mW under {cap} mW", self.clock.utc());
+            }
+        }
+        Ok(())
+    }
+
+    fn check_sum(&self, reached: bool) -> Result<bool, TestCaseError> {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum: u32 = log.limits.values().sum();
+        let Some((cap, lowest)) = self.cap_mw() else { return Ok(true) };
+        let keeps = sum <= cap.max(lowest);
+        prop_assert!(keeps || !reached || log.failed, "{sum} mW under {cap} mW at {}", self.clock.utc());
+        Ok(keeps)
+    }
+
+    async fn second(&mut self) {
+        self.clock.advance(Seconds::new(1.0));
+        let at = self.clock.monotonic().since(Monotonic::default());
+        for (job, board, before) in self.jobs.clone() {
+            let samples = self.boards[board as usize].work_done() - before;
+            self.controller.progress(&job, ProgressReport { samples, at: Some(at) }).await.expect("it runs");
+        }
+        self.controller.tick().await;
+    }
+}
+
+async fn live(
+    constant_w: Option<f64>,
+    story: &[(usize, Happens)],
+    fail: Vec<bool>,
+    patience: f64,
+) -> Result<(), TestCaseError> {
+    let mut node = Node::start(constant_w, fail, patience).await;
+    node.controller.tick().await;
+    node.second().await;
+    node.check("the start")?;
+    let mut reached = node.check_sum(false)?;
+    for second in 0..100 {
+        for (_, what) in story.iter().filter(|(at, _)| *at == second) {
+            let before = node.cap_mw();
+            node.carry_out(what).await;
+            node.check(&format!("{what:?}"))?;
+            // What comes without notice is kept as soon as its lowerings have been written.
+            reached &= node.cap_mw() == before || !matches!(what, Happens::Announce { .. });
+        }
+        node.second().await;
+        node.check("a tick")?;
+        // An event that begins sooner than limits can follow is met within a tick.
+        let soon = story.iter().any(|(at, what)| {
+            matches!(what, Happens::Announce { starts_in, ramp_s, .. } if *at + 1 >= second && *at <= second
+                && (*starts_in as f64) < ramp_s + 6.0)
+        });
+        reached = node.check_sum(reached && !soon)?;
+    }
+    let cap = node.cap_mw();
+    let log = node.log.clone();
+    node.controller.shut_down().await;
+    let log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    let sum: u32 = log.limits.values().sum();
+    if let Some((cap, lowest)) = cap.filter(|_| !log.failed) {
+        prop_assert!(sum <= cap.max(lowest), "{sum} mW under {cap} mW at the end");
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_story_breaks_the_cap(
+        constant in prop::option::of(500.0..1200.0),
+        story in prop::collection::vec((0usize..90, happens()), 1..16),
+        fail in prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(any::<bool>(), 7)],
+        patience in prop_oneof![Just(0.0), Just(60.0)],
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(live(constant, &story, fail, patience))?;
+    }
+}

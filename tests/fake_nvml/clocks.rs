@@ -1,0 +1,135 @@
+//! Clocks: what they are, what they can be locked to, and the lock. As in NVML, nothing tells what they are locked to.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::{self as sys, nvmlClockType_t, nvmlDevice_t, nvmlReturn_t};
+
+use crate::{
+    calls::{Call, code, on_board, on_write, put},
+    codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, NOT_SUPPORTED, Outcome},
+};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetClockInfo(
+    device: nvmlDevice_t,
+    kind: nvmlClockType_t,
+    out: *mut c_uint,
+) -> nvmlReturn_t {
+    let clock = on_board("nvmlDeviceGetClockInfo", &device, |c| {
+        let state = c.state();
+        of_kind(kind, c.board().mem_clock_mhz, c.board().clock_mhz(state.limit_mw, state.lock_mhz))
+    });
+    // SAFETY: the caller passes a place for the value, or null.
+    code(clock.and_then(|v| unsafe { put(out, v) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(
+    device: nvmlDevice_t,
+    kind: nvmlClockType_t,
+    out: *mut c_uint,
+) -> nvmlReturn_t {
+    let clock = on_board("nvmlDeviceGetMaxClockInfo", &device, |c| {
+        of_kind(kind, c.board().mem_clock_mhz, c.board().max_clock_mhz)
+    });
+    // SAFETY: the caller passes a place for the value, or null.
+    code(clock.and_then(|v| unsafe { put(out, v) }))
+}
+
+fn of_kind(kind: nvmlClockType_t, memory: u32, core: u32) -> Outcome<u32> {
+    match kind {
+        sys::nvmlClockType_enum_NVML_CLOCK_MEM => Ok(memory),
+        sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS
+        | sys::nvmlClockType_enum_NVML_CLOCK_SM
+        | sys::nvmlClockType_enum_NVML_CLOCK_VIDEO => Ok(core),
+        _ => Err(INVALID_ARGUMENT),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetSupportedMemoryClocks(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    clocks: *mut c_uint,
+) -> nvmlReturn_t {
+    let known = on_board("nvmlDeviceGetSupportedMemoryClocks", &device, |c| {
+        supported(c)?;
+        Ok(vec![c.board().mem_clock_mhz, 405])
+    });
+    // SAFETY: the caller passes room for that many, or null.
+    code(known.and_then(|known| unsafe { list(&known, count, clocks) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
+    device: nvmlDevice_t,
+    memory: c_uint,
+    count: *mut c_uint,
+    clocks: *mut c_uint,
+) -> nvmlReturn_t {
+    let known = on_board("nvmlDeviceGetSupportedGraphicsClocks", &device, |c| {
+        supported(c)?;
+        match memory {
+            405 => Ok(vec![420, 405]),
+            _ if memory == c.board().mem_clock_mhz => Ok(c.board().lockable_clocks()),
+            _ => Err(NOT_FOUND),
+        }
+    });
+    // SAFETY: the caller passes room for that many, or null.
+    code(known.and_then(|known| unsafe { list(&known, count, clocks) }))
+}
+
+/// Hands a list to the caller, or says how long it is where the room does not suffice.
+///
+/// # Safety
+/// `count` may be read and written, and `out` written that many times; either may be null.
+unsafe fn list(known: &[c_uint], count: *mut c_uint, out: *mut c_uint) -> Outcome<()> {
+    if count.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: not null, and the caller answers for the rest.
+    let room = unsafe { count.replace(known.len() as c_uint) };
+    if known.len() > room as usize {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    for (i, clock) in known.iter().enumerate() {
+        // SAFETY: there is room for all of them.
+        unsafe { put(out.wrapping_add(i), *clock) }?;
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceSetGpuLockedClocks(device: nvmlDevice_t, min: c_uint, max: c_uint) -> nvmlReturn_t {
+    let call = "nvmlDeviceSetGpuLockedClocks";
+    on_write(call, device, &format!("{min},{max}"), |c, held| {
+        permit(c)?;
+        let known = c.board().lockable_clocks();
+        if min > max || !known.contains(&min) || !known.contains(&max) {
+            return Err(INVALID_ARGUMENT);
+        }
+        c.change(held, |state| state.lock_mhz = max);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t {
+    on_write("nvmlDeviceResetGpuLockedClocks", device, "-", |c, held| {
+        permit(c)?;
+        c.change(held, |state| state.lock_mhz = 0);
+        Ok(())
+    })
+}
+
+fn supported(call: &mut Call<'_>) -> Outcome<()> {
+    if call.board().clocks_supported { Ok(()) } else { Err(NOT_SUPPORTED) }
+}
+
+/// What takes away the right to set the limit takes away this one too, since the real driver asks the same of both
+/// callers.
+fn permit(call: &mut Call<'_>) -> Outcome<()> {
+    supported(call)?;
+    let board = call.board();
+    if board.deny_set_limit || board.deny_clocks { Err(NO_PERMISSION) } else { Ok(()) }
+}
