@@ -18,4 +18,5 @@ mod forecast_file;
 mod fuzz;
 mod jobs;
 mod nvml;
+mod pausing;
 mod support;
