@@ -154,6 +154,7 @@ fn study(
         policies,
         sweep: Seconds::ZERO,
         profile_error: 0.0,
+        pausing: None,
         seeds: &[1],
     };
     Ok(study.run(|| ())?)
@@ -204,6 +205,7 @@ fn miso(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result
             policies: &policies(&["static", "carbon-zeus", "wattune", "clairvoyant"])?,
             sweep: Seconds::new(10.0),
             profile_error: 0.0,
+            pausing: None,
             seeds: &[1],
         };
         for Found { row, .. } in study.run(|| ())? {
