@@ -122,8 +122,11 @@ impl Search {
         Self { task: tokio::task::spawn_blocking(move || order.carry_out()), since: now, share }
     }
 
-    /// Waits for its end, at most `patience`. `None` if it goes on, or died: then a person reads of it in the log.
+    /// Waits for its end, at most `patience`; `None` if it goes on. One that died found nothing, and the log says so.
     pub(super) async fn outcome(&mut self, patience: Seconds) -> Option<Solved> {
+        if patience <= Seconds::ZERO && !self.is_finished() {
+            return None;
+        }
         match tokio::time::timeout(patience.to_std(), &mut self.task).await {
             Ok(Ok(solved)) => Some(solved),
             Ok(Err(died)) => {
