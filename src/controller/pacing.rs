@@ -75,9 +75,9 @@ impl Job {
     }
 
     /// What of the present set point the plan's reason does not explain.
-    pub(super) fn why_held(&self, now: Now, pace: &Pace) -> Option<String> {
+    pub(super) fn why_held(&self, now: Now) -> Option<String> {
         let segment = self.plan.as_ref()?.segment_at(now.utc)?;
-        let Held { setting, since, ramping, .. } = self.held.as_ref()?;
+        let Held { setting, ramping, .. } = self.held.as_ref()?;
         if *setting == segment.setting {
             return None;
         }
@@ -87,11 +87,7 @@ impl Job {
         let (held, planned) = (words(setting), words(&segment.setting));
         Some(match ramping {
             true => format!("at {held} on the ramp to {planned}"),
-            false => {
-                let until = *since + pace.dwell.to_delta();
-                let until = until.max(now.utc).format("%FT%TZ");
-                format!("stays at {held} until {until} at the least, planned are {planned}")
-            }
+            false => format!("stays at {held} for a while, as changes shall be seldom; planned are {planned}"),
         })
     }
 }

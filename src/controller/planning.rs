@@ -165,7 +165,7 @@ impl Controller {
         let held = self.held_by_cap(id, now);
         if let Some(job) = self.jobs.get_mut(id) {
             job.explain(now, allowed, held);
-            if let Some(why) = job.why_held(now, &pace) {
+            if let Some(why) = job.why_held(now) {
                 job.reason = format!("{why}: {}", job.reason);
             }
         }
