@@ -18,4 +18,5 @@ mod forecast_file;
 mod fuzz;
 mod jobs;
 mod nvml;
+mod simulate;
 mod support;
