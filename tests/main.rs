@@ -19,4 +19,5 @@ mod fuzz;
 mod jobs;
 mod nvml;
 mod pausing;
+mod simulate;
 mod support;
