@@ -8,7 +8,9 @@ use crate::controller::view::{
     AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
-use crate::domain::{CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work};
+use crate::domain::{
+    CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
+};
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
