@@ -10,9 +10,9 @@ use super::share::Share;
 use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
-use crate::forecast::{HorizonPolicy, reference_intensity, shrink};
+use crate::forecast::{HorizonPolicy, reference_intensity};
 use crate::ledger::Emissions;
-use crate::plan::{Pace, Plan, PlanSlot, Progress, floor, planning_slots};
+use crate::plan::{Pace, Plan, PlanSlot, Progress, slots_ahead};
 use crate::profile::Stage;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -255,12 +255,7 @@ impl Controller {
             Some(forecast) => (&forecast.expected, forecast.known()),
             None => (&nothing, CarbonSeries::default()),
         };
-        // From the begin of the present slot on, so that its value does not drift while it passes.
-        let begun = floor(now, self.planning.shortest_slot_s.to_delta());
-        let from = if expected.at(begun).is_some() { begun } else { now };
-        let horizon = self.model.outlook(expected, from, until, &policy);
-        let followed = shrink(&horizon, self.followed());
-        let slots = planning_slots(&followed, now, self.planning.risk, &self.planning.slots());
+        let slots = slots_ahead(&self.model, expected, (now, until), &policy, &self.planning);
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
         Outlook { slots, reference, prices: self.prices(now), dwell: self.planning.dwell_s }
     }
@@ -272,11 +267,6 @@ impl Controller {
         let span = Slot::new(known.start()?, known.end()?)?;
         let (mean, _) = known.mean_over(&span, |price| price.value.get())?;
         Some((known, PricePerMwh::new(mean)))
-    }
-
-    /// How far the forecast is followed, in [0, 1]: its measured skill.
-    pub(super) fn followed(&self) -> f64 {
-        self.model.skill().factor
     }
 }
 

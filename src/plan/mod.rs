@@ -34,6 +34,6 @@ pub use receding::plan;
 pub use request::{Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
 pub use settings::Settings;
-pub use slots::{Risk, SlotPolicy, cut, floor, planning_slots};
+pub use slots::{Risk, SlotPolicy, cut, floor, planning_slots, slots_ahead};
 pub use steady::{Held, Pace, follow, steadier};
 pub use together::{Broken, Member, Shared, Together, plan_together};

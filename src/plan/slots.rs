@@ -4,8 +4,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::problem::PlanSlot;
-use crate::domain::Slot;
-use crate::forecast::Horizon;
+use super::settings::Settings;
+use crate::domain::{CarbonSeries, Slot};
+use crate::forecast::{Horizon, HorizonPolicy, Model, shrink};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Half the width of an interval that holds four outcomes of five, in standard deviations.
@@ -123,6 +124,24 @@ pub fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, risk: Risk, policy:
     let mut coarse = coarser(&slots[..far], policy.shortest);
     coarse.extend(coarser(&slots[far..], policy.far));
     coarse
+}
+
+/// What is planned over from `now` to `until`: the source's forecast as the model learnt to correct and extend it,
+/// followed as far as its measured skill goes, in slots as the settings want them. The daemon and the simulator both
+/// look ahead through this.
+pub fn slots_ahead(
+    model: &Model,
+    expected: &CarbonSeries,
+    (now, until): (DateTime<Utc>, DateTime<Utc>),
+    policy: &HorizonPolicy,
+    settings: &Settings,
+) -> Vec<PlanSlot> {
+    // From the begin of the present slot on, so that its value does not drift while it passes.
+    let begun = floor(now, settings.shortest_slot_s.to_delta());
+    let from = if expected.at(begun).is_some() { begun } else { now };
+    let horizon = model.outlook(expected, from, until, policy);
+    let followed = shrink(&horizon, model.skill().factor);
+    planning_slots(&followed, now, settings.risk, &settings.slots())
 }
 
 /// The last multiple of `step` since the epoch that is not after `t`.

@@ -9,13 +9,13 @@ use clap::ValueEnum;
 
 use super::progress::Progress;
 use super::{page, write};
-use crate::domain::Slot;
+use crate::domain::{Pausing, Slot};
 use crate::ledger;
 use crate::simulate::policy::{self, Policy};
 use crate::simulate::replay::{Foresight, Job, RecordedGrid, Sayings, Sight};
 use crate::simulate::study::{Found, Study};
 use crate::simulate::{IssueTime, Workload, gpu_name, power_curve, read_grid};
-use crate::units::Seconds;
+use crate::units::{Seconds, Watts};
 
 /// Replays jobs on recorded intensities under policies and says what each saves in carbon and costs in time.
 ///
@@ -72,12 +72,38 @@ pub(super) struct Args {
     /// Seed of that error; several with commas.
     #[arg(long, value_name = "SEED", value_delimiter = ',', default_value = "1", requires = "profile_error")]
     seed: Vec<u64>,
+    /// Lets wattune and clairvoyant pause the job, which costs what the four options below say.
+    #[arg(long)]
+    pausable: bool,
+    /// What a pausing board draws, in watts.
+    #[arg(long, value_name = "WATTS", default_value_t = 50.0, requires = "pausable", value_parser = watts)]
+    idle_power: f64,
+    /// The shortest run between two pauses.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "pausable", value_parser = seconds)]
+    min_run: f64,
+    /// The shortest pause.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "pausable", value_parser = seconds)]
+    min_pause: f64,
+    /// Time at running power without work that each pause costs.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, requires = "pausable", value_parser = seconds)]
+    checkpoint: f64,
     /// How the rows are written.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Where they are written [default: standard output].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+impl Args {
+    fn pausing(&self) -> Pausing {
+        Pausing {
+            idle_power: Watts::new(self.idle_power),
+            min_run: Seconds::new(self.min_run),
+            min_pause: Seconds::new(self.min_pause),
+            checkpoint: Seconds::new(self.checkpoint),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -124,7 +150,11 @@ fn slowdown(text: &str) -> Result<f64, String> {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    within(text, 0.0, 86_400.0, "0 to 86400 seconds for each limit")
+    within(text, 0.0, 86_400.0, "0 to 86400 seconds")
+}
+
+fn watts(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 10_000.0, "0 to 10000 watts")
 }
 
 fn error(text: &str) -> Result<f64, String> {
@@ -171,6 +201,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         policies: &args.policy,
         sweep: Seconds::new(args.profiling),
         profile_error: args.profile_error,
+        pausing: args.pausable.then(|| args.pausing()),
         seeds: &args.seed,
     };
     let mut progress = Progress::new(study.cases());

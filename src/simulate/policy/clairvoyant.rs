@@ -1,9 +1,10 @@
 //! The bound: the planner with what came.
 
-use super::wattune::carry_out;
+use super::wattune::planned;
 use crate::simulate::replay::{Decision, View};
+use crate::units::Seconds;
 
 /// The optimum over the actual intensities, planned once (`planning.md` §5).
 pub(super) fn decide(view: &View<'_>) -> Decision {
-    carry_out(view, &view.grid.future(view.now), false)
+    planned(view, &view.grid.future(view.now), Seconds::ZERO)
 }

@@ -1,7 +1,7 @@
 //! The best constant mix of two limits, chosen without knowing the grid.
 
 use crate::plan::Unplannable;
-use crate::simulate::replay::{Decision, Step, View};
+use crate::simulate::replay::{Act, Decision, Step, View};
 use crate::units::Seconds;
 
 /// The mix of least energy per sample that keeps the budget, time-shared evenly to the end (`planning.md` §5). Slower
@@ -11,5 +11,5 @@ pub(super) fn decide(view: &View<'_>) -> Decision {
     let efficient = view.curve.most_efficient().throughput;
     let mix = view.curve.mix_at(efficient.max(slowest)).ok_or(Unplannable::NoUsablePoint)?;
     let shares = mix.parts.iter().map(|(point, share)| (point.index, *share)).collect();
-    Ok(vec![Step { shares, lasts: Seconds::new(f64::MAX) }])
+    Ok(vec![Step { act: Act::Train(shares), lasts: Seconds::new(f64::MAX) }])
 }

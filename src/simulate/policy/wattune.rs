@@ -1,18 +1,29 @@
 //! wattune itself: the daemon's planner over the daemon's view of the forecast, made anew for each slot.
 
 use crate::domain::{Objective, Work};
-use crate::plan::{PlanSlot, Progress, Request, WINDOW, plan};
-use crate::simulate::replay::{Decision, Step, View};
+use crate::plan::{Doing, PlanSlot, Progress, Request, Settings, WINDOW, plan};
+use crate::simulate::replay::{Act, Decision, Step, View};
 use crate::units::{GramsCo2e, GramsPerKwh, Seconds};
 
 /// [`plan`] with what had been said by now; its first slot is carried out (`planning.md` §4).
 pub(super) fn decide(view: &View<'_>) -> Decision {
-    carry_out(view, &view.grid.expected(view.now), true)
+    let horizon = view.grid.expected(view.now);
+    let present = horizon.iter().find(|s| s.slot.contains(view.now)).map(|s| s.slot.end());
+    let mut steps = planned(view, &horizon, Settings::default().dwell_s)?;
+    if let Some(end) = present {
+        let mut at = view.now;
+        steps.retain(|step| {
+            let begun = at;
+            at = at.checked_add_signed(step.lasts.to_delta()).unwrap_or(end);
+            begun < end
+        });
+    }
+    Ok(steps)
 }
 
-/// The steps of a plan over `horizon`: of its first slot, or all of them.
-pub(super) fn carry_out(view: &View<'_>, horizon: &[PlanSlot], first_only: bool) -> Decision {
-    let objective = Objective { max_slowdown: view.budget, ..Objective::UNBOUND };
+/// The steps of a plan over `horizon`, to the end of the work.
+pub(super) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds) -> Decision {
+    let objective = Objective { max_slowdown: view.budget, pausable: view.pausing, ..Objective::UNBOUND };
     let plan = plan(&Request {
         now: view.now,
         profile: view.profile,
@@ -31,10 +42,13 @@ pub(super) fn carry_out(view: &View<'_>, horizon: &[PlanSlot], first_only: bool)
         prices: None,
         window: WINDOW,
         allowed: None,
-        dwell: Seconds::ZERO,
-        activity: None,
+        dwell,
+        activity: Some(view.activity),
     })?;
-    let until = horizon.first().filter(|_| first_only).map(|s| s.slot.end());
-    let segments = plan.segments.iter().take_while(|s| until.is_none_or(|until| s.slot.start() < until));
-    Ok(segments.map(|s| Step::at(s.point, s.slot.duration())).collect())
+    let act = |doing, point| match doing {
+        Doing::Training => Act::Train(vec![(point, 1.0)]),
+        Doing::Paused => Act::Pause,
+        Doing::Resuming => Act::Checkpoint(point),
+    };
+    Ok(plan.segments.iter().map(|s| Step { act: act(s.doing, s.point), lasts: s.slot.duration() }).collect())
 }

@@ -5,13 +5,15 @@
 
 mod job;
 mod sight;
+#[cfg(test)]
+mod tests;
 
 use chrono::{DateTime, Utc};
 
 pub use job::Job;
 pub use sight::{Foresight, RecordedGrid, Sayings, Sight};
 
-use crate::domain::{CarbonSeries, Profile, Slot};
+use crate::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
 use crate::ledger::{self, Comparison, Done};
 use crate::plan::{InvalidProblem, Unplannable};
 use crate::profile::Curve;
@@ -43,6 +45,10 @@ pub struct View<'a> {
     pub elapsed: Seconds,
     /// The allowed increase of the job's time: 0.03 is 3 %. Without one, a policy goes by its own weights.
     pub budget: Option<f64>,
+    /// What pausing costs, if the job may pause.
+    pub pausing: Option<Pausing>,
+    /// Whether it runs or pauses, and since when.
+    pub activity: Activity,
     /// What can be known of the grid; only the bounds look into its future.
     pub grid: &'a Sight<'a>,
 }
@@ -66,11 +72,23 @@ impl View<'_> {
     }
 }
 
-/// A span with one setting, or with several that share its time evenly.
+/// What a job does for a while.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    /// It trains, at one setting or at several that share the time evenly: places in [`Profile::points`] and each one's
+    /// share; shares add up to 1.
+    Train(Vec<(usize, f64)>),
+    /// It pauses.
+    Pause,
+    /// It saves or loads a checkpoint, at the power of this point.
+    Checkpoint(usize),
+}
+
+/// What to do, and for how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Places in [`Profile::points`] and each one's share of the time; shares add up to 1.
-    pub shares: Vec<(usize, f64)>,
+    /// What.
+    pub act: Act,
     /// For how long; the end of the work cuts it short.
     pub lasts: Seconds,
 }
@@ -78,7 +96,7 @@ pub struct Step {
 impl Step {
     /// One setting for so long.
     pub fn at(point: usize, lasts: Seconds) -> Self {
-        Self { shares: vec![(point, 1.0)], lasts }
+        Self { act: Act::Train(vec![(point, 1.0)]), lasts }
     }
 
     /// One setting until the work is done.
@@ -95,8 +113,8 @@ pub type Decision = Result<Vec<Step>, Unplannable>;
 pub struct Leg {
     /// When.
     pub slot: Slot,
-    /// The settings, as in [`Step::shares`].
-    pub shares: Vec<(usize, f64)>,
+    /// What it did.
+    pub act: Act,
 }
 
 /// What a replayed job did.
@@ -139,6 +157,8 @@ pub struct Setting<'a> {
     pub profile_error: f64,
     /// When it begins.
     pub start: DateTime<Utc>,
+    /// What pausing costs, if it may pause.
+    pub pausing: Option<Pausing>,
     /// The grid.
     pub grid: &'a Sight<'a>,
 }
@@ -154,9 +174,9 @@ pub fn replay(
     sweep: Seconds,
     decide: impl Fn(&View<'_>) -> Decision,
 ) -> Result<Replayed, ReplayError> {
-    let Setting { job, believed, profile_error, start, grid } = setting;
+    let Setting { job, believed, profile_error, start, pausing, grid } = setting;
     let curve = Curve::from_profile(believed).ok_or(Unplannable::NoUsablePoint)?;
-    let mut run = Run::new(job, start, grid.actual());
+    let mut run = Run::new(&setting);
     if sweep > Seconds::ZERO {
         for point in 0..job.profile.points.len() {
             run.take(&Step::at(point, sweep))?;
@@ -174,13 +194,15 @@ pub fn replay(
             done: run.done,
             elapsed: run.elapsed,
             budget,
+            pausing,
+            activity: run.activity,
             grid,
         };
-        let before = run.done;
+        let before = run.elapsed;
         for step in decide(&view)? {
             run.take(&step)?;
         }
-        if run.done <= before {
+        if run.elapsed <= before {
             return Err(ReplayError::Idle(run.now()));
         }
     }
@@ -191,18 +213,31 @@ pub fn replay(
 struct Run<'a> {
     job: &'a Job,
     start: DateTime<Utc>,
+    pausing: Option<Pausing>,
     actual: &'a CarbonSeries,
     done: Samples,
     elapsed: Seconds,
     energy: Joules,
     carbon: GramsCo2e,
+    activity: Activity,
     legs: Vec<Leg>,
 }
 
 impl<'a> Run<'a> {
-    fn new(job: &'a Job, start: DateTime<Utc>, actual: &'a CarbonSeries) -> Self {
-        let (energy, carbon) = (Joules::ZERO, GramsCo2e::ZERO);
-        Self { job, start, actual, done: Samples::ZERO, elapsed: Seconds::ZERO, energy, carbon, legs: Vec::new() }
+    fn new(setting: &Setting<'a>) -> Self {
+        Self {
+            job: setting.job,
+            start: setting.start,
+            pausing: setting.pausing,
+            actual: setting.grid.actual(),
+            done: Samples::ZERO,
+            elapsed: Seconds::ZERO,
+            energy: Joules::ZERO,
+            carbon: GramsCo2e::ZERO,
+            // Since long ago, as far as shortest runs go.
+            activity: Activity::RunningSince(DateTime::UNIX_EPOCH),
+            legs: Vec::new(),
+        }
     }
 
     fn now(&self) -> DateTime<Utc> {
@@ -213,17 +248,26 @@ impl<'a> Run<'a> {
         self.job.work - self.done <= self.job.work * ROUNDING
     }
 
+    /// Power and throughput while the job does this.
+    fn at(&self, act: &Act) -> (Watts, SamplesPerSecond) {
+        let points = &self.job.profile.points;
+        match act {
+            Act::Train(shares) => (
+                shares.iter().map(|(place, share)| points[*place].power.mean * *share).sum(),
+                shares.iter().map(|(place, share)| points[*place].throughput.mean * *share).sum(),
+            ),
+            Act::Pause => (self.pausing.map_or(Watts::ZERO, |costs| costs.idle_power), SamplesPerSecond::ZERO),
+            Act::Checkpoint(place) => (points[*place].power.mean, SamplesPerSecond::ZERO),
+        }
+    }
+
     fn take(&mut self, step: &Step) -> Result<(), ReplayError> {
-        let point = |place: usize| &self.job.profile.points[place];
-        let power: Watts = step.shares.iter().map(|(place, share)| point(*place).power.mean * *share).sum();
-        let throughput: SamplesPerSecond =
-            step.shares.iter().map(|(place, share)| point(*place).throughput.mean * *share).sum();
         if self.is_done() {
             return Ok(());
         }
-        let needed =
-            if throughput > SamplesPerSecond::ZERO { (self.job.work - self.done) / throughput } else { step.lasts };
-        let lasts = step.lasts.min(needed);
+        let (power, throughput) = self.at(&step.act);
+        let works = throughput > SamplesPerSecond::ZERO;
+        let lasts = if works { step.lasts.min((self.job.work - self.done) / throughput) } else { step.lasts };
         let before = self.now();
         let beyond = || ReplayError::BeyondTrace(self.actual.end().unwrap_or(before));
         let end = self.start.checked_add_signed((self.elapsed + lasts).to_delta()).ok_or_else(beyond)?;
@@ -232,12 +276,16 @@ impl<'a> Run<'a> {
             let intensity = ledger::mean_intensity(self.actual, &slot).ok_or_else(beyond)?;
             self.carbon += power * lasts * intensity;
             match self.legs.last_mut() {
-                Some(last) if last.shares == step.shares && last.slot.end() == before => {
-                    last.slot = Slot::new(last.slot.start(), end).unwrap_or(slot);
-                }
-                _ => self.legs.push(Leg { slot, shares: step.shares.clone() }),
+                Some(last) if last.act == step.act => last.slot = Slot::new(last.slot.start(), end).unwrap_or(slot),
+                _ => self.legs.push(Leg { slot, act: step.act.clone() }),
             }
         }
+        self.activity = match (self.activity, &step.act) {
+            (Activity::RunningSince(_), Act::Pause) => Activity::PausedSince(before),
+            // A checkpoint ends a pause and begins a run.
+            (Activity::PausedSince(_), Act::Train(_) | Act::Checkpoint(_)) => Activity::RunningSince(before),
+            (same, _) => same,
+        };
         self.energy += power * lasts;
         self.done += throughput * lasts;
         self.elapsed += lasts;
@@ -252,13 +300,15 @@ impl<'a> Run<'a> {
             energy: self.energy,
             carbon: self.carbon,
         };
-        let ceiling = self.job.curve.ceiling();
-        let against_max = ledger::compare(
-            &done,
-            (ceiling.throughput, ceiling.power),
-            |throughput| self.job.curve.power_at(throughput),
-            self.actual,
-        );
+        let curve = &self.job.curve;
+        let ceiling = curve.ceiling();
+        // Who may pause does not have to be slow all the time: the constant mix then ends earlier.
+        let efficient = curve.most_efficient().throughput;
+        let constant = |throughput: SamplesPerSecond| {
+            let pace = if self.pausing.is_some() { throughput.max(efficient) } else { throughput };
+            Some(curve.power_at(pace)? * (throughput / pace))
+        };
+        let against_max = ledger::compare(&done, (ceiling.throughput, ceiling.power), constant, self.actual);
         let beyond = ReplayError::BeyondTrace(self.actual.end().unwrap_or(self.start));
         Ok(Replayed {
             against_max: against_max.ok_or(beyond)?,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::domain::{CarbonSeries, Issued, Slot};
-use crate::forecast::{HorizonPolicy, Model, ModelPolicy, shrink};
-use crate::plan::PlanSlot;
+use crate::forecast::{HorizonPolicy, Model, ModelPolicy};
+use crate::plan::{PlanSlot, Settings, slots_ahead};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// How far back a model learns, and a day more for the slots cut by it.
@@ -148,7 +148,8 @@ impl<'a> Sight<'a> {
         &self.grid.actual
     }
 
-    /// What the daemon would plan with at `now`: contiguous slots, the first one cut at `now`.
+    /// What the daemon would plan with at `now`: contiguous slots, of which the first may have
+    /// begun before.
     pub fn expected(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
         self.outlook(now).slots.clone()
     }
@@ -157,7 +158,8 @@ impl<'a> Sight<'a> {
     /// [`Self::expected`] begins with. `None` if nothing is known.
     pub fn given(&self, now: DateTime<Utc>) -> Option<GramsPerKwh> {
         let outlook = self.outlook(now);
-        outlook.given.or_else(|| outlook.slots.first().map(|s| s.intensity))
+        let expected = || outlook.slots.iter().find(|s| s.slot.contains(now)).map(|s| s.intensity);
+        outlook.given.or_else(expected)
     }
 
     /// What comes from `now` on: for bounds alone.
@@ -187,9 +189,8 @@ impl<'a> Sight<'a> {
             Foresight::Nothing => CarbonSeries::default(),
         };
         let model = Model::fit(&said, &self.grid.came_by(now), now, &ModelPolicy::default());
-        let horizon = model.outlook(&said, now, later(now, self.reach), &HorizonPolicy::default());
-        let followed = shrink(&horizon, model.skill().factor);
-        let slots = followed.slots.iter().map(|s| PlanSlot { slot: s.slot, intensity: s.intensity }).collect();
+        let span = (now, later(now, self.reach));
+        let slots = slots_ahead(&model, &said, span, &HorizonPolicy::default(), &Settings::default());
         Outlook { slots, given: said.at(now).map(|(_, i)| i.value) }
     }
 }

@@ -12,7 +12,7 @@ pub use row::{Figures, Mean, Row, means};
 
 use super::policy::{Policy, Runs, sweep};
 use super::replay::{Decision, Job, ReplayError, Replayed, Setting, Sight, View, replay};
-use crate::domain::Profile;
+use crate::domain::{Pausing, Profile};
 use crate::ledger;
 use crate::units::Seconds;
 
@@ -34,6 +34,8 @@ pub struct Study<'a> {
     pub sweep: Seconds,
     /// Relative standard error of what the policies believe about the job; 0 for none.
     pub profile_error: f64,
+    /// What pausing costs, if wattune and clairvoyant may pause.
+    pub pausing: Option<Pausing>,
     /// Seeds of that error; results do not depend on them without one.
     pub seeds: &'a [u64],
 }
@@ -87,7 +89,8 @@ impl Study<'_> {
                     let measured = (self.profile_error > 0.0).then(|| job.measured(self.profile_error, seed));
                     let believed: &Profile = measured.as_ref().unwrap_or(&job.profile);
                     let profile_error = self.profile_error;
-                    let setting = Setting { job, believed, profile_error, start, grid: self.grid };
+                    let (pausing, grid) = (self.pausing, self.grid);
+                    let setting = Setting { job, believed, profile_error, start, pausing, grid };
                     Case { study: self, setting, seed }.run(&mut rows)?;
                     step();
                 }
@@ -167,7 +170,7 @@ impl Case<'_> {
     /// Where a policy has a knob: what all its settings give. Settings that run past the end of the trace are left out.
     fn frontier(&self, policy: &Policy) -> Option<Arc<Frontier>> {
         let Runs::Swept { decide, .. } = policy.runs else { return None };
-        let runs = sweep().into_iter().filter_map(|knob| {
+        let runs = sweep().map(|knob| {
             let replayed = self.replay(policy, None, |view| decide(view, knob)).ok()?;
             Some(self.figures(&replayed))
         });
