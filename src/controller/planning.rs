@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::cap::Passes;
 pub(super) use super::desk::Desk;
 use super::desk::{Brief, Order, Search, in_words};
 use super::job::{A_NEW_FORECAST, A_NEW_SLOT, Job, PROFILE_CHANGED, Phase};
@@ -61,7 +62,14 @@ impl Controller {
             }
         }
         for id in &ids {
-            self.explain(id, now);
+            let pace = self.pace(id);
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.follow_plan(now, &pace);
+            }
+        }
+        let passes = self.passes(now);
+        for id in &ids {
+            self.explain(id, now, &passes);
         }
     }
 
@@ -156,13 +164,9 @@ impl Controller {
     }
 
     /// Puts the present choice's reason in words.
-    fn explain(&mut self, id: &JobId, now: Now) {
+    fn explain(&mut self, id: &JobId, now: Now, passes: &Passes) {
         let Some(allowed) = self.jobs.get(id).map(|j| self.allowed(j)) else { return };
-        let pace = self.pace(id);
-        if let Some(job) = self.jobs.get_mut(id) {
-            job.follow_plan(now, &pace);
-        }
-        let held = self.held_by_cap(id, now);
+        let (pace, held) = (self.pace(id), self.held_by_cap(id, now, passes));
         if let Some(job) = self.jobs.get_mut(id) {
             job.explain(now, allowed, held);
             if let Some(why) = job.why_held(now) {
@@ -179,9 +183,8 @@ impl Controller {
     }
 
     /// What the node's cap makes of a job's wishes, if it does not let all of them through.
-    fn held_by_cap(&self, id: &JobId, now: Now) -> Option<Held> {
+    fn held_by_cap(&self, id: &JobId, now: Now, passes: &Passes) -> Option<Held> {
         let job = self.jobs.get(id)?;
-        let passes = self.passes(now);
         let cut = job.spec.gpus.iter().filter_map(|gpu| {
             let (stake, pass) = passes.get(gpu)?;
             (self.wish(gpu, now).is_some() && pass.limit < stake.wanted).then_some((pass.limit, stake.wanted))
