@@ -60,6 +60,8 @@ impl<'a> Joint<'a> {
             let (slots, known_until) = job.planner.horizon(until).ok()?;
             job.known_until = known_until;
             bounds.extend(slots.iter().map(|s| s.slot.end()));
+            // In a slot that goes on after its end, a job would be averaged over more time than it has.
+            bounds.extend(job.latest_end);
             bounds.extend(job.still.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
             own.push(slots);
         }

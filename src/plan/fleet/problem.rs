@@ -146,6 +146,11 @@ impl FleetProblem {
         &self.slots
     }
 
+    /// What limits may add up to in each slot.
+    pub fn caps(&self) -> &[Option<Watts>] {
+        &self.caps
+    }
+
     /// The jobs, as they were given.
     pub fn jobs(&self) -> &[FleetJob] {
         &self.jobs

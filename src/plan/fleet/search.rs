@@ -84,8 +84,7 @@ impl Search<'_> {
             self.bound = self.bound.max(priced.bound);
             tried.push(ends.clone());
             let found = self.arranged(ends, interior, priced.bound_here);
-            let longer = self.made_longer(&found.ends, &found.arrangement).filter(|_| priced.ends == found.ends);
-            ends = longer.unwrap_or(priced.ends);
+            ends = self.made_longer(&found.ends, &found.arrangement).unwrap_or(priced.ends);
             if best.as_ref().is_none_or(|b| found.score < b.score) {
                 best = Some(found);
             }
@@ -204,11 +203,7 @@ impl Search<'_> {
         for (j, end) in longer.iter_mut().enumerate() {
             let job = &self.model.jobs[j];
             if arrangement.short[j] > MISSED * job.work {
-                let next = if end.late || *end == self.model.latest(j) { None } else { Some(end.slot + 1) };
-                *end = match next {
-                    Some(slot) => self.model.end_in(j, slot),
-                    None => self.moved_by(j, *end, arrangement.short[j] / job.fastest()),
-                };
+                *end = self.moved_by(j, *end, arrangement.short[j] / job.fastest());
             }
         }
         (longer != ends).then_some(longer)
