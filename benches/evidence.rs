@@ -321,7 +321,10 @@ fn pausing(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Res
     writeln!(out, "## Pausing\n")?;
     writeln!(out, "25 % more time; 50 W while pausing, half an hour each of running and pausing, two minutes for a")?;
     writeln!(out, "checkpoint. Six jobs on an A40, two starts: additional reduction in points, mean.\n")?;
-    writeln!(out, "| grid | wattune, perfect forecasts | clairvoyant | part of it % | wattune, forecasts as issued |")?;
+    writeln!(
+        out,
+        "| grid | wattune, perfect forecasts | best found with foresight | part of it % | forecasts as issued |"
+    )?;
     writeln!(out, "|---|---|---|---|---|")?;
     let policies = policies(&["wattune", "clairvoyant"])?;
     for name in ["CISO", "DE"] {
@@ -336,7 +339,9 @@ fn pausing(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Res
             let more = |policy| carbon(&with, policy) - carbon(&without, policy);
             Ok((more("wattune"), more("clairvoyant")))
         };
-        let (perfect, bound) = additional(Foresight::Perfect)?;
+        let (perfect, once) = additional(Foresight::Perfect)?;
+        // Patterns of pauses are found by search, and planning once may find a worse one than planning again and again.
+        let bound = once.max(perfect);
         let (issued, _) = additional(Foresight::AsIssued)?;
         let part = 100.0 * perfect / bound;
         writeln!(out, "| {name} | {perfect:.4} | {bound:.4} | {part:.1} | {issued:.4} |")?;

@@ -55,7 +55,10 @@ fn resnet_on_miso_comes_close_to_its_bounds() {
     for row in &rows {
         assert_eq!(row["gpu"], "a40");
         assert_eq!((row["workload"].as_str(), row["batch_size"].as_u64()), (Some("imagenet/resnet50"), Some(128)));
-        assert_eq!((row["grid"].as_str(), row["start"].as_str()), (Some("miso_mason_city"), Some("2022-10-20T06:20:00Z")));
+        assert_eq!(
+            (row["grid"].as_str(), row["start"].as_str()),
+            (Some("miso_mason_city"), Some("2022-10-20T06:20:00Z"))
+        );
         let effects = number(row, "energy_effect_pct") + number(row, "timing_effect_pct");
         assert!((effects - number(row, "carbon_reduction_pct")).abs() < 1e-9, "{row}");
     }
