@@ -68,6 +68,8 @@ struct Arranger<'a> {
     slots: Vec<Vec<Piece>>,
     /// Samples that each job still has to find room for.
     left: Vec<f64>,
+    /// For each slot the jobs that end in it.
+    enders: Vec<Vec<usize>>,
     /// Whether promises are broken, so that the highest priority goes first.
     by_priority: bool,
     /// The dearest second, gCO2e.
@@ -93,6 +95,7 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
         prices: &interior.prices,
         slots: Vec::with_capacity(model.seconds.len()),
         left: model.jobs.iter().map(|job| job.work).collect(),
+        enders: slots.clone().map(|t| (0..ends.len()).filter(|job| ends[*job].slot == t).collect()).collect(),
         by_priority: ends.iter().any(|end| end.late) || interior.missing.iter().any(|part| *part > 1e-7),
         scale: if dearest > 0.0 { dearest } else { 1.0 },
     };
@@ -235,6 +238,13 @@ impl Arranger<'_> {
     }
 
     fn buy_back(&mut self) {
+        // Room that was kept for others may be left in the end.
+        while self.buy_what_there_is() {}
+    }
+
+    /// Whether anything was bought.
+    fn buy_what_there_is(&mut self) -> bool {
+        let mut bought = false;
         let mut queue = BinaryHeap::new();
         for job in (0..self.ends.len()).filter(|job| !self.done(*job)) {
             for t in 0..=self.ends[job].slot {
@@ -248,9 +258,19 @@ impl Arranger<'_> {
             let Some(offer) = self.offer(job, t) else { continue };
             if offer.key <= key {
                 self.buy(job, t, offer, self.left[job]);
+                bought = true;
             }
             queue.extend(self.offer(job, t).map(|offer| Reverse((self.turn(job), offer.key, t, job))));
         }
+        bought
+    }
+
+    /// The watts of a piece that a job may take: what is free, less what others need to go on at all that end in this
+    /// slot and are not done.
+    fn room(&self, job: usize, t: usize, piece: &Piece) -> f64 {
+        let waits = |other: &&usize| **other != job && piece.at[**other] == ENDED && !self.done(**other);
+        let kept: f64 = self.enders[t].iter().filter(waits).map(|other| self.model.jobs[*other].lowest()).sum();
+        piece.free - kept + NO_POWER
     }
 
     /// Whose turn comes first: the lowest.
@@ -283,9 +303,10 @@ impl Arranger<'_> {
             }
             last = Some((from, p.free));
             let (below, rate, limit) = (self.second(job, t, from), j.rate[from], j.limit[from]);
+            let room = self.room(job, t, p);
             for to in 0..j.points() {
                 let (gain, watts) = (j.rate[to] - rate, j.limit[to] - limit);
-                if gain > 0.0 && watts <= p.free + NO_POWER {
+                if gain > 0.0 && watts <= room {
                     let price = (self.second(job, t, to) - below) / gain;
                     consider(price, Offer { key: 0, piece, to, gain, watts });
                 }
@@ -304,8 +325,9 @@ impl Arranger<'_> {
             return;
         }
         let late = if self.ends[job].late { self.model.lateness } else { 0.0 };
+        let room = self.room(job, t, &self.slots[t][piece]);
         for to in (0..j.points()).filter(|to| j.rate[*to] > 0.0) {
-            if j.limit[to] <= self.slots[t][piece].free + NO_POWER {
+            if j.limit[to] <= room {
                 let price = (self.second(job, t, to) + j.time_cost + late) / j.rate[to];
                 consider(price, Offer { key: 0, piece, to, gain: j.rate[to], watts: j.limit[to] });
             }
