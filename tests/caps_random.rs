@@ -266,13 +266,18 @@ impl Node {
     }
 
     async fn second(&mut self) {
+        self.report().await;
+        self.controller.tick().await;
+    }
+
+    /// A second later, each job tells how far it is.
+    async fn report(&mut self) {
         self.clock.advance(Seconds::new(1.0));
         let at = self.clock.monotonic().since(Monotonic::default());
         for (job, board, before) in self.jobs.clone() {
             let samples = self.boards[board as usize].work_done() - before;
             self.controller.progress(&job, ProgressReport { samples, at: Some(at) }).await.expect("it runs");
         }
-        self.controller.tick().await;
     }
 }
 
@@ -328,4 +333,27 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(live(constant, &story, fail, patience))?;
     }
+}
+
+#[tokio::test]
+async fn a_ceiling_out_of_reach_is_not_waited_for_and_late_plans_come() {
+    // Three other boards keep 100 W each. No search ends within no time at all.
+    let mut node = Node::start(Some(500.0), Vec::new(), 0.0).await;
+    node.controller.tick().await;
+    node.carry_out(&Happens::Register { board: 0, priority: 0, slowdown: 0.1 }).await;
+    let job = node.jobs[0].0.clone();
+    let mut late = false;
+    for _ in 0..200 {
+        node.report().await;
+        late |= node.controller.status().planning.late_s.is_some();
+        node.controller.tick().await;
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    let profile = node.controller.profile_of(&job).await.expect("it runs");
+    let limits: Vec<f64> = profile.points.iter().map(|p| p.power_limits_w[0]).collect();
+    assert_eq!(limits, [200.0, 140.0]);
+    let plan = node.controller.plan_of(&job).expect("it runs");
+    assert!(late && plan.made_at.is_some() && plan.applied, "{plan:?}");
+    assert!(plan.segments.iter().all(|s| s.power_limits_w[0] <= 200.0));
+    node.check("the end").expect("under the cap");
 }

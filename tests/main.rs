@@ -18,4 +18,6 @@ mod forecast_file;
 mod fuzz;
 mod jobs;
 mod nvml;
+mod pausing;
+mod simulate;
 mod support;

@@ -68,14 +68,15 @@ impl Controller {
             })
             .map(|g| g.id().clone())
             .collect();
-        if ids.is_empty() && self.backlog.is_empty() {
+        let unsaved = self.jobs.values().any(|job| job.unsaved);
+        if ids.is_empty() && self.backlog.is_empty() && !unsaved {
             return;
         }
         for id in &ids {
             self.close_books_of(id);
         }
         self.write_backlog().await;
-        if !ids.is_empty() {
+        if !ids.is_empty() || unsaved {
             self.store_jobs().await;
         }
     }
@@ -150,6 +151,9 @@ impl Controller {
             if let Err(error) = self.store.save_job(&job.stored(None)).await {
                 self.note_store_fault(&error);
                 return;
+            }
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.unsaved = false;
             }
             self.store_profile(&id).await;
         }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use crate::clock::Monotonic;
 use crate::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, TimeSeries, Work};
 use crate::plan::{
-    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Unplannable, plan, plan_together,
+    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Unplannable, plan, plan_together, steadier,
 };
 use crate::units::{GramsPerKwh, PricePerMwh, Seconds, Watts};
 
@@ -31,6 +31,9 @@ pub(super) struct Brief {
     pub(super) window: Seconds,
     pub(super) allowed: Option<PowerLimit>,
     pub(super) priority: i32,
+    /// The plan that stays in force unless a new one costs less by the part `better_by`.
+    pub(super) before: Option<Plan>,
+    pub(super) better_by: f64,
     /// What the node's cap counts at each point of the profile.
     pub(super) limits: Vec<Watts>,
     /// And once the job has ended.
@@ -56,6 +59,15 @@ impl Brief {
         }
     }
 
+    fn plan(&self) -> Result<Plan, Unplannable> {
+        let request = self.request();
+        let made = plan(&request)?;
+        Ok(match &self.before {
+            Some(before) => steadier(before, made, &request, self.better_by),
+            None => made,
+        })
+    }
+
     fn member(&self) -> Member<'_> {
         Member { request: self.request(), priority: self.priority, limits: &self.limits, at_rest: self.at_rest }
     }
@@ -79,8 +91,7 @@ impl Order {
 
     /// Makes the plans. May take long.
     fn carry_out(self) -> Solved {
-        let mut plans: BTreeMap<JobId, _> =
-            self.alone.iter().map(|brief| (brief.id.clone(), plan(&brief.request()))).collect();
+        let mut plans: BTreeMap<JobId, _> = self.alone.iter().map(|brief| (brief.id.clone(), brief.plan())).collect();
         if self.together.is_empty() {
             return Solved { plans, broken: Vec::new() };
         }
@@ -111,8 +122,11 @@ impl Search {
         Self { task: tokio::task::spawn_blocking(move || order.carry_out()), since: now, share }
     }
 
-    /// Waits for its end, at most `patience`. `None` if it goes on, or died: then a person reads of it in the log.
+    /// Waits for its end, at most `patience`; `None` if it goes on. One that died found nothing, and the log says so.
     pub(super) async fn outcome(&mut self, patience: Seconds) -> Option<Solved> {
+        if patience <= Seconds::ZERO && !self.is_finished() {
+            return None;
+        }
         match tokio::time::timeout(patience.to_std(), &mut self.task).await {
             Ok(Ok(solved)) => Some(solved),
             Ok(Err(died)) => {

@@ -3,16 +3,23 @@
 use chrono::{DateTime, Utc};
 
 use super::ControlError;
+use super::pacing::Idling;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{
     EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, SetPoint, Work,
 };
 use crate::ledger::Emissions;
-use crate::plan::Plan;
+use crate::plan::{Doing, Held, Plan};
 use crate::profile::ladder::{GroupRange, Setting};
 use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage};
 use crate::store::{LastReport, StoredJob, StoredProgress};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
+
+/// Reasons to plan again that leave the plan before in force unless the new one is better by a threshold. (Under a new
+/// profile the plan before is judged anew.)
+pub(super) const A_NEW_SLOT: &str = "a new slot";
+pub(super) const A_NEW_FORECAST: &str = "a new forecast";
+pub(super) const PROFILE_CHANGED: &str = "the profile changed";
 
 /// A client's monotonic clock does not run for centuries: it counted something else than seconds.
 const LATEST_AT: Seconds = Seconds::new(1e10);
@@ -38,6 +45,8 @@ pub enum Phase {
     Profiling,
     /// Its limits follow a plan.
     Planned,
+    /// Its plan has it pause: it should save a checkpoint, stand still and go on reporting.
+    Paused,
     /// It is booked; its limits are left alone.
     Observing,
 }
@@ -72,6 +81,11 @@ pub struct Job {
     pub reason: String,
     /// What it used up to the last closed interval, for the metrics.
     pub emissions: Emissions,
+    /// The plan's set point that it was given, and since when.
+    pub(super) held: Option<Held>,
+    pub(super) idling: Idling,
+    /// Whether something is to be stored that must survive a restart.
+    pub(super) unsaved: bool,
     lease_until: Monotonic,
     heard: Option<Monotonic>,
     setting: Option<Setting>,
@@ -114,6 +128,9 @@ impl Job {
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
             emissions: Emissions::default(),
+            held: None,
+            idling: Idling::default(),
+            unsaved: false,
             lease_until,
             heard: None,
             setting: None,
@@ -151,8 +168,11 @@ impl Job {
     /// Tells it what its boards show. `setting` is what is in force per group, if each group agrees.
     pub fn see(&mut self, at: Monotonic, setting: Option<Setting>, reasons: EventReasons, energy: Vec<Joules>) {
         self.setting.clone_from(&setting);
+        self.pass_time(at);
+        let idle = self.doing() != Doing::Training;
         if let Some(profiler) = &mut self.profiler {
-            let (void, capped) = (reasons.voids_profile(), reasons.any_of(EventReasons::SW_POWER_CAP));
+            // A pause says nothing about a set point.
+            let (void, capped) = (reasons.voids_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
             profiler.see(Sight { at, setting, void, capped, energy });
         }
     }
@@ -199,9 +219,8 @@ impl Job {
                 (Some(at), Some(before)) => at - Seconds::new(before),
                 _ => Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO),
             };
-            let expected = self.throughput_now();
             let done = report.samples - Samples::new(last.samples);
-            self.progress.account.add(span, done, expected);
+            self.account_for(span, done);
         } else {
             stored.first_samples = report.samples.get();
             stored.started_at = Some(now.utc);
@@ -209,11 +228,12 @@ impl Job {
         self.progress.last =
             Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });
         self.heard = Some(now.monotonic);
-        if let Some(profiler) = &mut self.profiler {
+        let trains = self.doing() == Doing::Training;
+        if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {
             let before = profiler.stage();
             profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
             if profiler.stage() != before {
-                self.replan = Some("the profile changed");
+                self.replan = Some(PROFILE_CHANGED);
             }
         }
         Ok(())
@@ -248,9 +268,10 @@ impl Job {
     pub fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
         let since = self.heard.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
+        let idle = self.idling.since_report.min(since);
         match self.throughput_now() {
-            Some(rate) if self.heard.is_some() => (account.samples + rate * since, account.active + since),
-            _ => (account.samples, account.active),
+            Some(rate) if self.heard.is_some() => (account.samples + rate * (since - idle), account.active + since),
+            _ => (account.samples, account.active + idle),
         }
     }
 
@@ -260,7 +281,10 @@ impl Job {
         let setting = match self.phase {
             Phase::Waiting | Phase::Observing => return None,
             Phase::Profiling => self.profiler.as_ref()?.wanted()?,
-            Phase::Planned => &self.plan.as_ref()?.segment_at(now.utc)?.setting,
+            Phase::Planned | Phase::Paused => {
+                self.plan.as_ref()?.segment_at(now.utc)?;
+                &self.held.as_ref()?.setting
+            }
         };
         setting.get(group).copied()
     }
@@ -287,8 +311,9 @@ impl Job {
     /// The set point in a group that the profiler or the plan knows, where the board shows its limit rounded.
     pub fn nearest_known(&self, group: usize, shown: SetPoint) -> SetPoint {
         let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|s| s.get(group)).copied();
+        let held = self.held.iter().filter_map(|h| h.setting.get(group).copied());
         let planned = self.plan.iter().flat_map(|p| &p.segments).filter_map(|s| s.setting.get(group).copied());
-        wanted.into_iter().chain(planned).find(|l| l.same_as(shown)).unwrap_or(shown)
+        wanted.into_iter().chain(held).chain(planned).find(|l| l.same_as(shown)).unwrap_or(shown)
     }
 
     /// Its profile's sums, if they changed by a new point or stage since the last call: then they are to be stored.

@@ -13,6 +13,7 @@ mod error;
 mod gpu;
 mod handle;
 mod job;
+mod pacing;
 mod planning;
 mod requests;
 mod run;
@@ -22,6 +23,7 @@ mod show;
 mod signal;
 mod start;
 pub mod view;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,16 +2,17 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::cap::Passes;
 pub(super) use super::desk::Desk;
 use super::desk::{Brief, Order, Search, in_words};
-use super::job::{Job, Phase};
+use super::job::{A_NEW_FORECAST, A_NEW_SLOT, Job, PROFILE_CHANGED, Phase};
 use super::share::Share;
 use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::{HorizonPolicy, reference_intensity};
 use crate::ledger::Emissions;
-use crate::plan::{Plan, PlanSlot, Progress, Promise, Verdict, Weighing, slots_ahead};
+use crate::plan::{Pace, Plan, PlanSlot, Progress, slots_ahead};
 use crate::profile::Stage;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -19,6 +20,8 @@ use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts}
 const DEVIATION: f64 = 0.01;
 /// Deviations of less work than this are noise of the reports' spacing.
 const DEVIATION_SPAN: Seconds = Seconds::new(60.0);
+/// Plans that are better by less than this part are the same but for rounding.
+const WORTH_TELLING: f64 = 1e-6;
 /// No horizon is built further than this; the planner repeats its mean beyond.
 const FURTHEST: TimeDelta = TimeDelta::days(30);
 
@@ -59,7 +62,14 @@ impl Controller {
             }
         }
         for id in &ids {
-            self.explain(id, now);
+            let pace = self.pace(id);
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.follow_plan(now, &pace);
+            }
+        }
+        let passes = self.passes(now);
+        for id in &ids {
+            self.explain(id, now, &passes);
         }
     }
 
@@ -143,26 +153,38 @@ impl Controller {
             if let Some(job) = self.jobs.get_mut(id) {
                 let why = job.replan.take().unwrap_or("with others under the node's cap");
                 tracing::debug!(job.id = %id, "job {id}: planned again ({why})");
+                let routine = matches!(why, A_NEW_SLOT | A_NEW_FORECAST | PROFILE_CHANGED);
+                let before = job.plan.clone().filter(|_| routine && job.planned_under == allowed);
                 job.planned_under = allowed;
-                briefs.push(job.brief(now, &shared, window, max_power, allowed, limits, at_rest));
+                let brief = job.brief(now, &shared, window, max_power, allowed, limits, at_rest);
+                briefs.push(Brief { before, better_by: self.planning.better_by, ..brief });
             }
         }
         briefs
     }
 
     /// Puts the present choice's reason in words.
-    fn explain(&mut self, id: &JobId, now: Now) {
+    fn explain(&mut self, id: &JobId, now: Now, passes: &Passes) {
         let Some(allowed) = self.jobs.get(id).map(|j| self.allowed(j)) else { return };
-        let held = self.held_by_cap(id, now);
+        let (pace, held) = (self.pace(id), self.held_by_cap(id, now, passes));
         if let Some(job) = self.jobs.get_mut(id) {
             job.explain(now, allowed, held);
+            if let Some(why) = job.why_held(now) {
+                job.reason = format!("{why}: {}", job.reason);
+            }
         }
     }
 
+    /// How steadily a job follows its plan. Those that share a cap change together, when their plans say so.
+    fn pace(&self, id: &JobId) -> Pace {
+        let shares = self.desk.share.as_ref().is_some_and(|share| share.members.contains(id));
+        let dwell = if shares { Seconds::ZERO } else { self.planning.dwell_s };
+        Pace { dwell, ramp_per_min: self.planning.ramp_w_per_min }
+    }
+
     /// What the node's cap makes of a job's wishes, if it does not let all of them through.
-    fn held_by_cap(&self, id: &JobId, now: Now) -> Option<Held> {
+    fn held_by_cap(&self, id: &JobId, now: Now, passes: &Passes) -> Option<Held> {
         let job = self.jobs.get(id)?;
-        let passes = self.passes(now);
         let cut = job.spec.gpus.iter().filter_map(|gpu| {
             let (stake, pass) = passes.get(gpu)?;
             (self.wish(gpu, now).is_some() && pass.limit < stake.wanted).then_some((pass.limit, stake.wanted))
@@ -263,7 +285,7 @@ impl Job {
         let since = Seconds::from_delta(now.utc - plan.made_at);
         let done = samples - plan.samples_done;
         if self.slot_ended(now) {
-            self.replan = Some("a new slot");
+            self.replan = Some(A_NEW_SLOT);
         } else if allowed != self.planned_under {
             self.replan = Some("an out-of-band cap came, changed or lifted");
         } else if since > DEVIATION_SPAN && (done - planned).abs() > planned * DEVIATION {
@@ -320,6 +342,8 @@ impl Job {
             dwell: outlook.dwell,
             activity: self.progress.activity,
             priority: self.spec.priority,
+            before: None,
+            better_by: 0.0,
             limits,
             at_rest,
         }
@@ -344,11 +368,16 @@ impl Job {
                 self.reason = format!("measuring waits for {}: {held}", held.wanted);
             }
         }
-        if self.phase != Phase::Planned {
+        if !matches!(self.phase, Phase::Planned | Phase::Paused) {
             return;
         }
         let segment = self.plan.as_ref().and_then(|p| p.segment_at(now.utc));
+        let kept = self.plan.as_ref().and_then(|p| p.kept_from);
         self.reason = match (segment, &self.unplannable) {
+            (Some(segment), _) if kept.is_some_and(|by| by >= WORTH_TELLING) => {
+                let percent = 100.0 * kept.unwrap_or_default();
+                format!("{} (kept: a new plan would be only {percent:.3} % better)", segment.reason)
+            }
             (Some(segment), _) => segment.reason.to_string(),
             (None, Some(why)) => format!("no plan, limits as found: {why}"),
             (None, None) => "past the end of its plan; limits as found".into(),
@@ -356,63 +385,6 @@ impl Job {
         if let Some(held) = held {
             self.reason = format!("{held}; planned are {}: {}", held.wanted, self.reason);
         }
-    }
-
-    /// The promises that its plan cannot keep, and by how much.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let Some(plan) = &self.plan else { return Vec::new() };
-        let Objective { carbon_budget, .. } = self.spec.objective;
-        let of_budget = carbon_budget.map(|b| format!("its carbon budget of {:.0} g", b.get())).unwrap_or_default();
-        let prices = (plan.weighing == Weighing::NoPrices)
-            .then(|| "no price is known: its plan follows carbon alone although it gives weight to prices".to_owned());
-        let broken = match plan.verdict {
-            Verdict::Optimal => Vec::new(),
-            Verdict::OverBudget { exceeds_budget_by: over } => {
-                let kept = self.promises_about_time().unwrap_or_else(|| "does all of the work".into());
-                vec![format!(
-                    "{of_budget} will be exceeded by {:.0} g: that is the least carbon of any plan that {kept}",
-                    over.get()
-                )]
-            }
-            Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by, .. } => {
-                let cap = self.planned_under.map(|cap| format!(" under the cap of {cap}")).unwrap_or_default();
-                let deadline = misses_deadline_by.map(|late| {
-                    format!("the deadline will be missed by {:.0} s although the job runs flat out{cap}", late.get())
-                });
-                let slowdown = exceeds_slowdown_by.map(|over| {
-                    format!(
-                        "the job will be {:.2} points slower than allowed although it runs flat out{cap}",
-                        100.0 * over
-                    )
-                });
-                let budget = exceeds_budget_by.map(|over| {
-                    format!("{of_budget} will be exceeded by {:.0} g, as the promises about time go first", over.get())
-                });
-                deadline.into_iter().chain(slowdown).chain(budget).collect()
-            }
-            Verdict::HeldDown { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
-                let shared = "by what it shares with other jobs";
-                let deadline = misses_deadline_by
-                    .map(|late| format!("held down {shared}, it will miss the deadline by {:.0} s", late.get()));
-                let slowdown = exceeds_slowdown_by.map(|over| {
-                    format!("held down {shared}, it will be {:.2} points slower than allowed", 100.0 * over)
-                });
-                let budget = exceeds_budget_by.map(|over| {
-                    format!("{of_budget} will be exceeded by {:.0} g because of what it shares", over.get())
-                });
-                deadline.into_iter().chain(slowdown).chain(budget).collect()
-            }
-        };
-        broken.into_iter().chain(prices).collect()
-    }
-
-    /// What a plan has to keep beside a carbon budget, in words.
-    fn promises_about_time(&self) -> Option<String> {
-        let Objective { max_slowdown, deadline, .. } = self.spec.objective;
-        let slowdown = max_slowdown.map(|max| Promise::Slowdown(max).to_string());
-        let deadline = deadline.map(|at| Promise::Deadline(at).to_string());
-        let promises: Vec<String> = slowdown.into_iter().chain(deadline).collect();
-        (!promises.is_empty()).then(|| format!("keeps {}", promises.join(" and ")))
     }
 }
 

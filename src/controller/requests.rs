@@ -82,6 +82,12 @@ impl Controller {
             tags: new.tags,
         };
         let spec = spec.check()?;
+        if spec.objective.price_weight > 0.0 && self.price.is_none() {
+            let why = "needs a source of prices and this daemon has none; set source in [price] of its settings, or leave \
+                       the price_weight out";
+            let field = "objective.price_weight";
+            return Err(ControlError::Invalid(crate::domain::InvalidJob { field, why: why.into() }));
+        }
         if spec.control {
             self.refuse_held_boards(&spec)?;
         }

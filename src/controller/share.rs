@@ -127,7 +127,8 @@ impl Controller {
     /// Whether a job's limits follow a plan that has to fit under the cap.
     fn is_member(&self, job: &Job) -> bool {
         let learned = job.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done);
-        learned && (job.phase == Phase::Planned || (self.settings.observe && job.spec.control))
+        let follows = !matches!(job.phase, Phase::Waiting | Phase::Profiling | Phase::Observing);
+        learned && (follows || (self.settings.observe && job.spec.control))
     }
 
     /// Lowers the ceilings of a job's boards to what a cap that holds at all times ever leaves them, with all other boards

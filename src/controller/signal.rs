@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::watch;
 
 use super::Controller;
+use super::job::A_NEW_FORECAST;
 use super::view::ScoreView;
 use crate::clock::Monotonic;
 use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, SignalKind, SignalScope, Slot};
@@ -200,7 +201,7 @@ impl Controller {
         }
         self.model = Model::fit(&newest.expected, &newest.actual, self.now().utc, &ModelPolicy::default());
         if before.is_none_or(|b| b.expected != newest.expected || b.source != newest.source) {
-            self.replan_all("a new forecast");
+            self.replan_all(A_NEW_FORECAST);
         }
     }
 

@@ -195,6 +195,7 @@ mod tests {
         ObjectiveView
         Pausable
         PausingCosts
+        PausingView
         Phase
         PlanView
         PlanningView

@@ -155,7 +155,8 @@ impl<'a> Grid<'a> {
             return Vec::new();
         }
         let may_resume = |at: &usize| self.since + self.bounds[*at] + SLACK >= self.costs.min_pause.get();
-        vec![0..(0..self.slots()).find(may_resume).unwrap_or(self.slots())]
+        let paused = 0..(0..self.slots()).find(may_resume).unwrap_or(self.slots());
+        std::iter::once(paused).collect()
     }
 
     /// The best of what halving λ and improving find.

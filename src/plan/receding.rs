@@ -14,6 +14,7 @@ use super::request::{Progress, Request, Unplannable};
 use super::schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
 use super::shares::{SHORTEST, Shares, carbon, fill, mean, spans, time, without_short_parts};
 use super::slots::coarser;
+use super::steady::worth;
 use crate::domain::{SetPoint, Slot, Work};
 use crate::profile::{Curve, HullPoint};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
@@ -207,7 +208,9 @@ impl<'a> Planner<'a> {
         let promise = owed.latest_end.map(|(_, promise)| promise);
         Ok(match self.optimum(&problem) {
             Ok(Optimum { problem, solution, promise: binding, over_budget }) => {
-                let shares = without_short_parts(solution.shares.clone(), self.request.dwell);
+                let whole = self.request.progress.samples + owed.samples;
+                let dwell = worth(self.request.dwell, whole, self.request.profile);
+                let shares = without_short_parts(solution.shares.clone(), dwell);
                 let shares = self.without_surplus(shares, owed);
                 let slowdown = self.slowdown(self.samples(&shares), time(&shares));
                 let story = Story { promise, binding, slowdown, weighing: self.request.weighing() };
@@ -346,9 +349,9 @@ impl<'a> Planner<'a> {
             let Some((point, seconds)) = parts.last_mut() else { break };
             let Some(point) = self.choice.points.get(*point).filter(|_| surplus > Samples::ZERO) else { break };
             let less = seconds.min(surplus / point.throughput);
-            surplus = surplus - point.throughput * less;
+            surplus -= point.throughput * less;
             if less < *seconds {
-                *seconds = *seconds - less;
+                *seconds -= less;
                 break;
             }
             parts.pop();

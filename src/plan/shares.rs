@@ -56,14 +56,14 @@ pub(super) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Option<Slot>
 
 /// Parts of a slot too short to switch for go to their neighbour, as far as the work stays done: a short slower part
 /// becomes fast, a short faster part becomes as long as a switch is worth. A part that goes on in the slot before or
-/// after is not short, nor is a third of its slot: of a plan's slots one at the most is shared, and what is rounded up
+/// after is not short, nor is a twelfth of its slot: of a plan's slots one at the most is shared, and what is rounded up
 /// there to a long dwell cannot be made up for at the end. What planning does not resolve is dropped.
 pub(super) fn without_short_parts(mut shares: Shares, dwell: Seconds) -> Shares {
     for slot in 0..shares.len() {
         let [(fast, fast_time), (slow, slow_time)] = shares[slot][..] else { continue };
         let both = fast_time + slow_time;
         // The last slot ends with the work: there is nothing to make up there.
-        let shortest = if slot + 1 < shares.len() { dwell.min(both / 3.0).max(SHORTEST) } else { SHORTEST };
+        let shortest = if slot + 1 < shares.len() { dwell.min(both / 12.0).max(SHORTEST) } else { SHORTEST };
         let goes_on = slot.checked_sub(1).and_then(|before| shares[before].last()).is_some_and(|p| p.0 == fast);
         let went_on = shares.get(slot + 1).and_then(|after| after.first()).is_some_and(|p| p.0 == slow);
         let least_fast = if goes_on { SHORTEST } else { shortest };

@@ -150,7 +150,7 @@ fn shorten(pieces: &mut Vec<Segment>, mut surplus: Samples) {
                 return;
             }
             None => {
-                surplus = surplus - last.samples();
+                surplus -= last.samples();
                 pieces.pop();
             }
         }
@@ -170,7 +170,7 @@ fn make_up(pieces: &mut Vec<Segment>, mut missing: Samples, changed: impl Fn(&Se
             continue;
         }
         let part = (missing / gain).min(piece.slot.duration());
-        missing = missing - gain * part;
+        missing -= gain * part;
         let middle = piece.slot.end() - part.to_delta();
         let (before, after) = (Slot::new(piece.slot.start(), middle), Slot::new(middle, piece.slot.end()));
         let before = before.map(|slot| Segment { slot, ..piece.clone() });
@@ -224,6 +224,7 @@ pub fn follow(
     pace: &Pace,
 ) -> Option<Held> {
     let Segment { setting: wanted, throughput, doing, .. } = plan.segment_at(now)?;
+    let dwell = worth(pace.dwell, plan.samples_done + plan.expected.samples, profile).to_delta();
     let fresh = || Held { setting: wanted.clone(), since: now, ramping: false, doing: *doing };
     let Some(held) = held.filter(|held| held.setting.len() == wanted.len()) else { return Some(fresh()) };
     let trains = *doing == Doing::Training && held.doing == Doing::Training;
@@ -235,11 +236,11 @@ pub fn follow(
     }
     if trains && !held.ramping {
         let kept = profile.at(&held.setting).map_or(SamplesPerSecond::ZERO, |p| p.throughput.mean);
-        let stay = held.since + pace.dwell.to_delta();
+        let stay = held.since + dwell;
         let waits = if *throughput > kept {
             now < stay && may_wait(plan, done, kept, now, stay)
         } else {
-            now < stay || !may_wait(plan, done, *throughput, now, now + pace.dwell.to_delta())
+            now < stay || !may_wait(plan, done, *throughput, now, now + dwell)
         };
         if waits {
             return Some(held.clone());
@@ -254,6 +255,14 @@ pub fn follow(
     };
     let setting: Vec<SetPoint> = held.setting.iter().zip(wanted).map(towards).collect();
     Some(Held { ramping: setting != *wanted, setting, since: now, doing: *doing })
+}
+
+/// The shortest stay that is asked for, or a tenth of what all of the work takes at the fastest: a short job's mixture of
+/// set points would else be gone.
+pub(super) fn worth(dwell: Seconds, work: Samples, profile: &Profile) -> Seconds {
+    let rates = profile.points.iter().map(|p| p.throughput.mean);
+    let fastest = rates.fold(SamplesPerSecond::ZERO, |fastest, rate| fastest.max(rate));
+    if fastest > SamplesPerSecond::ZERO { dwell.min(work / fastest * 0.1) } else { dwell }
 }
 
 /// Whether a plan's promise about time can still be kept if the job goes on at `pace` until a moment, having done so

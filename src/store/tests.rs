@@ -106,6 +106,17 @@ async fn jobs_of_earlier_versions_have_no_priority_and_are_read() {
     assert_eq!(read, job().spec);
 }
 
+#[test]
+fn what_earlier_versions_stored_of_an_objective_is_read() {
+    let objective = r#"{"eta":1.0,"max_slowdown":0.03,"deadline":null}"#;
+    assert_eq!(serde_json::from_str::<Objective>(objective).expect("readable"), Objective::DEFAULT);
+    let progress = serde_json::to_value(StoredProgress::default()).expect("json");
+    let mut without = progress.as_object().expect("an object").clone();
+    assert!(without.remove("activity").is_some());
+    let read: StoredProgress = serde_json::from_value(without.into()).expect("readable");
+    assert_eq!(read, StoredProgress::default());
+}
+
 #[tokio::test]
 async fn demand_response_events_are_kept_until_they_are_long_over() {
     use crate::domain::{DemandResponse, EventId, Level};

@@ -40,7 +40,8 @@ impl Screen {
                 Some(view) => format!(
                     "  {:<24} {share:5.1} %  {:>6}  slower {:>7}  {}",
                     training.name,
-                    view.power_limit_w.map_or("–".into(), |w| format!("{w:.0} W")),
+                    view.power_limit_w.map_or("–".into(), |w| format!("{w:.0} W"))
+                        + &view.clock_limit_mhz.map_or(String::new(), |mhz| format!(" {mhz} MHz")),
                     view.slowdown.map_or("–".into(), |s| format!("{:+.2} %", 100.0 * s)),
                     view.reason
                 ),

@@ -1,9 +1,127 @@
-//! Rows as one self-contained page with plots.
+//! Rows as one self-contained page with plots: no script, nothing loaded, light and dark.
 
-use crate::simulate::replay::{Job, RecordedGrid};
-use crate::simulate::study::Found;
+mod plot;
 
-/// The page.
-pub(super) fn page(_jobs: &[Job], _grid: &RecordedGrid, _found: &[Found]) -> String {
-    String::new()
+use plot::{Mark, Plot, escaped};
+
+use crate::domain::CarbonSeries;
+use crate::simulate::replay::{Act, Job, RecordedGrid, Replayed};
+use crate::simulate::study::{Found, Mean, means};
+
+const STYLE: &str = include_str!("page/style.css");
+
+/// The page: means, the frontier of each job, and what was done over the intensity, for each job's first start.
+pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String {
+    let rows: Vec<_> = found.iter().map(|f| f.row.clone()).collect();
+    let means = means(&rows);
+    let mut body = format!("<h1>Carbon and time on {}</h1>\n", escaped(&grid.name));
+    body += "<p>Less carbon and more time than at the largest limit, in percent; means over starts and seeds.</p>\n";
+    body += &table(&means);
+    for job in jobs {
+        let name = format!("{} on {}", job.workload, job.gpu);
+        body += &format!("<h2>{}</h2>\n", escaped(&name));
+        let of_job: Vec<&Found> = found.iter().filter(|f| is_of(f, job)).collect();
+        body += &frontier(&means, &of_job, job);
+        let first = of_job.first().map(|f| f.row.start);
+        for f in of_job.iter().filter(|f| Some(f.row.start) == first && f.row.policy == "wattune") {
+            body += &limits(f, &of_job, job, &grid.actual);
+        }
+    }
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width\">\n<title>wattune simulate carbon</title>\n<style>\n{STYLE}</style>\n</head>\n\
+         <body>\n{body}</body>\n</html>\n"
+    )
+}
+
+fn is_of(found: &Found, job: &Job) -> bool {
+    let row = &found.row;
+    let workload = format!("{}/{}", job.workload.dataset, job.workload.network);
+    row.gpu == job.gpu && row.workload == workload && row.batch_size == job.workload.batch_size
+}
+
+fn table(means: &[Mean]) -> String {
+    let mut text = String::from(
+        "<table>\n<tr><th>job<th>budget %<th>policy<th>carbon % less<th>time % more<th>energy effect<th>timing \
+         effect<th>captured headroom</tr>\n",
+    );
+    for m in means {
+        let job = escaped(&format!("{} {}/{}", m.gpu, m.workload, m.batch_size));
+        let budget = m.budget_pct.map_or_else(|| "–".to_owned(), |b| b.to_string());
+        let captured = m.captured_headroom.map_or_else(|| "–".to_owned(), |h| format!("{:.1} %", 100.0 * h));
+        text += &format!(
+            "<tr><td>{job}<td>{budget}<td>{}<td>{:.2}<td>{:.2}<td>{:.2}<td>{:.2}<td>{captured}</tr>\n",
+            m.policy, m.carbon_reduction_pct, m.time_increase_pct, m.energy_effect_pct, m.timing_effect_pct
+        );
+    }
+    text + "</table>\n"
+}
+
+/// Carbon over time: each policy's means, and what the knob of a swept one reaches from the first start.
+fn frontier(means: &[Mean], of_job: &[&Found], job: &Job) -> String {
+    let same = |m: &&Mean| {
+        m.gpu == job.gpu
+            && m.workload == format!("{}/{}", job.workload.dataset, job.workload.network)
+            && m.batch_size == job.workload.batch_size
+    };
+    let mut plot = Plot::new("more time, %", "less carbon, %");
+    let slowest = means.iter().filter(same).map(|m| m.time_increase_pct).fold(0.0, f64::max);
+    if let Some((f, curve)) = of_job.iter().find_map(|f| Some((f, f.frontier.as_ref()?))) {
+        let near = curve.best().iter().filter(|run| run.time_increase_pct <= 1.5 * slowest.max(1.0));
+        let points = near.map(|run| (run.time_increase_pct, run.carbon_reduction_pct)).collect();
+        plot.line(&format!("{}, all its settings", f.row.policy), points, Mark::Thin);
+    }
+    let mut policies: Vec<&str> = Vec::new();
+    for m in means.iter().filter(same) {
+        if !policies.contains(&m.policy) {
+            policies.push(m.policy);
+        }
+    }
+    for policy in policies {
+        let of_policy = means.iter().filter(same).filter(|m| m.policy == policy);
+        let points = of_policy.map(|m| (m.time_increase_pct, m.carbon_reduction_pct)).collect();
+        plot.line(policy, points, Mark::Points);
+    }
+    plot.svg()
+}
+
+/// The limits of a run over its time, the bound's beside them, and the intensity.
+fn limits(found: &Found, of_job: &[&Found], job: &Job, actual: &CarbonSeries) -> String {
+    let Some(replayed) = &found.replayed else { return String::new() };
+    let row = &found.row;
+    let hours = |t: chrono::DateTime<chrono::Utc>| (t - row.start).as_seconds_f64() / 3600.0;
+    let mut plot = Plot::new("hours since the start", "limit, W").beside("g/kWh");
+    let steps = |run: &Replayed| -> Vec<(f64, f64)> {
+        let leg = |leg: &crate::simulate::replay::Leg| {
+            let limit = limit(job, &leg.act);
+            [(hours(leg.slot.start()), limit), (hours(leg.slot.end()), limit)]
+        };
+        run.legs.iter().flat_map(leg).collect()
+    };
+    let span = replayed.legs.first().zip(replayed.legs.last());
+    let span = span.and_then(|(a, b)| crate::domain::Slot::new(a.slot.start(), b.slot.end()));
+    let came = span.map(|span| actual.within(&span)).unwrap_or_default();
+    let intensity = came
+        .points()
+        .iter()
+        .flat_map(|(slot, i)| [(hours(slot.start()), i.value.get()), (hours(slot.end()), i.value.get())]);
+    plot.line_beside("intensity", intensity.collect());
+    let same = |f: &&&Found| f.row.policy == "clairvoyant" && f.row.budget_pct == row.budget_pct;
+    let bound = of_job.iter().filter(same).find(|f| f.row.start == row.start && f.row.seed == row.seed);
+    if let Some(bound) = bound.and_then(|f| f.replayed.as_ref()) {
+        plot.line("clairvoyant", steps(bound), Mark::Thin);
+    }
+    plot.line("wattune", steps(replayed), Mark::Line);
+    let budget = row.budget_pct.map_or_else(|| "any".to_owned(), |b| b.to_string());
+    let start = row.start.format("%F %R");
+    format!("<h3>{budget} % more time allowed, from {start}</h3>\n{}", plot.svg())
+}
+
+/// The limit of what a job does, of a mix the mean; of a pause none.
+fn limit(job: &Job, act: &Act) -> f64 {
+    match act {
+        Act::Train(shares) => shares.iter().map(|(point, share)| job.limit(*point).get() * share).sum(),
+        Act::Checkpoint(point) => job.limit(*point).get(),
+        Act::Pause => 0.0,
+    }
 }

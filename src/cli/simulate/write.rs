@@ -34,7 +34,7 @@ pub(super) fn table(rows: &[Row]) -> String {
         let mut last = None;
         for mean in &means {
             let group = (&mean.gpu, &mean.workload, mean.batch_size);
-            text += &between(&mut last, group);
+            text += between(&mut last, group);
             text += &line("", mean, mean.budget_pct, mean.captured_headroom);
         }
         text.push('\n');
@@ -43,7 +43,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     let mut last = None;
     for row in rows {
         let group = (&row.gpu, &row.workload, row.batch_size, row.start);
-        text += &between(&mut last, group);
+        text += between(&mut last, group);
         let start = row.start.format("%F %R").to_string();
         text += &line(&start, row, row.budget_pct, row.captured_headroom);
     }

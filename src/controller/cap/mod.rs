@@ -84,6 +84,9 @@ impl CapBook {
     }
 }
 
+/// What the cap lets through on each board that counts.
+pub(super) type Passes = BTreeMap<GpuId, (Stake, Pass)>;
+
 impl Controller {
     /// What a share of the cap is of: the largest limits of all boards.
     pub(super) fn baseline(&self) -> Watts {
@@ -121,7 +124,7 @@ impl Controller {
     }
 
     /// What the cap lets through on each board that counts. Empty where there is no cap.
-    pub(super) fn passes(&self, now: Now) -> BTreeMap<GpuId, (Stake, Pass)> {
+    pub(super) fn passes(&self, now: Now) -> Passes {
         let schedule = self.cap_schedule(now.utc);
         let cap = self.cap_soon(&schedule, now.utc);
         self.caps.last.set(cap.filter(|_| !self.settings.observe));

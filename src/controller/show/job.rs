@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::spelled;
 use crate::controller::job::Job;
 use crate::controller::view::{
-    AccountView, JobView, ObjectiveView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
+    AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
-use crate::domain::{CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Profile, SetPoint, Slot, Work};
+use crate::domain::{
+    CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
+};
 use crate::ledger::{self, Done, Emissions, Interval};
+use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
 use crate::units::{Joules, Samples, Seconds};
@@ -48,6 +51,7 @@ impl Controller {
             energy_j: Some(job.emissions.energy.get()),
             carbon_g: job.emissions.mean_intensity().map(|_| job.emissions.carbon.get()),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
+            resume_at: job.resume_at(now),
             warnings: job.warnings(),
             ..ended_view(&job.stored(None))
         }
@@ -61,6 +65,7 @@ impl Controller {
             reason: job.reason.clone(),
             power_limit_w: self.wanted(first, self.now()).map(|set| set.limit.watts().get()),
             clock_limit_mhz: self.clock_wanted(first),
+            resume_at: job.resume_at(self.now()),
             slowdown: job.slowdown(),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             lease_s: job.spec.lease.get(),
@@ -84,7 +89,7 @@ impl Controller {
                 Some(from) => format!("{} (from {} on with the forecast's mean)", job.reason, from.format("%FT%TZ")),
                 None => job.reason.clone(),
             },
-            applied: job.phase == Phase::Planned,
+            applied: matches!(job.phase, Phase::Planned | Phase::Paused),
             expected_end: expected.map(|e| e.ends_at),
             expected_carbon_g: expected.map(|e| e.carbon.get()),
             expected_carbon_at_max_g: expected.map(|e| e.carbon_at_ceiling.get()),
@@ -98,6 +103,11 @@ impl Controller {
                     end: s.slot.end(),
                     power_limits_w: job.spec.gpus.iter().filter_map(|g| job.limit_of(g, &s.setting)).collect(),
                     clock_limit_mhz: clock(&s.setting),
+                    doing: match s.doing {
+                        Doing::Training => "training",
+                        Doing::Paused => "paused",
+                        Doing::Resuming => "resuming",
+                    },
                     power_w: s.power.get(),
                     samples_per_s: s.throughput.get(),
                     intensity_g_per_kwh: s.intensity.get(),
@@ -322,6 +332,7 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
         registered_at: job.registered_at,
         started_at: job.progress.started_at,
         expected_end: None,
+        resume_at: None,
         ended_at: job.ended.as_ref().map(|(at, _)| *at),
         end_reason: job.ended.as_ref().map(|(_, why)| why.clone()),
         warnings: Vec::new(),
@@ -329,5 +340,13 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
 }
 
 fn objective_view(objective: &Objective) -> ObjectiveView {
-    ObjectiveView { eta: objective.eta, max_slowdown: objective.max_slowdown, deadline: objective.deadline }
+    let Objective { eta, max_slowdown, deadline, carbon_budget, price_weight, pausable } = *objective;
+    let pausing = |p: Pausing| PausingView {
+        idle_power_w: p.idle_power.get(),
+        min_run_s: p.min_run.get(),
+        min_pause_s: p.min_pause.get(),
+        checkpoint_s: p.checkpoint.get(),
+    };
+    let carbon_budget_g = carbon_budget.map(|budget| budget.get());
+    ObjectiveView { eta, max_slowdown, deadline, carbon_budget_g, price_weight, pausable: pausable.map(pausing) }
 }

@@ -177,6 +177,8 @@ pub struct JobView {
     pub started_at: Option<DateTime<Utc>>,
     /// When the plan expects it to end.
     pub expected_end: Option<DateTime<Utc>>,
+    /// When it is to go on with its work; absent unless it is to pause now.
+    pub resume_at: Option<DateTime<Utc>>,
     /// When it ended.
     pub ended_at: Option<DateTime<Utc>>,
     /// Why it ended.
@@ -194,6 +196,25 @@ pub struct ObjectiveView {
     pub max_slowdown: Option<f64>,
     /// When it must be done.
     pub deadline: Option<DateTime<Utc>>,
+    /// What all of its work may emit.
+    pub carbon_budget_g: Option<f64>,
+    /// How much of carbon's place the price takes; 0 is carbon alone.
+    pub price_weight: f64,
+    /// What pausing costs; absent where it may not pause.
+    pub pausable: Option<PausingView>,
+}
+
+/// What pausing costs.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub struct PausingView {
+    /// What all its boards draw together while it pauses.
+    pub idle_power_w: f64,
+    /// The shortest run.
+    pub min_run_s: f64,
+    /// The shortest pause.
+    pub min_pause_s: f64,
+    /// Seconds at running power without work that each pause costs.
+    pub checkpoint_s: f64,
 }
 
 /// The answer to a progress report.
@@ -207,6 +228,8 @@ pub struct ProgressView {
     pub power_limit_w: Option<f64>,
     /// What the clocks of its boards are to be locked to now; absent where they are not.
     pub clock_limit_mhz: Option<u32>,
+    /// When it is to go on with its work; absent unless it is to pause now.
+    pub resume_at: Option<DateTime<Utc>>,
     /// Slower than at the ceiling so far.
     pub slowdown: Option<f64>,
     /// When the plan expects it to end.
@@ -255,6 +278,8 @@ pub struct SegmentView {
     pub power_limits_w: Vec<f64>,
     /// What the clocks of all boards are locked to; absent where they are not.
     pub clock_limit_mhz: Option<u32>,
+    /// What the job does: `training`, `paused`, or `resuming` while its checkpoint is saved and loaded.
+    pub doing: &'static str,
     /// Expected draw of all boards.
     pub power_w: f64,
     /// Expected throughput.

@@ -7,10 +7,11 @@ use super::family::Families;
 use crate::controller::Phase;
 use crate::controller::view::{JobView, StatusView};
 
-const PHASES: [(Phase, &str); 4] = [
+const PHASES: [(Phase, &str); 5] = [
     (Phase::Waiting, "waiting"),
     (Phase::Profiling, "profiling"),
     (Phase::Planned, "planned"),
+    (Phase::Paused, "paused"),
     (Phase::Observing, "observing"),
 ];
 

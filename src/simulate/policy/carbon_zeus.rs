@@ -5,13 +5,13 @@ use crate::simulate::replay::{Decision, Step, View, no_horizon};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
 /// The prototype's own knob.
-pub const OWN_ETA: f64 = 0.25;
+pub(super) const OWN_ETA: f64 = 0.25;
 /// The prototype's reference intensity, in gCO2e/kWh.
 const REFERENCE: f64 = 800.0;
 /// How often it decides.
 const SLOT: Seconds = Seconds::new(1800.0);
-/// Settings of a sweep, ends included.
-const SETTINGS: u32 = 240;
+/// Steps of a sweep of the knob.
+const STEPS: u32 = 20;
 
 /// argmin (η·p(l)·c_next + (1−η)·P_max·c_ref)/r(l) for each half hour counted from the job's start, with the forecast
 /// for it as it was given (`planning.md` §2).
@@ -27,10 +27,7 @@ pub(super) fn decide(view: &View<'_>, eta: f64) -> Decision {
     Ok::<_, Unplannable>(vec![Step::at(point, Seconds::new(lasts))])
 }
 
-/// Settings of the knob from 1 down to 0, evenly spread over the logarithm of the weight of time against carbon: on a
-/// clean grid all that matters lies close to 1.
-pub fn sweep() -> Vec<f64> {
-    let weight = |i: u32| 10_f64.powf(-4.0 + 6.0 * f64::from(i) / f64::from(SETTINGS - 3));
-    let inner = (0..SETTINGS - 2).map(|i| 1.0 / (1.0 + weight(i)));
-    std::iter::once(1.0).chain(inner).chain(std::iter::once(0.0)).collect()
+/// Settings of the knob from 0 to 1, in steps of 0.05: the prototype's own is one of them.
+pub fn sweep() -> impl Iterator<Item = f64> {
+    (0..=STEPS).map(|i| f64::from(i) / f64::from(STEPS))
 }

@@ -17,7 +17,7 @@ mod static_mix;
 mod wattune;
 mod zeus;
 
-pub use carbon_zeus::{OWN_ETA, sweep};
+pub use carbon_zeus::sweep;
 
 use super::replay::{Decision, View};
 
@@ -69,7 +69,7 @@ pub const POLICIES: [Policy; 6] = [
     Policy {
         name: "carbon-zeus",
         about: "every half hour the limit of least carbon-time cost at the forecast",
-        runs: Runs::Swept { decide: carbon_zeus::decide, own: OWN_ETA },
+        runs: Runs::Swept { decide: carbon_zeus::decide, own: carbon_zeus::OWN_ETA },
         learns: true,
     },
     Policy {

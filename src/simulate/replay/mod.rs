@@ -5,6 +5,8 @@
 
 mod job;
 mod sight;
+#[cfg(test)]
+mod tests;
 
 use chrono::{DateTime, Utc};
 

@@ -4,35 +4,44 @@ use super::Figures;
 
 /// The best carbon for each time, by time; both rise strictly.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Frontier(Vec<Figures>);
+pub struct Frontier {
+    runs: Vec<Option<Figures>>,
+    best: Vec<Figures>,
+}
 
 impl Frontier {
-    /// Of these runs, those that no other beats in both.
-    pub fn new(mut runs: Vec<Figures>) -> Self {
-        runs.sort_by(|a, b| {
+    /// Of one run for each setting of the knob, those that no other beats in both. A run may be missing.
+    pub fn new(runs: Vec<Option<Figures>>) -> Self {
+        let mut by_time: Vec<Figures> = runs.iter().flatten().copied().collect();
+        by_time.sort_by(|a, b| {
             let time = a.time_increase_pct.total_cmp(&b.time_increase_pct);
             time.then(b.carbon_reduction_pct.total_cmp(&a.carbon_reduction_pct))
         });
         let mut best: Vec<Figures> = Vec::new();
-        for run in runs {
+        for run in by_time {
             if best.last().is_none_or(|last| run.carbon_reduction_pct > last.carbon_reduction_pct) {
                 best.push(run);
             }
         }
-        Self(best)
+        Self { runs, best }
     }
 
-    /// The runs themselves, the fastest first.
-    pub fn runs(&self) -> &[Figures] {
-        &self.0
+    /// All runs, by the setting of the knob.
+    pub fn runs(&self) -> &[Option<Figures>] {
+        &self.runs
+    }
+
+    /// Those that no other beats in both, the fastest first.
+    pub fn best(&self) -> &[Figures] {
+        &self.best
     }
 
     /// At this increase of time, in percent: on the line between the neighbouring runs. Beyond the slowest run that is
     /// worth its time it is that one, before the fastest that one. `None` without any run.
     pub fn at(&self, time_increase_pct: f64) -> Option<Figures> {
-        let next = self.0.partition_point(|run| run.time_increase_pct < time_increase_pct);
-        let (Some(before), Some(after)) = (next.checked_sub(1).map(|i| self.0[i]), self.0.get(next)) else {
-            return self.0.get(next).or(self.0.last()).copied();
+        let next = self.best.partition_point(|run| run.time_increase_pct < time_increase_pct);
+        let (Some(before), Some(after)) = (next.checked_sub(1).map(|i| self.best[i]), self.best.get(next)) else {
+            return self.best.get(next).or(self.best.last()).copied();
         };
         let span = after.time_increase_pct - before.time_increase_pct;
         Some(before.towards(after, (time_increase_pct - before.time_increase_pct) / span))
@@ -49,7 +58,8 @@ mod tests {
 
     #[test]
     fn the_frontier_is_interpolated_and_never_extrapolated() {
-        let frontier = Frontier::new(vec![run(8.0, 9.0), run(0.0, 0.0), run(4.0, 10.0), run(2.0, 4.0), run(3.0, 2.0)]);
+        let runs = [run(8.0, 9.0), run(0.0, 0.0), run(4.0, 10.0), run(2.0, 4.0), run(3.0, 2.0)];
+        let frontier = Frontier::new(runs.into_iter().map(Some).chain([None]).collect());
         let carbon = |time| frontier.at(time).map(|f| (f.time_increase_pct, f.carbon_reduction_pct));
         assert_eq!(carbon(3.0), Some((3.0, 7.0)), "not the dominated run");
         assert_eq!(carbon(1.0), Some((1.0, 2.0)));

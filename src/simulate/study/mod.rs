@@ -170,7 +170,7 @@ impl Case<'_> {
     /// Where a policy has a knob: what all its settings give. Settings that run past the end of the trace are left out.
     fn frontier(&self, policy: &Policy) -> Option<Arc<Frontier>> {
         let Runs::Swept { decide, .. } = policy.runs else { return None };
-        let runs = sweep().into_iter().filter_map(|knob| {
+        let runs = sweep().map(|knob| {
             let replayed = self.replay(policy, None, |view| decide(view, knob)).ok()?;
             Some(self.figures(&replayed))
         });

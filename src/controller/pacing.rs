@@ -1,0 +1,93 @@
+//! How a job follows its plan: set points that stay for a while, and pauses.
+
+use super::job::{Job, Phase};
+use crate::clock::{Monotonic, Now};
+use crate::domain::Activity;
+use crate::plan::{Doing, Held, Pace, follow};
+use crate::units::{Samples, Seconds};
+
+/// Of what a job does since its last report.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Idling {
+    /// When that was looked at last.
+    seen: Option<Monotonic>,
+    /// Time since the last report in which it was told to do no work.
+    pub(super) since_report: Seconds,
+}
+
+impl Job {
+    /// Takes up what its plan says for now, at the pace that the settings allow.
+    pub(super) fn follow_plan(&mut self, now: Now, pace: &Pace) {
+        if self.phase == Phase::Waiting {
+            return; // nothing is known of what it does
+        }
+        let (samples, _) = self.progress_now(now);
+        let profile = self.profile();
+        let plan = self.plan.as_ref().filter(|_| self.phase == Phase::Planned);
+        self.held = plan.and_then(|plan| follow(self.held.as_ref(), plan, &profile, samples, now.utc, pace));
+        let doing = self.doing();
+        let activity = match doing {
+            Doing::Paused => Activity::PausedSince(now.utc),
+            Doing::Training | Doing::Resuming => Activity::RunningSince(now.utc),
+        };
+        let kind = std::mem::discriminant::<Activity>;
+        let before = self.progress.activity.as_ref().map(kind);
+        // A job that never paused has been running since long ago.
+        let began = before.is_none() && doing != Doing::Paused;
+        if self.spec.objective.pausable.is_some() && !began && before != Some(kind(&activity)) {
+            self.progress.activity = Some(activity);
+            self.unsaved = true;
+        }
+        if doing == Doing::Paused {
+            self.phase = Phase::Paused;
+        }
+    }
+
+    /// What it was told to do.
+    pub(super) fn doing(&self) -> Doing {
+        self.held.as_ref().map_or(Doing::Training, |held| held.doing)
+    }
+
+    /// Counts the time in which it was told to do no work.
+    pub(super) fn pass_time(&mut self, at: Monotonic) {
+        let since = self.idling.seen.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
+        if self.doing() != Doing::Training {
+            self.idling.since_report += since;
+        }
+    }
+
+    /// Accounts for what was done between two reports. Time in which it was told to do no work is no stall: it counts
+    /// towards the slowdown, and so does what it did all the same.
+    pub(super) fn account_for(&mut self, span: Seconds, done: Samples) {
+        let idle = std::mem::take(&mut self.idling.since_report).min(span);
+        let expected = self.throughput_now();
+        if idle > Seconds::ZERO {
+            self.progress.account.add(idle, Samples::ZERO, None);
+        }
+        self.progress.account.add(span - idle, done, expected);
+    }
+
+    /// When it is to go on, if it pauses now.
+    pub(super) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
+        let ahead = self.plan.iter().flat_map(|plan| &plan.segments).filter(|s| s.slot.end() > now.utc);
+        let pause = ahead.take_while(|s| s.doing == Doing::Paused).last()?;
+        (self.phase == Phase::Paused).then(|| pause.slot.end())
+    }
+
+    /// What of the present set point the plan's reason does not explain.
+    pub(super) fn why_held(&self, now: Now) -> Option<String> {
+        let segment = self.plan.as_ref()?.segment_at(now.utc)?;
+        let Held { setting, ramping, .. } = self.held.as_ref()?;
+        if *setting == segment.setting {
+            return None;
+        }
+        let words = |setting: &[crate::domain::SetPoint]| {
+            setting.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
+        };
+        let (held, planned) = (words(setting), words(&segment.setting));
+        Some(match ramping {
+            true => format!("at {held} on the ramp to {planned}"),
+            false => format!("stays at {held} for a while, as changes shall be seldom; planned are {planned}"),
+        })
+    }
+}

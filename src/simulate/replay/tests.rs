@@ -1,0 +1,246 @@
+//! Replays against figures worked out by hand and second by second.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::*;
+use crate::domain::{Intensity, Issued, Origin};
+use crate::gpu::simulated::{CurvePoint, LoadCurve};
+use crate::providers::file::day_ahead;
+use crate::simulate::policy::{POLICIES, Runs, named};
+use crate::simulate::study::{Figures, Found, Study};
+use crate::units::GramsPerKwh;
+
+fn at(hours: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::hours(hours)
+}
+
+fn hourly(from: i64, to: i64, value: impl Fn(i64) -> f64) -> CarbonSeries {
+    let point = |h| {
+        let slot = Slot::new(at(h), at(h + 1)).expect("an hour");
+        (slot, Intensity { value: GramsPerKwh::new(value(h)), origin: Origin::Measured })
+    };
+    CarbonSeries::from_points((from..to).map(point).collect()).0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "hours of a month")]
+fn wave(h: i64) -> f64 {
+    300.0 + 90.0 * (h as f64 / 24.0 * std::f64::consts::TAU).sin() + 25.0 * (h as f64 / 7.3).cos()
+}
+
+/// Three limits; the middle one is the most efficient.
+fn job(hours: f64) -> Job {
+    let point = |limit: f64, throughput, power| CurvePoint {
+        limit: Watts::new(limit),
+        throughput: SamplesPerSecond::new(throughput),
+        power: Watts::new(power),
+    };
+    let load = LoadCurve::new(vec![point(300.0, 100.0, 290.0), point(200.0, 90.0, 195.0), point(100.0, 40.0, 100.0)]);
+    let workload = "d/n/8".parse().expect("a workload");
+    Job::new("board".into(), workload, &load.expect("points"), Seconds::new(hours * 3600.0))
+}
+
+fn grid(said: Sayings) -> RecordedGrid {
+    RecordedGrid::new("grid".into(), hourly(-40 * 24, 200, wave), said)
+}
+
+fn run(grid: &RecordedGrid, foresight: Foresight, policy: &str, budget: f64) -> Replayed {
+    let job = job(30.5);
+    let sight = Sight::new(grid, foresight, Seconds::new(60.0 * 3600.0));
+    let (Runs::Within(decide) | Runs::WithinAndFree(decide)) = named(policy).expect("known").runs else {
+        panic!("{policy} keeps no budget")
+    };
+    let setting =
+        Setting { job: &job, believed: &job.profile, profile_error: 0.0, start: at(5), pausing: None, grid: &sight };
+    replay(setting, Some(budget), Seconds::ZERO, decide).expect("fits into the trace")
+}
+
+#[test]
+fn the_largest_limit_saves_nothing_and_takes_no_longer() {
+    let max = run(&grid(Sayings::Nothing), Foresight::Nothing, "max", 0.1).against_max;
+    assert!(max.carbon_reduction_pct.abs() < 1e-9 && max.time_increase_pct.abs() < 1e-9, "{max:?}");
+    assert!(max.energy_effect_pct.abs() < 1e-9 && max.timing_effect_pct.abs() < 1e-9, "{max:?}");
+}
+
+#[test]
+fn static_is_the_mix_that_a_hand_would_choose() {
+    let grid = grid(Sayings::Nothing);
+    // 3 % more time needs a throughput of 100/1.03: so much of the time at 300 W, the rest at 200 W.
+    let found = run(&grid, Foresight::Nothing, "static", 0.03);
+    let share = (100.0 / 1.03 - 90.0) / 10.0;
+    let power = share * 290.0 + (1.0 - share) * 195.0;
+    assert!((found.energy.get() - power * 30.5 * 3600.0 * 1.03).abs() < 1.0, "{found:?}");
+    assert!((found.against_max.time_increase_pct - 3.0).abs() < 1e-6);
+    assert!(found.against_max.timing_effect_pct.abs() < 1e-6);
+    // With 30 % it stays at the most efficient limit, which needs 11.1 %.
+    let found = run(&grid, Foresight::Nothing, "static", 0.3);
+    assert!((found.against_max.time_increase_pct - 100.0 / 9.0).abs() < 1e-6);
+}
+
+#[test]
+fn zeus_takes_one_limit_and_keeps_the_budget() {
+    let grid = grid(Sayings::Nothing);
+    // (0.5·p + 0.5·300)/r: 2.95 at 300 W, 2.75 at 200 W, 5 at 100 W.
+    let time = |budget| run(&grid, Foresight::Nothing, "zeus", budget).against_max.time_increase_pct;
+    assert!((time(0.2) - 100.0 / 9.0).abs() < 1e-6);
+    assert!(time(0.1).abs() < 1e-6, "200 W is too slow for 10 %");
+}
+
+#[test]
+fn carbon_is_what_a_sum_over_seconds_gives() {
+    let grid = grid(Sayings::Nothing);
+    for policy in ["wattune", "clairvoyant", "static"] {
+        let found = run(&grid, Foresight::Perfect, policy, 0.05);
+        let job = job(30.5);
+        let (mut grams, mut samples, mut seconds) = (0.0, 0.0, 0.0);
+        for leg in &found.legs {
+            let Act::Train(shares) = &leg.act else { panic!("no pause is allowed") };
+            let mut t = leg.slot.start();
+            while t < leg.slot.end() {
+                let next = (t + TimeDelta::seconds(1)).min(leg.slot.end());
+                let length = (next - t).as_seconds_f64();
+                let (_, intensity) = grid.actual.at(t).expect("known");
+                for (point, share) in shares {
+                    let point = &job.profile.points[*point];
+                    grams += point.power.mean.get() * share * length * intensity.value.get() / 3.6e6;
+                    samples += point.throughput.mean.get() * share * length;
+                }
+                seconds += length;
+                t = next;
+            }
+        }
+        // A second that crosses an hour is booked with its beginning above: a part in 10,000 at the most.
+        assert!((grams / found.carbon.get() - 1.0).abs() < 1e-4, "{policy}: {grams} {}", found.carbon);
+        assert!((samples / job.work.get() - 1.0).abs() < 1e-6, "{policy}");
+        assert!((seconds - found.time.get()).abs() < 1e-3, "{policy}");
+        let effects = found.against_max.energy_effect_pct + found.against_max.timing_effect_pct;
+        assert!((effects - found.against_max.carbon_reduction_pct).abs() < 1e-9, "{policy}");
+    }
+}
+
+fn rows(grid: &RecordedGrid, foresight: Foresight, sweep: f64, pausing: Option<Pausing>) -> Vec<Found> {
+    let sight = Sight::new(grid, foresight, Seconds::new(60.0 * 3600.0));
+    let study = Study {
+        jobs: &[job(30.0)],
+        grid_name: "grid",
+        grid: &sight,
+        starts: &[at(3), at(20)],
+        budgets: &[0.0, 0.02, 0.05, 0.25],
+        policies: &POLICIES,
+        sweep: Seconds::new(sweep),
+        profile_error: 0.0,
+        pausing,
+        seeds: &[1],
+    };
+    study.run(|| ()).expect("fits into the trace")
+}
+
+fn figures(found: &[Found], policy: &str) -> Vec<(Option<f64>, Figures)> {
+    let of_policy = found.iter().filter(|f| f.row.policy == policy);
+    of_policy
+        .map(|f| {
+            let (carbon_reduction_pct, time_increase_pct) = (f.row.carbon_reduction_pct, f.row.time_increase_pct);
+            (f.row.budget_pct, Figures { carbon_reduction_pct, time_increase_pct, ..Figures::default() })
+        })
+        .collect()
+}
+
+#[test]
+fn nobody_beats_the_clairvoyant_and_budgets_are_kept() {
+    let said = Sayings::Issued(day_ahead(&hourly(-20 * 24, 200, |h| wave(h) + 40.0 * wave(h + 3).sin())));
+    let found = rows(&grid(said), Foresight::AsIssued, 0.0, None);
+    let bound = figures(&found, "clairvoyant");
+    for policy in ["max", "static", "zeus", "wattune"] {
+        for ((budget, reached), (_, bound)) in figures(&found, policy).into_iter().zip(&bound) {
+            let budget = budget.expect("rows with a budget come first");
+            assert!(reached.carbon_reduction_pct <= bound.carbon_reduction_pct + 1e-6, "{policy} {budget}");
+            assert!(reached.time_increase_pct <= budget + 1e-6, "{policy} {budget}: {reached:?}");
+        }
+    }
+    let captured = |policy: &str| -> Vec<f64> {
+        let rows = found.iter().filter(|f| f.row.policy == policy);
+        rows.filter_map(|f| f.row.captured_headroom).collect()
+    };
+    assert!(!captured("clairvoyant").is_empty());
+    assert!(captured("clairvoyant").iter().all(|c| (c - 1.0).abs() < 1e-9));
+    assert!(captured("static").iter().all(|c| c.abs() < 1e-9));
+}
+
+#[test]
+fn with_perfect_forecasts_planning_anew_is_planning_once() {
+    let found = rows(&grid(Sayings::Nothing), Foresight::Perfect, 0.0, None);
+    for ((budget, reached), (_, bound)) in figures(&found, "wattune").iter().zip(figures(&found, "clairvoyant")) {
+        let (reached, bound) = (reached.carbon_reduction_pct, bound.carbon_reduction_pct);
+        assert!(reached >= 0.995 * bound - 1e-9, "{budget:?}: {reached} of {bound}");
+    }
+}
+
+#[test]
+fn a_replay_is_the_same_each_time() {
+    let once = rows(&grid(Sayings::Nothing), Foresight::Nothing, 0.0, None);
+    let again = rows(&grid(Sayings::Nothing), Foresight::Nothing, 0.0, None);
+    assert!(once.iter().zip(&again).all(|(a, b)| a.row == b.row));
+    assert_eq!(once.len(), again.len());
+}
+
+#[test]
+fn a_sweep_is_charged_to_those_who_learn() {
+    let (plain, swept) = (
+        rows(&grid(Sayings::Nothing), Foresight::Perfect, 0.0, None),
+        rows(&grid(Sayings::Nothing), Foresight::Perfect, 600.0, None),
+    );
+    for (a, b) in plain.iter().zip(&swept) {
+        let learns = ["zeus", "carbon-zeus", "wattune"].contains(&a.row.policy);
+        let same = a.row.carbon_reduction_pct == b.row.carbon_reduction_pct;
+        assert!(same != learns, "{} {:?}", a.row.policy, a.row.budget_pct);
+    }
+}
+
+#[test]
+fn pauses_are_booked_at_idle_power_and_pay_where_there_is_time() {
+    let costs = Pausing {
+        idle_power: Watts::new(10.0),
+        min_run: Seconds::new(3600.0),
+        min_pause: Seconds::new(3600.0),
+        checkpoint: Seconds::new(60.0),
+    };
+    let plain = rows(&grid(Sayings::Nothing), Foresight::Perfect, 0.0, None);
+    let paused = rows(&grid(Sayings::Nothing), Foresight::Perfect, 0.0, Some(costs));
+    let of = |found: &[Found]| {
+        let f = found.iter().find(|f| f.row.policy == "wattune" && f.row.budget_pct == Some(25.0));
+        let f = f.expect("a row");
+        (f.row.carbon_reduction_pct, f.row.time_increase_pct, f.replayed.clone().expect("one run"))
+    };
+    let ((without, _, ran), (with, time, rested)) = (of(&plain), of(&paused));
+    assert!(with > without && time <= 25.0 + 1e-6, "{with} {without} {time}");
+    let pauses: f64 = rested.legs.iter().filter(|l| l.act == Act::Pause).map(|l| l.slot.duration().get()).sum();
+    assert!(pauses >= 3600.0 && ran.legs.iter().all(|l| l.act != Act::Pause), "{pauses}");
+}
+
+/// What a run did before a moment must not depend on what came or was said after it.
+#[test]
+fn the_future_does_not_reach_the_past() {
+    let told = hourly(-20 * 24, 200, |h| wave(h) + 30.0 * wave(h + 5).cos());
+    let changed_at = at(24);
+    let with = |actual: CarbonSeries, said: Vec<Issued>| {
+        let grid = RecordedGrid::new("grid".into(), actual, Sayings::Issued(said));
+        run(&grid, Foresight::AsIssued, "wattune", 0.05)
+    };
+    let actual = hourly(-40 * 24, 200, wave);
+    let found = with(actual.clone(), day_ahead(&told));
+    let mut other = actual;
+    other.overwrite(&hourly(24, 200, |h| 500.0 - wave(h)));
+    let mut said = day_ahead(&told);
+    // Days begin at hours 0 and 24 of this clock; what is said at 24 and later is another thing.
+    for issued in said.iter_mut().filter(|i| i.issued_at >= changed_at) {
+        issued.series = hourly(24, 200, |h| 700.0 - 2.0 * wave(h))
+            .within(&Slot::new(issued.issued_at, issued.issued_at + TimeDelta::days(1)).expect("a day"));
+    }
+    let changed = with(other, said);
+    let before = |run: &Replayed| -> Vec<(DateTime<Utc>, DateTime<Utc>, Act)> {
+        let legs = run.legs.iter().filter(|l| l.slot.start() < changed_at);
+        legs.map(|l| (l.slot.start(), l.slot.end().min(changed_at), l.act.clone())).collect()
+    };
+    assert!(before(&found).len() > 2, "limits changed in between: {:?}", before(&found));
+    assert_eq!(before(&found), before(&changed));
+    assert_ne!(found.legs, changed.legs, "later it does matter");
+}
