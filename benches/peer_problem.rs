@@ -47,7 +47,7 @@ fn described(problem: &FleetProblem, solution: &FleetSolution, seconds: f64) -> 
         let last = schedule.parts.len() - 1;
         let slot = problem.slots()[last].slot;
         let until = job.latest_end.map_or(slot.end(), |end| end.min(slot.end()));
-        let point = |p: &wattune::plan::fleet::FleetPoint| [p.limit.get(), p.power.get(), p.throughput.get()];
+        let point = |p: &FleetPoint| [p.limit.get(), p.power.get(), p.throughput.get()];
         json!({
             "points": job.points.iter().map(point).collect::<Vec<_>>(),
             "work": job.work.get(),
