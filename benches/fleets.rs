@@ -23,7 +23,7 @@ const SLOT_S: usize = 300;
 
 /// So many jobs over so many slots of five minutes with so many limits each; in every slot a cap of 90 % and 110 % of
 /// this part of the sum of all highest limits, in turns of an hour.
-pub fn fleet(jobs: usize, slots: usize, limits: usize, cap: Option<f64>) -> FleetProblem {
+pub(crate) fn fleet(jobs: usize, slots: usize, limits: usize, cap: Option<f64>) -> FleetProblem {
     let mut noise = Noise(0x9E37_79B9_7F4A_7C15 ^ (jobs * 1000 + slots) as u64);
     let slot = |t: usize| {
         let start = DateTime::<Utc>::UNIX_EPOCH + TimeDelta::seconds((t * SLOT_S) as i64);

@@ -1,6 +1,6 @@
 //! `wattune carbon` and what `doctor` says of sources, against local servers in place of the providers'.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
