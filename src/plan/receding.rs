@@ -349,9 +349,9 @@ impl<'a> Planner<'a> {
             let Some((point, seconds)) = parts.last_mut() else { break };
             let Some(point) = self.choice.points.get(*point).filter(|_| surplus > Samples::ZERO) else { break };
             let less = seconds.min(surplus / point.throughput);
-            surplus = surplus - point.throughput * less;
+            surplus -= point.throughput * less;
             if less < *seconds {
-                *seconds = *seconds - less;
+                *seconds -= less;
                 break;
             }
             parts.pop();

@@ -150,7 +150,7 @@ fn shorten(pieces: &mut Vec<Segment>, mut surplus: Samples) {
                 return;
             }
             None => {
-                surplus = surplus - last.samples();
+                surplus -= last.samples();
                 pieces.pop();
             }
         }
@@ -170,7 +170,7 @@ fn make_up(pieces: &mut Vec<Segment>, mut missing: Samples, changed: impl Fn(&Se
             continue;
         }
         let part = (missing / gain).min(piece.slot.duration());
-        missing = missing - gain * part;
+        missing -= gain * part;
         let middle = piece.slot.end() - part.to_delta();
         let (before, after) = (Slot::new(piece.slot.start(), middle), Slot::new(middle, piece.slot.end()));
         let before = before.map(|slot| Segment { slot, ..piece.clone() });
