@@ -92,8 +92,7 @@ impl Alone<'_> {
     /// The largest lower bound of ending here, or any that is at least `enough`. Infinite where it is impossible.
     fn value(&self, end: End, start: f64, enough: f64) -> f64 {
         let job = &self.model.jobs[self.job];
-        let full = self.model.time(self.job, End { seconds: 0.0, ..end });
-        let least = full * job.slowest();
+        let least: f64 = (0..end.slot).map(|t| self.model.span(self.job, t) * job.slowest(t)).sum();
         if self.model.reach(self.job, end) < job.work * (1.0 - 1e-12) || least > job.work * (1.0 + 1e-12) {
             return f64::INFINITY;
         }

@@ -96,8 +96,9 @@ impl Job {
         self.rate.iter().fold(0.0, |a, b| a.max(*b))
     }
 
-    pub(super) fn slowest(&self) -> f64 {
-        self.rate[..self.points()].iter().fold(f64::INFINITY, |a, b| a.min(*b))
+    /// The least throughput in a slot, of the points that its average may need.
+    pub(super) fn slowest(&self, slot: usize) -> f64 {
+        self.needed(slot).points.iter().map(|l| self.rate[*l]).fold(f64::INFINITY, f64::min)
     }
 
     /// The lowest limit above rest, W.
@@ -199,6 +200,12 @@ impl Model {
             std::cmp::Ordering::Equal => latest,
             std::cmp::Ordering::Greater => End { slot, seconds: self.span(job, slot), late: true },
         }
+    }
+
+    /// The end at the end of a slot, whatever was promised.
+    pub(super) fn last_end(&self, job: usize, slot: usize) -> End {
+        let (latest, seconds) = (self.latest(job), self.span(job, slot));
+        End { slot, seconds, late: slot > latest.slot || (slot == latest.slot && seconds > latest.seconds) }
     }
 
     /// The next later end, `None` at the horizon's.

@@ -55,11 +55,18 @@ struct Found {
     ends: Vec<End>,
     interior: Interior,
     arrangement: Arrangement,
-    /// Samples that found no room, in seconds of the jobs' work, and the cost.
-    score: (f64, f64),
+    /// Work that found no room, lateness, and the cost.
+    score: (f64, f64, f64),
     relaxed: f64,
     bound: f64,
     finished: bool,
+}
+
+impl Found {
+    /// Whether work found no room.
+    fn misses(&self) -> bool {
+        self.score.0 > 0.0
+    }
 }
 
 struct Search<'a> {
@@ -85,10 +92,19 @@ impl Search<'_> {
             tried.push(ends.clone());
             let found = self.arranged(ends, interior, priced.bound_here);
             ends = self.made_longer(&found.ends, &found.arrangement).unwrap_or(priced.ends);
+            let furthest = self.furthest(&found.ends, &found.arrangement);
             if best.as_ref().is_none_or(|b| found.score < b.score) {
                 best = Some(found);
             }
-            if !solved || self.rounds >= MOST_ROUNDS || tried.contains(&ends) {
+            // Where the search does not find room for all work, there is some at the end of the horizon.
+            if tried.contains(&ends) || self.rounds >= MOST_ROUNDS {
+                match furthest.filter(|furthest| !tried.contains(furthest) && best.as_ref().is_some_and(Found::misses))
+                {
+                    Some(furthest) => ends = furthest,
+                    None => break,
+                }
+            }
+            if !solved {
                 break;
             }
         }
@@ -166,7 +182,7 @@ impl Search<'_> {
                 let mut slot = end.slot;
                 while too_much > 0.0 && slot > 0 {
                     slot -= 1;
-                    too_much -= self.model.span(j, slot) * job.slowest();
+                    too_much -= self.model.span(j, slot) * job.slowest(slot);
                 }
                 *end = self.model.end_in(j, slot);
             }
@@ -197,6 +213,14 @@ impl Search<'_> {
         end
     }
 
+    /// The same ends, but the horizon's for the jobs whose work found no room.
+    fn furthest(&self, ends: &[End], arrangement: &Arrangement) -> Option<Vec<End>> {
+        let last = self.model.last();
+        let short = |j: usize| arrangement.short[j] > MISSED * self.model.jobs[j].work;
+        let end = |(j, end): (usize, &End)| if short(j) { self.model.last_end(j, last) } else { *end };
+        (0..ends.len()).any(short).then(|| ends.iter().enumerate().map(end).collect())
+    }
+
     /// Later ends for the jobs whose work found no room.
     fn made_longer(&self, ends: &[End], arrangement: &Arrangement) -> Option<Vec<End>> {
         let mut longer = ends.to_vec();
@@ -215,11 +239,11 @@ impl Search<'_> {
         let finished = interior.solved;
         let try_out = |first: First| {
             let arrangement = arrange(self.model, &ends, &interior, first);
-            let (broken, cost) = self.score(&arrangement);
-            (arrangement, (broken, cost + STIFFEST * over))
+            let (missed, late, cost) = self.score(&arrangement);
+            (arrangement, (missed, late, cost + STIFFEST * over))
         };
         let (mut arrangement, mut score) = try_out(First::Cheapest);
-        if score.0 > 0.0 || score.1 > relaxed + WORTH_A_TRY * relaxed.abs() {
+        if score.0 + score.1 > 0.0 || score.2 > relaxed + WORTH_A_TRY * relaxed.abs() {
             let (other, its_score) = try_out(First::SameSlot);
             if its_score < score {
                 (arrangement, score) = (other, its_score);
@@ -228,8 +252,9 @@ impl Search<'_> {
         Found { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
     }
 
-    /// What an arrangement breaks, and what it costs.
-    fn score(&self, arrangement: &Arrangement) -> (f64, f64) {
+    /// Work that an arrangement leaves undone, how late it is, both weighed by priority and in seconds, and what it costs:
+    /// the first difference decides.
+    fn score(&self, arrangement: &Arrangement) -> (f64, f64, f64) {
         let schedules = written(self.problem, self.model, arrangement);
         let weight = |rank: i32| 100_f64.powi(rank.min(4));
         let missed = arrangement.short.iter().zip(&self.model.jobs).filter(|(short, job)| **short > MISSED * job.work);
@@ -239,8 +264,7 @@ impl Search<'_> {
             late.max(0.0) * weight(self.model.jobs[j].rank)
         };
         let late: f64 = schedules.iter().enumerate().map(late).filter(|late| *late > 1e-3).sum();
-        // Unfinished work is worse than late work, and both are worse than any cost.
-        (10.0 * missed + late, schedules.iter().map(|s| s.cost.get()).sum())
+        (missed, late, schedules.iter().map(|s| s.cost.get()).sum())
     }
 }
 
