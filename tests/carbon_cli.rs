@@ -1,6 +1,6 @@
 //! `wattune carbon` and what `doctor` says of sources, against local servers in place of the providers'.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use wattune::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, Sig
 use wattune::store::Store;
 use wattune::units::GramsPerKwh;
 
-use crate::support::{Ended, now, wattune};
+use crate::support::{Ended, now, traces, wattune};
 
 /// Energy-Charts' two arrays: what came until now, and a forecast for a day from now on.
 fn charts(value: f64) -> Value {
@@ -71,18 +71,6 @@ impl Place {
         command.envs(variables.iter().copied());
         tokio::task::spawn_blocking(move || Ended::of(&mut command)).await.expect("runs")
     }
-}
-
-#[expect(clippy::print_stdout, reason = "a test that skips says so")]
-fn traces() -> Option<PathBuf> {
-    let folder = std::env::var_os("WATTUNE_TRACES").map(PathBuf::from);
-    let folder = folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data")).join("carbon");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(std::env::var_os("WATTUNE_REQUIRE_TRACES").is_none_or(|v| v != "1"), "{} is required", folder.display());
-    println!("skipped: no traces in {}; set WATTUNE_TRACES", folder.display());
-    None
 }
 
 #[tokio::test]
@@ -284,7 +272,7 @@ fn a_backtest_has_a_row_per_source_and_horizon() {
 
 #[test]
 fn the_backtest_on_recorded_grids_is_as_the_readme_says() {
-    let Some(folder) = traces() else { return };
+    let Some(folder) = traces().map(|folder| folder.join("carbon")) else { return };
     let path = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
     let (actual, said) = (path("SE_2021_hourly.csv"), path("SE_2021H2_carboncast_dayahead.csv"));
     let arguments = ["carbon", "backtest", "--actual", &actual, "--provider-forecast", &said];

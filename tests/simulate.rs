@@ -1,23 +1,8 @@
 //! `wattune simulate carbon` on the recorded traces, as it is typed.
 
-use std::path::PathBuf;
-
 use serde_json::Value;
 
-use crate::support::{Ended, wattune};
-
-/// The recorded traces; `None` where they are not at hand and not required.
-fn traces() -> Option<PathBuf> {
-    let folder = std::env::var_os("WATTUNE_TRACES").map(PathBuf::from);
-    let folder = folder.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"));
-    if folder.join("carbon").is_dir() {
-        return Some(folder);
-    }
-    let required = std::env::var_os("WATTUNE_REQUIRE_TRACES").is_some_and(|v| v == "1");
-    assert!(!required, "the traces are required and not at {}", folder.display());
-    println!("skipped: no traces at {}; set WATTUNE_TRACES", folder.display());
-    None
-}
+use crate::support::{Ended, traces, wattune};
 
 /// Runs it with these arguments, in which `@` stands for the folder of the traces.
 fn simulate(arguments: &str) -> Option<Ended> {

@@ -166,7 +166,7 @@ impl Controller {
     /// Puts the present choice's reason in words.
     fn explain(&mut self, id: &JobId, now: Now, passes: &Passes) {
         let Some(allowed) = self.jobs.get(id).map(|j| self.allowed(j)) else { return };
-        let (pace, held) = (self.pace(id), self.held_by_cap(id, now, passes));
+        let held = self.held_by_cap(id, now, passes);
         if let Some(job) = self.jobs.get_mut(id) {
             job.explain(now, allowed, held);
             if let Some(why) = job.why_held(now) {

@@ -155,8 +155,8 @@ impl<'a> Grid<'a> {
             return Vec::new();
         }
         let may_resume = |at: &usize| self.since + self.bounds[*at] + SLACK >= self.costs.min_pause.get();
-        let paused = 0..(0..self.slots()).find(may_resume).unwrap_or(self.slots());
-        std::iter::once(paused).collect()
+        let resumes = (0..self.slots()).find(may_resume).unwrap_or(self.slots());
+        Vec::from([Range { start: 0, end: resumes }])
     }
 
     /// The best of what halving λ and improving find.

@@ -16,13 +16,27 @@ pub(crate) use grid::{Asked, Grid, Said, Weather};
 pub(crate) use shape::Shapes;
 pub(crate) use training::{Curve, Training};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 /// For what takes seconds, on a machine that is busy.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
+
+/// The recorded traces; `None` where they are not at hand and not required.
+#[expect(clippy::print_stdout, reason = "a test that skips says so")]
+pub(crate) fn traces() -> Option<PathBuf> {
+    let folder = std::env::var_os("WATTUNE_TRACES").map(PathBuf::from);
+    let folder = folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"));
+    if folder.join("carbon").is_dir() {
+        return Some(folder);
+    }
+    let required = std::env::var_os("WATTUNE_REQUIRE_TRACES").is_some_and(|v| v == "1");
+    assert!(!required, "the traces are required and not at {}", folder.display());
+    println!("skipped: no traces at {}; set WATTUNE_TRACES", folder.display());
+    None
+}
 
 /// Asks again and again until `found` gives something; fails with `what` after `patience`.
 pub(crate) async fn eventually<T>(what: &str, patience: Duration, mut found: impl AsyncFnMut() -> Option<T>) -> T {

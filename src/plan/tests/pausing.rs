@@ -151,7 +151,6 @@ fn a_dirty_middle_is_waited_for() {
     let done = plan.expected_samples_at(plan.ends_at()).get();
     assert!((done - 1_080_000.0).abs() < 1.0, "{done}");
     assert!(plan.expected.slowdown > 0.3, "paused time counts");
-    assert!(!plan.segments[1].reason.to_string().is_empty());
 }
 
 #[test]

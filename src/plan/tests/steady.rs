@@ -293,15 +293,15 @@ fn a_promise_goes_before_the_stay() {
 }
 
 #[test]
-fn short_parts_become_as_long_as_the_dwell() {
+fn short_parts_become_as_long_as_a_switch_is_worth() {
     let mut job = training();
-    job.objective.max_slowdown = Some(0.105);
-    assert!((job.plan().segments[0].slot.duration().get() - 594.0).abs() < 1e-3);
+    job.objective.max_slowdown = Some(0.11);
+    assert!((job.plan().segments[0].slot.duration().get() - 108.0).abs() < 1e-3);
     job.dwell = Seconds::new(1200.0);
     let plan = job.plan();
-    assert_eq!(plan.segments[0].slot.duration(), Seconds::new(1080.0), "a tenth of three hours");
+    assert_eq!(plan.segments[0].slot.duration(), Seconds::new(300.0), "a twelfth of its slot");
     assert!((plan.expected.samples.get() - 1_080_000.0).abs() < 1.0, "and the end comes earlier for it");
-    assert!(plan.expected.slowdown < 0.105 && plan.segments.iter().all(|s| s.doing == Doing::Training));
+    assert!(plan.expected.slowdown < 0.11 && plan.segments.iter().all(|s| s.doing == Doing::Training));
 }
 
 proptest! {
