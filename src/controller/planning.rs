@@ -58,7 +58,9 @@ impl Controller {
             if !order.is_empty() {
                 self.desk.share.clone_from(&share);
                 self.desk.search = Some(Search::begin(order, share, now.monotonic));
-                self.await_plans(self.settings.solve_limit_s).await;
+                if self.settings.solve_limit_s > Seconds::ZERO {
+                    self.await_plans(self.settings.solve_limit_s).await;
+                }
             }
         }
         for id in &ids {
