@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::support::{Ended, wattune};
 
 /// The recorded traces; `None` where they are not at hand and not required.
+#[expect(clippy::print_stdout, reason = "a test that was skipped says so")]
 fn traces() -> Option<PathBuf> {
     let folder = std::env::var_os("WATTUNE_TRACES").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"));
