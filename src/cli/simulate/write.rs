@@ -59,7 +59,7 @@ fn between<T: PartialEq>(last: &mut Option<T>, group: T) -> &'static str {
 
 fn head(start: &str) -> String {
     format!(
-        "{start:16} {:34} {:8} {:>8}  {:12} {:>9} {:>8} {:>9} {:>8} {:>9}\n",
+        "{start:16} {:42} {:16} {:>8}  {:12} {:>9} {:>8} {:>9} {:>8} {:>9}\n",
         "job", "grid", "budget %", "policy", "carbon %", "time %", "energy", "timing", "headroom"
     )
 }
@@ -97,7 +97,7 @@ fn line(start: &str, line: &impl Line, budget: Option<f64>, headroom: Option<f64
     let headroom = headroom.map_or_else(|| "-".into(), |h| format!("{:.1} %", 100.0 * h));
     // Less carbon is shown as what it saves, more time as what it costs.
     format!(
-        "{start:16} {job:34} {grid:8} {budget:>8}  {policy:12} {carbon:>9.2} {time:>+8.2} {energy:>9.2} {timing:>8.2} \
+        "{start:16} {job:42} {grid:16} {budget:>8}  {policy:12} {carbon:>9.2} {time:>+8.2} {energy:>9.2} {timing:>8.2} \
          {headroom:>9}\n"
     )
 }
