@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use super::replay::{RecordedGrid, Sayings};
-use crate::domain::CarbonSeries;
 use crate::providers::{FileSettings, file};
 
 /// When the values of a separate forecast file had been said.
@@ -71,8 +70,8 @@ fn said(path: &Path, issue: IssueTime) -> Result<Sayings, GridError> {
         let issued = file::parse_issued(&bytes);
         return issued.map(Sayings::Issued).map_err(|source| GridError::Broken { path: path.to_owned(), source });
     }
-    let expected: CarbonSeries = parse(path, &bytes)?.expected;
-    if expected.is_empty() {
+    let file::ParsedFile { expected, one_for_both, .. } = parse(path, &bytes)?;
+    if expected.is_empty() || one_for_both {
         let why = "it tells what came, not what was expected; name the column of values \"forecast\"";
         return Err(GridError::Unusable { path: path.to_owned(), why });
     }

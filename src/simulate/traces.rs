@@ -48,7 +48,7 @@ impl std::fmt::Display for Workload {
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file or one of its rows cannot be read.
-    #[error("power trace {}: {source}", path.display())]
+    #[error("power trace {}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -86,6 +86,10 @@ pub fn power_curve(path: &Path, workload: &Workload, optimizer: Option<&str>) ->
     let unusable = |why| TraceError::Unusable { path: path.to_owned(), why };
     let mut reader = csv::Reader::from_path(path).map_err(unreadable)?;
     let rows: Vec<Row> = reader.deserialize().collect::<Result<_, _>>().map_err(unreadable)?;
+    if rows.is_empty() {
+        let columns = "dataset, network, batch_size, optimizer, power_limit, time_per_epoch and average_power";
+        return Err(unusable(format!("it has no rows; a power trace is a CSV file with the columns {columns}")));
+    }
     let fits = |r: &&Row| {
         r.dataset == workload.dataset && r.network == workload.network && r.batch_size == workload.batch_size
     };
@@ -163,6 +167,10 @@ mod tests {
         assert!("d/n".parse::<Workload>().expect_err("too short").contains("imagenet/resnet50/128"));
         let broken = trace(&TRACE.replace("20,90", "twenty,90"));
         let error = power_curve(broken.path(), &"d/n/8".parse().expect("a workload"), None).expect_err("broken");
-        assert!(error.to_string().contains("line: 2"), "{error}");
+        let cause = std::error::Error::source(&error).expect("a cause").to_string();
+        assert!(cause.contains("line: 2"), "{cause}");
+        let empty = trace("dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n");
+        let error = power_curve(empty.path(), &"d/n/8".parse().expect("a workload"), None).expect_err("empty");
+        assert!(error.to_string().contains("it has no rows"), "{error}");
     }
 }

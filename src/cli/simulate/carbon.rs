@@ -183,9 +183,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let curve = power_curve(&args.power_trace, workload, args.optimizer.as_deref())?;
         Ok(Job::new(gpu.clone(), workload.clone(), &curve, at_max))
     };
-    let jobs = args.workload.iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
+    let jobs = once(&args.workload, Workload::to_string).iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = at_max * (1.0 + args.max_slowdown.iter().copied().fold(0.0, f64::max));
-    let starts = starts(args, &grid, longest)?;
+    let starts = once(&starts(args, &grid, longest)?, |start| *start);
     let foresight = match args.forecast {
         Forecast::AsIssued => Foresight::AsIssued,
         Forecast::Perfect => Foresight::Perfect,
@@ -197,12 +197,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         grid_name: &grid.name,
         grid: &sight,
         starts: &starts,
-        budgets: &args.max_slowdown,
-        policies: &args.policy,
+        budgets: &once(&args.max_slowdown, |budget| budget.to_bits()),
+        policies: &once(&args.policy, |policy| policy.name),
         sweep: Seconds::new(args.profiling),
         profile_error: args.profile_error,
         pausing: args.pausable.then(|| args.pausing()),
-        seeds: &args.seed,
+        seeds: &once(&args.seed, |seed| *seed),
     };
     let mut progress = Progress::new(study.cases());
     let found = study.run(|| progress.step())?;
@@ -210,8 +210,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let bytes = written(args, &jobs, &grid, &found)?;
     match &args.output {
         Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
-        None => Ok(std::io::stdout().lock().write_all(&bytes)?),
+        None => std::io::stdout().lock().write_all(&bytes).context("cannot write to standard output"),
     }
+}
+
+/// What was asked for, without what was asked for before.
+fn once<T: Clone, K: PartialEq>(asked: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
+    let is_first = |place: &usize| !asked[..*place].iter().any(|before| key(before) == key(&asked[*place]));
+    (0..asked.len()).filter(is_first).map(|place| asked[place].clone()).collect()
 }
 
 fn written(args: &Args, jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> anyhow::Result<Vec<u8>> {
@@ -233,6 +239,13 @@ fn starts(args: &Args, grid: &RecordedGrid, longest: Seconds) -> anyhow::Result<
     let first = said.map_or(first, |said| said.max(first));
     let last = grid.said().end().filter(|_| said.is_some()).map_or(last, |end| end.min(last));
     let latest = last - longest.to_delta();
+    if last <= first {
+        bail!(
+            "{named} tells {} to {}, and the forecasts nothing of that time; use --forecast none to do without them",
+            shown(grid.actual.start().unwrap_or(first)),
+            shown(grid.actual.end().unwrap_or(last))
+        );
+    }
     if latest < first {
         let missing = Seconds::from_delta(first - latest).get() / 3600.0;
         bail!(
@@ -260,6 +273,14 @@ fn starts(args: &Args, grid: &RecordedGrid, longest: Seconds) -> anyhow::Result<
                 longest.get() / 3600.0,
                 shown(tells),
                 shown(ends - longest.to_delta())
+            );
+        }
+        if said.is_some_and(|_| *start < first || *start >= last) {
+            bail!(
+                "--start {}: there are forecasts from {} to {} only; begin then, or use --forecast none",
+                shown(*start),
+                shown(first),
+                shown(last)
             );
         }
         if ledger::mean_intensity(&grid.actual, &span).is_none() {

@@ -138,6 +138,9 @@ pub enum ReplayError {
     /// The grid is not known for as long as the job takes.
     #[error("the job still runs at {0}, of which the carbon trace tells nothing")]
     BeyondTrace(DateTime<Utc>),
+    /// Nothing is emitted at the ceiling, so that nothing can be reduced.
+    #[error("the carbon trace is zero for as long as the job runs: there is nothing to reduce")]
+    NoCarbon,
     /// The policy found nothing to do.
     #[error("the policy cannot plan: {0}")]
     Unplannable(#[from] Unplannable),
@@ -309,9 +312,13 @@ impl<'a> Run<'a> {
             Some(curve.power_at(pace)? * (throughput / pace))
         };
         let against_max = ledger::compare(&done, (ceiling.throughput, ceiling.power), constant, self.actual);
-        let beyond = ReplayError::BeyondTrace(self.actual.end().unwrap_or(self.start));
+        let missing = if self.carbon > GramsCo2e::ZERO {
+            ReplayError::BeyondTrace(self.actual.end().unwrap_or(self.start))
+        } else {
+            ReplayError::NoCarbon
+        };
         Ok(Replayed {
-            against_max: against_max.ok_or(beyond)?,
+            against_max: against_max.ok_or(missing)?,
             energy: self.energy,
             carbon: self.carbon,
             time: self.elapsed,

@@ -119,7 +119,10 @@ impl Case<'_> {
                 let (figures, replayed) = match frontier {
                     Some(frontier) => match frontier.at(100.0 * budget) {
                         Some(figures) => (figures, None),
-                        None => continue,
+                        None => {
+                            let end = self.study.grid.actual().end().unwrap_or(self.setting.start);
+                            return Err(self.failed(policy, Some(budget), ReplayError::BeyondTrace(end)));
+                        }
                     },
                     None => {
                         let replayed = self.within(policy, Some(budget))?;
@@ -148,13 +151,17 @@ impl Case<'_> {
         let (Runs::Within(decide) | Runs::WithinAndFree(decide)) = policy.runs else {
             unreachable!("a policy with a knob has a frontier")
         };
-        self.replay(policy, budget, decide).map_err(|source| StudyError {
+        self.replay(policy, budget, decide).map_err(|source| self.failed(policy, budget, source))
+    }
+
+    fn failed(&self, policy: &Policy, budget: Option<f64>, source: ReplayError) -> StudyError {
+        StudyError {
             policy: policy.name,
             workload: self.setting.job.workload.to_string(),
             start: self.setting.start,
             budget: budget.map_or("no budget".into(), |b| format!("{} % more time", 100.0 * b)),
             source,
-        })
+        }
     }
 
     fn replay(
@@ -163,8 +170,12 @@ impl Case<'_> {
         budget: Option<f64>,
         decide: impl Fn(&View<'_>) -> Decision,
     ) -> Result<Replayed, ReplayError> {
-        let sweep = if policy.learns { self.study.sweep } else { Seconds::ZERO };
-        replay(self.setting, budget, sweep, decide)
+        if policy.learns {
+            return replay(self.setting, budget, self.study.sweep, decide);
+        }
+        // Those that others are measured against know the job as it is.
+        let exact = Setting { believed: &self.setting.job.profile, profile_error: 0.0, ..self.setting };
+        replay(exact, budget, Seconds::ZERO, decide)
     }
 
     /// Where a policy has a knob: what all its settings give. Settings that run past the end of the trace are left out.
