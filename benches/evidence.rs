@@ -160,6 +160,7 @@ fn study_pausing(
     let sight = Sight::new(&ground.grid, foresight, Seconds::new(ground.hours * 3600.0 * (1.0 + most)));
     let study = Study {
         jobs: &ground.jobs,
+        node_cap: None,
         grid_name: ground.name,
         grid: &sight,
         starts,
@@ -211,6 +212,7 @@ fn miso(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result
         let sight = Sight::new(&grid, Foresight::AsIssued, Seconds::new(64.0 * 3600.0 * 1.1));
         let study = Study {
             jobs: &[job],
+            node_cap: None,
             grid_name: "MISO",
             grid: &sight,
             starts: &[start],

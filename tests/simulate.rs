@@ -62,6 +62,29 @@ fn resnet_on_miso_comes_close_to_its_bounds() {
 }
 
 #[test]
+fn two_jobs_share_a_node_under_its_cap() {
+    let both = MISO.replace("resnet50/128", "resnet50/128,imagenet/resnet50/256");
+    let run = |cap: &str| simulate(&format!("{both} --max-slowdown 0.1 --node-cap {cap} --format json"));
+    let Some(ended) = run("400") else { return };
+    ended.done();
+    let tight = rows(&ended);
+    assert_eq!(tight.len(), 4, "two jobs, wattune and clairvoyant");
+    assert!(tight.iter().all(|row| number(row, "carbon_reduction_pct") > 0.0), "{tight:?}");
+    // With room for both, each is as if alone.
+    let loose = rows(&run("600").expect("as before"));
+    let alone =
+        rows(&simulate(&format!("{MISO} --max-slowdown 0.1 --policy wattune --format json")).expect("as before"));
+    let carbon = |rows: &[Value]| number(find(rows, "wattune", Some(10.0)), "carbon_reduction_pct");
+    assert!((carbon(&loose) - carbon(&alone)).abs() < 1e-6, "{loose:?}");
+    let slower = |rows: &[Value]| rows.iter().map(|row| number(row, "time_increase_pct")).fold(0.0, f64::max);
+    assert!(slower(&loose) <= 10.05 && slower(&tight) >= slower(&loose) - 0.05, "{tight:?}");
+    let room = run("150").expect("as before");
+    assert!(room.failed(1).contains("more than the node's cap of 150"), "{}", room.failed(1));
+    let other = simulate(&format!("{both} --node-cap 400 --policy static")).expect("as before");
+    assert!(other.failed(1).contains("under --node-cap only wattune and clairvoyant plan"), "{}", other.failed(1));
+}
+
+#[test]
 fn a_sweep_of_ten_seconds_a_limit_costs_little() {
     let more = "--max-slowdown 0.03 --policy wattune --profiling 10 --format json";
     for (batch, least) in [("128", 14.8), ("256", 16.0)] {

@@ -53,10 +53,12 @@ pub(super) struct Args {
     /// How much slower a job may get: 0.03 is 3 %; several with commas.
     #[arg(long, value_name = "FRACTION", value_delimiter = ',', default_value = "0.03", value_parser = slowdown)]
     max_slowdown: Vec<f64>,
-    /// Which policies; several with commas.
-    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy::named,
-          default_value = "max,static,zeus,carbon-zeus,wattune,clairvoyant")]
+    /// Which policies; several with commas [default: all; under a node's cap wattune and clairvoyant, which plan].
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy::named)]
     policy: Vec<Policy>,
+    /// Watts that the limits of all workloads may add up to: they then run together on one node, from the same start.
+    #[arg(long, value_name = "WATTS", value_parser = watts, conflicts_with_all = ["profiling", "profile_error"])]
+    node_cap: Option<f64>,
     /// When jobs begin: a date (00:00 UTC) or a time; several with commas [default: the first time that the traces tell].
     #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = time)]
     start: Vec<DateTime<Utc>>,
@@ -183,7 +185,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let curve = power_curve(&args.power_trace, workload, args.optimizer.as_deref())?;
         Ok(Job::new(gpu.clone(), workload.clone(), &curve, at_max))
     };
-    let jobs = once(&args.workload, Workload::to_string).iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
+    // Alone, twice the same is once; together on a node it is two jobs.
+    let workloads =
+        if args.node_cap.is_some() { args.workload.clone() } else { once(&args.workload, Workload::to_string) };
+    let policies = policies(args)?;
+    let jobs = workloads.iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = at_max * (1.0 + args.max_slowdown.iter().copied().fold(0.0, f64::max));
     let starts = once(&starts(args, &grid, longest)?, |start| *start);
     let foresight = match args.forecast {
@@ -194,11 +200,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let sight = Sight::new(&grid, foresight, longest);
     let study = Study {
         jobs: &jobs,
+        node_cap: args.node_cap.map(Watts::new),
         grid_name: &grid.name,
         grid: &sight,
         starts: &starts,
         budgets: &once(&args.max_slowdown, |budget| budget.to_bits()),
-        policies: &once(&args.policy, |policy| policy.name),
+        policies: &policies,
         sweep: Seconds::new(args.profiling),
         profile_error: args.profile_error,
         pausing: args.pausable.then(|| args.pausing()),
@@ -211,6 +218,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.output {
         Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
         None => std::io::stdout().lock().write_all(&bytes).context("cannot write to standard output"),
+    }
+}
+
+/// The policies that were asked for, or all that apply.
+fn policies(args: &Args) -> anyhow::Result<Vec<Policy>> {
+    let plans = |policy: &Policy| ["wattune", "clairvoyant"].contains(&policy.name);
+    let asked = once(&args.policy, |policy| policy.name);
+    match (args.node_cap, asked.is_empty()) {
+        (None, true) => Ok(policy::POLICIES.to_vec()),
+        (Some(_), true) => Ok(policy::POLICIES.into_iter().filter(plans).collect()),
+        (None, false) => Ok(asked),
+        (Some(_), false) => match asked.iter().find(|policy| !plans(policy)) {
+            Some(other) => bail!("--policy {}: under --node-cap only wattune and clairvoyant plan", other.name),
+            None => Ok(asked),
+        },
     }
 }
 

@@ -18,6 +18,7 @@ mod wattune;
 mod zeus;
 
 pub use carbon_zeus::sweep;
+pub(crate) use wattune::{request, steps};
 
 use super::replay::{Decision, View};
 

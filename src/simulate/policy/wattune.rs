@@ -1,7 +1,7 @@
 //! wattune itself: the daemon's planner over the daemon's view of the forecast, made anew for each slot.
 
 use crate::domain::{Objective, Work};
-use crate::plan::{Doing, PlanSlot, Progress, Request, Settings, WINDOW, plan};
+use crate::plan::{Doing, Plan, PlanSlot, Progress, Request, Settings, WINDOW, plan};
 use crate::simulate::replay::{Act, Decision, Step, View};
 use crate::units::{GramsCo2e, GramsPerKwh, Seconds};
 
@@ -24,11 +24,21 @@ pub(super) fn decide(view: &View<'_>) -> Decision {
 /// The steps of a plan over `horizon`, to the end of the work.
 pub(super) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds) -> Decision {
     let objective = Objective { max_slowdown: view.budget, pausable: view.pausing, ..Objective::UNBOUND };
-    let plan = plan(&Request {
+    Ok(steps(&plan(&request(view, horizon, &objective, dwell))?))
+}
+
+/// What the planner is asked.
+pub(crate) fn request<'a>(
+    view: &View<'a>,
+    horizon: &'a [PlanSlot],
+    objective: &'a Objective,
+    dwell: Seconds,
+) -> Request<'a> {
+    Request {
         now: view.now,
         profile: view.profile,
         horizon,
-        objective: &objective,
+        objective,
         work: Work::TotalSamples(view.work),
         progress: Progress {
             samples: view.done,
@@ -44,11 +54,15 @@ pub(super) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds) -> 
         allowed: None,
         dwell,
         activity: Some(view.activity),
-    })?;
+    }
+}
+
+/// A plan as steps.
+pub(crate) fn steps(plan: &Plan) -> Vec<Step> {
     let act = |doing, point| match doing {
         Doing::Training => Act::Train(vec![(point, 1.0)]),
         Doing::Paused => Act::Pause,
         Doing::Resuming => Act::Checkpoint(point),
     };
-    Ok(plan.segments.iter().map(|s| Step { act: act(s.doing, s.point), lasts: s.slot.duration() }).collect())
+    plan.segments.iter().map(|s| Step { act: act(s.doing, s.point), lasts: s.slot.duration() }).collect()
 }

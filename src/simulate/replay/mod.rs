@@ -7,11 +7,13 @@ mod job;
 mod sight;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use chrono::{DateTime, Utc};
 
 pub use job::Job;
 pub use sight::{Foresight, RecordedGrid, Sayings, Sight};
+pub use together::{UnderCap, replay_together};
 
 use crate::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
 use crate::ledger::{self, Comparison, Done};
@@ -147,6 +149,14 @@ pub enum ReplayError {
     /// The policy does nothing.
     #[error("the policy stands still at {0}")]
     Idle(DateTime<Utc>),
+    /// The jobs do not fit under the node's cap even at their lowest limits.
+    #[error("the lowest limits of all jobs add up to {lowest}, more than the node's cap of {cap}")]
+    NoRoom {
+        /// Their sum.
+        lowest: Watts,
+        /// The cap.
+        cap: Watts,
+    },
 }
 
 /// How a job is replayed, whatever the policy.
@@ -177,32 +187,16 @@ pub fn replay(
     sweep: Seconds,
     decide: impl Fn(&View<'_>) -> Decision,
 ) -> Result<Replayed, ReplayError> {
-    let Setting { job, believed, profile_error, start, pausing, grid } = setting;
-    let curve = Curve::from_profile(believed).ok_or(Unplannable::NoUsablePoint)?;
+    let curve = Curve::from_profile(setting.believed).ok_or(Unplannable::NoUsablePoint)?;
     let mut run = Run::new(&setting);
     if sweep > Seconds::ZERO {
-        for point in 0..job.profile.points.len() {
+        for point in 0..setting.job.profile.points.len() {
             run.take(&Step::at(point, sweep))?;
         }
     }
     while !run.is_done() {
-        let view = View {
-            now: run.now(),
-            start,
-            profile: believed,
-            curve: &curve,
-            profile_error,
-            max_power: job.max_power,
-            work: job.work,
-            done: run.done,
-            elapsed: run.elapsed,
-            budget,
-            pausing,
-            activity: run.activity,
-            grid,
-        };
         let before = run.elapsed;
-        for step in decide(&view)? {
+        for step in decide(&run.view(&setting, &curve, budget))? {
             run.take(&step)?;
         }
         if run.elapsed <= before {
@@ -240,6 +234,25 @@ impl<'a> Run<'a> {
             // Since long ago, as far as shortest runs go.
             activity: Activity::RunningSince(DateTime::UNIX_EPOCH),
             legs: Vec::new(),
+        }
+    }
+
+    /// What a policy sees of it now.
+    fn view<'b>(&self, setting: &Setting<'b>, curve: &'b Curve, budget: Option<f64>) -> View<'b> {
+        View {
+            now: self.now(),
+            start: self.start,
+            profile: setting.believed,
+            curve,
+            profile_error: setting.profile_error,
+            max_power: self.job.max_power,
+            work: self.job.work,
+            done: self.done,
+            elapsed: self.elapsed,
+            budget,
+            pausing: self.pausing,
+            activity: self.activity,
+            grid: setting.grid,
         }
     }
 

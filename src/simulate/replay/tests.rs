@@ -121,6 +121,7 @@ fn rows(grid: &RecordedGrid, foresight: Foresight, sweep: f64, pausing: Option<P
     let sight = Sight::new(grid, foresight, Seconds::new(60.0 * 3600.0));
     let study = Study {
         jobs: &[job(30.0)],
+        node_cap: None,
         grid_name: "grid",
         grid: &sight,
         starts: &[at(3), at(20)],
@@ -243,4 +244,51 @@ fn the_future_does_not_reach_the_past() {
     assert!(before(&found).len() >= 2, "limits changed in between: {:?}", before(&found));
     assert_eq!(before(&found), before(&changed));
     assert_ne!(found.legs, changed.legs, "later it does matter");
+}
+
+/// Two jobs of different length under a cap: what each did.
+fn pair(cap: f64, foresight: bool) -> Result<Vec<Replayed>, ReplayError> {
+    let (jobs, grid) = ([job(30.5), job(17.0)], grid(Sayings::Nothing));
+    let sight = Sight::new(&grid, Foresight::Nothing, Seconds::new(60.0 * 3600.0));
+    let settings = jobs.each_ref().map(|job| Setting {
+        job,
+        believed: &job.profile,
+        profile_error: 0.0,
+        start: at(5),
+        pausing: None,
+        grid: &sight,
+    });
+    replay_together(&settings, Some(0.05), UnderCap { cap: Watts::new(cap), foresight })
+}
+
+#[test]
+fn jobs_on_a_node_never_add_up_to_more_than_its_cap() {
+    for foresight in [false, true] {
+        let pair = pair(430.0, foresight).expect("there is room");
+        let limit = |done: &Replayed, t: DateTime<Utc>| {
+            let leg = done.legs.iter().find(|leg| leg.slot.contains(t));
+            match leg.map(|leg| &leg.act) {
+                Some(Act::Train(shares)) => {
+                    shares.iter().map(|(point, _)| [300.0, 200.0, 100.0][*point]).fold(0.0, f64::max)
+                }
+                _ => 100.0,
+            }
+        };
+        let moments: Vec<DateTime<Utc>> = pair.iter().flat_map(|p| &p.legs).map(|leg| leg.slot.start()).collect();
+        assert!(moments.iter().all(|&t| limit(&pair[0], t) + limit(&pair[1], t) <= 430.0), "{pair:?}");
+        // 300 and 100 W or 200 W each: at its fastest, the shorter one makes the longer one wait.
+        assert!(pair.iter().any(|p| p.against_max.time_increase_pct > 5.0), "{pair:?}");
+        assert!(pair.iter().all(|p| p.against_max.carbon_reduction_pct > 0.0), "{pair:?}");
+    }
+}
+
+#[test]
+fn under_a_cap_with_room_for_all_each_job_runs_as_if_alone() {
+    let grid = grid(Sayings::Nothing);
+    let together = pair(600.0, false).expect("there is room");
+    let alone = run(&grid, Foresight::Nothing, "wattune", 0.05);
+    assert!((together[0].carbon / alone.carbon - 1.0).abs() < 1e-9);
+    assert!((together[0].time / alone.time - 1.0).abs() < 1e-9);
+    let low = pair(150.0, false).expect_err("two boards need 200 W");
+    assert_eq!(low, ReplayError::NoRoom { lowest: Watts::new(200.0), cap: Watts::new(150.0) });
 }

@@ -11,15 +11,18 @@ pub use frontier::Frontier;
 pub use row::{Figures, Mean, Row, means};
 
 use super::policy::{Policy, Runs, sweep};
-use super::replay::{Decision, Job, ReplayError, Replayed, Setting, Sight, View, replay};
+use super::replay::{Decision, Job, ReplayError, Replayed, Setting, Sight, UnderCap, View, replay, replay_together};
 use crate::domain::{Pausing, Profile};
 use crate::ledger;
-use crate::units::Seconds;
+use crate::units::{Seconds, Watts};
 
 /// What is replayed. Every combination is.
 pub struct Study<'a> {
-    /// The jobs, each alone.
+    /// The jobs: each alone, or all together under `node_cap`.
     pub jobs: &'a [Job],
+    /// What their limits may add up to, if they share a node. Then only policies that plan are run: wattune and
+    /// clairvoyant; rows have no captured headroom, for want of a constant mix to compare with.
+    pub node_cap: Option<Watts>,
     /// What the grid is called.
     pub grid_name: &'a str,
     /// The grid, with as much foresight as policies have.
@@ -83,6 +86,10 @@ impl Study<'_> {
     /// If a policy with a budget runs past the end of the trace. One without is left out then.
     pub fn run(&self, mut step: impl FnMut()) -> Result<Vec<Found>, StudyError> {
         let mut rows = Vec::new();
+        if let Some(cap) = self.node_cap {
+            self.together(cap, &mut rows, &mut step)?;
+            return Ok(rows);
+        }
         for job in self.jobs {
             for &start in self.starts {
                 for &seed in self.seeds {
@@ -99,9 +106,41 @@ impl Study<'_> {
         Ok(rows)
     }
 
-    /// How many jobs × starts × seeds there are.
+    fn together(&self, cap: Watts, rows: &mut Vec<Found>, step: &mut impl FnMut()) -> Result<(), StudyError> {
+        for &start in self.starts {
+            for &budget in self.budgets {
+                for policy in self.policies {
+                    let setting = |job| Setting {
+                        job,
+                        believed: &job.profile,
+                        profile_error: 0.0,
+                        start,
+                        pausing: self.pausing,
+                        grid: self.grid,
+                    };
+                    let settings: Vec<Setting<'_>> = self.jobs.iter().map(setting).collect();
+                    let case = |setting| Case { study: self, setting, seed: 0 };
+                    let under = UnderCap { cap, foresight: policy.name == "clairvoyant" };
+                    let replayed = replay_together(&settings, Some(budget), under)
+                        .map_err(|source| case(settings[0]).failed(policy, Some(budget), source))?;
+                    for (setting, replayed) in settings.into_iter().zip(replayed) {
+                        let case = case(setting);
+                        let row = case.row(policy, Some(budget), case.figures(&replayed), None);
+                        rows.push(Found { row, replayed: Some(replayed), frontier: None });
+                    }
+                }
+            }
+            step();
+        }
+        Ok(())
+    }
+
+    /// How many jobs × starts × seeds there are; under a cap, how many starts.
     pub fn cases(&self) -> usize {
-        self.jobs.len() * self.starts.len() * self.seeds.len()
+        match self.node_cap {
+            Some(_) => self.starts.len(),
+            None => self.jobs.len() * self.starts.len() * self.seeds.len(),
+        }
     }
 }
 
