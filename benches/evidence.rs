@@ -322,7 +322,14 @@ fn pausing(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Res
     let costs = Pausing::usual(1);
     writeln!(out, "## Pausing\n")?;
     writeln!(out, "25 % more time; 50 W while pausing, half an hour each of running and pausing, two minutes for a")?;
-    writeln!(out, "checkpoint. Six jobs on an A40, two starts: additional reduction in points, mean.\n")?;
+    writeln!(
+        out,
+        "checkpoint. Six jobs on an A40, two starts: additional reduction in points, mean. The best with foresight"
+    )?;
+    writeln!(
+        out,
+        "is the better of planning once and anew for each slot, by the same search: no independent bound.\n"
+    )?;
     writeln!(
         out,
         "| grid | wattune, perfect forecasts | best found with foresight | part of it % | forecasts as issued |"
