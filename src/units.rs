@@ -205,7 +205,30 @@ impl Watts {
     }
 }
 
+/// A number as it is told back to whoever gave it: with an exponent where it would else be long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Short(pub f64);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(value) = self;
+        let plain = *value == 0.0 || !value.is_finite() || (1e-6..1e15).contains(&value.abs());
+        if plain { write!(f, "{value}") } else { write!(f, "{value:e}") }
+    }
+}
+
 impl Seconds {
+    /// Checks a setting's range; the answer names the key and what would be right.
+    ///
+    /// # Errors
+    /// If it is outside.
+    pub fn check(self, key: &str, low: f64, high: f64) -> Result<(), String> {
+        match (low..=high).contains(&self.0) {
+            true => Ok(()),
+            false => Err(format!("{key} = {} must be within {low} to {high} seconds", Short(self.0))),
+        }
+    }
+
     /// From a signed duration between two points in time.
     pub fn from_delta(delta: chrono::TimeDelta) -> Self {
         Self(delta.as_seconds_f64())

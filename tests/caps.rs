@@ -271,3 +271,59 @@ async fn events_are_announced_amended_withdrawn_and_survive() {
     daemon.delete("/v1/demand-response/now").await.expect(200);
     sum_is(&driver, 2, "what was found", |sum| sum == 2.0 * FOUND).await;
 }
+
+#[tokio::test]
+async fn a_cap_for_hours_has_jobs_measured_within_its_reach() {
+    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings("")), state.path()).await;
+    // With the other board at its lowest limit of 100 W, there are 240 W: one rung less than the ceiling of 280 W.
+    let event = json!({"id": "long", "start": now() - TimeDelta::seconds(5), "end": now() + TimeDelta::hours(8),
+                       "target_w": 340});
+    daemon.post("/v1/demand-response", &event).await.expect(201);
+    sum_is(&driver, 2, "the event", |sum| sum <= 340.0).await;
+    let id = daemon.register(&job("patient", 0, 0)).await;
+    let _training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE)], 0.0);
+    let view = daemon.phase(&id, "planned").await;
+    let profile = daemon.get(&format!("/v1/jobs/{id}/profile")).await.expect(200);
+    assert_eq!(profile["points"][0]["power_limits_w"], json!([230.0]), "{profile}");
+    assert!(view["warnings"][0].as_str().is_some_and(|w| w.contains("measured up to 230 W")), "{view}");
+    kept(&driver, 2, 340.0);
+    // What was out of reach is measured once there is room.
+    daemon.delete("/v1/demand-response/long").await.expect(200);
+    eventually("the ceiling", LONG, async || {
+        let profile = daemon.get(&format!("/v1/jobs/{id}/profile")).await.expect(200);
+        let whole = profile["points"][0]["power_limits_w"] == json!([FOUND]) && profile["complete"] == true;
+        whole.then_some(profile)
+    })
+    .await;
+    assert_eq!(daemon.phase(&id, "planned").await["warnings"], json!([]));
+}
+
+#[tokio::test]
+async fn who_waits_for_a_cap_to_lift_takes_no_room_from_others() {
+    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings("")), state.path()).await;
+    let busy = daemon.register(&job("busy", 0, 0)).await;
+    let _busy = Training::start(daemon.base(), &busy, &driver, vec![(0, CURVE)], 0.0);
+    daemon.phase(&busy, "planned").await;
+    // 10 W too little for the other job's ceiling.
+    let event = json!({"id": "short", "start": now() - TimeDelta::seconds(5), "end": now() + TimeDelta::minutes(20),
+                       "target_w": 370});
+    daemon.post("/v1/demand-response", &event).await.expect(201);
+    let waits = daemon.register(&job("waits", 1, 0)).await;
+    let _waits = Training::start(daemon.base(), &waits, &driver, vec![(1, CURVE)], 0.0);
+    let view = eventually("the wait", LONG, async || {
+        let view = daemon.get(&format!("/v1/jobs/{waits}")).await.expect(200);
+        let told = view["warnings"][0].as_str()?.starts_with("measuring waits until 2");
+        (told && view["phase"] == "profiling").then_some(view)
+    })
+    .await;
+    assert!(view["reason"].as_str().is_some_and(|r| r.contains("measuring waits for 280 W")), "{view}");
+    eventually("room for who is planned", LONG, async || (driver.limit_w(0)? >= 230.0).then_some(())).await;
+    assert_eq!(daemon.get(&format!("/v1/jobs/{busy}")).await.expect(200)["phase"], "planned");
+    sum_is(&driver, 2, "the event", |sum| sum <= 370.0).await;
+    daemon.delete("/v1/demand-response/short").await.expect(200);
+    assert_eq!(daemon.phase(&waits, "planned").await["warnings"], json!([]));
+}

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wattune::clock::{Clock, ManualClock, Monotonic};
 use wattune::controller::{
-    CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard, Settings,
+    BudgetSettings, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard, Settings,
 };
 use wattune::domain::{
     Board, ClockLimit, DemandResponse, EventId, JobId, JobName, LimitRange, Objective, PowerLimit, Work,
@@ -170,6 +170,7 @@ impl Node {
                 ..wattune::plan::Settings::default()
             },
             carbon: CarbonSettings::default(),
+            carbon_budget: BudgetSettings::default(),
             cap: CapSettings { limit_w: constant_w, ..CapSettings::default() },
             state_dir: state.path(),
             clock: clock.clone(),

@@ -112,6 +112,7 @@ impl Outage {
             planning: wattune::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             cap: wattune::controller::CapSettings::default(),
+            carbon_budget: wattune::controller::BudgetSettings::default(),
             state_dir: state.path(),
             clock: clock.clone(),
             devices: vec![Box::new(board.device(0, "Long"))],

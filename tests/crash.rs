@@ -275,6 +275,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         planning: wattune::plan::Settings::default(),
         carbon: wattune::providers::CarbonSettings::default(),
         cap: controller::CapSettings::default(),
+        carbon_budget: controller::BudgetSettings::default(),
         state_dir: state.path(),
         clock: clock.clone(),
         devices: vec![Box::new(hardware.device(0, "Fragile"))],

@@ -5,6 +5,7 @@ mod architecture;
 mod bad_input;
 mod caps;
 mod caps_random;
+mod carbon_budget;
 mod carbon_chain;
 mod carbon_cli;
 mod carbon_days;

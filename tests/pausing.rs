@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock, Monotonic};
 use wattune::controller::view::{JobView, ProgressView};
 use wattune::controller::{
-    CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard,
+    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard,
     Settings as ControlSettings,
 };
 use wattune::domain::{
@@ -87,6 +87,7 @@ async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedBoar
         planning: wattune::plan::Settings::default(),
         carbon: CarbonSettings::default(),
         cap: CapSettings::default(),
+        carbon_budget: BudgetSettings::default(),
         state_dir: state,
         clock: clock.clone(),
         devices: vec![Box::new(board.device(0, "Long"))],

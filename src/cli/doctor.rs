@@ -1,5 +1,7 @@
 //! `wattune doctor`: what works here, what does not, and what to do about it. Writes nothing to any GPU.
 
+mod node;
+
 use std::io::Write;
 use std::sync::Arc;
 
@@ -16,7 +18,8 @@ use crate::gpu::thread::GpuHandle;
 use crate::providers::{self, Provider};
 use crate::units::Seconds;
 
-/// Checks what the daemon needs: configuration, driver, boards, rights, state directory, carbon signal, address.
+/// Checks what the daemon needs: configuration, driver, boards, rights, the node's cap and carbon budget, state directory,
+/// carbon signal, address.
 /// Reads only.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -92,6 +95,8 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
         findings.push(finding("GPUs", Verdict::Broken, "the driver knows no GPU"));
     }
     findings.extend(handles.iter().map(|handle| board(handle, settings)));
+    findings.extend(node::cap(&handles, settings));
+    findings.extend(node::carbon_budget(settings));
     if !is_root() && !settings.control.observe {
         let detail = "not root: limits and clocks can most likely not be set (nvmlDeviceSetPowerManagementLimit needs it); run \
                       the daemon as root, or with --observe";

@@ -91,6 +91,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         planning: settings.plan,
         carbon: settings.carbon,
         cap: settings.cap,
+        carbon_budget: settings.carbon_budget,
         state_dir: &state_dir,
         clock: clock.clone(),
         devices,

@@ -70,6 +70,14 @@ fn cap_line(cap: &Value) -> String {
     line + "\n\n"
 }
 
+/// The node's carbon budget in one line.
+fn budget_line(budget: &Value) -> String {
+    let grams = |key: &str| budget[key].as_f64().map_or("–".to_owned(), |g| format!("{g:.0} g"));
+    let (limit, until) = (grams("limit_g"), budget["until"].as_str().unwrap_or("–"));
+    let (left, expected) = (grams("left_g"), grams("expected_g"));
+    format!("node's carbon budget {limit} until {until}, {left} left, {expected} expected by its end\n\n")
+}
+
 fn table(status: &Value) -> String {
     let text = |v: &Value| v.as_str().unwrap_or("–").to_owned();
     let watts = |v: &Value| v.as_f64().map_or("–".to_owned(), |w| format!("{w:.0} W"));
@@ -90,6 +98,9 @@ fn table(status: &Value) -> String {
     );
     if status["cap"].is_object() {
         page += &cap_line(&status["cap"]);
+    }
+    if status["carbon_budget"].is_object() {
+        page += &budget_line(&status["carbon_budget"]);
     }
     page +=
         &format!("{:<4} {:<28} {:<12} {:>8} {:>15} {:>8}  {}\n", "GPU", "model", "state", "draw", "limit", "found", "");

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use toml::de::{DeTable, DeValue};
 
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
@@ -62,6 +63,8 @@ pub struct Settings {
     pub control: controller::Settings,
     /// The most that all boards' limits may add up to.
     pub cap: controller::CapSettings,
+    /// What all jobs together may emit.
+    pub carbon_budget: controller::BudgetSettings,
     /// The just-in-time profiler.
     pub profile: profile::Settings,
     /// The planner.
@@ -149,6 +152,7 @@ impl Settings {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;
         self.cap.check().map_err(in_section("cap"))?;
+        self.carbon_budget.check().map_err(in_section("carbon_budget"))?;
         self.profile.check().map_err(in_section("profile"))?;
         self.plan.check().map_err(in_section("plan"))?;
         let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();
@@ -193,43 +197,40 @@ fn in_plain_words(message: String) -> String {
     }
 }
 
-/// Finds the key, or the table, that a message begins with; of an entry of a list that stands in one line, the list.
+/// Finds the key, or the entry of a list, that a message begins with; else the table or the list that it belongs to.
 fn locate(text: &str, path: &Path, section: &'static str, message: String) -> ConfigError {
     let key = format!("{section}.{}", message.split_whitespace().next().unwrap_or_default());
-    let list = key.split('[').next().unwrap_or_default().to_owned();
-    let places = places(text);
-    let find = |wanted: &str| places.iter().find(|(name, _)| name == wanted);
-    let entry = key.rsplit_once(']').map(|(entry, _)| format!("{entry}]"));
-    let found = find(&key).or_else(|| find(&entry?)).or_else(|| find(&list));
-    match found {
-        Some((_, (line, column))) => {
-            ConfigError::Wrong { path: path.to_owned(), line: *line, column: *column, message }
+    match DeTable::parse(text).ok().and_then(|table| place(table.get_ref(), &key)) {
+        Some(at) => {
+            let (line, column) = position(text, at);
+            ConfigError::Wrong { path: path.to_owned(), line, column, message }
         }
         None => ConfigError::OutOfRange { section, message },
     }
 }
 
-/// The tables and keys of a file with their lines and columns; entries of lists of tables are numbered.
-fn places(text: &str) -> Vec<(String, (usize, usize))> {
-    let (mut table, mut places) = (String::new(), Vec::new());
-    for (number, line) in text.lines().enumerate() {
-        let trimmed = line.trim();
-        let at = (number + 1, line.len() - line.trim_start().len() + 1);
-        if let Some(name) = trimmed.strip_prefix("[[").and_then(|l| l.split(']').next()) {
-            let name = name.trim();
-            let first = format!("{name}[");
-            let before =
-                places.iter().filter(|(n, _): &&(String, _)| n.starts_with(&first) && n.ends_with(']')).count();
-            table = format!("{name}[{before}]");
-            places.push((table.clone(), at));
-        } else if let Some(name) = trimmed.strip_prefix('[').and_then(|l| l.split(']').next()) {
-            table = name.trim().to_owned();
-            places.push((table.clone(), at));
-        } else if let Some((name, _)) = trimmed.split_once('=') {
-            places.push((format!("{table}.{}", name.trim()), at));
-        }
+/// Where the deepest part of a key's path begins that there is, below the section: `cap.schedule[1].from`.
+fn place(file: &DeTable<'_>, key: &str) -> Option<usize> {
+    let (mut table, mut found) = (file, None);
+    for part in key.split('.') {
+        let (name, index) = match part.strip_suffix(']').and_then(|part| part.split_once('[')) {
+            Some((name, index)) => (name, index.parse::<usize>().ok()),
+            None => (part, None),
+        };
+        let Some((written, value)) = table.iter().find(|(written, _)| written.get_ref() == name) else { break };
+        found = Some(written.span().start);
+        let value = match index {
+            None => value,
+            Some(index) => {
+                let Some(entry) = value.get_ref().get(index) else { break };
+                found = Some(entry.span().start);
+                entry
+            }
+        };
+        let DeValue::Table(inner) = value.get_ref() else { break };
+        table = inner;
     }
-    places
+    found
 }
 
 /// Line and column, from 1, of a byte's place.
@@ -265,13 +266,26 @@ mod tests {
         let range = error("[profile]\nstep_w = 25\n\n  window_s = 1 # short\n");
         assert!(range.starts_with("4:3: window_s = 1 must be at least 5 s"), "{range}");
         let cap = error("[cap]\nlimit_w = 0\n");
-        assert!(cap.starts_with("2:1: limit_w is 0; it must be more than 0"), "{cap}");
+        assert!(cap.starts_with("2:1: limit_w is 0; it must be within 1 to"), "{cap}");
         let entries = "[[cap.schedule]]\nfrom = \"1:00\"\nto = \"2:00\"\nlimit_w = 5\n[[cap.schedule]]\nfrom = \"25:00\"\n\
                        to = \"2:00\"\nlimit_w = 5\n";
         let second = error(entries);
         assert!(second.starts_with("6:1: schedule[1].from is \"25:00\""), "{second}");
         let inline = error("[cap]\nschedule = [{ from = \"1:00\", to = \"2:00\" }]\n");
-        assert!(inline.starts_with("2:1: schedule[0] has no cap"), "{inline}");
+        assert!(inline.starts_with("2:13: schedule[0] has no cap"), "{inline}");
+        let lines = "[cap]\nschedule = [\n  { from = \"1:00\", to = \"2:00\", limit_w = 5 },\n  { from = \"1:00\", to = \"26:00\", \
+                     limit_w = 5 },\n]\n";
+        let inner = error(lines);
+        assert!(inner.starts_with("4:20: schedule[1].to is \"26:00\""), "{inner}");
+        let event =
+            "[[cap.events]]\nid = \"a\"\nstart = 2026-12-01T17:00:00\nend = \"2026-12-01T18:00:00Z\"\ntarget_w = 5\n";
+        let zone = error(event);
+        assert!(
+            zone.starts_with("3:9: ") && zone.contains("with its zone, such as \"2026-12-01T17:00:00Z\""),
+            "{zone}"
+        );
+        let clocks = error("[control]\nclocks = true\n");
+        assert!(clocks.starts_with("2:10: ") && clocks.contains("expected \"auto\" or \"off\""), "{clocks}");
         let nan = error("[profile]\nstep_w = nan\n");
         assert!(nan.starts_with("2:10: ") && nan.contains("a finite number of W"), "{nan}");
         let variant = error("[gpus]\nbackend = \"nvlm\"\n");

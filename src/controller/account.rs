@@ -119,11 +119,12 @@ impl Controller {
         match self.store.append(&backlog.intervals, &backlog.checkpoints).await {
             Ok(()) => {
                 let series = &self.book.series;
+                self.budget.add(&self.backlog.intervals, series);
                 for row in std::mem::take(&mut self.backlog.intervals) {
                     if let Share::Job(id) = &row.share
                         && let Some(job) = self.jobs.get_mut(id)
                     {
-                        add(&mut job.emissions, &ledger::emissions([&row], series));
+                        job.emissions.add(&ledger::emissions([&row], series));
                     }
                 }
                 self.backlog.checkpoints.clear();
@@ -182,15 +183,5 @@ impl Controller {
 impl Backlog {
     fn is_empty(&self) -> bool {
         self.intervals.is_empty() && self.checkpoints.is_empty() && self.ended.is_empty()
-    }
-}
-
-fn add(sum: &mut ledger::Emissions, more: &ledger::Emissions) {
-    sum.energy += more.energy;
-    sum.carbon += more.carbon;
-    sum.unknown += more.unknown;
-    sum.estimated += more.estimated;
-    for (origin, energy) in &more.by_origin {
-        *sum.by_origin.entry(*origin).or_default() += *energy;
     }
 }

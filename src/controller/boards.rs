@@ -44,13 +44,18 @@ impl Controller {
         });
         let now = self.now();
         let wanted = self.wanted(gpu.id(), now).map(|set| set.limit);
-        let held =
-            self.passes(now).get(gpu.id()).filter(|(stake, pass)| pass.limit < stake.wanted).map(|(stake, pass)| {
+        let held = self.passes(now).get(gpu.id()).and_then(|(stake, pass)| {
+            let cut = (pass.limit < stake.wanted).then(|| {
                 format!(
                     "the node's cap lets it have {} of {}; the rest comes back when the cap lifts",
                     pass.limit, stake.wanted
                 )
             });
+            let waits =
+                (!pass.now).then(|| format!("{} waits until others are lowered under the node's cap", pass.limit));
+            let told: Vec<String> = cut.into_iter().chain(waits).collect();
+            (!told.is_empty()).then(|| told.join("; "))
+        });
         let unset = self.journal_fault.as_ref().filter(|_| wanted.is_some() && wanted != reading.requested);
         let mut details = concerns(gpu, &capabilities);
         details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
@@ -103,6 +108,7 @@ impl Controller {
         problems.extend(self.store_fault.iter().map(|f| format!("books: {f}")));
         problems.extend(self.journal_fault.iter().map(|f| format!("no limit is set: {f}")));
         problems.extend(self.cap_problems());
+        problems.extend(self.desk.broken.iter().cloned());
         problems.extend(self.desk.search.as_ref().map(|search| {
             let since = self.now().monotonic.since(search.since);
             format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
@@ -122,7 +128,9 @@ impl Controller {
             ));
         }
         for job in self.jobs.values() {
-            problems.extend(job.warnings().into_iter().map(|w| format!("job {} ({}): {w}", job.id, job.spec.name)));
+            problems.extend(
+                job.warnings(self.now()).into_iter().map(|w| format!("job {} ({}): {w}", job.id, job.spec.name)),
+            );
         }
         problems
     }

@@ -1,6 +1,8 @@
 //! Where plans are made: on threads of their own, so that neither the loop nor its clients wait for a long search.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Utc};
 use tokio::task::JoinHandle;
@@ -9,8 +11,9 @@ use crate::clock::Monotonic;
 use crate::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, TimeSeries, Work};
 use crate::plan::{
     Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Unplannable, plan, plan_together, steadier,
+    steadier_together,
 };
-use crate::units::{GramsPerKwh, PricePerMwh, Seconds, Watts};
+use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
 
 use super::share::Share;
 
@@ -78,10 +81,12 @@ impl Brief {
 pub(super) struct Order {
     /// Jobs that share nothing.
     pub(super) alone: Vec<Brief>,
-    /// Jobs that share the node's cap.
+    /// Jobs that share the node's cap or its carbon budget.
     pub(super) together: Vec<Brief>,
     /// What the cap leaves for those.
     pub(super) cap: TimeSeries<Watts>,
+    /// What they may still emit together.
+    pub(super) carbon_budget: TimeSeries<GramsCo2e>,
 }
 
 impl Order {
@@ -89,28 +94,38 @@ impl Order {
         self.alone.is_empty() && self.together.is_empty()
     }
 
-    /// Makes the plans. May take long.
-    fn carry_out(self) -> Solved {
+    /// Makes the plans. May take long; a search for plans together goes on as long as `go_on` says.
+    fn carry_out(self, go_on: &dyn Fn() -> bool) -> Solved {
         let mut plans: BTreeMap<JobId, _> = self.alone.iter().map(|brief| (brief.id.clone(), brief.plan())).collect();
         if self.together.is_empty() {
-            return Solved { plans, broken: Vec::new() };
+            return Solved { plans, broken: None };
         }
         let members: Vec<Member<'_>> = self.together.iter().map(Brief::member).collect();
-        let made = plan_together(&members, &Shared { cap: &self.cap, carbon_budget: None }, &|| true);
+        let shared = Shared { cap: &self.cap, carbon_budget: Some(&self.carbon_budget) };
+        let made = plan_together(&members, &shared, go_on);
+        // Where nothing but time has passed since the plans before, they are what falls back on.
+        let before: Vec<&Plan> = self.together.iter().filter_map(|brief| brief.before.as_ref()).collect();
+        if !made.finished && before.len() == members.len() {
+            return Solved { plans, broken: None };
+        }
+        let better_by = self.together.iter().map(|brief| brief.better_by).fold(0.0, f64::max);
+        let made = steadier_together(&before, made, &members, &shared, better_by);
         plans.extend(self.together.iter().map(|brief| brief.id.clone()).zip(made.plans));
-        Solved { plans, broken: made.broken }
+        Solved { plans, broken: Some(made.broken) }
     }
 }
 
 /// What came of an order.
 pub(super) struct Solved {
     pub(super) plans: BTreeMap<JobId, Result<Plan, Unplannable>>,
-    pub(super) broken: Vec<Broken>,
+    /// What is shared and cannot be kept; `None` where that is as before.
+    pub(super) broken: Option<Vec<Broken>>,
 }
 
 /// A search that has been begun.
 pub(super) struct Search {
     task: JoinHandle<Solved>,
+    stop: Arc<AtomicBool>,
     pub(super) since: Monotonic,
     /// What the cap left when it began.
     pub(super) share: Option<Share>,
@@ -119,10 +134,14 @@ pub(super) struct Search {
 impl Search {
     /// Begins it on a thread of its own.
     pub(super) fn begin(order: Order, share: Option<Share>, now: Monotonic) -> Self {
-        Self { task: tokio::task::spawn_blocking(move || order.carry_out()), since: now, share }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let go_on = move || !stopped.load(Ordering::Relaxed);
+        Self { task: tokio::task::spawn_blocking(move || order.carry_out(&go_on)), stop, since: now, share }
     }
 
-    /// Waits for its end, at most `patience`; `None` if it goes on. One that died found nothing, and the log says so.
+    /// Waits for its end, at most `patience`, after which it is told to make do with what it has found; `None` if it goes
+    /// on. One that died found nothing, and the log says so.
     pub(super) async fn outcome(&mut self, patience: Seconds) -> Option<Solved> {
         if patience <= Seconds::ZERO && !self.is_finished() {
             return None;
@@ -131,9 +150,12 @@ impl Search {
             Ok(Ok(solved)) => Some(solved),
             Ok(Err(died)) => {
                 tracing::error!("the planner died ({died}); the plans before stay in force");
-                Some(Solved { plans: BTreeMap::new(), broken: Vec::new() })
+                Some(Solved { plans: BTreeMap::new(), broken: None })
             }
-            Err(_) => None,
+            Err(_) => {
+                self.stop.store(true, Ordering::Relaxed);
+                None
+            }
         }
     }
 
@@ -163,6 +185,11 @@ pub(super) fn in_words(broken: &Broken) -> String {
             by.get(),
             during.get()
         ),
-        Broken::SharedBudget { by } => format!("the jobs emit {:.0} g more than they share", by.get()),
+        Broken::SharedBudget { during, by } => format!(
+            "the node's carbon budget until {} will be exceeded by {:.0} g: that is the least carbon of any plans that keep \
+             the jobs' promises about time",
+            during.end().format("%FT%TZ"),
+            by.get()
+        ),
     }
 }

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::ControlError;
 use super::pacing::Idling;
+use super::reach::Reach;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{
     EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, SetPoint, Work,
@@ -35,6 +36,13 @@ pub struct Group {
     pub range: GroupRange,
 }
 
+impl Group {
+    /// How many they are.
+    pub fn boards(&self) -> f64 {
+        f64::from(self.range.boards)
+    }
+}
+
 /// What the daemon does for a job now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -59,6 +67,10 @@ pub struct Job {
     pub spec: JobSpec,
     /// Its boards in groups of equal ones.
     pub groups: Vec<Group>,
+    /// The ceilings of its groups where no cap for some time lowers them.
+    pub(super) whole: Vec<PowerLimit>,
+    /// What the node's cap makes of its sweep.
+    pub(super) reach: Reach,
     /// Under which its profile is kept.
     pub key: ProfileKey,
     /// When it was registered.
@@ -118,6 +130,8 @@ impl Job {
             id,
             spec,
             groups: Vec::new(),
+            whole: Vec::new(),
+            reach: Reach::Whole,
             registered_at,
             progress: stored,
             profiler: None,
@@ -147,6 +161,7 @@ impl Job {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
         self.profiler = Some(Profiler::new(settings, &ranges, record));
         self.key = profile_key(&self.spec, &groups);
+        self.whole = groups.iter().map(|g| g.range.ceiling).collect();
         self.groups = groups;
     }
 

@@ -6,6 +6,7 @@
 
 mod account;
 mod boards;
+mod budget;
 mod cap;
 mod clocks;
 mod desk;
@@ -13,8 +14,10 @@ mod error;
 mod gpu;
 mod handle;
 mod job;
+mod moment;
 mod pacing;
 mod planning;
+mod reach;
 mod requests;
 mod run;
 mod settings;
@@ -31,6 +34,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
+use budget::BudgetBook;
+pub use budget::{BudgetSettings, BudgetView, Period};
 use cap::CapBook;
 pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
 pub use error::{ControlError, StartError};
@@ -69,6 +74,7 @@ pub struct Controller {
     gpus: BTreeMap<GpuId, Gpu>,
     jobs: BTreeMap<JobId, Job>,
     caps: CapBook,
+    budget: BudgetBook,
     desk: planning::Desk,
     signal: watch::Receiver<FeedState>,
     price: Option<PriceSignal>,
@@ -100,8 +106,10 @@ impl Controller {
         self.take_signal().await;
         self.end_silent_jobs().await;
         self.account().await;
+        self.count_budget().await;
         self.equip_jobs().await;
         self.withdraw_clocks();
+        self.fit_sweeps();
         self.plan().await;
         self.act();
     }

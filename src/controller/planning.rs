@@ -11,15 +11,16 @@ use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::{HorizonPolicy, reference_intensity};
-use crate::ledger::Emissions;
 use crate::plan::{Pace, Plan, PlanSlot, Progress, slots_ahead};
 use crate::profile::Stage;
-use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
+use crate::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
 /// Work off the plan by more than this part is a reason to plan again.
 const DEVIATION: f64 = 0.01;
 /// Deviations of less work than this are noise of the reports' spacing.
 const DEVIATION_SPAN: Seconds = Seconds::new(60.0);
+/// Nothing has changed for the job itself.
+const WITH_OTHERS: &str = "with others of the node";
 /// Plans that are better by less than this part are the same but for rounding.
 const WORTH_TELLING: f64 = 1e-6;
 /// No horizon is built further than this; the planner repeats its mean beyond.
@@ -35,7 +36,7 @@ pub(super) struct Outlook {
 
 impl Controller {
     /// Plans every job that has a reason to, and sees to the phase of each. Plans are searched for on other threads; a
-    /// search that takes longer than the settings allow goes on, the plans before stay in force until it ends.
+    /// search that takes longer than the settings allow is told to stop, the plans before stay in force until it has.
     pub(super) async fn plan(&mut self) {
         if self.desk.search.as_ref().is_some_and(Search::is_finished) {
             self.await_plans(Seconds::ZERO).await;
@@ -86,8 +87,8 @@ impl Controller {
         // What came late may be for another cap than the present one; then it is planned anew, and not carried out.
         let is_stale = patience <= Seconds::ZERO && search.share != self.share(self.now());
         let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
-        if search.share.is_some() && !is_stale {
-            self.desk.broken = solved.broken.iter().map(in_words).collect();
+        if let Some(broken) = solved.broken.filter(|_| !is_stale) {
+            self.desk.broken = broken.iter().map(in_words).collect();
         }
         for (id, outcome) in solved.plans.into_iter().filter(|(id, _)| !stale.contains(id)) {
             // A job that is profiled anew meanwhile has no use for it.
@@ -115,7 +116,7 @@ impl Controller {
         let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
         for id in before.iter().chain(members) {
             if let Some(job) = self.jobs.get_mut(id) {
-                job.replan.get_or_insert("what the node's cap leaves has changed");
+                job.replan.get_or_insert("what the node's cap or carbon budget leaves has changed");
             }
         }
         if share.is_none() {
@@ -136,7 +137,9 @@ impl Controller {
         if let Some(share) = share.filter(|_| anew) {
             order.together = self.briefs(&members, now);
             let ends = order.together.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());
-            order.cap = share.left(now.utc, ends.max().unwrap_or(now.utc));
+            let until = ends.max().unwrap_or(now.utc);
+            order.cap = share.left(now.utc, until);
+            order.carbon_budget = self.budget.left(now.utc, until, self.standing.value);
         }
         order
     }
@@ -153,9 +156,9 @@ impl Controller {
             let (limits, at_rest) = self.counted_limits(job);
             let window = self.settings.window_s;
             if let Some(job) = self.jobs.get_mut(id) {
-                let why = job.replan.take().unwrap_or("with others under the node's cap");
+                let why = job.replan.take().unwrap_or(WITH_OTHERS);
                 tracing::debug!(job.id = %id, "job {id}: planned again ({why})");
-                let routine = matches!(why, A_NEW_SLOT | A_NEW_FORECAST | PROFILE_CHANGED);
+                let routine = matches!(why, A_NEW_SLOT | A_NEW_FORECAST | PROFILE_CHANGED | WITH_OTHERS);
                 let before = job.plan.clone().filter(|_| routine && job.planned_under == allowed);
                 job.planned_under = allowed;
                 let brief = job.brief(now, &shared, window, max_power, allowed, limits, at_rest);
@@ -177,9 +180,9 @@ impl Controller {
         }
     }
 
-    /// How steadily a job follows its plan. Those that share a cap change together, when their plans say so.
+    /// How steadily a job follows its plan. Those under a cap change together, when their plans say so.
     fn pace(&self, id: &JobId) -> Pace {
-        let shares = self.desk.share.as_ref().is_some_and(|share| share.members.contains(id));
+        let shares = self.desk.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
         let dwell = if shares { Seconds::ZERO } else { self.planning.dwell_s };
         Pace { dwell, ramp_per_min: self.planning.ramp_w_per_min }
     }
@@ -333,7 +336,7 @@ impl Job {
                 samples,
                 elapsed,
                 reference_error: reference_error(&profile),
-                carbon: self.emitted(outlook.reference),
+                carbon: self.emissions.estimate(outlook.reference),
             },
             profile,
             max_power,
@@ -349,12 +352,6 @@ impl Job {
             limits,
             at_rest,
         }
-    }
-
-    /// What it has emitted, where energy without an intensity counts with the mean of the rest, or with `otherwise`.
-    fn emitted(&self, otherwise: GramsPerKwh) -> GramsCo2e {
-        let Emissions { carbon, unknown, .. } = &self.emissions;
-        *carbon + *unknown * self.emissions.mean_intensity().unwrap_or(otherwise)
     }
 
     /// Puts the present choice's reason in words.

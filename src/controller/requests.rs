@@ -9,7 +9,7 @@ use crate::domain::{GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work}
 use crate::profile::Record;
 use crate::profile::ladder::GroupRange;
 use crate::store::{StoreError, StoredProgress};
-use crate::units::{Seconds, Watts};
+use crate::units::{Seconds, Short, Watts};
 
 /// A board as people name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -296,7 +296,7 @@ impl Controller {
             return Err(ControlError::Forbidden(why));
         }
         if !OVERRIDE_RANGE_S.contains(&ttl.get()) {
-            let why = format!("is {}; it must be within 1 to 604800 seconds", ttl.get());
+            let why = format!("is {}; it must be within 1 to 604800 seconds", Short(ttl.get()));
             return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "ttl_s", why }));
         }
         let Some(gpu) = self.gpus.get_mut(&id) else { return Err(not_found("GPU", which, String::new())) };

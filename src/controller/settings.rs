@@ -1,11 +1,11 @@
 //! How the controller runs.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::units::Seconds;
 
 /// Whether clocks may be locked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Locking {
     /// Where the power limit does not bind, and board and rights allow it.
@@ -13,6 +13,28 @@ pub enum Locking {
     Auto,
     /// Never.
     Off,
+}
+
+impl<'de> Deserialize<'de> for Locking {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Word;
+        impl de::Visitor<'_> for Word {
+            type Value = Locking;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"auto\" or \"off\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Locking, E> {
+                match text {
+                    "auto" => Ok(Locking::Auto),
+                    "off" => Ok(Locking::Off),
+                    other => Err(E::unknown_variant(other, &["auto", "off"])),
+                }
+            }
+        }
+        deserializer.deserialize_any(Word)
+    }
 }
 
 /// Settings of the control loop.
@@ -37,7 +59,7 @@ pub struct Settings {
     pub call_timeout_s: Seconds,
     /// Time between two readings of energy and power.
     pub sample_s: Seconds,
-    /// How long a tick waits for new plans before it goes on with the old ones.
+    /// How long a tick waits for new plans before it goes on with the old ones, and the search is told to stop.
     pub solve_limit_s: Seconds,
 }
 
@@ -70,19 +92,12 @@ impl Settings {
     /// # Errors
     /// For the first value out of range.
     pub fn check(&self) -> Result<(), String> {
-        let within = |key: &str, value: Seconds, low: f64, high: f64| {
-            if (low..=high).contains(&value.get()) {
-                Ok(())
-            } else {
-                Err(format!("{key} = {} must be within {low} to {high} seconds", value.get()))
-            }
-        };
-        within("tick_s", self.tick_s, 0.05, 60.0)?;
-        within("interval_s", self.interval_s, 1.0, 60.0)?;
-        within("window_s", self.window_s, 600.0, 30.0 * 86_400.0)?;
-        within("default_lease_s", self.default_lease_s, 1.0, 86_400.0)?;
-        within("call_timeout_s", self.call_timeout_s, 0.05, 60.0)?;
-        within("sample_s", self.sample_s, 0.02, 10.0)?;
-        within("solve_limit_s", self.solve_limit_s, 0.05, 60.0)
+        self.tick_s.check("tick_s", 0.05, 60.0)?;
+        self.interval_s.check("interval_s", 1.0, 60.0)?;
+        self.window_s.check("window_s", 600.0, 30.0 * 86_400.0)?;
+        self.default_lease_s.check("default_lease_s", 1.0, 86_400.0)?;
+        self.call_timeout_s.check("call_timeout_s", 0.05, 60.0)?;
+        self.sample_s.check("sample_s", 0.02, 10.0)?;
+        self.solve_limit_s.check("solve_limit_s", 0.05, 60.0)
     }
 }

@@ -1,4 +1,4 @@
-//! What a node's cap leaves for the jobs that are planned together.
+//! What a node's cap and carbon budget leave for the jobs that are planned together.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,12 @@ const SWEEPING: TimeDelta = TimeDelta::minutes(15);
 /// The cap is looked at for so long after the jobs' end: longer than windows take to repeat.
 const BEYOND: TimeDelta = TimeDelta::days(8);
 
-/// The cap, and who takes part in it how. Plans are made anew when it changes.
+/// The cap and the budget, and who takes part in them how. Plans are made anew when it changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Share {
     schedule: CapSchedule,
+    /// The carbon budget's present span.
+    budget: Option<Slot>,
     /// Jobs that are planned together.
     pub(super) members: Vec<JobId>,
     /// What every other board counts with.
@@ -70,6 +72,11 @@ impl Counted {
 }
 
 impl Share {
+    /// Whether there is a cap at any time.
+    pub(super) fn is_capped(&self) -> bool {
+        !self.schedule.is_empty()
+    }
+
     /// What is left for the members' limits from now to well beyond `until`; absent where there is no cap. Falls come
     /// early by the lead with which limits are lowered.
     pub(super) fn left(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> TimeSeries<Watts> {
@@ -93,15 +100,17 @@ impl Share {
 }
 
 impl Controller {
-    /// What the cap leaves for whom; `None` where there is no cap.
+    /// What the cap and the budget leave for whom; `None` where there is neither.
     pub(super) fn share(&self, now: Now) -> Option<Share> {
         let schedule = self.cap_schedule(now.utc);
-        if schedule.is_empty() {
+        let budget = self.budget.settings.span(now.utc);
+        if schedule.is_empty() && budget.is_none() {
             return None;
         }
         let members: Vec<&Job> = self.jobs.values().filter(|job| self.is_member(job)).collect();
         let mut others = BTreeMap::new();
-        for (id, stake) in self.stakes(now) {
+        let stakes = if schedule.is_empty() { Vec::new() } else { self.stakes(now) };
+        for (id, stake) in stakes {
             if members.iter().any(|job| job.spec.gpus.contains(&id)) {
                 continue;
             }
@@ -121,7 +130,7 @@ impl Controller {
             others.insert(id, counted);
         }
         let members = members.into_iter().map(|job| job.id.clone()).collect();
-        Some(Share { schedule, members, others, lead: self.lead() })
+        Some(Share { schedule, budget, members, others, lead: self.lead() })
     }
 
     /// Whether a job's limits follow a plan that has to fit under the cap.
@@ -131,37 +140,11 @@ impl Controller {
         learned && (follows || (self.settings.observe && job.spec.control))
     }
 
-    /// Lowers the ceilings of a job's boards to what a cap that holds at all times ever leaves them, with all other boards
-    /// at their lowest limits: what is above can neither be measured nor used.
-    pub(super) fn keep_within_reach(&self, groups: &mut [super::Group]) {
-        let Some(cap) = self.constant_cap() else { return };
-        let is_mine = |id: &GpuId| groups.iter().any(|g| g.members.contains(id));
-        let least = |gpu: &super::Gpu| match (self.claim(gpu), gpu.range()) {
-            (Claim::Fixed, _) | (_, None) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
-            (_, Some(range)) => range.min.watts(),
-        };
-        let others: Watts = self.gpus.values().filter(|g| !is_mine(g.id())).map(least).sum();
-        let count = |group: &super::Group| f64::from(u32::try_from(group.members.len()).unwrap_or(u32::MAX));
-        let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * count(g)).sum();
-        let above: Watts = groups.iter().map(|g| (g.range.ceiling.watts() - g.range.min.watts()) * count(g)).sum();
-        if above <= Watts::ZERO {
-            return;
-        }
-        let part = ((cap - others - lowest) / above).clamp(0.0, 1.0);
-        for group in groups.iter_mut().filter(|_| part < 1.0) {
-            let (min, ceiling) = (group.range.min.watts(), group.range.ceiling.watts());
-            let reach = Watts::new((min + (ceiling - min) * part).get().floor());
-            group.range.ceiling = PowerLimit::from_watts(reach).clamp(group.range.min, group.range.ceiling);
-        }
-    }
-
     /// What a cap counts with at each point of a job's profile, and once the job has ended.
     pub(super) fn counted_limits(&self, job: &Job) -> (Vec<Watts>, Watts) {
         let points = job.profile().points;
         let of_point = |setting: &[crate::domain::SetPoint]| {
-            let of_group = |(group, set): (&super::Group, &crate::domain::SetPoint)| {
-                set.limit.watts() * f64::from(u32::try_from(group.members.len()).unwrap_or(u32::MAX))
-            };
+            let of_group = |(group, set): (&super::Group, &crate::domain::SetPoint)| set.limit.watts() * group.boards();
             job.groups.iter().zip(setting).map(of_group).sum::<Watts>()
         };
         let floor = |id: &GpuId| self.gpus.get(id).and_then(super::Gpu::range).map_or(Watts::ZERO, |r| r.min.watts());

@@ -22,6 +22,7 @@ impl Controller {
             carbon: self.carbon_now(),
             price: self.price_of_the_present(),
             cap: self.cap_view(),
+            carbon_budget: self.budget_view(),
             planning: self.planning_view(),
             problems: self.problems(),
             gpus,

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 use super::account::Backlog;
+use super::budget::{BudgetBook, BudgetSettings};
 use super::cap::{CapBook, CapSettings, KEPT};
 use super::planning::Desk;
 use super::signal::{Book, PriceSignal, RankBoard, Standing};
@@ -40,6 +41,8 @@ pub struct Parts<'a> {
     pub clock: Arc<dyn Clock>,
     /// The node's cap.
     pub cap: CapSettings,
+    /// What its jobs together may emit.
+    pub carbon_budget: BudgetSettings,
     /// The boards.
     pub devices: Vec<Box<dyn GpuDevice>>,
     /// When they are read.
@@ -140,6 +143,7 @@ impl Controller {
             gpus,
             jobs: BTreeMap::new(),
             caps,
+            budget: BudgetBook::new(parts.carbon_budget),
             desk: Desk::default(),
             signal: parts.signal,
             forecast: None,

@@ -1,12 +1,67 @@
-//! What a job's plan cannot keep, in words.
+//! What a job cannot keep, or not yet, in words.
 
-use super::job::Job;
+use super::Controller;
+use super::job::{Job, Phase};
+use crate::clock::Now;
 use crate::domain::Objective;
 use crate::plan::{Promise, Verdict, Weighing};
+use crate::units::{Samples, SamplesPerSecond, Seconds};
+
+impl Controller {
+    /// All that somebody should know of a job: what it cannot keep, what keeps it from being measured, what its jobs
+    /// together cannot keep, and what is the matter with its boards.
+    pub(super) fn warnings_of(&self, job: &Job) -> Vec<String> {
+        let mut warnings = job.warnings(self.now());
+        if self.desk.share.as_ref().is_some_and(|share| share.members.contains(&job.id)) {
+            warnings.extend(self.desk.broken.iter().cloned());
+        }
+        if job.spec.control && !self.settings.observe {
+            let boards = job.spec.gpus.iter().filter_map(|id| self.gpus.get(id));
+            warnings.extend(boards.flat_map(|gpu| {
+                let index = gpu.handle.board().index;
+                let concerns = gpu.why_no_control().into_iter().chain(gpu.clocks_refused().map(str::to_owned));
+                concerns.map(move |why| format!("GPU {index}: {why}"))
+            }));
+        }
+        warnings
+    }
+}
 
 impl Job {
+    /// The promises that it cannot keep, and by how much; and what keeps it from being measured.
+    pub(super) fn warnings(&self, now: Now) -> Vec<String> {
+        let planned = matches!(self.phase, Phase::Planned | Phase::Paused | Phase::Observing);
+        let mut warnings = match &self.plan {
+            Some(_) if planned => self.broken_by_plan(),
+            _ => self.broken_without_plan(now),
+        };
+        warnings.extend(self.reach_in_words());
+        warnings
+    }
+
+    /// What is broken whatever comes, as far as that is known while there is no plan to follow.
+    fn broken_without_plan(&self, now: Now) -> Vec<String> {
+        let Objective { deadline, carbon_budget, .. } = self.spec.objective;
+        let left = self.remaining().filter(|left| *left > Samples::ZERO);
+        let late = deadline.zip(left).and_then(|(deadline, left)| {
+            let fastest = self.profile().points.iter().map(|p| p.throughput.mean).reduce(SamplesPerSecond::max);
+            let needed =
+                fastest.filter(|rate| *rate > SamplesPerSecond::ZERO).map_or(Seconds::ZERO, |rate| left / rate);
+            let late = needed - Seconds::from_delta(deadline - now.utc);
+            (late > Seconds::ZERO).then(|| match deadline <= now.utc {
+                true => format!("the deadline {} has passed, and work is left", deadline.format("%FT%TZ")),
+                false => format!("the deadline will be missed by {:.0} s at the least, even flat out", late.get()),
+            })
+        });
+        let emitted = self.emissions.carbon;
+        let over = carbon_budget.filter(|budget| emitted > *budget).map(|budget| {
+            format!("its carbon budget of {:.0} g is exceeded by {:.0} g", budget.get(), (emitted - budget).get())
+        });
+        late.into_iter().chain(over).collect()
+    }
+
     /// The promises that its plan cannot keep, and by how much.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    fn broken_by_plan(&self) -> Vec<String> {
         let Some(plan) = &self.plan else { return Vec::new() };
         let Objective { carbon_budget, .. } = self.spec.objective;
         let of_budget = carbon_budget.map(|b| format!("its carbon budget of {:.0} g", b.get())).unwrap_or_default();
@@ -38,14 +93,14 @@ impl Job {
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
             Verdict::HeldDown { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
-                let shared = "by what it shares with other jobs";
+                let shared = "by the node's cap";
                 let deadline = misses_deadline_by
                     .map(|late| format!("held down {shared}, it will miss the deadline by {:.0} s", late.get()));
                 let slowdown = exceeds_slowdown_by.map(|over| {
                     format!("held down {shared}, it will be {:.2} points slower than allowed", 100.0 * over)
                 });
                 let budget = exceeds_budget_by.map(|over| {
-                    format!("{of_budget} will be exceeded by {:.0} g because of what it shares", over.get())
+                    format!("{of_budget} will be exceeded by {:.0} g because of the node's cap", over.get())
                 });
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }

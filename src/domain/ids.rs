@@ -24,11 +24,11 @@ macro_rules! name_type {
             /// Checks the text once; afterwards nobody has to.
             ///
             /// # Errors
-            /// If it is empty, too long, or has characters outside the allowed ones.
+            /// If it is empty, too long, a path's "." or "..", or has characters outside the allowed ones.
             pub fn new(text: impl Into<String>) -> Result<Self, InvalidName> {
                 let text = text.into();
                 let allowed: fn(char) -> bool = $allowed;
-                if text.is_empty() || text.chars().count() > $max || !text.chars().all(allowed) {
+                if text.is_empty() || text.chars().count() > $max || !text.chars().all(allowed) || matches!(text.as_str(), "." | "..") {
                     let given = text.chars().take(80).collect();
                     return Err(InvalidName { what: $what, given, why: $why });
                 }
@@ -76,7 +76,7 @@ name_type!(
     "event id",
     64,
     |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':'),
-    "ids have 1 to 64 letters, digits, '-', '_', '.' and ':'"
+    "ids have 1 to 64 letters, digits, '-', '_', '.' and ':', and are not \".\" or \"..\""
 );
 name_type!(
     /// The user's name for a training job; recurring runs share it, and with it their profile.
@@ -113,6 +113,7 @@ mod tests {
         let error = JobName::new("a\nb").expect_err("control character").to_string();
         assert!(error.contains("control character"), "{error}");
         assert!(GpuId::new("").is_err());
+        assert!([".", ".."].iter().all(|id| EventId::new(*id).is_err()) && EventId::new("dr.1").is_ok());
         assert!(serde_json::from_str::<JobId>("\"../../etc\"").is_err());
     }
 }

@@ -6,7 +6,12 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::{GpuId, JobName};
-use crate::units::{GramsCo2e, Samples, Seconds, Watts};
+use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
+
+/// A smaller carbon budget is a mistake of units: a board at idle emits it within seconds.
+const LEAST_BUDGET: GramsCo2e = GramsCo2e::new(0.001);
+/// No boards of one job draw more while it pauses.
+const MOST_IDLE: Watts = Watts::new(1e5);
 
 /// Why a job cannot be accepted as asked for: which field, and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -117,23 +122,30 @@ impl Objective {
         let invalid = |field, why| Err(InvalidJob { field, why });
         let Self { eta, max_slowdown, price_weight, .. } = self;
         if !(0.0..=1.0).contains(&eta) {
-            let why = format!("{eta} is outside 0..=1; 1 is carbon alone, 0 is time alone");
+            let why = format!("{} is outside 0..=1; 1 is carbon alone, 0 is time alone", Short(eta));
             return invalid("objective.eta", why);
         }
         if let Some(slowdown) = max_slowdown
             && !(0.0..=10.0).contains(&slowdown)
         {
-            let why = format!("{slowdown} is outside 0..=10; it is a fraction of the job's time: 0.03 allows 3 % more");
+            let why = format!(
+                "{} is outside 0..=10; it is a fraction of the job's time: 0.03 allows 3 % more",
+                Short(slowdown)
+            );
             return invalid("objective.max_slowdown", why);
         }
         if let Some(budget) = self.carbon_budget
-            && budget <= GramsCo2e::ZERO
+            && budget < LEAST_BUDGET
         {
-            let why = format!("is {}; it must be more than 0 grams of CO2 equivalent", budget.get());
+            let why = format!(
+                "is {}; it must be more than 0 grams of CO2 equivalent, {} at the least",
+                Short(budget.get()),
+                LEAST_BUDGET.get()
+            );
             return invalid("objective.carbon_budget_g", why);
         }
         if !(0.0..=1.0).contains(&price_weight) {
-            let why = format!("{price_weight} is outside 0..=1; 0 is carbon alone, 1 is the price alone");
+            let why = format!("{} is outside 0..=1; 0 is carbon alone, 1 is the price alone", Short(price_weight));
             return invalid("objective.price_weight", why);
         }
         if price_weight > 0.0 && eta == 0.0 {
@@ -150,11 +162,9 @@ impl Objective {
     fn check_pausing(&self) -> Result<(), InvalidJob> {
         let Some(Pausing { idle_power, min_run, min_pause, checkpoint }) = self.pausable else { return Ok(()) };
         let invalid = |field, why| Err(InvalidJob { field, why });
-        if idle_power < Watts::ZERO {
-            return invalid(
-                "objective.pausable.idle_power_w",
-                format!("is {}; it cannot be negative", idle_power.get()),
-            );
+        if !(Watts::ZERO..=MOST_IDLE).contains(&idle_power) {
+            let why = format!("is {}; it must be within 0 to {} watts", Short(idle_power.get()), MOST_IDLE.get());
+            return invalid("objective.pausable.idle_power_w", why);
         }
         for (field, length) in [
             ("objective.pausable.min_run_s", min_run),
@@ -162,7 +172,7 @@ impl Objective {
             ("objective.pausable.checkpoint_s", checkpoint),
         ] {
             if !(0.0..=86_400.0).contains(&length.get()) {
-                return invalid(field, format!("is {}; it must be within 0 to 86400 seconds", length.get()));
+                return invalid(field, format!("is {}; it must be within 0 to 86400 seconds", Short(length.get())));
             }
         }
         if self.max_slowdown.is_none() && self.deadline.is_none() {
@@ -225,7 +235,7 @@ impl JobSpec {
         if let Work::TotalSamples(total) = self.work
             && total <= Samples::ZERO
         {
-            return invalid("work.total_samples", format!("is {}; it must be more than 0", total.get()));
+            return invalid("work.total_samples", format!("is {}; it must be more than 0", Short(total.get())));
         }
         if let Work::TotalSamples(total) = self.work
             && total.get() > MOST_SAMPLES
@@ -235,7 +245,7 @@ impl JobSpec {
             return invalid("work.total_samples", why);
         }
         if !Self::LEASE_RANGE_S.contains(&self.lease.get()) {
-            return invalid("lease_s", format!("is {}; it must be within 1 to 86400 seconds", self.lease.get()));
+            return invalid("lease_s", format!("is {}; it must be within 1 to 86400 seconds", Short(self.lease.get())));
         }
         if self.objective.deadline.is_some() && self.work == Work::Unknown {
             let why = "a deadline can only be kept for known work; give work.total_samples too".into();

@@ -9,7 +9,7 @@ mod series;
 mod set_point;
 mod signal;
 
-pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window};
+pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window, check_level};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
 pub use ids::{EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};

@@ -181,6 +181,7 @@ mod tests {
         }
         insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
         AccountView
+        BudgetView
         CapView
         CarbonView
         ComparisonView

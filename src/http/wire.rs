@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::extract::{Wire, optional_object};
 use crate::controller::{GpuRef, NewEvent, NewJob, ProgressReport};
 use crate::domain::{InvalidJob, JobName, Objective, Pausing, Work};
-use crate::units::{GramsCo2e, Samples, Seconds, Watts};
+use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
 /// A training run to be registered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -41,13 +41,18 @@ pub struct RegisterJob {
     #[schema(default = true)]
     pub control: bool,
     /// Which job bends first where a node's cap leaves too little for all: the one with the lower number. -1000 to 1000.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = 0, minimum = -1000, maximum = 1000)]
     pub priority: i32,
     /// The user's own labels, at most 16.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = json!({}))]
     pub tags: BTreeMap<String, String>,
+}
+
+/// Null is as good as absent.
+fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 const fn yes() -> bool {
@@ -268,11 +273,11 @@ impl Wire for NewEvent {
         ("id", "give a text of 1 to 64 letters, digits, '-', '_', '.' and ':'"),
         ("start", "give a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\""),
         ("end", "give a time in RFC 3339 with its zone, after start"),
-        ("target_w", "give watts, more than 0, or target_pct in its place"),
+        ("target_w", "give watts, 1 or more, or target_pct in its place"),
         ("target_pct", "give percent of the sum of the boards' largest limits, more than 0 and at most 100"),
         ("notice_s", "give seconds, 0 or more, or leave it out"),
         ("ramp_s", "give seconds, 0 or more and no longer than the notice"),
-        ("rebound_w", "give watts, more than 0, or leave it out"),
+        ("rebound_w", "give watts, 1 or more, or leave it out"),
         ("rebound_pct", "give percent of the sum of the boards' largest limits, more than 0 and at most 100"),
         ("rebound_s", "give seconds, more than 0"),
     ];
@@ -331,11 +336,11 @@ impl TryFrom<ReportProgress> for ProgressReport {
         let samples = finite("samples", Samples::try_new(wire.samples))?;
         let at = wire.at_s.map(|at| finite("at_s", Seconds::try_new(at))).transpose()?;
         if samples < Samples::ZERO {
-            let why = format!("is {}; it is a count and cannot be negative", wire.samples);
+            let why = format!("is {}; it is a count and cannot be negative", Short(wire.samples));
             return Err(InvalidJob { field: "samples", why });
         }
         if let Some(at) = at.filter(|at| *at < Seconds::ZERO) {
-            let why = format!("is {}; it counts seconds from a fixed moment and cannot be negative", at.get());
+            let why = format!("is {}; it counts seconds from a fixed moment and cannot be negative", Short(at.get()));
             return Err(InvalidJob { field: "at_s", why });
         }
         Ok(Self { samples, at })
@@ -370,11 +375,11 @@ impl SetPowerLimit {
         let limit = finite("power_limit_w", Watts::try_new(self.power_limit_w))?;
         let ttl = finite("ttl_s", Seconds::try_new(self.ttl_s))?;
         if limit <= Watts::ZERO {
-            let why = format!("is {}; it must be more than 0 watts", self.power_limit_w);
+            let why = format!("is {}; it must be more than 0 watts", Short(self.power_limit_w));
             return Err(InvalidJob { field: "power_limit_w", why });
         }
         if !(1.0..=604_800.0).contains(&ttl.get()) {
-            let why = format!("is {}; it must be within 1 to 604800 seconds", self.ttl_s);
+            let why = format!("is {}; it must be within 1 to 604800 seconds", Short(self.ttl_s));
             return Err(InvalidJob { field: "ttl_s", why });
         }
         Ok((limit, ttl))
@@ -444,7 +449,7 @@ impl HistoryQuery {
         if self.hours > 0.0 && self.hours <= 744.0 {
             return Ok(self.hours);
         }
-        let why = format!("is {}; it must be more than 0 and at most 744 (31 days)", self.hours);
+        let why = format!("is {}; it must be more than 0 and at most 744 (31 days)", Short(self.hours));
         Err(InvalidJob { field: "hours", why })
     }
 }

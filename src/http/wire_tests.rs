@@ -139,6 +139,18 @@ fn wrong_registrations_say_where_and_what_would_be_right() {
         (r#"{"name":"a","gpus":[0],"objective":{"max_slowdown":-1}}"#, 422, Some("objective.max_slowdown"), "0.03"),
         (r#"{"name":"a","gpus":[0],"objective":{"deadline":"noon"}}"#, 422, Some("objective.deadline"), "RFC 3339"),
         (r#"{"name":"a","gpus":[0],"tags":{"team":1}}"#, 422, Some("tags.team"), "give an object of texts"),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"carbon_budget_g":1e-300}}"#,
+            422,
+            Some("objective.carbon_budget_g"),
+            "is 1e-300; it must be more than 0 grams of CO2 equivalent, 0.001 at the least",
+        ),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"max_slowdown":0.5,"pausable":{"idle_power_w":1e308}}}"#,
+            422,
+            Some("objective.pausable.idle_power_w"),
+            "is 1e308; it must be within 0 to 100000 watts",
+        ),
         (r#"{"name":"a","gpus":[0],"control":"no"}"#, 422, Some("control"), "give true or false"),
     ];
     for (text, status, field, detail) in table {
@@ -146,6 +158,8 @@ fn wrong_registrations_say_where_and_what_would_be_right() {
         assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
         assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
     }
+    let null = r#"{"name":"a","gpus":[0],"priority":null,"tags":null,"batch_size":null}"#;
+    assert_eq!(register(null), register(r#"{"name":"a","gpus":[0]}"#), "null is as good as absent");
     let problem = register("{\"name\": \"a\",\n \"gpus\": {}}").expect_err("an object");
     assert_eq!(problem.line, Some(2));
 }

@@ -29,6 +29,22 @@ impl Emissions {
         let known = self.energy - self.unknown;
         (known > Joules::ZERO).then(|| GramsPerKwh::new(self.carbon / (known * GramsPerKwh::new(1.0))))
     }
+
+    /// All of it, where energy without an intensity counts with the mean of the rest, or with `otherwise`.
+    pub fn estimate(&self, otherwise: GramsPerKwh) -> GramsCo2e {
+        self.carbon + self.unknown * self.mean_intensity().unwrap_or(otherwise)
+    }
+
+    /// Adds what others used.
+    pub fn add(&mut self, more: &Self) {
+        self.energy += more.energy;
+        self.carbon += more.carbon;
+        self.unknown += more.unknown;
+        self.estimated += more.estimated;
+        for (origin, energy) in &more.by_origin {
+            *self.by_origin.entry(*origin).or_default() += *energy;
+        }
+    }
 }
 
 /// What intervals emitted. Within an interval power is taken as even; one that crosses slots is split by time.

@@ -12,8 +12,11 @@ use super::request::Unplannable;
 use super::schedule::{Doing, Plan, Segment, Verdict};
 use super::shares::{SHORTEST, spans};
 use super::together::{Member, Shared};
-use crate::domain::{Slot, Work};
+use crate::domain::{Slot, TimeSeries, Work};
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
+
+/// A kilowatt-hour of cap that saves less is not what holds a job down.
+const WORTH_TELLING: GramsPerKwh = GramsPerKwh::new(0.5);
 
 /// A member that has something to do.
 struct Active<'a> {
@@ -55,6 +58,8 @@ impl<'a> Joint<'a> {
         let until = active.iter().map(Active::at_leisure).max()?;
         let mut bounds = BTreeSet::from([now]);
         bounds.extend(shared.cap.points().iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
+        let budgets = shared.carbon_budget.map_or(&[][..], |budgets| budgets.points());
+        bounds.extend(budgets.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
         let mut own = Vec::new();
         for job in &mut active {
             let (slots, known_until) = job.planner.horizon(until).ok()?;
@@ -74,8 +79,12 @@ impl<'a> Joint<'a> {
         let jobs = active.iter().map(Active::job).collect();
         let first = active.first()?.slots.clone();
         let dwell = active.iter().map(|job| job.member.request.dwell).fold(Seconds::ZERO, Seconds::max);
-        let budget = shared.carbon_budget.map(|left| left - active.iter().map(Active::idle_carbon).sum());
-        let problem = FleetProblem::new(first, caps.collect(), jobs, budget).ok()?.with_dwell(dwell);
+        let for_work = |(slot, left): &(Slot, GramsCo2e)| {
+            let idle = active.iter().map(|job| job.idle_carbon(|s| slot.contains(s.start()))).sum();
+            (*slot, *left - idle)
+        };
+        let budgets = TimeSeries::from_points(budgets.iter().map(for_work).collect()).0;
+        let problem = FleetProblem::new(first, caps.collect(), jobs, Some(budgets)).ok()?.with_dwell(dwell);
         Some(Self { active, problem })
     }
 
@@ -92,7 +101,7 @@ impl<'a> Joint<'a> {
         let mut plans = alone;
         for ((job, fleet_job), schedule) in self.active.iter().zip(self.problem.jobs()).zip(&solution.schedules) {
             let own = plans[job.place].as_ref().ok().map_or(Verdict::Optimal, |plan| plan.verdict);
-            plans[job.place] = Ok(job.plan(fleet_job, schedule, &solution.cap_prices, own));
+            plans[job.place] = Ok(job.plan(fleet_job, schedule, &self.problem, solution, own));
         }
         plans
     }
@@ -149,7 +158,7 @@ impl<'a> Active<'a> {
             eta: request.objective.eta,
             reference_intensity: request.reference_intensity.max(GramsPerKwh::ZERO),
             max_power: request.max_power,
-            carbon_budget: self.planner.carbon_left().map(|(left, _)| left - self.idle_carbon()),
+            carbon_budget: self.planner.carbon_left().map(|(left, _)| left - self.idle_carbon(|_| true)),
             priority: self.member.priority,
             at_rest: self.member.at_rest,
             weighed: Some(request.weighed_intensities(&self.slots)),
@@ -157,10 +166,10 @@ impl<'a> Active<'a> {
         }
     }
 
-    /// What it emits while it stands still.
-    fn idle_carbon(&self) -> GramsCo2e {
-        let still =
-            self.slots.iter().filter_map(|s| Some(self.still_segment(s.slot, self.doing(&s.slot)?, s.intensity)));
+    /// What it emits while it stands still in some of the slots.
+    fn idle_carbon(&self, counts: impl Fn(&Slot) -> bool) -> GramsCo2e {
+        let slots = self.slots.iter().filter(|s| counts(&s.slot));
+        let still = slots.filter_map(|s| Some(self.still_segment(s.slot, self.doing(&s.slot)?, s.intensity)));
         still.map(|segment| segment.energy() * segment.intensity).sum()
     }
 
@@ -176,20 +185,34 @@ impl<'a> Active<'a> {
         Segment { setting: at_lowest.setting, point: at_lowest.point, ..known }
     }
 
-    fn plan(&self, job: &FleetJob, schedule: &FleetSchedule, cap_prices: &[f64], own: Verdict) -> Plan {
+    fn plan(
+        &self,
+        job: &FleetJob,
+        schedule: &FleetSchedule,
+        problem: &FleetProblem,
+        solution: &FleetSolution,
+        own: Verdict,
+    ) -> Plan {
         let fastest = self.planner.choice.fastest();
         let mut segments: Vec<Segment> = Vec::new();
         for (t, parts) in schedule.parts.iter().enumerate() {
             let PlanSlot { slot, intensity } = self.slots[t];
-            let saving = GramsPerKwh::new(cap_prices[t] * JOULES_PER_KWH);
+            let saving = GramsPerKwh::new(solution.cap_prices[t] * JOULES_PER_KWH);
+            let budget = problem.binding_budget(solution, t);
             for (span, (point, _)) in spans(&slot, parts).into_iter().zip(parts) {
                 let Some(span) = span.and_then(|span| self.before_cut(span)) else { continue };
                 let segment = match self.doing(&span) {
                     Some(doing) if *point == job.standing_still() => self.still_segment(span, doing, intensity),
-                    _ if *point != fastest && saving > GramsPerKwh::ZERO => {
+                    _ if *point != fastest && saving >= WORTH_TELLING => {
                         self.planner.segment(span, *point, intensity, Reason::HeldDown { intensity, saving })
                     }
-                    _ => self.planner.segment(span, *point, intensity, Reason::Together { intensity }),
+                    _ => {
+                        let reason = match budget.filter(|_| *point != fastest) {
+                            Some((until, kept)) => Reason::Frugal { intensity, until, kept },
+                            None => Reason::Together { intensity },
+                        };
+                        self.planner.segment(span, *point, intensity, reason)
+                    }
                 };
                 segments.push(segment);
             }

@@ -35,5 +35,5 @@ pub use request::{Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
 pub use settings::Settings;
 pub use slots::{Risk, SlotPolicy, cut, floor, planning_slots, slots_ahead};
-pub use steady::{Held, Pace, follow, steadier};
+pub use steady::{Held, Pace, follow, steadier, steadier_together};
 pub use together::{Broken, Member, Shared, Together, plan_together};

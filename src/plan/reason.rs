@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use chrono::{DateTime, Utc};
+
 use super::dual::{Hulls, Rung, finishing_ladder, full_ladder};
 use super::problem::{Mode, Problem, Solution};
 use super::request::Weighing;
@@ -109,14 +111,23 @@ pub enum Reason {
     },
     /// A checkpoint is saved or loaded after a pause.
     Resuming,
-    /// What the jobs share is planned for all of them at once, and the cap holds this one down here.
+    /// The jobs of a node are planned all at once, and its cap holds this one down here.
     HeldDown {
         /// The slot's.
         intensity: GramsPerKwh,
         /// What each kilowatt-hour more of cap in this slot would save.
         saving: GramsPerKwh,
     },
-    /// What the jobs share is planned for all of them at once, and the cap does not bind here.
+    /// The jobs of a node are planned all at once, and its carbon budget makes this one slower here.
+    Frugal {
+        /// The slot's.
+        intensity: GramsPerKwh,
+        /// When the budget's span ends.
+        until: DateTime<Utc>,
+        /// Whether the plans keep it.
+        kept: bool,
+    },
+    /// The jobs of a node are planned all at once, and neither cap nor budget binds here.
     Together {
         /// The slot's.
         intensity: GramsPerKwh,
@@ -195,11 +206,20 @@ impl fmt::Display for Reason {
             Self::Paused { intensity, running: None } => write!(f, "paused at {}", g(intensity)),
             Self::Resuming => f.write_str("resuming after a pause: its checkpoint takes this long, no work is done"),
             Self::HeldDown { intensity, saving } => {
-                write!(f, "held down by the cap that the jobs share ({}): ", g(intensity))?;
+                write!(f, "held down by the node's cap ({}): ", g(intensity))?;
                 write!(f, "each kilowatt-hour more of it here would save {:.0} gCO2e", saving.get())
             }
             Self::Together { intensity } => {
-                write!(f, "the best pace at {} of all the jobs that share a cap or a budget", g(intensity))
+                write!(f, "the best pace at {} within the node's cap and carbon budget", g(intensity))
+            }
+            Self::Frugal { intensity, until, kept } => {
+                let until = until.format("%FT%TZ");
+                write!(f, "slowed down at {} by the node's carbon budget until {until}", g(intensity))?;
+                f.write_str(if kept {
+                    ""
+                } else {
+                    ", which cannot be kept: the least carbon that promises about time allow"
+                })
             }
             Self::Steady { intensity, margin } => {
                 write!(f, "the best pace at {}: ", g(intensity))?;

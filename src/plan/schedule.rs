@@ -163,6 +163,12 @@ impl Plan {
         self.expected.ends_at
     }
 
+    /// What it is expected to emit within a span.
+    pub fn carbon_within(&self, span: &Slot) -> GramsCo2e {
+        let part = |s: &Segment| Some(s.power * s.slot.intersection(span)?.duration() * s.intensity);
+        self.segments.iter().filter_map(part).sum()
+    }
+
     /// The samples that the job should have done in all by a moment if it follows the plan: what progress is compared
     /// with. Constant before the plan and after its end.
     pub fn expected_samples_at(&self, t: DateTime<Utc>) -> Samples {

@@ -51,22 +51,15 @@ impl Settings {
     /// # Errors
     /// For the first value out of range.
     pub fn check(&self) -> Result<(), String> {
-        let within = |key: &str, value: Seconds, low: f64, high: f64| {
-            if (low..=high).contains(&value.get()) {
-                Ok(())
-            } else {
-                Err(format!("{key} = {} must be within {low} to {high} seconds", value.get()))
-            }
-        };
         if !(0.0..=0.1).contains(&self.better_by) {
             return Err(format!("better_by = {} must be within 0 to 0.1: 0.001 is 0.1 %", self.better_by));
         }
-        within("dwell_s", self.dwell_s, 0.0, 86_400.0)?;
+        self.dwell_s.check("dwell_s", 0.0, 86_400.0)?;
         if let Some(ramp) = self.ramp_w_per_min.filter(|ramp| *ramp < Watts::new(1.0)) {
             return Err(format!("ramp_w_per_min = {} must be at least 1 W per minute", ramp.get()));
         }
-        within("shortest_slot_s", self.shortest_slot_s, 1.0, 86_400.0)?;
-        within("near_s", self.near_s, 3600.0, 30.0 * 86_400.0)?;
-        within("far_slot_s", self.far_slot_s, self.shortest_slot_s.get(), 86_400.0)
+        self.shortest_slot_s.check("shortest_slot_s", 1.0, 86_400.0)?;
+        self.near_s.check("near_s", 3600.0, 30.0 * 86_400.0)?;
+        self.far_slot_s.check("far_slot_s", self.shortest_slot_s.get(), 86_400.0)
     }
 }

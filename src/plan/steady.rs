@@ -9,8 +9,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::problem::{PlanSlot, Problem, RESOLUTION};
 use super::receding::{Owed, Planner};
-use super::request::Request;
+use super::request::{Request, Unplannable};
 use super::schedule::{Doing, Plan, Segment, Verdict};
+use super::together::{Member, Shared, Together, broken};
 use crate::domain::{PowerLimit, Profile, SetPoint, Slot};
 use crate::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -37,6 +38,34 @@ pub fn steadier(old: &Plan, new: Plan, request: &Request<'_>, better_by: f64) ->
     }
     carried.kept_from = Some(if cost > 0.0 { (saved / cost).max(0.0) } else { 0.0 });
     carried
+}
+
+/// The same for plans that were made together: all new ones, or all old ones carried on, where these keep what the
+/// members share. `old` has one plan per member; all `better_by` are one.
+#[must_use]
+pub fn steadier_together(
+    old: &[&Plan],
+    new: Together,
+    members: &[Member<'_>],
+    shared: &Shared<'_>,
+    better_by: f64,
+) -> Together {
+    let carry = |((old, new), member): ((&&Plan, &Result<Plan, Unplannable>), &Member<'_>)| {
+        carry_on(old, new.as_ref().ok()?, &member.request)
+    };
+    if !new.broken.is_empty() || old.len() != members.len() {
+        return new;
+    }
+    let Some(carried) = old.iter().zip(&new.plans).zip(members).map(carry).collect::<Option<Vec<_>>>() else {
+        return new;
+    };
+    let (cost, of_new) = carried.iter().fold((0.0, 0.0), |sum, (_, cost, of_new)| (sum.0 + cost, sum.1 + of_new));
+    if cost - of_new > better_by * cost {
+        return new;
+    }
+    let kept_from = Some(if cost > 0.0 { ((cost - of_new) / cost).max(0.0) } else { 0.0 });
+    let plans: Vec<_> = carried.into_iter().map(|(plan, ..)| Ok(Plan { kept_from, ..plan })).collect();
+    if broken(members, &plans, shared).is_empty() { Together { plans, ..new } } else { new }
 }
 
 /// The old plan from now on, with its cost and that of the new one.

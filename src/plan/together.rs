@@ -41,8 +41,8 @@ pub struct Shared<'a> {
     /// What is left of the node's cap for the limits of these jobs: other boards have been subtracted. A span without
     /// an entry is not capped.
     pub cap: &'a TimeSeries<Watts>,
-    /// What all of them may still emit together until the last of them ends.
-    pub carbon_budget: Option<GramsCo2e>,
+    /// What all of them may still emit together within each span; elsewhere as much as they like.
+    pub carbon_budget: Option<&'a TimeSeries<GramsCo2e>>,
 }
 
 /// A promise that cannot be kept, and by how much the plans break it.
@@ -57,6 +57,8 @@ pub enum Broken {
     },
     /// More is emitted than the jobs share.
     SharedBudget {
+        /// Within the span of that budget.
+        during: Slot,
         /// How much more.
         by: GramsCo2e,
     },
@@ -100,16 +102,19 @@ pub fn plan_together(members: &[Member<'_>], shared: &Shared<'_>, go_on: &dyn Fn
 }
 
 /// What plans break of what is shared.
-fn broken(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], shared: &Shared<'_>) -> Vec<Broken> {
+pub(super) fn broken(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], shared: &Shared<'_>) -> Vec<Broken> {
     let mut broken = Vec::new();
     let (by, during) = above_cap(members, plans, shared.cap);
     if by > NO_POWER {
         broken.push(Broken::Cap { by, during });
     }
-    let carbon: GramsCo2e = plans.iter().flatten().map(|plan| plan.expected.carbon).sum();
-    let rounding = carbon * 1e-6;
-    let over = shared.carbon_budget.map(|budget| carbon - budget).filter(|by| *by > rounding);
-    broken.extend(over.map(|by| Broken::SharedBudget { by }));
+    for (during, budget) in shared.carbon_budget.iter().flat_map(|budgets| budgets.points()) {
+        let carbon: GramsCo2e = plans.iter().flatten().map(|plan| plan.carbon_within(during)).sum();
+        let by = carbon - *budget;
+        if by > carbon * 1e-6 {
+            broken.push(Broken::SharedBudget { during: *during, by });
+        }
+    }
     broken
 }
 

@@ -12,8 +12,8 @@ use super::grid::TraceProvider;
 use super::training::Training;
 use crate::clock::{Clock, ManualClock};
 use crate::controller::{
-    CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Requests, Settings,
-    StartError,
+    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard,
+    Requests, Settings, StartError,
 };
 use crate::domain::{CarbonSeries, JobName, LimitRange, Objective, PowerLimit, Work};
 use crate::gpu::GpuDevice;
@@ -148,6 +148,7 @@ impl World {
             planning: crate::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             cap: CapSettings::default(),
+            carbon_budget: BudgetSettings::default(),
             state_dir,
             clock: clock.clone(),
             devices,

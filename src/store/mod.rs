@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Row, SqlitePool};
 
-use crate::domain::{Activity, GpuId, JobId, JobSpec, ProfileKey};
+use crate::domain::{Activity, GpuId, JobId, JobSpec, ProfileKey, Slot};
 use crate::ledger::Interval;
 use crate::profile::{ProgressAccount, Record};
 use crate::units::Millijoules;
@@ -194,6 +194,18 @@ impl Store {
         let sql = "SELECT gpu, share, job_id, start_us, end_us, energy_mj, source FROM intervals \
                    WHERE job_id = $1 ORDER BY start_us, id";
         let found = sqlx::query(sql).bind(job.as_str()).fetch_all(&self.pool).await?;
+        found.iter().map(rows::interval).collect()
+    }
+
+    /// The intervals of all jobs that overlap a span, oldest first.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn intervals_of_jobs(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
+        let sql = "SELECT gpu, share, job_id, start_us, end_us, energy_mj, source FROM intervals \
+                   WHERE job_id IS NOT NULL AND start_us < $1 AND end_us > $2 ORDER BY start_us, id";
+        let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+        let found = sqlx::query(sql).bind(end).bind(start).fetch_all(&self.pool).await?;
         found.iter().map(rows::interval).collect()
     }
 

@@ -20,9 +20,10 @@ pub use settings::{CapSettings, NewEvent, OnExit, ScheduleEntry};
 
 pub use show::CapView;
 
+use super::reach::Reach;
 use super::{Controller, Gpu, Phase};
 use crate::clock::Now;
-use crate::domain::{CapSchedule, DemandResponse, EventId, GpuId, SetPoint, Slot, StandingCap};
+use crate::domain::{CapSchedule, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot, StandingCap};
 use crate::units::{Samples, Seconds, Watts};
 
 /// Everything that is known of caps.
@@ -117,6 +118,12 @@ impl Controller {
         Some(u64::from(schedule.over(&soon)?.to_milliwatts()))
     }
 
+    /// The strictest cap from now until a lowering that is asked for now is certain to have come.
+    pub(super) fn cap_now(&self, schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
+        self.cap_soon(schedule, now)
+            .map(|mw| PowerLimit::from_milliwatts(u32::try_from(mw).unwrap_or(u32::MAX)).watts())
+    }
+
     /// What boards may come back to when the daemon ends, in milliwatts; `None` where they come back in full.
     pub(super) fn cap_at_exit(&self) -> Option<u64> {
         let now = self.now().utc;
@@ -174,6 +181,8 @@ impl Controller {
         match job.phase {
             Phase::Waiting => Claim::Idle,
             Phase::Observing if finished => Claim::Idle,
+            // What cannot be measured now takes no room from others.
+            Phase::Profiling if matches!(job.reach, Reach::Waits { .. }) => Claim::Idle,
             Phase::Profiling => Claim::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
             _ => Claim::Job { priority },
         }

@@ -4,7 +4,8 @@ use chrono::{DateTime, Utc, Weekday};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::{DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, StandingCap, Window};
+use super::super::moment::{moment, optional_moment};
+use crate::domain::{DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, StandingCap, Window, check_level};
 use crate::units::{Seconds, Watts};
 
 /// `[cap]`: the most that the power limits of all boards may add up to.
@@ -58,11 +59,13 @@ pub struct ScheduleEntry {
     pub days: Vec<String>,
     /// When it begins, "HH:MM" in UTC.
     pub from: Option<String>,
-    /// When it ends, "HH:MM" in UTC; at or before `from` on the next day.
+    /// When it ends, "HH:MM" in UTC; at or before `from` on the next day: at `from`, the window lasts a whole day.
     pub to: Option<String>,
     /// When the span begins.
+    #[serde(deserialize_with = "optional_moment")]
     pub start: Option<DateTime<Utc>>,
     /// When it ends.
+    #[serde(deserialize_with = "optional_moment")]
     pub end: Option<DateTime<Utc>>,
     /// The cap.
     pub limit_w: Option<f64>,
@@ -78,8 +81,10 @@ pub struct NewEvent {
     #[schema(example = "dr-2026-12-01", min_length = 1, max_length = 64)]
     pub id: String,
     /// When the target begins to hold.
+    #[serde(deserialize_with = "moment")]
     pub start: DateTime<Utc>,
     /// When it holds no more.
+    #[serde(deserialize_with = "moment")]
     pub end: DateTime<Utc>,
     /// The target; give it or `target_pct`.
     #[serde(default)]
@@ -116,9 +121,7 @@ impl CapSettings {
     /// # Errors
     /// For the first mistake.
     pub fn check(&self) -> Result<(), String> {
-        if !(0.0..=300.0).contains(&self.lead_s.get()) {
-            return Err(format!("lead_s = {} must be within 0 to 300 seconds", self.lead_s.get()));
-        }
+        self.lead_s.check("lead_s", 0.0, 300.0)?;
         self.standing()?;
         let events = self.events()?;
         match (1..events.len()).find(|&i| events[..i].iter().any(|e| e.id == events[i].id)) {
@@ -246,13 +249,11 @@ fn level(
             let why = format!("and {} stand side by side; give one of them", watts.0);
             Err(InvalidJob { field: percent.0, why })
         }
-        (Some(w), None) if w.is_finite() && w > 0.0 => Ok(Some(Level::Watts(Watts::new(w)))),
-        (Some(w), None) => Err(InvalidJob { field: watts.0, why: format!("is {w}; it must be more than 0 watts") }),
-        (None, Some(p)) if p > 0.0 && p <= 100.0 => Ok(Some(Level::Share(p / 100.0))),
-        (None, Some(p)) => {
-            let why = format!("is {p}; it must be more than 0 and at most 100 percent of the boards' largest limits");
-            Err(InvalidJob { field: percent.0, why })
+        (Some(w), None) => {
+            let finite = Watts::try_new(w).ok_or_else(|| InvalidJob { field: watts.0, why: "is no number".into() })?;
+            check_level(watts.0, percent.0, Level::Watts(finite)).map(Some)
         }
+        (None, Some(p)) => check_level(watts.0, percent.0, Level::Share(p / 100.0)).map(Some),
     }
 }
 
@@ -306,7 +307,11 @@ mod tests {
     #[test]
     fn mistakes_are_named_by_key() {
         let table = [
-            ("limit_w = 0", "limit_w is 0; it must be more than 0"),
+            ("limit_w = 0", "limit_w is 0; it must be within 1 to 10000000 watts"),
+            ("limit_w = 1e-9", "limit_w is 1e-9; it must be within"),
+            ("limit_w = 1e308", "limit_w is 1e308; it must be within"),
+            ("limit_w = nan", "limit_w is no number"),
+            ("limit_pct = nan", "limit_pct is NaN; it must be"),
             ("limit_w = 5\nlimit_pct = 5", "limit_pct and limit_w stand side by side"),
             ("limit_pct = 120", "limit_pct is 120; it must be more than 0 and at most 100"),
             ("lead_s = -1", "lead_s = -1 must be within"),

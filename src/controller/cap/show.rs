@@ -82,7 +82,6 @@ impl Controller {
         if !silent.is_empty() {
             problems.push(format!("the node's cap does not count GPU {}: no limit is told", silent.join(", ")));
         }
-        problems.extend(self.desk.broken.iter().cloned());
         problems
     }
 }

@@ -52,7 +52,7 @@ impl Controller {
             carbon_g: job.emissions.mean_intensity().map(|_| job.emissions.carbon.get()),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             resume_at: job.resume_at(now),
-            warnings: job.warnings(),
+            warnings: self.warnings_of(job),
             ..ended_view(&job.stored(None))
         }
     }
@@ -69,7 +69,7 @@ impl Controller {
             slowdown: job.slowdown(),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             lease_s: job.spec.lease.get(),
-            warnings: job.warnings(),
+            warnings: self.warnings_of(job),
         })
     }
 
@@ -95,7 +95,7 @@ impl Controller {
             expected_carbon_at_max_g: expected.map(|e| e.carbon_at_ceiling.get()),
             expected_energy_j: expected.map(|e| e.energy.get()),
             expected_slowdown: expected.map(|e| e.slowdown),
-            warnings: job.warnings(),
+            warnings: self.warnings_of(job),
             segments: segments
                 .iter()
                 .map(|s| SegmentView {
@@ -202,6 +202,7 @@ impl Controller {
 
     /// Has every job show what the books hold for it: those that an earlier daemon took up began there.
     pub(in crate::controller) async fn recount_jobs(&mut self) {
+        self.recount_budget().await;
         let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
         for id in ids {
             let counted = match self.store.intervals_of(&id).await {
@@ -218,7 +219,7 @@ impl Controller {
 
     /// The best that is known of a time: what the store has, over it what is in memory (the slot in progress may not be
     /// stored yet), and what came over both.
-    pub(super) async fn best_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
+    pub(in crate::controller) async fn best_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
         let stored = self.store.intensities(&self.book.sources, span).await?;
         let mut series = stored.clone();
         series.overwrite(&self.book.series.within(span));

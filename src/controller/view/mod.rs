@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
 
+use super::budget::BudgetView;
 use super::cap::CapView;
 use super::job::Phase;
 
@@ -34,6 +35,8 @@ pub struct StatusView {
     pub price: Option<PresentPrice>,
     /// The node's cap; absent where none is known, neither now nor later.
     pub cap: Option<CapView>,
+    /// What all jobs together may emit; absent where there is no budget, or it is over.
+    pub carbon_budget: Option<BudgetView>,
     /// How planning goes.
     pub planning: PlanningView,
     /// The boards and their owners.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::rule::Rule;
 use super::{CapSource, Level, later};
 use crate::domain::{EventId, InvalidJob, Slot};
-use crate::units::{Seconds, Watts};
+use crate::units::{Seconds, Short, Watts};
 
 /// What limits may return to after an event, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,12 +53,12 @@ impl DemandResponse {
         if !in_range(self.ramp) {
             return invalid(
                 "ramp_s",
-                format!("is {}; it must be within 0 to {} seconds", self.ramp.get(), LONGEST.get()),
+                format!("is {}; it must be within 0 to {} seconds", Short(self.ramp.get()), LONGEST.get()),
             );
         }
         if let Some(notice) = self.notice {
             if !in_range(notice) {
-                let why = format!("is {}; it must be within 0 to {} seconds", notice.get(), LONGEST.get());
+                let why = format!("is {}; it must be within 0 to {} seconds", Short(notice.get()), LONGEST.get());
                 return invalid("notice_s", why);
             }
             if self.ramp > notice {
@@ -72,7 +72,8 @@ impl DemandResponse {
         if let Some(Rebound { level, lasts }) = self.rebound {
             check_level("rebound_w", "rebound_pct", level)?;
             if !in_range(lasts) || lasts <= Seconds::ZERO {
-                let why = format!("is {}; it must be more than 0 and at most {} seconds", lasts.get(), LONGEST.get());
+                let why =
+                    format!("is {}; it must be more than 0 and at most {} seconds", Short(lasts.get()), LONGEST.get());
                 return invalid("rebound_s", why);
             }
         }
@@ -108,19 +109,27 @@ impl DemandResponse {
     }
 }
 
+/// Less than a watt, and more than all boards of any node, is a mistake of units.
+const LEVELS_W: std::ops::RangeInclusive<f64> = 1.0..=1e7;
+
 /// Checks a level that comes as watts in one field or percent in another.
-pub(super) fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<(), InvalidJob> {
+///
+/// # Errors
+/// Names the field and what would be right.
+pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<Level, InvalidJob> {
     match level {
-        Level::Watts(w) if w <= Watts::ZERO => {
-            Err(InvalidJob { field: watts, why: format!("is {}; it must be more than 0 watts", w.get()) })
+        Level::Watts(w) if !LEVELS_W.contains(&w.get()) => {
+            let (low, high) = LEVELS_W.into_inner();
+            let why = format!("is {}; it must be within {low} to {high} watts", Short(w.get()));
+            Err(InvalidJob { field: watts, why })
         }
         Level::Share(share) if !(share > 0.0 && share <= 1.0) => {
             let why = format!(
                 "is {}; it must be more than 0 and at most 100 percent of the sum of the boards' largest limits",
-                100.0 * share
+                Short((1e11 * share).round() / 1e9)
             );
             Err(InvalidJob { field: percent, why })
         }
-        Level::Watts(_) | Level::Share(_) => Ok(()),
+        Level::Watts(_) | Level::Share(_) => Ok(level),
     }
 }

@@ -9,7 +9,7 @@ mod rule;
 use chrono::{DateTime, TimeDelta, Utc, Weekday};
 use serde::{Deserialize, Serialize};
 
-pub use event::{DemandResponse, Rebound};
+pub use event::{DemandResponse, Rebound, check_level};
 use rule::Rule;
 
 use super::{EventId, Slot};

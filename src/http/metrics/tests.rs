@@ -193,6 +193,7 @@ fn status() -> StatusView {
         now: at(10_000),
         carbon: carbon(),
         price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
+        carbon_budget: None,
         cap: Some(CapView {
             limit_w: Some(900.0),
             source: Some("the constant cap".into()),

@@ -30,12 +30,13 @@ pub(super) fn uncoupled(problem: &FleetProblem, shares: &[Vec<Vec<(usize, Second
     };
     let capped = |t: usize, cap: Watts| (0..shares.len()).map(|job| highest(job, t)).sum::<Watts>() <= cap;
     let caps_hold = problem.caps.iter().enumerate().all(|(t, cap)| cap.is_none_or(|cap| capped(t, cap)));
-    let carbon = |(job, shares): (&FleetJob, &Vec<Vec<(usize, Seconds)>>)| -> GramsCo2e {
-        let slot = |(slot, parts): (&PlanSlot, &Vec<(usize, Seconds)>)| -> GramsCo2e {
-            parts.iter().map(|(point, seconds)| job.points[*point].power * *seconds * slot.intensity).sum()
+    let grams = |t: usize| -> GramsCo2e {
+        let of_job = |(job, shares): (&FleetJob, &Vec<Vec<(usize, Seconds)>>)| -> GramsCo2e {
+            let parts = shares.get(t).map_or(&[][..], Vec::as_slice).iter();
+            parts.map(|(point, seconds)| job.points[*point].power * *seconds * problem.slots[t].intensity).sum()
         };
-        problem.slots.iter().zip(shares).map(slot).sum()
+        problem.jobs.iter().zip(shares).map(of_job).sum()
     };
-    let total = || problem.jobs.iter().zip(shares).map(carbon).sum::<GramsCo2e>();
-    caps_hold && problem.carbon_budget.is_none_or(|budget| total() <= budget)
+    let budgets = problem.carbon_budgets.points().iter();
+    caps_hold && budgets.zip(problem.within_budgets(grams)).all(|((_, budget), grams)| grams <= *budget)
 }

@@ -208,7 +208,7 @@ impl Arranger<'_> {
     /// What a second at a point costs at the prices, without its time and work.
     fn second(&self, job: usize, t: usize, l: usize) -> f64 {
         let j = &self.model.jobs[job];
-        let grams = (self.prices.budget[job] + self.prices.shared) * self.model.carbon[t];
+        let grams = (self.prices.budget[job] + self.prices.shared[t]) * self.model.carbon[t];
         (j.joule_cost[t] + grams) * j.power[l] + self.prices.cap[t] * j.limit[l]
     }
 

@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 
 use super::interior::{Aim, Method};
 use super::model::{End, Model};
-use super::problem::{Breach, Clash, Constraint, FleetProblem, FleetSchedule};
+use super::problem::{Breach, Clash, Constraint, FleetJob, FleetProblem, FleetSchedule};
 use super::search::MISSED;
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
@@ -55,9 +55,19 @@ pub(super) fn clashes(
         let by = over(s.carbon, j.carbon_budget)?;
         Some((Breach::Budget { job, by }, Constraint::Budget(job)))
     });
-    let total: GramsCo2e = schedules.iter().map(|s| s.carbon).sum();
-    let shared = over(total, problem.carbon_budget);
-    let shared = shared.map(|by| (Breach::SharedBudget { by }, Constraint::SharedBudget));
+    let grams = |t: usize| -> GramsCo2e {
+        let of_job = |(j, s): (&FleetJob, &FleetSchedule)| -> GramsCo2e {
+            let parts = s.parts.get(t).map_or(&[][..], Vec::as_slice).iter();
+            let joules = |(place, seconds): &(usize, Seconds)| Some(j.points.get(*place)?.power * *seconds);
+            parts.filter_map(joules).map(|joules| joules * problem.slots[t].intensity).sum()
+        };
+        problem.jobs.iter().zip(schedules).map(of_job).sum()
+    };
+    let budgets = problem.carbon_budgets.points().iter().zip(problem.within_budgets(grams)).enumerate();
+    let shared = budgets.filter_map(|(budget, ((_, most), grams))| {
+        let by = over(grams, Some(*most))?;
+        Some((Breach::SharedBudget { budget, by }, Constraint::SharedBudget(budget)))
+    });
     for (breach, broken) in own.chain(shared) {
         let between = std::iter::once(broken).chain(budget_rivals(problem, model, broken, ends, go_on)).collect();
         found.push(Clash { breach, between });
@@ -107,7 +117,8 @@ fn budget_rivals(
         let interior = Method::new(model, ends, Aim::Misses).run(go_on);
         let (over, budget) = match broken {
             Constraint::Budget(job) => (interior.over_budget[job], model.jobs[job].budget),
-            _ => (interior.over_shared, model.budget),
+            Constraint::SharedBudget(budget) => (interior.over_shared[budget], Some(model.budgets[budget])),
+            _ => return false,
         };
         interior.solved && over <= 10.0 * MISSED * budget.unwrap_or(0.0).abs().max(1e-3)
     };
@@ -121,7 +132,8 @@ fn budget_rivals(
     let mut patient = Model::new(problem);
     patient.jobs.iter_mut().for_each(|job| job.latest = (model.last(), model.seconds[model.last()]));
     if problem.jobs.iter().any(|job| job.latest_end.is_some()) && keeps(&patient, &unhurried) {
-        let concerned = |job: &usize| broken == Constraint::SharedBudget || broken == Constraint::Budget(*job);
+        let concerned =
+            |job: &usize| matches!(broken, Constraint::SharedBudget(_)) || broken == Constraint::Budget(*job);
         let with_end = (0..ends.len()).filter(|job| problem.jobs[*job].latest_end.is_some());
         rivals.extend(with_end.filter(concerned).map(Constraint::LatestEnd));
     }

@@ -36,7 +36,7 @@ impl Alone<'_> {
     /// What a second at a point costs in a slot, without its time and the work done.
     fn second(&self, t: usize, l: usize) -> f64 {
         let job = &self.model.jobs[self.job];
-        let grams = (self.prices.budget[self.job] + self.prices.shared) * self.model.carbon[t];
+        let grams = (self.prices.budget[self.job] + self.prices.shared[t]) * self.model.carbon[t];
         (job.joule_cost[t] + grams) * job.power[l] + self.prices.cap[t] * job.limit[l]
     }
 
@@ -134,7 +134,7 @@ impl Alone<'_> {
 /// Prices all ends of all jobs. Ends that keep the promise are looked at for jobs that keep it now, later ones for those
 /// that do not.
 pub(super) fn price(model: &Model, prices: &Prices, ends: &[End]) -> Priced {
-    let mut shared = prices.shared * model.budget.unwrap_or(0.0);
+    let mut shared: f64 = prices.budgets.iter().zip(&model.budgets).map(|(price, grams)| price * grams).sum();
     for (t, price) in prices.cap.iter().enumerate() {
         shared += price * model.cap(t, ends).unwrap_or(0.0) * model.seconds[t];
     }

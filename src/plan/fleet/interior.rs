@@ -27,8 +27,9 @@ pub(super) struct Prices {
     pub(super) cap: Vec<f64>,
     /// Of each job's carbon budget, grams of cost per gram; not negative.
     pub(super) budget: Vec<f64>,
-    /// Of the shared carbon budget; not negative.
-    pub(super) shared: f64,
+    /// Of each shared carbon budget, and in each slot that of its own; not negative.
+    pub(super) budgets: Vec<f64>,
+    pub(super) shared: Vec<f64>,
 }
 
 /// What the method found.
@@ -40,9 +41,9 @@ pub(super) struct Interior {
     pub(super) missing: Vec<f64>,
     /// Of each job, the part of its work by which even the slowest points do too much before the last slot.
     pub(super) surplus: Vec<f64>,
-    /// Grams above each job's budget, and above the shared one.
+    /// Grams above each job's budget, and above each shared one.
     pub(super) over_budget: Vec<f64>,
-    pub(super) over_shared: f64,
+    pub(super) over_shared: Vec<f64>,
     /// Whether the gap is closed.
     pub(super) solved: bool,
 }
@@ -79,8 +80,9 @@ pub(super) struct Method<'a> {
     /// Each job's budget row, and the grams that count 1 in it.
     pub(super) budget_row: Vec<Option<usize>>,
     pub(super) budget_scale: Vec<f64>,
-    pub(super) shared_row: Option<usize>,
-    pub(super) shared_scale: f64,
+    /// The row of the first shared budget, and the grams that count 1 in each.
+    first_shared: usize,
+    shared_scale: f64,
     /// Grams that count 1 in the objective.
     scale: f64,
     /// For each capped slot, how it couples the other rows, and the pivot of its own.
@@ -137,10 +139,8 @@ impl<'a> Method<'a> {
             }
         }
         let shared_scale = budget_scale.iter().sum();
-        let shared_row = model.budget.map(|budget| {
-            rows.push(Row::new(budget / shared_scale, 0.0, stiff, first));
-            rows.len() - 1
-        });
+        let first_shared = rows.len();
+        rows.extend(model.budgets.iter().map(|budget| Row::new(budget / shared_scale, 0.0, stiff, first)));
         let dearest = 100.0 * rows.iter().map(|row: &Row| row.below.cost.max(row.above.cost)).fold(1.0, f64::max);
         let (mut caps, mut cap_scale) = (vec![None; slots], vec![0.0; slots]);
         for t in 0..slots {
@@ -160,7 +160,7 @@ impl<'a> Method<'a> {
             rows,
             budget_row,
             budget_scale,
-            shared_row,
+            first_shared,
             shared_scale,
             scale: if scale.is_finite() { scale } else { 1.0 },
         };
@@ -200,6 +200,11 @@ impl<'a> Method<'a> {
         }
         let mu = product / count.max(1) as f64;
         self.rows.iter_mut().chain(self.caps.iter_mut().flatten()).for_each(|row| row.centre(mu));
+    }
+
+    /// The row of the shared budget that a slot belongs to.
+    pub(super) fn shared_row(&self, t: usize) -> Option<usize> {
+        self.model.budget_of[t].map(|budget| self.first_shared + budget)
     }
 
     /// Factors from a block's limit, throughput and power to the rows of cap, work, own and shared budget.
@@ -274,7 +279,7 @@ impl<'a> Method<'a> {
                 *capped += fg * g;
                 used[j] += fr * r;
                 self.budget_row[j].into_iter().for_each(|row| used[row] += fb * p);
-                self.shared_row.into_iter().for_each(|row| used[row] += fs * p);
+                self.shared_row(t).into_iter().for_each(|row| used[row] += fs * p);
             }
         }
         let caps = self.caps.iter().zip(&capped).filter_map(|(row, used)| Some((row.as_ref()?, used)));
@@ -413,18 +418,20 @@ impl<'a> Method<'a> {
         let over = |row: Option<usize>| row.map_or(0.0, |row| self.rows[row].above.value);
         let price = |row: Option<usize>, scale: f64| row.map_or(0.0, |row| -self.rows[row].dual * self.scale / scale);
         let jobs = 0..self.blocks.len();
+        let shared = self.first_shared..self.rows.len();
         let cap = |(row, scale): (&Option<Row>, &f64)| row.map_or(0.0, |row| (-row.dual * self.scale * scale).max(0.0));
         Interior {
             prices: Prices {
                 work: jobs.clone().map(work).collect(),
                 cap: self.caps.iter().zip(&self.cap_scale).map(cap).collect(),
                 budget: jobs.clone().map(|j| price(self.budget_row[j], self.budget_scale[j]).max(0.0)).collect(),
-                shared: price(self.shared_row, self.shared_scale).max(0.0),
+                shared: (0..self.caps.len()).map(|t| price(self.shared_row(t), self.shared_scale).max(0.0)).collect(),
+                budgets: shared.clone().map(|row| price(Some(row), self.shared_scale).max(0.0)).collect(),
             },
             missing: jobs.clone().map(|j| self.rows[j].below.value).collect(),
             surplus: jobs.clone().map(|j| self.rows[j].above.value).collect(),
             over_budget: jobs.map(|j| over(self.budget_row[j]) * self.budget_scale[j]).collect(),
-            over_shared: over(self.shared_row) * self.shared_scale,
+            over_shared: shared.map(|row| over(Some(row)) * self.shared_scale).collect(),
             solved,
             parts: self.blocks.iter().zip(&self.model.jobs).map(|(blocks, job)| blocks.parts(job)).collect(),
         }

@@ -141,8 +141,9 @@ pub(super) struct Model {
     /// What limits above rest may add up to, W.
     pub(super) caps: Vec<Option<f64>>,
     pub(super) jobs: Vec<Job>,
-    /// gCO2e.
-    pub(super) budget: Option<f64>,
+    /// The shared carbon budgets, gCO2e, and to which of them each slot belongs.
+    pub(super) budgets: Vec<f64>,
+    pub(super) budget_of: Vec<Option<usize>>,
     /// What a second of lateness costs more than anything else could, gCO2e.
     pub(super) lateness: f64,
     /// No part of a slot is shorter, if it can be helped, in seconds.
@@ -167,8 +168,9 @@ impl Model {
         let carbon = problem.slots.iter().map(|s| s.intensity.get() / JOULES_PER_KWH).collect();
         let dearest = jobs.iter().flat_map(|j| (0..seconds.len()).map(|t| j.dearest(t))).fold(0.0, f64::max);
         let lateness = if dearest > 0.0 { 100.0 * dearest } else { 1.0 };
-        let (budget, shortest) = (problem.carbon_budget.map(|b| b.get()), problem.shortest.get());
-        Self { seconds, carbon, caps, jobs, budget, lateness, shortest }
+        let budgets = problem.carbon_budgets.points().iter().map(|(_, grams)| grams.get()).collect();
+        let budget_of = (0..seconds.len()).map(|t| problem.budget_of(t)).collect();
+        Self { seconds, carbon, caps, jobs, budgets, budget_of, lateness, shortest: problem.shortest.get() }
     }
 
     /// The last slot's place.

@@ -34,7 +34,7 @@ impl Method<'_> {
                     self.coupling[t][j] += fg * fr * gr;
                 }
                 dense[j * n + j] += fr * fr * rr;
-                let (own, shared) = (self.budget_row[j], self.shared_row);
+                let (own, shared) = (self.budget_row[j], self.shared_row(t));
                 if own.is_none() && shared.is_none() {
                     continue;
                 }
@@ -119,7 +119,7 @@ impl Method<'_> {
                 cap[t] -= fg * g;
                 row[j] -= fr * r;
                 self.budget_row[j].into_iter().for_each(|own| row[own] -= fb * p);
-                self.shared_row.into_iter().for_each(|shared| row[shared] -= fs * p);
+                self.shared_row(t).into_iter().for_each(|shared| row[shared] -= fs * p);
             }
         }
         for (t, coupling) in self.coupling.iter().enumerate().filter(|(_, c)| !c.is_empty()) {
@@ -138,7 +138,7 @@ impl Method<'_> {
     pub(super) fn slopes(&self, step: &Step, j: usize, t: usize) -> [f64; 3] {
         let [fg, fr, fb, fs] = self.factors(j, t);
         let own = self.budget_row[j].map_or(0.0, |row| fb * step.row[row]);
-        let shared = self.shared_row.map_or(0.0, |row| fs * step.row[row]);
+        let shared = self.shared_row(t).map_or(0.0, |row| fs * step.row[row]);
         [fg * step.cap[t], fr * step.row[j], own + shared]
     }
 

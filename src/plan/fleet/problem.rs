@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::domain::Slot;
+use crate::domain::{Slot, TimeSeries};
 use crate::plan::problem::{InvalidProblem, PlanSlot, check_horizon};
 use crate::plan::shares::SHORTEST;
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
@@ -101,14 +101,16 @@ pub struct FleetProblem {
     pub(super) slots: Vec<PlanSlot>,
     pub(super) caps: Vec<Option<Watts>>,
     pub(super) jobs: Vec<FleetJob>,
-    pub(super) carbon_budget: Option<GramsCo2e>,
+    /// What all jobs may emit within each span; in time order.
+    pub(super) carbon_budgets: TimeSeries<GramsCo2e>,
     /// No part of a slot is shorter, if it can be helped.
     pub(super) shortest: Seconds,
 }
 
 impl FleetProblem {
     /// Poses the problem: `slots` are contiguous and the first begins now; `caps` holds for each slot what the limits
-    /// of these jobs may add up to at any instant; `carbon_budget` is shared by all jobs.
+    /// of these jobs may add up to at any instant; `carbon_budgets` is what all jobs together may emit within each span (a
+    /// slot belongs to the one in which it begins).
     ///
     /// # Errors
     /// What is wrong with the input. Infeasibility is not: that is the solver's answer.
@@ -116,7 +118,7 @@ impl FleetProblem {
         slots: Vec<PlanSlot>,
         caps: Vec<Option<Watts>>,
         jobs: Vec<FleetJob>,
-        carbon_budget: Option<GramsCo2e>,
+        carbon_budgets: Option<TimeSeries<GramsCo2e>>,
     ) -> Result<Self, InvalidFleet> {
         check_horizon(&slots)?;
         if caps.len() != slots.len() {
@@ -132,7 +134,30 @@ impl FleetProblem {
                 return Err(InvalidFleet::LimitsOrSlots(job));
             }
         }
-        Ok(Self { slots, caps, jobs, carbon_budget, shortest: SHORTEST })
+        let carbon_budgets = carbon_budgets.unwrap_or_default();
+        Ok(Self { slots, caps, jobs, carbon_budgets, shortest: SHORTEST })
+    }
+
+    /// The place of the shared carbon budget that a slot belongs to.
+    pub(super) fn budget_of(&self, t: usize) -> Option<usize> {
+        let start = self.slots[t].slot.start();
+        self.carbon_budgets.points().iter().position(|(span, _)| span.contains(start))
+    }
+
+    /// Where a shared carbon budget makes a slot's work dearer: when its span ends, and whether it is kept.
+    pub(in crate::plan) fn binding_budget(&self, solution: &FleetSolution, t: usize) -> Option<(DateTime<Utc>, bool)> {
+        let budget = self.budget_of(t).filter(|_| solution.budget_prices[t] > 1e-6)?;
+        let broken = |c: &Clash| matches!(c.breach, Breach::SharedBudget { budget: broken, .. } if broken == budget);
+        Some((self.carbon_budgets.points()[budget].0.end(), !solution.clashes.iter().any(broken)))
+    }
+
+    /// What schedules emit within each shared carbon budget; `grams` of a slot are those of all jobs.
+    pub(super) fn within_budgets(&self, grams: impl Fn(usize) -> GramsCo2e) -> Vec<GramsCo2e> {
+        let mut sums = vec![GramsCo2e::ZERO; self.carbon_budgets.points().len()];
+        for t in 0..self.slots.len() {
+            self.budget_of(t).into_iter().for_each(|budget| sums[budget] += grams(t));
+        }
+        sums
     }
 
     /// The same where no switch is worth less than so much time at one setting; a second at the least.
@@ -198,8 +223,8 @@ pub enum Constraint {
     LatestEnd(usize),
     /// A job's carbon budget, by the job's place.
     Budget(usize),
-    /// The carbon budget of all jobs.
-    SharedBudget,
+    /// A carbon budget of all jobs, by its place.
+    SharedBudget(usize),
     /// The horizon's end, after which nothing is known.
     Horizon,
 }
@@ -235,8 +260,10 @@ pub enum Breach {
         /// By how much.
         by: GramsCo2e,
     },
-    /// The shared carbon budget is exceeded.
+    /// A shared carbon budget is exceeded.
     SharedBudget {
+        /// Its place.
+        budget: usize,
         /// By how much.
         by: GramsCo2e,
     },
@@ -269,4 +296,6 @@ pub struct FleetSolution {
     pub finished: bool,
     /// For each slot what a watt of cap saves per second, in gCO2e/J: 0 where the cap does not bind.
     pub cap_prices: Vec<f64>,
+    /// For each slot what a gram of its shared carbon budget saves, in gCO2e/g: 0 where none binds.
+    pub budget_prices: Vec<f64>,
 }

@@ -31,9 +31,10 @@ pub fn solve_fleet(problem: &FleetProblem, go_on: &dyn Fn() -> bool) -> FleetSol
     if let Some(shares) = own.filter(|shares| uncoupled(problem, shares)) {
         let schedules: Vec<_> = shares.into_iter().enumerate().map(|(job, s)| schedule(problem, job, s)).collect();
         let cost = schedules.iter().map(|s| s.cost).sum();
-        let cap_prices = vec![0.0; problem.slots.len()];
-        let clashes = Vec::new();
-        return FleetSolution { schedules, cost, relaxed: cost, bound: cost, clashes, finished: true, cap_prices };
+        let none = vec![0.0; problem.slots.len()];
+        let (cap_prices, budget_prices, clashes) = (none.clone(), none, Vec::new());
+        let (relaxed, bound, finished) = (cost, cost, true);
+        return FleetSolution { schedules, cost, relaxed, bound, clashes, finished, cap_prices, budget_prices };
     }
     let model = Model::new(problem);
     let found = Search { problem, model: &model, go_on, rounds: 0, bound: f64::NEG_INFINITY }.run();
@@ -46,6 +47,7 @@ pub fn solve_fleet(problem: &FleetProblem, go_on: &dyn Fn() -> bool) -> FleetSol
         clashes,
         finished: found.finished,
         cap_prices: found.interior.prices.cap,
+        budget_prices: found.interior.prices.shared,
         schedules,
     }
 }
@@ -166,7 +168,7 @@ impl Search<'_> {
     fn over(&self, interior: &Interior) -> bool {
         let over = |grams: f64, budget: Option<f64>| grams > MISSED * budget.unwrap_or(0.0).abs().max(1e-3);
         interior.over_budget.iter().zip(&self.model.jobs).any(|(grams, job)| over(*grams, job.budget))
-            || over(interior.over_shared, self.model.budget)
+            || interior.over_shared.iter().zip(&self.model.budgets).any(|(grams, budget)| over(*grams, Some(*budget)))
     }
 
     /// Ends that suit the work better and break no promise that these do not: later where work is missed, earlier where
@@ -235,7 +237,7 @@ impl Search<'_> {
 
     /// The better of two arrangements.
     fn arranged(&self, ends: Vec<End>, interior: Interior, relaxed: f64) -> Found {
-        let over = interior.over_budget.iter().sum::<f64>() + interior.over_shared;
+        let over: f64 = interior.over_budget.iter().chain(&interior.over_shared).sum();
         let finished = interior.solved;
         let try_out = |first: First| {
             let arrangement = arrange(self.model, &ends, &interior, first);

@@ -36,7 +36,9 @@ fn together(jobs: &[(Job, i32)], at_rest: f64, cap: &TimeSeries<Watts>, budget: 
             at_rest: Watts::new(at_rest),
         })
         .collect();
-    plan_together(&members, &Shared { cap, carbon_budget: budget.map(GramsCo2e::new) }, &|| true)
+    let always = |grams| (Slot::new(at(0.0), at(1e9)).expect("not empty"), GramsCo2e::new(grams));
+    let budget = budget.map(|grams| TimeSeries::from_points(vec![always(grams)]).0);
+    plan_together(&members, &Shared { cap, carbon_budget: budget.as_ref() }, &|| true)
 }
 
 /// The most by which the plans' limits exceed the cap at any instant.
@@ -151,7 +153,7 @@ fn a_cap_that_binds_is_said_to() {
     let plans: Vec<_> = made.plans.iter().map(|p| p.as_ref().expect("planned")).collect();
     assert!(plans.iter().all(|plan| plan.verdict == Verdict::Optimal));
     let reasons: Vec<String> = plans[0].segments.iter().map(|s| s.reason.to_string()).collect();
-    assert!(reasons[0].starts_with("held down by the cap that the jobs share (300 g/kWh): each kilowatt-hour more"));
+    assert!(reasons[0].starts_with("held down by the node's cap (300 g/kWh): each kilowatt-hour more"));
     assert!(plans.iter().all(|p| matches!(p.segments.last().expect("some").reason, Reason::Together { .. })));
     let carbon = |t: &Together| t.plans.iter().flatten().map(|p| p.expected.carbon).sum::<GramsCo2e>();
     assert!(carbon(&made) >= carbon(&free));
@@ -192,7 +194,7 @@ fn a_shared_budget_is_kept_or_named() {
     assert_eq!(kept.broken, []);
     assert!(carbon(&kept) <= free * 0.9801);
     let broken = together(&jobs, 0.0, &TimeSeries::default(), Some(free * 0.5));
-    let [Broken::SharedBudget { by }] = broken.broken[..] else { panic!("{:?}", broken.broken) };
+    let [Broken::SharedBudget { by, .. }] = broken.broken[..] else { panic!("{:?}", broken.broken) };
     assert!((by.get() - (carbon(&broken) - free * 0.5)).abs() < 1e-6);
     assert!(broken.plans.iter().flatten().all(|plan| plan.verdict == Verdict::Optimal), "budgets bend first");
 }

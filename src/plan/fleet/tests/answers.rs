@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::instances::{at, fleet, job, problem};
+use crate::domain::{Slot, TimeSeries};
 use crate::plan::fleet::{Breach, Constraint, FleetProblem, FleetSolution, solve_fleet};
 use crate::units::{GramsCo2e, Seconds, Watts};
 
@@ -220,7 +221,8 @@ fn a_shared_budget_moves_carbon_to_where_it_costs_least() {
     let fast = solve_fleet(&free, &|| true);
     let carbon: GramsCo2e = fast.schedules.iter().map(|s| s.carbon).sum();
     let mut shared = free.clone();
-    shared.carbon_budget = Some(carbon * 0.8);
+    let always = Slot::new(at(0.0), at(1e9)).expect("not empty");
+    shared.carbon_budgets = TimeSeries::from_points(vec![(always, carbon * 0.8)]).0;
     let solution = solve_fleet(&shared, &|| true);
     assert_eq!(solution.clashes, []);
     let kept: GramsCo2e = solution.schedules.iter().map(|s| s.carbon).sum();

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use proptest::prelude::*;
 
-use crate::domain::Slot;
+use crate::domain::{Slot, TimeSeries};
 use crate::plan::PlanSlot;
 use crate::plan::fleet::{FleetJob, FleetPoint, FleetProblem};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
@@ -138,7 +138,8 @@ pub(super) fn fleet(jobs: usize, slots: usize, most: usize) -> impl Strategy<Val
         1 => (sketch(most), 1..=jobs).prop_map(|(sketch, n)| vec![sketch; n]),
     ];
     let cap = prop::option::weighted(0.9, prop_oneof![8 => 0.4..1.0f64, 1 => Just(1.0), 1 => 0.05..0.4f64]);
-    let shared = prop::option::weighted(0.15, 0.2..1.0f64);
+    // One shared budget, or two, of which the second begins with one of the slots.
+    let shared = prop::option::weighted(0.2, (0.2..1.0f64, prop::option::of((0usize..6, 0.2..1.0f64))));
     (prop::collection::vec((slot, cap), 1..=slots), sketches, shared).prop_map(|(slots, sketches, shared)| {
         let spans: Vec<(f64, f64)> = slots.iter().map(|((seconds, c), _)| (seconds.ceil(), *c)).collect();
         let jobs: Vec<FleetJob> = sketches.iter().map(|sketch| sketch.job(&spans)).collect();
@@ -146,7 +147,15 @@ pub(super) fn fleet(jobs: usize, slots: usize, most: usize) -> impl Strategy<Val
         let caps = slots.iter().map(|(_, cap)| cap.map(|part| most * part)).collect();
         let draw: f64 = jobs.iter().map(|j| j.points.iter().fold(0.0, |a: f64, p| a.max(p.power.get()))).sum();
         let grams: f64 = spans.iter().map(|s| s.0 * s.1 * draw / 3.6e6).sum();
-        let shared = shared.map(|part| GramsCo2e::new(part * grams));
+        let shared = shared.map(|(part, second)| {
+            let begins = |slot: usize| spans[..slot.min(spans.len())].iter().map(|s| s.0).sum::<f64>();
+            let (cut, rest) = second.map_or((1e9, part), |(slot, rest)| (begins(slot), rest));
+            let budget = |from: f64, to: f64, part: f64| {
+                Some((Slot::new(at(from), at(to))?, GramsCo2e::new(part * grams * if to < 1e9 { 0.5 } else { 1.0 })))
+            };
+            let both = [budget(0.0, cut, part), budget(cut, 2e9, rest)];
+            TimeSeries::from_points(both.into_iter().flatten().collect()).0
+        });
         FleetProblem::new(horizon(&spans), caps, jobs, shared).expect("valid")
     })
 }

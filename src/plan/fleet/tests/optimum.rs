@@ -48,7 +48,7 @@ proptest! {
         let oracle = relaxed(&problem, &as_given);
         // Where even a sample less would save nothing, time is wasted until the end that is given.
         let wasted = interior.prices.work.iter().any(|price| *price < 0.0);
-        if missed || below || wasted || interior.over_shared > 1e-7 {
+        if missed || below || wasted || interior.over_shared.iter().any(|over| *over > 1e-7) {
             return Ok(());
         }
         let bound = price(&model, &interior.prices, &ends).bound_here;

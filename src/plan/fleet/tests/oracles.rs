@@ -80,7 +80,7 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
     let mut programme = Programme::default();
     let mut caps = vec![Vec::new(); problem.slots.len()];
     let mut resting = vec![0.0; problem.slots.len()];
-    let mut shared = Vec::new();
+    let mut shared = vec![Vec::new(); problem.carbon_budgets.points().len()];
     for (job, j) in problem.jobs.iter().enumerate() {
         let (mut work, mut budget) = (Vec::new(), Vec::new());
         for (t, slot) in problem.slots.iter().enumerate() {
@@ -102,6 +102,7 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
                 work.push((column, point.throughput.get()));
                 caps[t].push((column, point.limit.get() - rest(problem, job)));
                 budget.push((column, grams(problem, job, t, l)));
+                problem.budget_of(t).into_iter().for_each(|b| shared[b].push((column, grams(problem, job, t, l))));
             }
             if t < ends[job].0 {
                 programme.equal.push((used, slot.slot.duration().get()));
@@ -110,14 +111,14 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
             }
         }
         programme.at_most.push((work.iter().map(|(column, r)| (*column, -r)).collect(), -j.work.get()));
-        shared.extend(budget.iter().copied());
         programme.at_most.extend(j.carbon_budget.map(|b| (budget, b.get())));
     }
     for (t, row) in caps.into_iter().enumerate() {
         let seconds = problem.slots[t].slot.duration().get();
         programme.at_most.extend(problem.caps[t].map(|cap| (row, cap.get() * seconds - resting[t])));
     }
-    programme.at_most.extend(problem.carbon_budget.map(|b| (shared, b.get())));
+    let budgets = problem.carbon_budgets.points().iter().map(|(_, grams)| grams.get());
+    programme.at_most.extend(shared.into_iter().zip(budgets));
     programme.solve()
 }
 
@@ -126,7 +127,8 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
 pub(super) fn instantaneous(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
     let mut programme = Programme::default();
     let jobs = problem.jobs.len();
-    let (mut work, mut budgets, mut shared) = (vec![Vec::new(); jobs], vec![Vec::new(); jobs], Vec::new());
+    let (mut work, mut budgets) = (vec![Vec::new(); jobs], vec![Vec::new(); jobs]);
+    let mut shared = vec![Vec::new(); problem.carbon_budgets.points().len()];
     for (t, slot) in problem.slots.iter().enumerate() {
         // The last choice of each job is to have ended.
         let choices: Vec<Vec<usize>> = (0..jobs)
@@ -165,7 +167,8 @@ pub(super) fn instantaneous(problem: &FleetProblem, ends: Ends<'_>) -> Option<f6
                     cost += second(problem, job, t, l);
                     work[job].push((column, point.throughput.get()));
                     budgets[job].push((column, grams(problem, job, t, l)));
-                    shared.push((column, grams(problem, job, t, l)));
+                    let grams = grams(problem, job, t, l);
+                    problem.budget_of(t).into_iter().for_each(|b| shared[b].push((column, grams)));
                     running[job].push((column, 1.0));
                 }
             }
@@ -185,7 +188,8 @@ pub(super) fn instantaneous(problem: &FleetProblem, ends: Ends<'_>) -> Option<f6
     for (job, row) in budgets.into_iter().enumerate() {
         programme.at_most.extend(problem.jobs[job].carbon_budget.map(|b| (row, b.get())));
     }
-    programme.at_most.extend(problem.carbon_budget.map(|b| (shared, b.get())));
+    let budgets = problem.carbon_budgets.points().iter().map(|(_, grams)| grams.get());
+    programme.at_most.extend(shared.into_iter().zip(budgets));
     programme.solve()
 }
 

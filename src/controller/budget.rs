@@ -1,0 +1,265 @@
+//! A carbon budget of the node: what all of its jobs together may emit within a span of time, such as a month.
+
+use chrono::{DateTime, Datelike, Days, Months, NaiveTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::moment::optional_moment;
+use super::{ControlError, Controller};
+use crate::domain::{CarbonSeries, Slot, TimeSeries};
+use crate::ledger::{self, Emissions, Interval, Share};
+use crate::units::{GramsCo2e, GramsPerKwh, Short};
+
+/// Less is a mistake of units: a board at idle emits it within seconds. More is none that jobs could reach.
+const LIMIT_RANGE_G: std::ops::RangeInclusive<f64> = 0.001..=1e12;
+
+/// `[carbon_budget]`: what all jobs together may emit, day by day, week by week, month by month, or once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BudgetSettings {
+    /// Within each span, in gCO2e.
+    pub limit_g: Option<f64>,
+    /// The spans, which follow one another.
+    pub per: Option<Period>,
+    /// When the one span begins, in place of `per`.
+    #[serde(deserialize_with = "optional_moment")]
+    pub from: Option<DateTime<Utc>>,
+    /// When it ends.
+    #[serde(deserialize_with = "optional_moment")]
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// Spans of the calendar, in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Period {
+    /// From midnight.
+    Day,
+    /// From Monday.
+    Week,
+    /// From the first.
+    Month,
+}
+
+impl Period {
+    /// The span that a moment lies in.
+    fn around(self, t: DateTime<Utc>) -> Option<Slot> {
+        let today = t.date_naive();
+        let (first, next) = match self {
+            Self::Day => (today, today.checked_add_days(Days::new(1))?),
+            Self::Week => {
+                let monday = today.checked_sub_days(Days::new(today.weekday().num_days_from_monday().into()))?;
+                (monday, monday.checked_add_days(Days::new(7))?)
+            }
+            Self::Month => {
+                let first = today.with_day(1)?;
+                (first, first.checked_add_months(Months::new(1))?)
+            }
+        };
+        Slot::new(first.and_time(NaiveTime::MIN).and_utc(), next.and_time(NaiveTime::MIN).and_utc())
+    }
+}
+
+impl BudgetSettings {
+    /// What may be emitted within each span, if there is a budget.
+    pub fn limit(&self) -> Option<GramsCo2e> {
+        self.limit_g.and_then(GramsCo2e::try_new)
+    }
+
+    /// The span that counts at a moment: the one that it lies in, or the one that is still to come.
+    pub fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
+        self.limit()?;
+        match (self.per, self.from, self.until) {
+            (Some(period), ..) => period.around(now),
+            (None, Some(from), Some(until)) => Slot::new(from, until).filter(|span| now < span.end()),
+            _ => None,
+        }
+    }
+
+    /// All spans from the one at `now` to the one at `until`, in time order.
+    fn spans(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> Vec<Slot> {
+        let next = |span: &Slot| self.span(span.end());
+        std::iter::successors(self.span(now), next).take_while(|span| span.start() < until).collect()
+    }
+
+    /// Checks what the types cannot; the answer begins with the key and says what would be right.
+    ///
+    /// # Errors
+    /// For the first mistake.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { limit_g, per, from, until } = self;
+        let Some(limit) = limit_g else {
+            let key = per.map(|_| "per").or(from.map(|_| "from")).or(until.map(|_| "until"));
+            return key.map_or(Ok(()), |key| Err(format!("{key} stands without limit_g: say how much may be emitted")));
+        };
+        if !LIMIT_RANGE_G.contains(limit) {
+            return Err(format!("limit_g = {} must be within 0.001 to 1e12 grams of CO2 equivalent", Short(*limit)));
+        }
+        match (per, from, until) {
+            (Some(_), None, None) => Ok(()),
+            (None, Some(from), Some(until)) if from < until => Ok(()),
+            (None, Some(_), Some(until)) => Err(format!("until is {}, not after from", until.format("%FT%TZ"))),
+            _ => Err("limit_g needs its time: give per (\"day\", \"week\" or \"month\"), or from and until".into()),
+        }
+    }
+}
+
+/// The budget, and what has been emitted of it.
+#[derive(Default)]
+pub(super) struct BudgetBook {
+    pub(super) settings: BudgetSettings,
+    /// What all jobs have used since the beginning of a span.
+    counted: Option<(Slot, Emissions)>,
+}
+
+impl BudgetBook {
+    pub(super) fn new(settings: BudgetSettings) -> Self {
+        Self { settings, counted: None }
+    }
+
+    /// Adds closed intervals to what was counted.
+    pub(super) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
+        let Some((span, sum)) = &mut self.counted else { return };
+        let of_jobs: Vec<Interval> = rows.iter().filter(|r| matches!(r.share, Share::Job(_))).cloned().collect();
+        sum.add(&ledger::emissions(&ledger::within(&of_jobs, span), series));
+    }
+
+    /// What has been emitted within a span; energy whose intensity is unknown counts with `otherwise`.
+    fn emitted(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
+        let counted = self.counted.as_ref().filter(|(of, _)| of == span);
+        counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.estimate(otherwise))
+    }
+
+    /// What is left for each span up to `until`; nothing where there is no budget.
+    pub(super) fn left(
+        &self,
+        now: DateTime<Utc>,
+        until: DateTime<Utc>,
+        otherwise: GramsPerKwh,
+    ) -> TimeSeries<GramsCo2e> {
+        let Some(limit) = self.settings.limit() else { return TimeSeries::default() };
+        let spans = self.settings.spans(now, until).into_iter();
+        let left = |span: Slot| (span, limit - self.emitted(&span, otherwise));
+        TimeSeries::from_points(spans.map(left).collect()).0
+    }
+}
+
+/// The node's carbon budget: what all of its jobs together may emit within a span.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct BudgetView {
+    /// When the span begins.
+    pub from: DateTime<Utc>,
+    /// When it ends.
+    pub until: DateTime<Utc>,
+    /// What may be emitted within it.
+    pub limit_g: f64,
+    /// What all jobs have emitted within it, as far as it is booked.
+    pub emitted_g: f64,
+    /// What is left; negative where it is exceeded.
+    pub left_g: f64,
+    /// What will have been emitted at its end by the present plans; jobs without a plan are left out.
+    pub expected_g: f64,
+}
+
+impl Controller {
+    /// The budget's present span; `None` where there is no budget, or it is over.
+    pub fn budget_view(&self) -> Option<BudgetView> {
+        let now = self.now().utc;
+        let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
+        let emitted = self.budget.emitted(&span, self.standing.value);
+        let ahead = Slot::new(now.max(span.start()), span.end())?;
+        let planned: GramsCo2e =
+            self.jobs.values().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
+        Some(BudgetView {
+            from: span.start(),
+            until: span.end(),
+            limit_g: limit.get(),
+            emitted_g: emitted.get(),
+            left_g: (limit - emitted).get(),
+            expected_g: (emitted + planned).get(),
+        })
+    }
+
+    /// Sees to it that what was emitted within the present span is known: from the books, when a span begins.
+    pub(super) async fn count_budget(&mut self) {
+        let span = self.budget.settings.span(self.now().utc);
+        if self.budget.counted.as_ref().map(|(of, _)| *of) != span {
+            self.recount_budget().await;
+        }
+    }
+
+    /// Counts it anew, with the intensities known now.
+    pub(super) async fn recount_budget(&mut self) {
+        let Some(span) = self.budget.settings.span(self.now().utc) else {
+            self.budget.counted = None;
+            return;
+        };
+        match self.emitted_within(&span).await {
+            Ok(emissions) => self.budget.counted = Some((span, emissions)),
+            Err(ControlError::Store(error)) => self.note_store_fault(&error),
+            Err(_) => {}
+        }
+    }
+
+    async fn emitted_within(&self, span: &Slot) -> Result<Emissions, ControlError> {
+        let rows = ledger::within(&self.store.intervals_of_jobs(span).await?, span);
+        let series = self.best_intensities(span).await?;
+        Ok(ledger::emissions(&rows, &series))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().expect("a moment")
+    }
+
+    fn settings(text: &str) -> BudgetSettings {
+        toml::from_str(text).expect("parses")
+    }
+
+    #[test]
+    fn spans_follow_the_calendar() {
+        let table = [
+            ("day", "2026-02-28T00:00:00Z", "2026-03-01T00:00:00Z"),
+            ("week", "2026-02-23T00:00:00Z", "2026-03-02T00:00:00Z"),
+            ("month", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"),
+        ];
+        for (per, from, until) in table {
+            let budget = settings(&format!("limit_g = 5\nper = \"{per}\""));
+            budget.check().expect("right");
+            let spans = budget.spans(at("2026-02-28T13:00:00Z"), at("2026-03-12T00:00:00Z"));
+            assert_eq!((spans[0].start(), spans[0].end()), (at(from), at(until)), "{per}");
+            assert!(spans.windows(2).all(|s| s[0].end() == s[1].start()), "{spans:?}");
+            assert!(spans.last().is_some_and(|s| s.end() >= at("2026-03-12T00:00:00Z")), "{spans:?}");
+        }
+        let once = "limit_g = 5\nfrom = \"2026-02-01T00:00:00Z\"\nuntil = \"2026-02-03T00:00:00Z\"";
+        let once = settings(once);
+        once.check().expect("right");
+        assert_eq!(once.spans(at("2026-01-01T00:00:00Z"), at("2027-01-01T00:00:00Z")).len(), 1);
+        assert_eq!(once.span(at("2026-02-03T00:00:00Z")), None, "it is over");
+    }
+
+    #[test]
+    fn mistakes_are_named_by_key() {
+        let table = [
+            ("per = \"day\"", "per stands without limit_g"),
+            ("limit_g = 0\nper = \"day\"", "limit_g = 0 must be within 0.001 to 1e12"),
+            ("limit_g = 1e300\nper = \"day\"", "limit_g = 1e300 must be"),
+            ("limit_g = 5", "limit_g needs its time"),
+            ("limit_g = 5\nfrom = \"2026-02-01T00:00:00Z\"", "limit_g needs its time"),
+            (
+                "limit_g = 5\nfrom = \"2026-02-02T00:00:00Z\"\nuntil = \"2026-02-01T00:00:00Z\"",
+                "until is 2026-02-01T00:00:00Z, not after from",
+            ),
+        ];
+        for (text, why) in table {
+            let said = settings(text).check().expect_err("wrong");
+            assert!(said.starts_with(why), "{text}: {said}");
+        }
+        assert_eq!(BudgetSettings::default().check(), Ok(()));
+        assert_eq!(BudgetSettings::default().span(at("2026-02-03T00:00:00Z")), None);
+    }
+}
