@@ -159,6 +159,9 @@ async fn a_deadline_that_cannot_be_met_runs_flat_out_and_says_so() {
         trainings.push(Training::start(daemon.base(), &id, &driver, vec![(board, SINGLE)], 0.0));
         ids.push(id);
     }
+    // What is lost already is told while the job is still being measured.
+    let measured = daemon.phase(&ids[0], "profiling").await;
+    assert_eq!(measured["warnings"], json!(["the deadline 2001-01-01T00:00:00Z has passed, and work is left"]));
     let warnings = async |id: &str| -> Vec<String> {
         let plan = eventually("a plan", LONG, async || {
             let plan = daemon.get(&format!("/v1/jobs/{id}/plan")).await.expect(200);

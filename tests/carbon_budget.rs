@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 use serde_json::{Value, json};
 
 use crate::nvml::{CURVE, board};
-use crate::support::{Daemon, FakeDriver, LONG, Training, eventually, forecast_file, now};
+use crate::support::{Daemon, Ended, FakeDriver, LONG, Training, eventually, forecast_file, now};
 
 /// The quick settings with a budget.
 async fn start(driver: &Arc<FakeDriver>, state: &Path, carbon: &Path, budget: &str) -> Daemon {
@@ -98,4 +98,36 @@ async fn jobs_bend_together_for_a_budget_and_say_when_it_cannot_be_kept() {
         assert!(plan["expected_slowdown"].as_f64().expect("planned") < 0.501, "promises about time are kept: {plan:#}");
     }
     assert!(daemon.problems().await.contains("the node's carbon budget until "));
+}
+
+#[test]
+fn the_doctor_says_what_is_asked_of_the_node_and_whether_it_can_be_kept() {
+    let driver = FakeDriver::new(&[board(), board()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let config = state.path().join("asked.toml");
+    let detail = |settings: &str, what: &str| {
+        std::fs::write(&config, settings).expect("written");
+        let flags = ["doctor", "--listen", "off", "--format", "json", "--config"];
+        let mut flags: Vec<&str> = flags.to_vec();
+        flags.extend([config.to_str().expect("UTF-8"), "--state-dir", state.path().to_str().expect("UTF-8")]);
+        let findings = Ended::with_driver(&driver, &flags).json();
+        let found = findings.as_array().expect("a list").iter().find(|f| f["what"] == what).cloned();
+        found.map(|f| format!("{}: {}", f["verdict"].as_str().expect("a word"), f["detail"].as_str().expect("a text")))
+    };
+    assert_eq!(detail("", "node's cap"), None);
+    let enough = detail("[cap]\nlimit_pct = 50\n", "node's cap").expect("told");
+    assert_eq!(enough, "good: 350 W at all times; 350 W at the least, and the boards' lowest limits add up to 200 W");
+    // Announced or not, it will come.
+    let event = "[cap]\nevents = [{ id = \"a\", start = 2998-12-01T17:00:00Z, end = 2998-12-01T18:00:00Z, target_w = 150, \
+                 notice_s = 600 }]\n";
+    let too_low = detail(event, "node's cap").expect("told");
+    assert_eq!(
+        too_low,
+        "limited: 1 event(s) to come; it goes down to 150 W, and the boards' lowest limits add up to 200 W: it cannot be kept"
+    );
+    let once = "[carbon_budget]\nlimit_g = 500\nfrom = 2026-01-01T00:00:00Z\nuntil = 2998-01-01T00:00:00Z\n";
+    let budget = detail(once, "node's carbon budget").expect("told");
+    assert!(budget.starts_with("good: 500 gCO2e from 2026-01-01T00:00:00Z until 2998-01-01T00:00:00Z; "), "{budget}");
+    let over = "[carbon_budget]\nlimit_g = 500\nfrom = 2001-01-01T00:00:00Z\nuntil = 2001-02-01T00:00:00Z\n";
+    assert!(detail(over, "node's carbon budget").expect("told").starts_with("limited: it is over"));
 }

@@ -17,6 +17,8 @@ use crate::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// A plan off by more than this part of the work is not carried on.
 const FAR_OFF: f64 = 0.01;
+/// Work that is missed by less than this part of it is rounding: the next plan owes it.
+const NEGLIGIBLE: f64 = 1e-6;
 /// Grams above a budget that are rounding, as a part of it.
 const ROUNDING: f64 = 1e-6;
 /// How long each step of a ramp lasts.
@@ -119,7 +121,9 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
         throughput: known[place].throughput.mean,
         ..s.clone()
     };
-    let missing = if missing > Samples::ZERO {
+    let missing = if missing.abs() <= owed.samples * NEGLIGIBLE {
+        missing
+    } else if missing > Samples::ZERO {
         let missing = if owed.endless() { missing } else { extend(&mut pieces, missing, latest_end, problem.slots()) };
         make_up(&mut pieces, missing, |s| to(*fastest, s))
     } else if owed.endless() {
@@ -128,7 +132,7 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
         shorten(&mut pieces, -missing);
         Samples::ZERO
     };
-    let tolerance = known[*fastest].throughput.mean * RESOLUTION;
+    let tolerance = (known[*fastest].throughput.mean * RESOLUTION).max(owed.samples * NEGLIGIBLE);
     let end = pieces.last()?.slot.end();
     let late = latest_end.is_some_and(|latest| Seconds::from_delta(end - latest) > RESOLUTION);
     if missing > tolerance || late {

@@ -7,7 +7,7 @@ use proptest::test_runner::TestCaseResult;
 use super::instances::{at, horizon};
 use super::receding::{Job, job, profile, training};
 use crate::domain::{Objective, Pausing, Slot, TimeSeries, Work};
-use crate::plan::{Broken, Doing, Member, Reason, Shared, Together, Verdict, plan, plan_together};
+use crate::plan::{Broken, Doing, Member, Reason, Shared, Together, Verdict, plan, plan_together, steadier_together};
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// The limits of [`profile`]'s points, for a job on one board.
@@ -222,18 +222,108 @@ fn who_pauses_alone_pauses_at_the_lowest_limit() {
     assert!(plan.segments.iter().any(|s| s.doing == Doing::Resuming));
 }
 
+/// Plans of `jobs` under a cap, unless those made before, carried on, are nearly as good.
+fn steady(jobs: &[(Job, i32)], before: &Together, cap: &TimeSeries<Watts>, better_by: f64) -> Together {
+    let limits = limits(&jobs[0].0);
+    let members = members(jobs, &limits);
+    let shared = Shared { cap, carbon_budget: None };
+    let before: Vec<_> = before.plans.iter().flatten().collect();
+    steadier_together(&before, plan_together(&members, &shared, &|| true), &members, &shared, better_by)
+}
+
+/// Jobs whose profiles have the same limits.
+fn members<'a>(jobs: &'a [(Job, i32)], limits: &'a [Watts]) -> Vec<Member<'a>> {
+    let member = |(job, priority): &'a (Job, i32)| Member {
+        request: job.request(),
+        priority: *priority,
+        limits,
+        at_rest: Watts::ZERO,
+    };
+    jobs.iter().map(member).collect()
+}
+
+#[test]
+fn plans_made_together_are_kept_until_others_are_clearly_better_or_the_cap_falls() {
+    let jobs = two();
+    let wide = cap(&[(0.0, 700.0)]);
+    let before = together(&jobs, 0.0, &wide, None);
+    let held = |s: &crate::plan::Segment| matches!(s.reason, Reason::HeldDown { .. });
+    assert!(before.plans.iter().flatten().flat_map(|p| &p.segments).any(held), "the cap does not bind");
+    assert!(before.plans.iter().flatten().all(|p| p.verdict == Verdict::Optimal));
+    let at_limits = |made: &Together| -> Vec<Vec<_>> {
+        let plans = made.plans.iter().flatten();
+        plans.map(|p| p.segments.iter().map(|s| (s.slot.start(), s.point)).collect()).collect()
+    };
+    let seen = |intensities: [f64; 4]| -> Vec<(Job, i32)> {
+        let horizon = horizon(0.0, &intensities.map(|c| (3600.0, c)));
+        jobs.iter().map(|(job, priority)| (Job { horizon: horizon.clone(), ..job.clone() }, *priority)).collect()
+    };
+    // A little noise: the cleanest hour is still the cleanest.
+    let noisy = seen([300.2, 599.5, 400.4, 499.8]);
+    let kept = steady(&noisy, &before, &wide, 0.01);
+    assert!(kept.plans.iter().flatten().all(|p| p.kept_from.is_some()), "not kept");
+    assert_eq!((at_limits(&kept), &kept.broken[..]), (at_limits(&before), &[][..]));
+    assert!(excess(&noisy, &kept, 0.0, &wide) <= 0.0);
+    // Another grid.
+    let turned = seen([600.0, 300.0, 500.0, 400.0]);
+    let new = steady(&turned, &before, &wide, 0.01);
+    assert!(new.plans.iter().flatten().all(|p| p.kept_from.is_none()), "kept");
+    assert!(at_limits(&new) != at_limits(&before));
+    // A lower cap, which the plans before would break.
+    let narrow = cap(&[(0.0, 665.0)]);
+    let lower = steady(&noisy, &before, &narrow, 0.1);
+    assert!(lower.plans.iter().flatten().all(|p| p.kept_from.is_none()), "kept");
+    assert!(excess(&noisy, &lower, 0.0, &narrow) <= 0.0);
+}
+
+#[test]
+fn each_span_has_its_own_budget() {
+    let mut jobs = two();
+    jobs.iter_mut().for_each(|(job, _)| job.objective.eta = 0.2);
+    let budgets = |parts: [Option<f64>; 2]| {
+        let span = |(i, grams): (usize, f64)| {
+            let from = 7200.0 * i as f64;
+            (Slot::new(at(from), at(from + 7200.0)).expect("not empty"), GramsCo2e::new(grams))
+        };
+        let given = parts.into_iter().enumerate().filter_map(|(i, grams)| Some((i, grams?)));
+        TimeSeries::from_points(given.map(span).collect()).0
+    };
+    let limits = limits(&jobs[0].0);
+    let members = members(&jobs, &limits);
+    let made = |parts| {
+        let budgets = budgets(parts);
+        plan_together(&members, &Shared { cap: &TimeSeries::default(), carbon_budget: Some(&budgets) }, &|| true)
+    };
+    let within = |made: &Together, i: usize| -> f64 {
+        let from = 7200.0 * i as f64;
+        let span = Slot::new(at(from), at(from + 7200.0)).expect("not empty");
+        made.plans.iter().flatten().map(|p| p.carbon_within(&span).get()).sum()
+    };
+    let free = made([None, None]);
+    let (first, second) = (within(&free, 0), within(&free, 1));
+    for parts in [[Some(0.97), None], [None, Some(0.97)], [Some(0.97), Some(1.5)]] {
+        let bent = made([parts[0].map(|p| p * first), parts[1].map(|p| p * second)]);
+        assert_eq!(bent.broken, [], "{parts:?}");
+        for (i, (part, all)) in parts.into_iter().zip([first, second]).enumerate() {
+            assert!(part.is_none_or(|part| within(&bent, i) <= part * all * 1.0001), "{parts:?}: {i}");
+        }
+        let told = bent
+            .plans
+            .iter()
+            .flatten()
+            .flat_map(|p| &p.segments)
+            .any(|s| matches!(s.reason, Reason::Frugal { kept: true, .. }));
+        assert!(told, "{parts:?}");
+    }
+}
+
 #[test]
 fn an_interrupted_search_keeps_the_cap() {
     let jobs = two();
     let limits = limits(&jobs[0].0);
-    let member =
-        |job: &'static Job, limits| Member { request: job.request(), priority: 0, limits, at_rest: Watts::ZERO };
-    let jobs: &'static [(Job, i32)] = Box::leak(jobs.into_boxed_slice());
-    let limits: &'static [Watts] = Box::leak(limits.into_boxed_slice());
-    let members: Vec<_> = jobs.iter().map(|(job, _)| member(job, limits)).collect();
     let cap = cap(&[(0.0, 650.0)]);
-    let made = plan_together(&members, &Shared { cap: &cap, carbon_budget: None }, &|| false);
+    let made = plan_together(&members(&jobs, &limits), &Shared { cap: &cap, carbon_budget: None }, &|| false);
     assert!(!made.finished);
-    assert!(excess(jobs, &made, 0.0, &cap) <= 0.0);
+    assert!(excess(&jobs, &made, 0.0, &cap) <= 0.0);
     assert!(made.plans.iter().flatten().all(|p| p.ends_at() - p.made_at > TimeDelta::hours(1)));
 }
