@@ -107,7 +107,7 @@ fn the_doctor_says_what_is_asked_of_the_node_and_whether_it_can_be_kept() {
     let config = state.path().join("asked.toml");
     let detail = |settings: &str, what: &str| {
         std::fs::write(&config, settings).expect("written");
-        let flags = ["doctor", "--listen", "off", "--format", "json", "--config"];
+        let flags = ["doctor", "--listen", "127.0.0.1:0", "--format", "json", "--config"];
         let mut flags: Vec<&str> = flags.to_vec();
         flags.extend([config.to_str().expect("UTF-8"), "--state-dir", state.path().to_str().expect("UTF-8")]);
         let findings = Ended::with_driver(&driver, &flags).json();

@@ -104,8 +104,8 @@ impl Order {
         let shared = Shared { cap: &self.cap, carbon_budget: Some(&self.carbon_budget) };
         let made = plan_together(&members, &shared, go_on);
         // Where nothing but time has passed since the plans before, they are what falls back on.
-        let before: Vec<&Plan> = self.together.iter().filter_map(|brief| brief.before.as_ref()).collect();
-        if !made.finished && before.len() == members.len() {
+        let before: Vec<Option<&Plan>> = self.together.iter().map(|brief| brief.before.as_ref()).collect();
+        if !made.finished && before.iter().all(Option::is_some) {
             return Solved { plans, broken: None };
         }
         let better_by = self.together.iter().map(|brief| brief.better_by).fold(0.0, f64::max);

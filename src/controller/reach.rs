@@ -51,6 +51,9 @@ impl Controller {
 
     /// Has the sweeps of all jobs go as far as the node's cap lets them.
     pub(super) fn fit_sweeps(&mut self) {
+        if self.settings.observe {
+            return;
+        }
         let now = self.now();
         let schedule = self.cap_schedule(now.utc);
         let ids: Vec<JobId> = self.jobs.values().filter(|j| j.spec.control).map(|j| j.id.clone()).collect();

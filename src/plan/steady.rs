@@ -42,32 +42,36 @@ pub fn steadier(old: &Plan, new: Plan, request: &Request<'_>, better_by: f64) ->
     carried
 }
 
-/// The same for plans that were made together: all new ones, or all old ones carried on, where these keep what the
-/// members share. `old` has one plan per member; all `better_by` are one.
+/// The same for plans that were made together: of each member the plan that is steadier for it alone where these keep
+/// what the members share; else all new ones, or all old ones carried on, whichever [`steadier`] would take of the sums of
+/// their costs. `old` has one plan per member, `None` for one that had none.
 #[must_use]
 pub fn steadier_together(
-    old: &[&Plan],
+    old: &[Option<&Plan>],
     new: Together,
     members: &[Member<'_>],
     shared: &Shared<'_>,
     better_by: f64,
 ) -> Together {
-    let carry = |((old, new), member): ((&&Plan, &Result<Plan, Unplannable>), &Member<'_>)| {
-        carry_on(old, new.as_ref().ok()?, &member.request)
-    };
-    if !new.broken.is_empty() || old.len() != members.len() {
+    let pairs = || old.iter().zip(&new.plans).zip(members).map(|((old, new), member)| (*old, new, &member.request));
+    let keeps = |plans: &[Result<Plan, Unplannable>]| broken(members, plans, shared).is_empty();
+    if !new.broken.is_empty() {
         return new;
     }
-    let Some(carried) = old.iter().zip(&new.plans).zip(members).map(carry).collect::<Option<Vec<_>>>() else {
-        return new;
-    };
+    let alone = pairs().map(|(old, new, request)| match (old, new) {
+        (Some(old), Ok(new)) => Ok(steadier(old, new.clone(), request, better_by)),
+        _ => new.clone(),
+    });
+    let plans: Vec<_> = alone.collect();
+    if keeps(&plans) {
+        return Together { plans, ..new };
+    }
+    let carried = pairs().map(|(old, new, request)| carry_on(old?, new.as_ref().ok()?, request));
+    let Some(carried) = carried.collect::<Option<Vec<_>>>() else { return new };
     let (cost, of_new) = carried.iter().fold((0.0, 0.0), |sum, (_, cost, of_new)| (sum.0 + cost, sum.1 + of_new));
-    if cost - of_new > better_by * cost {
-        return new;
-    }
     let kept_from = Some(if cost > 0.0 { ((cost - of_new) / cost).max(0.0) } else { 0.0 });
     let plans: Vec<_> = carried.into_iter().map(|(plan, ..)| Ok(Plan { kept_from, ..plan })).collect();
-    if broken(members, &plans, shared).is_empty() { Together { plans, ..new } } else { new }
+    if cost - of_new <= better_by * cost && keeps(&plans) { Together { plans, ..new } } else { new }
 }
 
 /// The old plan from now on, with its cost and that of the new one.

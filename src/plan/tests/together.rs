@@ -227,7 +227,7 @@ fn steady(jobs: &[(Job, i32)], before: &Together, cap: &TimeSeries<Watts>, bette
     let limits = limits(&jobs[0].0);
     let members = members(jobs, &limits);
     let shared = Shared { cap, carbon_budget: None };
-    let before: Vec<_> = before.plans.iter().flatten().collect();
+    let before: Vec<_> = before.plans.iter().map(|plan| plan.as_ref().ok()).collect();
     steadier_together(&before, plan_together(&members, &shared, &|| true), &members, &shared, better_by)
 }
 
