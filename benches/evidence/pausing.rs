@@ -26,7 +26,8 @@ struct Case {
 
 /// A quarter more time and permission to pause, against the same without it.
 pub(super) fn table(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result<(), Failed> {
-    let places: &[usize] = if bench.quick { &[1] } else { &[1, 4, 7, 10] };
+    let (grids, places): (&[&'static str], &[usize]) =
+        if bench.quick { (&["DE"], &[7]) } else { (&["CISO", "DE"], &[1, 4, 7, 10]) };
     writeln!(out, "## Pausing\n")?;
     writeln!(out, "25 % more time; 50 W while pausing, half an hour each of running and pausing, two minutes for a")?;
     writeln!(out, "checkpoint. Means over 24 pairs and {} starts: additional reduction in points.\n", places.len())?;
@@ -35,21 +36,8 @@ pub(super) fn table(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String
         "| grid | bound | clairvoyant | wattune, perfect forecasts | part of the bound % | forecasts as issued |"
     )?;
     writeln!(out, "|---|---|---|---|---|---|")?;
-    for name in ["CISO", "DE"] {
+    for name in grids {
         let cases = cases(&bench.ground(name)?, places)?;
-        if std::env::var_os("EACH").is_some() {
-            for c in &cases {
-                writeln!(
-                    out,
-                    "{} without {:.4} bound +{:.4} once +{:.4} again +{:.4}",
-                    c.name,
-                    c.without,
-                    c.bound - c.without,
-                    c.once - c.without,
-                    c.again - c.without
-                )?;
-            }
-        }
         let more = |value: fn(&Case) -> f64| mean(cases.iter().map(|case| value(case) - case.without));
         let (bound, once, again) = (more(|c| c.bound), more(|c| c.once), more(|c| c.again));
         let part = 100.0 * again / bound;
