@@ -128,6 +128,81 @@ fn rows_come_as_table_csv_and_page_too() {
     assert!(!page.contains("http") && !page.contains("<script"), "it loads nothing");
 }
 
+/// A trace of so many hours at 100 to 300 g/kWh, and a board with a fast limit and one that takes four times as long.
+fn short_trace(folder: &std::path::Path, hours: u32) -> String {
+    let rows: String =
+        (0..hours).map(|h| format!("2021-07-{:02}T{:02}:00:00Z,{}\n", 1 + h / 24, h % 24, 100 + h % 24 * 8)).collect();
+    let carbon = folder.join("=grid.csv");
+    std::fs::write(&carbon, format!("timestamp_utc,carbon_intensity\n{rows}")).expect("written");
+    let power = folder.join("summary_power_board.csv");
+    let names = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power";
+    std::fs::write(&power, format!("{names}\nd,n,8,o,300,100,290\nd,n,8,o,200,101,190\nd,n,8,o,100,400,45\n"))
+        .expect("written");
+    format!("--power-trace {} --workload d/n/8 --carbon-trace {} --hours 10", power.display(), carbon.display())
+}
+
+#[test]
+fn a_frontier_that_the_trace_cuts_off_leaves_a_row_without_figures_and_a_warning() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let short = short_trace(folder.path(), 30);
+    let run = |trace: &str, more: &str| {
+        let arguments = format!("simulate carbon {trace} --max-slowdown 0.02,0.5 --format {more}");
+        Ended::of(&mut wattune(&arguments.split_whitespace().collect::<Vec<_>>()))
+    };
+    let ended = run(&short, "json");
+    ended.done();
+    let cut = rows(&ended);
+    let row = find(&cut, "carbon-zeus", Some(50.0));
+    assert!(row["carbon_reduction_pct"].is_null() && row["time_increase_pct"].is_null(), "{row}");
+    assert!(find(&cut, "wattune", Some(50.0))["carbon_reduction_pct"].is_number(), "the others go on");
+    assert!(find(&cut, "carbon-zeus", Some(2.0))["carbon_reduction_pct"].is_number(), "within what is known");
+    let warning = "no figures of carbon-zeus on d/n/8 from 2021-07-01T00:00:00Z with 50 % more time";
+    assert!(ended.err.contains(warning) && ended.err.contains("begin earlier"), "{}", ended.err);
+    let enough = run(&short_trace(folder.path(), 60), "json");
+    enough.done();
+    assert!(find(&rows(&enough), "carbon-zeus", Some(50.0))["carbon_reduction_pct"].is_number());
+    assert_eq!(enough.err, "");
+    let csv = run(&short_trace(folder.path(), 30), "csv");
+    assert!(
+        csv.done().lines().any(|line| line.starts_with("carbon-zeus,board,d/n,8,'=grid,2021-07-01T00:00:00Z,50.0,,,")),
+        "{}",
+        csv.out
+    );
+}
+
+#[test]
+fn the_page_shows_limits_of_whichever_policy_there_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = short_trace(folder.path(), 60);
+    for (policy, shown) in
+        [("static", "static"), ("max,zeus,clairvoyant", "clairvoyant"), ("wattune,clairvoyant", "wattune")]
+    {
+        let arguments = format!("simulate carbon {trace} --policy {policy} --format html");
+        let page = Ended::of(&mut wattune(&arguments.split_whitespace().collect::<Vec<_>>()));
+        assert!(
+            page.done().contains(&format!("aria-label=\"Limits of {shown} with 3 % more time allowed")),
+            "{}",
+            page.out
+        );
+        assert_eq!(page.out.matches("<svg").count(), page.out.matches("aria-label=").count());
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_told_before_the_work() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = short_trace(folder.path(), 12).replace("--hours 10", "--hours 100");
+    let run = |output: &std::path::Path| {
+        let arguments = format!("simulate carbon {trace} --output {}", output.display());
+        Ended::of(&mut wattune(&arguments.split_whitespace().collect::<Vec<_>>()))
+    };
+    let nowhere = run(&folder.path().join("none/rows.json"));
+    assert!(nowhere.failed(1).contains("--output: cannot write"), "not that the trace is too short: {}", nowhere.err);
+    let output = folder.path().join("rows.json");
+    assert!(run(&output).failed(1).contains("give fewer --hours"));
+    assert!(!output.exists(), "nothing is left behind");
+}
+
 #[test]
 fn wrong_use_is_told_what_would_be_right() {
     let Some(ended) = simulate(&format!("{MISO} --policy best")) else { return };

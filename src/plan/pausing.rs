@@ -5,7 +5,9 @@
 //! sample every slot has one best way to run and one way to pause, and a dynamic programme over the slots' boundaries
 //! finds the cheapest pattern of runs and pauses; halving λ finds the patterns around the one that does the work. Each
 //! is then solved exactly, with its pauses fixed and with one of them beginning within a slot, and the best is improved
-//! by moving and leaving out pauses while that helps. What the dynamic programme says at any λ is a lower bound.
+//! by moving and leaving out pauses while that helps. What the dynamic programme says at any λ is a lower bound, but a
+//! low one over all ends at once: an end between two days is no mixture of one before and one after it. So λ is halved
+//! anew for each slot that the work could end in and whose own bound leaves something to find, the most promising first.
 
 use std::ops::Range;
 
@@ -26,6 +28,8 @@ const ROUNDING: f64 = 1e-10;
 const FEW_SLOTS: usize = 64;
 /// Halvings of λ then.
 const FORCED_HALVINGS: u32 = 12;
+/// So many slots are looked at, in all passes over the ends together: the passes are fewer where slots are many.
+const MOST_LOOKS: usize = 2_000_000;
 /// Durations are compared with so much tolerance, in seconds.
 const SLACK: f64 = 1e-3;
 
@@ -126,8 +130,24 @@ struct Grid<'a> {
 struct Priced {
     pattern: Pattern,
     samples: f64,
-    /// No plan whose pauses begin and end with slots costs less.
-    bound: f64,
+    /// For each slot: no plan that ends in it and whose pauses begin and end with slots costs less.
+    bounds: Vec<f64>,
+}
+
+/// What is known while a pattern is sought.
+struct Search {
+    /// For each slot: no plan that ends in it and whose pauses begin and end with slots costs less.
+    bounds: Vec<f64>,
+    tried: Vec<Pattern>,
+    best: Option<(Pattern, Paused)>,
+}
+
+impl Search {
+    /// Whether a plan that ends in this slot may be better than the best so far.
+    fn may_end_in(&self, slot: usize) -> bool {
+        let beats = |found: &Paused| self.bounds[slot] < found.solution.cost.get() * (1.0 - ROUNDING);
+        self.best.as_ref().is_none_or(|(_, found)| beats(found))
+    }
 }
 
 impl<'a> Grid<'a> {
@@ -161,36 +181,16 @@ impl<'a> Grid<'a> {
 
     /// The best of what halving λ and improving find.
     fn search(&self) -> Option<Paused> {
-        let mut patterns = vec![self.no_pause()];
-        let work = self.problem.work().get();
-        let mut bound = f64::NEG_INFINITY;
-        let mut keep = |priced: Priced| {
-            bound = bound.max(priced.bound);
-            if !patterns.contains(&priced.pattern) {
-                patterns.push(priced.pattern);
-            }
-            priced.samples >= work
-        };
-        let (mut low, mut high) = (0.0, 1e-9);
-        while !self.at(high, None).is_some_and(&mut keep) && high < 1e12 {
-            low = high;
-            high *= 8.0;
-        }
-        for _ in 0..HALVINGS {
-            let middle = 0.5 * (low + high);
-            *(if self.at(middle, None).is_some_and(&mut keep) { &mut high } else { &mut low }) = middle;
-            if high - low <= 1e-9 * high {
-                break;
-            }
-        }
-        let mut best: Option<(Pattern, Paused)> = None;
-        for pattern in patterns {
-            self.improve(&mut best, &pattern, None);
-        }
+        let mut search = Search { bounds: vec![f64::NEG_INFINITY; self.slots()], tried: Vec::new(), best: None };
+        self.improve(&mut search.best, &self.no_pause(), None);
+        let price = self.halve(&mut search, None, 1e-9);
+        self.each_end(&mut search, price);
+        let Search { bounds, mut best, .. } = search;
+        let bound = bounds.into_iter().fold(f64::INFINITY, f64::min);
         if best.as_ref().is_some_and(|(_, found)| found.solution.cost.get() > bound * (1.0 + ROUNDING)) {
             self.move_pauses(&mut best);
             if self.slots() <= FEW_SLOTS {
-                self.force_slots(&mut best, high);
+                self.force_slots(&mut best, price);
                 self.move_pauses(&mut best);
             }
         }
@@ -205,6 +205,47 @@ impl<'a> Grid<'a> {
             }
         }
         best.map(|(_, found)| found)
+    }
+
+    /// Looks at the ends that may be better than the best so far.
+    fn each_end(&self, search: &mut Search, price: f64) {
+        let mut closed = vec![false; self.slots()];
+        for _ in 0..MOST_LOOKS / (self.slots() * HALVINGS as usize) {
+            let open = (0..self.slots()).filter(|end| !closed[*end]);
+            let end = open.min_by(|a, b| search.bounds[*a].total_cmp(&search.bounds[*b]));
+            let Some(end) = end.filter(|end| search.may_end_in(*end)) else { return };
+            closed[end] = true;
+            self.halve(search, Some(end), price);
+        }
+    }
+
+    /// Halves λ until the work is done. With an end, only plans that end in that slot are looked at, and no further than
+    /// they may be better than the best so far. Answers with the price at which the work is done.
+    fn halve(&self, search: &mut Search, end: Option<usize>, price: f64) -> f64 {
+        let (mut low, mut high) = (0.0, price);
+        while !self.look(search, end, high) && high < 1e12 && end.is_none_or(|end| search.may_end_in(end)) {
+            low = high;
+            high *= 8.0;
+        }
+        for _ in 0..HALVINGS {
+            if high - low <= 1e-9 * high || end.is_some_and(|end| !search.may_end_in(end)) {
+                break;
+            }
+            let middle = 0.5 * (low + high);
+            *(if self.look(search, end, middle) { &mut high } else { &mut low }) = middle;
+        }
+        high
+    }
+
+    /// Solves the pattern that is best at a price, if it is new, and lifts the bounds. Whether it does the work.
+    fn look(&self, search: &mut Search, end: Option<usize>, price: f64) -> bool {
+        let Some(priced) = self.at(price, None, end) else { return false };
+        search.bounds.iter_mut().zip(&priced.bounds).for_each(|(bound, at)| *bound = bound.max(*at));
+        if !search.tried.contains(&priced.pattern) {
+            self.improve(&mut search.best, &priced.pattern, None);
+            search.tried.push(priced.pattern);
+        }
+        priced.samples >= self.problem.work().get()
     }
 
     /// Solves a pattern exactly and keeps it if it is the best so far. Whether it is.
@@ -260,7 +301,7 @@ impl<'a> Grid<'a> {
             let (mut low, mut high) = (0.25 * price, 4.0 * price);
             for _ in 0..FORCED_HALVINGS {
                 let middle = 0.5 * (low + high);
-                let found = self.at(middle, Some(forced));
+                let found = self.at(middle, Some(forced), None);
                 let enough = found.as_ref().is_some_and(|found| found.samples >= self.problem.work().get());
                 *(if enough { &mut high } else { &mut low }) = middle;
                 tried.extend(found.map(|found| found.pattern).filter(|pattern| !tried.contains(pattern)));
@@ -327,8 +368,8 @@ impl<'a> Grid<'a> {
     }
 
     /// The cheapest pattern where a sample is worth λ; `None` if the rules allow none. In a forced slot the job runs
-    /// (`true`) or pauses, unless it has ended.
-    fn at(&self, price: f64, forced: Option<(usize, bool)>) -> Option<Priced> {
+    /// (`true`) or pauses, unless it has ended. With an `end`, of those that end in that slot.
+    fn at(&self, price: f64, forced: Option<(usize, bool)>, end: Option<usize>) -> Option<Priced> {
         let n = self.slots();
         let (bounds, points) = (&self.bounds, self.problem.points());
         let idle = self.problem.idle()?;
@@ -374,7 +415,7 @@ impl<'a> Grid<'a> {
         // began before now.
         let mut ran = vec![(f64::INFINITY, None); n + 1];
         let mut paused = vec![(f64::INFINITY, None); n + 1];
-        let mut end = (f64::INFINITY, 0, None);
+        let mut ends = vec![(f64::INFINITY, 0, None); n + 1];
         let mut from_ran = Earlier::new(min_pause);
         let mut from_paused = Earlier::new(min_run.max(checkpoint));
         let mut last_run = Earlier::new(checkpoint);
@@ -400,13 +441,16 @@ impl<'a> Grid<'a> {
                 let straight = if self.pauses_now { None } else { Some((run[at], None)) };
                 let after = last_run.best(bounds, at, resumed).map(|(cost, from)| (cost + run[at], Some(from)));
                 for (cost, from) in straight.into_iter().chain(after) {
-                    if cost < end.0 {
-                        end = (cost, at, from);
+                    if cost < ends[at].0 {
+                        ends[at] = (cost, at, from);
                     }
                 }
             }
         }
-        let (cost, mut at, mut from) = end;
+        // A slot is ended in somewhere between its boundaries.
+        let bounds = ends.windows(2).map(|pair| pair[0].0.min(pair[1].0) + price * self.problem.work().get()).collect();
+        let among = end.map_or(&ends[..], |slot| &ends[slot..=slot + 1]);
+        let (cost, mut at, mut from) = *among.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
         if cost.is_infinite() {
             return None;
         }
@@ -426,7 +470,7 @@ impl<'a> Grid<'a> {
         }
         done += samples[at];
         pattern.reverse();
-        Some(Priced { pattern, samples: done, bound: cost + price * self.problem.work().get() })
+        Some(Priced { pattern, samples: done, bounds })
     }
 }
 

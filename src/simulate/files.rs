@@ -51,7 +51,12 @@ pub enum GridError {
 /// # Errors
 /// For files that cannot be read, and those that do not tell what they are given for.
 pub fn read_grid(actual: &Path, forecast: Option<&Path>, issue: IssueTime) -> Result<RecordedGrid, GridError> {
-    let parsed = parse(actual, &bytes(actual)?)?;
+    let read = bytes(actual)?;
+    if file::is_issued(&read) {
+        let why = "it tells what was expected on each day of issue, not what came; give it as the forecasts";
+        return Err(GridError::Unusable { path: actual.to_owned(), why });
+    }
+    let parsed = parse(actual, &read)?;
     if parsed.actual.is_empty() {
         let why = "it tells what was expected, not what came; name the column of outcomes \"actual\"";
         return Err(GridError::Unusable { path: actual.to_owned(), why });
@@ -82,12 +87,29 @@ fn said(path: &Path, issue: IssueTime) -> Result<Sayings, GridError> {
 }
 
 fn bytes(path: &Path) -> Result<Vec<u8>, GridError> {
-    std::fs::read(path).map_err(|source| GridError::Unreadable { path: path.to_owned(), source })
+    let bytes = std::fs::read(path).map_err(|source| GridError::Unreadable { path: path.to_owned(), source })?;
+    if is_packed(&bytes) {
+        return Err(GridError::Unusable { path: path.to_owned(), why: PACKED });
+    }
+    Ok(bytes)
+}
+
+/// What to do with a file that is compressed.
+pub(super) const PACKED: &str = "it is compressed with gzip; unpack it first, with gunzip --keep";
+
+/// Whether a file begins as those of gzip do.
+pub(super) fn is_packed(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0x1f, 0x8b])
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<file::ParsedFile, GridError> {
-    let parsed = file::parse(bytes, &FileSettings::default(), None);
-    parsed.map_err(|source| GridError::Broken { path: path.to_owned(), source })
+    let broken = |source| GridError::Broken { path: path.to_owned(), source };
+    let parsed = file::parse(bytes, &FileSettings::default(), None).map_err(broken)?;
+    // The daemon makes do with the later value; an experiment must not rest on a guess.
+    match parsed.repeated {
+        Some(repeated) => Err(broken(repeated)),
+        None => Ok(parsed),
+    }
 }
 
 /// What a grid is called: its file's name up to the first part between underscores that begins with a digit, so that
@@ -120,5 +142,28 @@ mod tests {
         }
         assert_eq!(gpu_name(Path::new("x/summary_power_rtx6000.csv")), "rtx6000");
         assert_eq!(gpu_name(Path::new("h100.csv")), "h100");
+    }
+
+    #[test]
+    fn files_that_say_something_else_are_refused_with_the_place_and_the_remedy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let refused = |bytes: &[u8]| {
+            let path = folder.path().join("grid.csv");
+            std::fs::write(&path, bytes).expect("written");
+            let error = read_grid(&path, None, IssueTime::DayAhead).expect_err("refused");
+            let cause = std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
+            format!("{error}{cause}")
+        };
+        let twice = b"time,value\n2021-01-01T00:00Z,1\n2021-01-01T01:00Z,2\n2021-01-01T00:00Z,3\n";
+        let twice = refused(twice);
+        assert!(
+            twice.ends_with("line 4: 2021-01-01T00:00:00Z is there before, in line 2; keep one of the two"),
+            "{twice}"
+        );
+        assert!(refused(&[0x1f, 0x8b, 8, 0]).ends_with(PACKED));
+        let issued = refused(b"issue_date_utc,horizon_h,forecast_gco2_per_kwh\n2021-07-01,0,355.03\n");
+        assert!(issued.contains("give it as the forecasts"), "{issued}");
+        let number = refused(b"time,value\n2021-01-01T00:00Z,NaN\n");
+        assert!(number.contains("line 2, column \"value\""), "{number}");
     }
 }

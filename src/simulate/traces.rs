@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::files::{PACKED, is_packed};
 use crate::gpu::simulated::{CurvePoint, LoadCurve};
 use crate::units::{SamplesPerSecond, Watts};
 
@@ -68,6 +69,8 @@ pub enum TraceError {
 
 #[derive(Debug, Deserialize)]
 struct Row {
+    #[serde(skip)]
+    line: u64,
     dataset: String,
     network: String,
     batch_size: u64,
@@ -84,8 +87,18 @@ struct Row {
 pub fn power_curve(path: &Path, workload: &Workload, optimizer: Option<&str>) -> Result<LoadCurve, TraceError> {
     let unreadable = |source| TraceError::Unreadable { path: path.to_owned(), source };
     let unusable = |why| TraceError::Unusable { path: path.to_owned(), why };
-    let mut reader = csv::Reader::from_path(path).map_err(unreadable)?;
-    let rows: Vec<Row> = reader.deserialize().collect::<Result<_, _>>().map_err(unreadable)?;
+    let bytes = std::fs::read(path).map_err(|source| unreadable(source.into()))?;
+    if is_packed(&bytes) {
+        return Err(unusable(PACKED.to_owned()));
+    }
+    let mut reader = csv::Reader::from_reader(bytes.as_slice());
+    let names = reader.headers().map_err(unreadable)?.clone();
+    let mut rows: Vec<Row> = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(unreadable)?;
+        let line = record.position().map_or(0, csv::Position::line);
+        rows.push(Row { line, ..record.deserialize(Some(&names)).map_err(unreadable)? });
+    }
     if rows.is_empty() {
         let columns = "dataset, network, batch_size, optimizer, power_limit, time_per_epoch and average_power";
         return Err(unusable(format!("it has no rows; a power trace is a CSV file with the columns {columns}")));
@@ -116,17 +129,18 @@ pub fn power_curve(path: &Path, workload: &Workload, optimizer: Option<&str>) ->
         (_, Some(asked)) => found.retain(|r| r.optimizer == asked),
     }
     let point = |r: &&Row| {
-        let usable = r.power_limit > 0.0 && r.time_per_epoch > 0.0 && r.average_power > 0.0;
-        let finite = r.power_limit.is_finite() && r.time_per_epoch.is_finite() && r.average_power.is_finite();
-        (usable && finite).then(|| CurvePoint {
+        let columns =
+            [("power_limit", r.power_limit), ("time_per_epoch", r.time_per_epoch), ("average_power", r.average_power)];
+        if let Some((column, value)) = columns.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
+            return Err(unusable(format!("line {}, column {column:?}: {value} is not a positive number", r.line)));
+        }
+        Ok(CurvePoint {
             limit: Watts::new(r.power_limit),
             throughput: SamplesPerSecond::new(SAMPLES_PER_EPOCH / r.time_per_epoch),
             power: Watts::new(r.average_power),
         })
     };
-    let points: Option<Vec<CurvePoint>> = found.iter().map(point).collect();
-    let points =
-        points.ok_or_else(|| unusable(format!("{workload} has a limit, time or power that is not positive")))?;
+    let points = found.iter().map(point).collect::<Result<Vec<CurvePoint>, TraceError>>()?;
     LoadCurve::new(points).ok_or_else(|| unusable(format!("{workload} has no rows")))
 }
 
@@ -169,6 +183,9 @@ mod tests {
         let error = power_curve(broken.path(), &"d/n/8".parse().expect("a workload"), None).expect_err("broken");
         let cause = std::error::Error::source(&error).expect("a cause").to_string();
         assert!(cause.contains("line: 2"), "{cause}");
+        let nan = trace(&TRACE.replace("20,90", "20,NaN"));
+        let error = power_curve(nan.path(), &"d/n/8".parse().expect("a workload"), None).expect_err("no number");
+        assert!(error.to_string().contains("line 2, column \"average_power\": NaN"), "{error}");
         let empty = trace("dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n");
         let error = power_curve(empty.path(), &"d/n/8".parse().expect("a workload"), None).expect_err("empty");
         assert!(error.to_string().contains("it has no rows"), "{error}");

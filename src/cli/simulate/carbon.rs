@@ -1,7 +1,8 @@
 //! `wattune simulate carbon`: power traces × carbon traces × policies.
 
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
@@ -13,7 +14,7 @@ use crate::domain::{Pausing, Slot};
 use crate::ledger;
 use crate::simulate::policy::{self, Policy};
 use crate::simulate::replay::{Foresight, Job, RecordedGrid, Sayings, Sight};
-use crate::simulate::study::{Found, Study};
+use crate::simulate::study::{Found, Row, Study};
 use crate::simulate::{IssueTime, Workload, gpu_name, power_curve, read_grid};
 use crate::units::{Seconds, Watts};
 
@@ -188,6 +189,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     // Alone, twice the same is once; together on a node it is two jobs.
     let workloads =
         if args.node_cap.is_some() { args.workload.clone() } else { once(&args.workload, Workload::to_string) };
+    if let Some(path) = &args.output {
+        check_writable(path).with_context(|| format!("--output: cannot write {}", path.display()))?;
+    }
     let policies = policies(args)?;
     let jobs = workloads.iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = at_max * (1.0 + args.max_slowdown.iter().copied().fold(0.0, f64::max));
@@ -211,14 +215,52 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         pausing: args.pausable.then(|| args.pausing()),
         seeds: &once(&args.seed, |seed| *seed),
     };
-    let mut progress = Progress::new(study.cases());
+    let mut progress = Progress::new(study.steps());
     let found = study.run(|| progress.step())?;
     drop(progress);
+    warn(&without_figures(&found));
     let bytes = written(args, &jobs, &grid, &found)?;
     match &args.output {
         Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
         None => std::io::stdout().lock().write_all(&bytes).context("cannot write to standard output"),
     }
+}
+
+#[expect(clippy::print_stderr, reason = "warnings are for people, results go to stdout")]
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("wattune: warning: {warning}");
+    }
+}
+
+/// For each policy and job, which rows have no figures, and what to do about it.
+fn without_figures(found: &[Found]) -> Vec<String> {
+    let rows: Vec<_> = found.iter().map(|f| &f.row).filter(|row| row.carbon_reduction_pct.is_none()).collect();
+    let key = |row: &Row| (row.policy, row.workload.clone(), row.batch_size);
+    let mut warnings = Vec::new();
+    for (place, first) in rows.iter().enumerate().filter(|(i, row)| !rows[..*i].iter().any(|r| key(r) == key(row))) {
+        let more = rows[place + 1..].iter().filter(|row| key(row) == key(first)).count();
+        let budget = first.budget_pct.map_or_else(|| "its own weights".to_owned(), |b| format!("{b} % more time"));
+        let others = if more > 0 { format!(" (and in {more} more rows)") } else { String::new() };
+        warnings.push(format!(
+            "no figures of {} on {}/{} from {} with {budget}{others}: the carbon trace ends before its slower runs do; \
+             begin earlier, or give a longer trace",
+            first.policy,
+            first.workload,
+            first.batch_size,
+            shown(first.start)
+        ));
+    }
+    warnings
+}
+
+/// Fails now, and not after the work, if the file cannot be written. Leaves what is there as it is.
+fn check_writable(path: &Path) -> std::io::Result<()> {
+    if path.exists() {
+        return OpenOptions::new().append(true).open(path).map(drop);
+    }
+    OpenOptions::new().create_new(true).write(true).open(path)?;
+    std::fs::remove_file(path)
 }
 
 /// The policies that were asked for, or all that apply.
@@ -307,7 +349,12 @@ fn starts(args: &Args, grid: &RecordedGrid, longest: Seconds) -> anyhow::Result<
         }
         if ledger::mean_intensity(&grid.actual, &span).is_none() {
             let gap = grid.actual.gaps().find(|gap| gap.intersection(&span).is_some());
-            bail!("{named} tells nothing about {}", gap.map_or(span.to_string(), |gap| gap.to_string()));
+            bail!(
+                "--start {}: {named} tells nothing about {}; fill the gap in the file, or choose starts and --hours that \
+                 keep clear of it",
+                shown(*start),
+                gap.map_or(span.to_string(), |gap| gap.to_string())
+            );
         }
     }
     Ok(starts)

@@ -22,8 +22,7 @@ pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String
         body += &format!("<h2>{}</h2>\n", escaped(&name));
         let of_job: Vec<&Found> = found.iter().filter(|f| is_of(f, job)).collect();
         body += &frontier(&means, &of_job, job);
-        let first = of_job.first().map(|f| f.row.start);
-        for f in of_job.iter().filter(|f| Some(f.row.start) == first && f.row.policy == "wattune") {
+        for f in drawn(&of_job) {
             body += &limits(f, &of_job, job, &grid.actual);
         }
     }
@@ -49,10 +48,9 @@ fn table(means: &[Mean]) -> String {
         let job = escaped(&format!("{} {}/{}", m.gpu, m.workload, m.batch_size));
         let budget = m.budget_pct.map_or_else(|| "–".to_owned(), |b| b.to_string());
         let captured = m.captured_headroom.map_or_else(|| "–".to_owned(), |h| format!("{:.1} %", 100.0 * h));
-        text += &format!(
-            "<tr><td>{job}<td>{budget}<td>{}<td>{:.2}<td>{:.2}<td>{:.2}<td>{:.2}<td>{captured}</tr>\n",
-            m.policy, m.carbon_reduction_pct, m.time_increase_pct, m.energy_effect_pct, m.timing_effect_pct
-        );
+        let figures = [m.carbon_reduction_pct, m.time_increase_pct, m.energy_effect_pct, m.timing_effect_pct];
+        let figures = figures.map(|figure| figure.map_or_else(|| "<td>–".to_owned(), |f| format!("<td>{f:.2}")));
+        text += &format!("<tr><td>{job}<td>{budget}<td>{}{}<td>{captured}</tr>\n", m.policy, figures.concat());
     }
     text + "</table>\n"
 }
@@ -65,7 +63,7 @@ fn frontier(means: &[Mean], of_job: &[&Found], job: &Job) -> String {
             && m.batch_size == job.workload.batch_size
     };
     let mut plot = Plot::new("more time, %", "less carbon, %");
-    let slowest = means.iter().filter(same).map(|m| m.time_increase_pct).fold(0.0, f64::max);
+    let slowest = means.iter().filter(same).filter_map(|m| m.time_increase_pct).fold(0.0, f64::max);
     if let Some((f, curve)) = of_job.iter().find_map(|f| Some((f, f.frontier.as_ref()?))) {
         let near = curve.best().iter().filter(|run| run.time_increase_pct <= 1.5 * slowest.max(1.0));
         let points = near.map(|run| (run.time_increase_pct, run.carbon_reduction_pct)).collect();
@@ -79,10 +77,19 @@ fn frontier(means: &[Mean], of_job: &[&Found], job: &Job) -> String {
     }
     for policy in policies {
         let of_policy = means.iter().filter(same).filter(|m| m.policy == policy);
-        let points = of_policy.map(|m| (m.time_increase_pct, m.carbon_reduction_pct)).collect();
+        let points = of_policy.filter_map(|m| m.time_increase_pct.zip(m.carbon_reduction_pct)).collect();
         plot.line(policy, points, Mark::Points);
     }
-    plot.svg()
+    plot.svg(&format!("Carbon over time of {} on {}", job.workload, job.gpu))
+}
+
+/// The runs whose limits are drawn: those of the first start, of wattune or else of the last policy that has any.
+fn drawn<'a>(of_job: &[&'a Found]) -> Vec<&'a Found> {
+    let first = of_job.first().map(|f| f.row.start);
+    let runs = || of_job.iter().copied().filter(move |f| Some(f.row.start) == first && f.replayed.is_some());
+    let wattune = runs().find(|f| f.row.policy == "wattune");
+    let policy = wattune.or(runs().last()).map(|f| f.row.policy);
+    runs().filter(|f| Some(f.row.policy) == policy).collect()
 }
 
 /// The limits of a run over its time, the bound's beside them, and the intensity.
@@ -108,13 +115,14 @@ fn limits(found: &Found, of_job: &[&Found], job: &Job, actual: &CarbonSeries) ->
     plot.line_beside("intensity", intensity.collect());
     let same = |f: &&&Found| f.row.policy == "clairvoyant" && f.row.budget_pct == row.budget_pct;
     let bound = of_job.iter().filter(same).find(|f| f.row.start == row.start && f.row.seed == row.seed);
-    if let Some(bound) = bound.and_then(|f| f.replayed.as_ref()) {
+    if let Some(bound) = bound.filter(|_| row.policy != "clairvoyant").and_then(|f| f.replayed.as_ref()) {
         plot.line("clairvoyant", steps(bound), Mark::Thin);
     }
-    plot.line("wattune", steps(replayed), Mark::Line);
+    plot.line(row.policy, steps(replayed), Mark::Line);
     let budget = row.budget_pct.map_or_else(|| "any".to_owned(), |b| b.to_string());
     let start = row.start.format("%F %R");
-    format!("<h3>{budget} % more time allowed, from {start}</h3>\n{}", plot.svg())
+    let what = format!("Limits of {} with {budget} % more time allowed, from {start}", row.policy);
+    format!("<h3>{}</h3>\n{}", escaped(&what), plot.svg(&what))
 }
 
 /// The limit of what a job does, of a mix the mean; of a pause none.

@@ -14,12 +14,18 @@ pub(super) struct Progress {
 impl Progress {
     /// Of so many steps.
     pub(super) fn new(total: usize) -> Self {
-        Self { total, done: 0, shown: total > 1 && std::io::stderr().is_terminal() }
+        let progress = Self { total, done: 0, shown: std::io::stderr().is_terminal() };
+        progress.show();
+        progress
     }
 
     /// One more is done.
     pub(super) fn step(&mut self) {
         self.done += 1;
+        self.show();
+    }
+
+    fn show(&self) {
         if self.shown {
             let full = (self.done * WIDTH / self.total.max(1)).min(WIDTH);
             let bar = format!("{}{}", "#".repeat(full), "-".repeat(WIDTH - full));

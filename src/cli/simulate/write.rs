@@ -20,8 +20,21 @@ pub(super) fn json(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
 /// A line for each row under a line of names.
 pub(super) fn comma_separated(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    rows.iter().try_for_each(|row| writer.serialize(row))?;
+    for row in rows {
+        let row = row.clone();
+        writer.serialize(Row {
+            gpu: no_formula(row.gpu),
+            workload: no_formula(row.workload),
+            grid: no_formula(row.grid),
+            ..row
+        })?;
+    }
     Ok(writer.into_inner()?)
+}
+
+/// Names come from files, and spreadsheets take a cell that begins like a formula for one.
+fn no_formula(name: String) -> String {
+    if name.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{name}") } else { name }
 }
 
 /// Rows by job, start and budget; then the means, where there is more than one start or seed.
@@ -67,7 +80,7 @@ fn head(start: &str) -> String {
 /// What rows and means share.
 trait Line {
     fn words(&self) -> (String, &str, &str);
-    fn numbers(&self) -> [f64; 4];
+    fn numbers(&self) -> [Option<f64>; 4];
 }
 
 impl Line for Row {
@@ -75,7 +88,7 @@ impl Line for Row {
         (format!("{} {}/{}", self.gpu, self.workload, self.batch_size), &self.grid, self.policy)
     }
 
-    fn numbers(&self) -> [f64; 4] {
+    fn numbers(&self) -> [Option<f64>; 4] {
         [self.carbon_reduction_pct, self.time_increase_pct, self.energy_effect_pct, self.timing_effect_pct]
     }
 }
@@ -85,7 +98,7 @@ impl Line for Mean {
         (format!("{} {}/{}", self.gpu, self.workload, self.batch_size), &self.grid, self.policy)
     }
 
-    fn numbers(&self) -> [f64; 4] {
+    fn numbers(&self) -> [Option<f64>; 4] {
         [self.carbon_reduction_pct, self.time_increase_pct, self.energy_effect_pct, self.timing_effect_pct]
     }
 }
@@ -93,11 +106,14 @@ impl Line for Mean {
 fn line(start: &str, line: &impl Line, budget: Option<f64>, headroom: Option<f64>) -> String {
     let (job, grid, policy) = line.words();
     let [carbon, time, energy, timing] = line.numbers();
+    let shown = |number: Option<f64>| number.map_or_else(|| "-".into(), |n| format!("{n:.2}"));
+    let (carbon, energy, timing) = (shown(carbon), shown(energy), shown(timing));
+    let time = time.map_or_else(|| "-".into(), |t| format!("{t:+.2}"));
     let budget = budget.map_or_else(|| "-".into(), |b| format!("{b}"));
     let headroom = headroom.map_or_else(|| "-".into(), |h| format!("{:.1} %", 100.0 * h));
     // Less carbon is shown as what it saves, more time as what it costs.
     format!(
-        "{start:16} {job:42} {grid:16} {budget:>8}  {policy:12} {carbon:>9.2} {time:>+8.2} {energy:>9.2} {timing:>8.2} \
+        "{start:16} {job:42} {grid:16} {budget:>8}  {policy:12} {carbon:>9} {time:>8} {energy:>9} {timing:>8} \
          {headroom:>9}\n"
     )
 }

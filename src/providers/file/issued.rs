@@ -36,8 +36,10 @@ pub fn parse_issued(bytes: &[u8]) -> Result<Vec<Issued>, ParseError> {
         let at = midnight(row.issue_date_utc);
         let start = at + TimeDelta::hours(row.horizon_h.into());
         let slot = Slot::new(start, start + TimeDelta::hours(1)).ok_or_else(|| wrong("no time".to_owned()))?;
-        let value = GramsPerKwh::checked(row.value)
-            .ok_or_else(|| wrong(format!("{} for {slot} is not {}", row.value, GramsPerKwh::WHAT)))?;
+        let value = GramsPerKwh::checked(row.value).ok_or_else(|| ParseError {
+            at: format!("line {number}, column \"forecast_gco2_per_kwh\""),
+            what: format!("{} for {slot} is not {}", row.value, GramsPerKwh::WHAT),
+        })?;
         if all.last().is_none_or(|last| last.issued_at != at) {
             all.push(issued(at));
         }

@@ -40,6 +40,8 @@ pub struct ParsedFile<V = GramsPerKwh> {
     pub kind: SignalKind,
     /// Lifecycle or operational.
     pub scope: SignalScope,
+    /// The first row whose slot begins when another's does; the later one counts.
+    pub repeated: Option<ParseError>,
     /// When the forecast was made, if the file says so.
     pub issued_at: Option<DateTime<Utc>>,
     /// Gaps, overlaps and disorder.
@@ -126,6 +128,7 @@ fn stored_forecast<V: FileSignal>(tree: Value, zone: Option<&Zone>) -> Result<Pa
         expected: forecast.expected,
         actual: forecast.actual,
         one_for_both: false,
+        repeated: None,
         zone: Some(forecast.zone),
         kind: forecast.kind,
         scope: forecast.scope,
@@ -169,6 +172,8 @@ impl<'a> Cell<'a> {
 
 #[derive(Clone, Debug)]
 struct Row<V> {
+    /// Its line in a CSV file, or its number in a list.
+    place: u64,
     start: DateTime<Utc>,
     end: Option<DateTime<Utc>>,
     zone: Option<String>,
@@ -176,9 +181,14 @@ struct Row<V> {
     actual: Option<V>,
 }
 
+const LINE: &str = "line";
+const ENTRY: &str = "entry";
+
 #[derive(Debug)]
 struct Rows<V> {
     rows: Vec<Row<V>>,
+    /// What the places of rows count.
+    place: &'static str,
     /// One column serves as forecast and as outcome.
     one_for_both: bool,
 }
@@ -203,24 +213,24 @@ impl<V: FileSignal> Rows<V> {
             }
             let line = record.position().map_or(0, csv::Position::line);
             let cell = |column: &Column| Cell::text(record.get(column.index).unwrap_or_default());
-            rows.push(read_row(|| format!("line {line}"), &columns, settings, cell)?);
+            rows.push(read_row((LINE, line), &columns, settings, cell)?);
         }
-        Ok(Self { rows, one_for_both: columns.expected == columns.actual })
+        Ok(Self { rows, place: LINE, one_for_both: columns.expected == columns.actual })
     }
 
     fn from_json(entries: &[Value], settings: &FileSettings) -> Result<Self, ParseError> {
-        let place = |i: usize| format!("entry {}", i + 1);
-        let objects = entries.iter().enumerate().map(|(i, entry)| {
-            entry
-                .as_object()
-                .ok_or_else(|| error(&place(i), "is not an object; write {\"timestamp\": …, \"value\": …}"))
+        let objects = (1..).zip(entries).map(|(i, entry)| {
+            entry.as_object().ok_or_else(|| {
+                error(&format!("{ENTRY} {i}"), "is not an object; write {\"timestamp\": …, \"value\": …}")
+            })
         });
         let objects = objects.collect::<Result<Vec<_>, _>>()?;
         let names: BTreeSet<_> = objects.iter().flat_map(|object| object.keys().cloned()).collect();
         let columns = Columns::find::<V>(&names.into_iter().collect::<Vec<_>>(), settings)?;
-        let rows = objects.iter().enumerate();
-        let rows = rows.map(|(i, object)| read_row(|| place(i), &columns, settings, |c| Cell::json(object, c)));
-        Ok(Self { rows: rows.collect::<Result<_, _>>()?, one_for_both: columns.expected == columns.actual })
+        let rows = (1..).zip(&objects);
+        let rows = rows.map(|(i, object)| read_row((ENTRY, i), &columns, settings, |c| Cell::json(object, c)));
+        let rows = rows.collect::<Result<_, _>>()?;
+        Ok(Self { rows, place: ENTRY, one_for_both: columns.expected == columns.actual })
     }
 
     fn into_file(mut self, settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile<V>, ParseError> {
@@ -231,6 +241,13 @@ impl<V: FileSignal> Rows<V> {
             notes.push("rows are not in time order; sorted".to_owned());
             self.rows.sort_by_key(|row| row.start);
         }
+        let repeated = self.rows.windows(2).find(|pair| pair[0].start == pair[1].start);
+        let repeated = repeated.map(|pair| {
+            let (first, second) = (pair[0].place.min(pair[1].place), pair[0].place.max(pair[1].place));
+            let start = pair[0].start.format("%FT%TZ");
+            let what = format!("{start} is there before, in {} {first}; keep one of the two", self.place);
+            error(&format!("{} {second}", self.place), &what)
+        });
         let slots = slots_of(&self.rows, settings);
         let mut series = |what: &str, origin: Origin, value: fn(&Row<V>) -> Option<V>| {
             let points = self.rows.iter().zip(&slots);
@@ -248,7 +265,7 @@ impl<V: FileSignal> Rows<V> {
             series("actual", settings.origin, |row| row.actual)
         };
         let (one_for_both, kind, scope) = (self.one_for_both, settings.kind, settings.scope);
-        Ok(ParsedFile { expected, actual, one_for_both, zone, kind, scope, issued_at: None, notes })
+        Ok(ParsedFile { expected, actual, one_for_both, zone, kind, scope, repeated, issued_at: None, notes })
     }
 
     /// Keeps the rows of one zone: the wanted one, else the only one.
@@ -272,12 +289,12 @@ impl<V: FileSignal> Rows<V> {
 }
 
 fn read_row<'a, V: FileSignal>(
-    place: impl Fn() -> String,
+    (what, place): (&str, u64),
     columns: &Columns,
     settings: &FileSettings,
     cell: impl Fn(&Column) -> Cell<'a>,
 ) -> Result<Row<V>, ParseError> {
-    let at = |column: &Column| format!("{}, column {:?}", place(), super::shortened(&column.name));
+    let at = |column: &Column| format!("{what} {place}, column {:?}", super::shortened(&column.name));
     let time = |column: &Column| {
         let found = cell(column);
         let time = match &found {
@@ -332,7 +349,7 @@ fn read_row<'a, V: FileSignal>(
         Cell::Absent | Cell::Other => None,
     });
     let (expected, actual) = (value(&columns.expected)?, value(&columns.actual)?);
-    Ok(Row { start, end: end.map(|(end, _)| end), zone, expected, actual })
+    Ok(Row { place, start, end: end.map(|(end, _)| end), zone, expected, actual })
 }
 
 /// One slot per row; rows are in time order. Where a row does not say where it ends, it lasts until the next one

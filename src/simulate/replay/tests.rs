@@ -140,7 +140,7 @@ fn figures(found: &[Found], policy: &str) -> Vec<(f64, Figures)> {
     let of_policy = found.iter().filter(|f| f.row.policy == policy);
     of_policy
         .filter_map(|f| {
-            let (carbon_reduction_pct, time_increase_pct) = (f.row.carbon_reduction_pct, f.row.time_increase_pct);
+            let (carbon_reduction_pct, time_increase_pct) = f.row.carbon_reduction_pct.zip(f.row.time_increase_pct)?;
             Some((f.row.budget_pct?, Figures { carbon_reduction_pct, time_increase_pct, ..Figures::default() }))
         })
         .collect()
@@ -209,7 +209,8 @@ fn pauses_are_booked_at_idle_power_and_pay_where_there_is_time() {
     let of = |found: &[Found]| {
         let f = found.iter().find(|f| f.row.policy == "wattune" && f.row.budget_pct == Some(25.0));
         let f = f.expect("a row");
-        (f.row.carbon_reduction_pct, f.row.time_increase_pct, f.replayed.clone().expect("one run"))
+        let (carbon, time) = f.row.carbon_reduction_pct.zip(f.row.time_increase_pct).expect("figures");
+        (carbon, time, f.replayed.clone().expect("one run"))
     };
     let ((without, _, ran), (with, time, rested)) = (of(&plain), of(&paused));
     assert!(with > without && time <= 25.0 + 1e-6, "{with} {without} {time}");

@@ -64,7 +64,7 @@ pub struct StudyError {
 pub struct Found {
     /// The row.
     pub row: Row,
-    /// The replay; `None` where the row lies between several.
+    /// The replay; `None` where the row lies between several, or past the end of the trace.
     pub replayed: Option<Replayed>,
     /// All that its knob can reach, where it has one.
     pub frontier: Option<Arc<Frontier>>,
@@ -80,10 +80,13 @@ struct Case<'a> {
 
 impl Study<'_> {
     /// Replays everything, in the order job, start, seed, budget, policy; rows of a policy without a budget come last.
-    /// `step` is called after each case, of which there are [`Study::cases`].
+    /// `step` is called [`Study::steps`] times on the way.
+    ///
+    /// A row of a policy that runs past the end of the trace has no figures, and so has one beyond the last setting of a
+    /// knob that does not.
     ///
     /// # Errors
-    /// If a policy with a budget runs past the end of the trace. One without is left out then.
+    /// If a policy cannot decide, or if what the others are compared with runs past the end of the trace.
     pub fn run(&self, mut step: impl FnMut()) -> Result<Vec<Found>, StudyError> {
         let mut rows = Vec::new();
         if let Some(cap) = self.node_cap {
@@ -98,8 +101,7 @@ impl Study<'_> {
                     let profile_error = self.profile_error;
                     let (pausing, grid) = (self.pausing, self.grid);
                     let setting = Setting { job, believed, profile_error, start, pausing, grid };
-                    Case { study: self, setting, seed }.run(&mut rows)?;
-                    step();
+                    Case { study: self, setting, seed }.run(&mut rows, &mut step)?;
                 }
             }
         }
@@ -125,72 +127,80 @@ impl Study<'_> {
                         .map_err(|source| case(settings[0]).failed(policy, Some(budget), source))?;
                     for (setting, replayed) in settings.into_iter().zip(replayed) {
                         let case = case(setting);
-                        let row = case.row(policy, Some(budget), case.figures(&replayed), None);
+                        let row = case.row(policy, Some(budget), Some(case.figures(&replayed)), None);
                         rows.push(Found { row, replayed: Some(replayed), frontier: None });
                     }
+                    step();
                 }
             }
-            step();
         }
         Ok(())
     }
 
-    /// How many jobs × starts × seeds there are; under a cap, how many starts.
-    pub fn cases(&self) -> usize {
+    /// How often [`Study::run`] tells that it has come further: for each policy and start with each budget and, unless jobs
+    /// share a node, for each job and seed and once more for the knob.
+    pub fn steps(&self) -> usize {
+        let (starts, budgets, policies) = (self.starts.len(), self.budgets.len(), self.policies.len());
         match self.node_cap {
-            Some(_) => self.starts.len(),
-            None => self.jobs.len() * self.starts.len() * self.seeds.len(),
+            Some(_) => starts * budgets * policies,
+            None => self.jobs.len() * starts * self.seeds.len() * policies * (1 + budgets),
         }
     }
 }
 
 impl Case<'_> {
-    fn run(&self, rows: &mut Vec<Found>) -> Result<(), StudyError> {
-        let frontiers: Vec<Option<Arc<Frontier>>> =
-            self.study.policies.iter().map(|policy| self.frontier(policy)).collect();
+    fn run(&self, rows: &mut Vec<Found>, step: &mut impl FnMut()) -> Result<(), StudyError> {
+        let frontiers = self.study.policies.iter().map(|policy| {
+            let frontier = self.frontier(policy);
+            step();
+            frontier
+        });
+        let frontiers: Vec<Option<Arc<Frontier>>> = frontiers.collect::<Result<_, _>>()?;
         for &budget in self.study.budgets {
             let bound = |name| -> Result<Figures, StudyError> {
                 let policy = super::policy::named(name).expect("the bounds are policies");
-                Ok(self.figures(&self.within(&policy, Some(budget))?))
+                let (Runs::Within(decide) | Runs::WithinAndFree(decide)) = policy.runs else {
+                    unreachable!("the bounds keep a budget themselves")
+                };
+                let replayed = self.replay(&policy, Some(budget), decide);
+                Ok(self.figures(&replayed.map_err(|source| self.failed(&policy, Some(budget), source))?))
             };
             let bounds = (bound("static")?, bound("clairvoyant")?);
             for (policy, frontier) in self.study.policies.iter().zip(&frontiers) {
-                let (figures, replayed) = match frontier {
-                    Some(frontier) => match frontier.at(100.0 * budget) {
-                        Some(figures) => (figures, None),
-                        None => {
-                            let end = self.study.grid.actual().end().unwrap_or(self.setting.start);
-                            return Err(self.failed(policy, Some(budget), ReplayError::BeyondTrace(end)));
-                        }
-                    },
-                    None => {
-                        let replayed = self.within(policy, Some(budget))?;
-                        (self.figures(&replayed), Some(replayed))
-                    }
+                let replayed = match policy.runs {
+                    Runs::Within(decide) | Runs::WithinAndFree(decide) => self.told(policy, Some(budget), decide)?,
+                    Runs::Swept { .. } => None,
                 };
+                let between = || frontier.as_ref()?.at(100.0 * budget);
+                let figures = replayed.as_ref().map(|replayed| self.figures(replayed)).or_else(between);
                 let row = self.row(policy, Some(budget), figures, Some(bounds));
                 rows.push(Found { row, replayed, frontier: frontier.clone() });
+                step();
             }
         }
         for (policy, frontier) in self.study.policies.iter().zip(frontiers) {
             let replayed = match policy.runs {
                 Runs::Within(_) => continue,
-                Runs::WithinAndFree(_) => self.within(policy, None).ok(),
-                Runs::Swept { decide, own } => self.replay(policy, None, |view| decide(view, own)).ok(),
+                Runs::WithinAndFree(decide) => self.told(policy, None, decide)?,
+                Runs::Swept { decide, own } => self.told(policy, None, |view| decide(view, own))?,
             };
-            if let Some(replayed) = replayed {
-                let row = self.row(policy, None, self.figures(&replayed), None);
-                rows.push(Found { row, replayed: Some(replayed), frontier });
-            }
+            let figures = replayed.as_ref().map(|replayed| self.figures(replayed));
+            rows.push(Found { row: self.row(policy, None, figures, None), replayed, frontier });
         }
         Ok(())
     }
 
-    fn within(&self, policy: &Policy, budget: Option<f64>) -> Result<Replayed, StudyError> {
-        let (Runs::Within(decide) | Runs::WithinAndFree(decide)) = policy.runs else {
-            unreachable!("a policy with a knob has a frontier")
-        };
-        self.replay(policy, budget, decide).map_err(|source| self.failed(policy, budget, source))
+    /// What a policy gives; `None` if it runs past the end of the trace.
+    fn told(
+        &self,
+        policy: &Policy,
+        budget: Option<f64>,
+        decide: impl Fn(&View<'_>) -> Decision,
+    ) -> Result<Option<Replayed>, StudyError> {
+        match self.replay(policy, budget, decide) {
+            Err(ReplayError::BeyondTrace(_)) => Ok(None),
+            replayed => replayed.map(Some).map_err(|source| self.failed(policy, budget, source)),
+        }
     }
 
     fn failed(&self, policy: &Policy, budget: Option<f64>, source: ReplayError) -> StudyError {
@@ -217,14 +227,14 @@ impl Case<'_> {
         replay(exact, budget, Seconds::ZERO, decide)
     }
 
-    /// Where a policy has a knob: what all its settings give. Settings that run past the end of the trace are left out.
-    fn frontier(&self, policy: &Policy) -> Option<Arc<Frontier>> {
-        let Runs::Swept { decide, .. } = policy.runs else { return None };
+    /// Where a policy has a knob: what all its settings give. Settings that run past the end of the trace are missing.
+    fn frontier(&self, policy: &Policy) -> Result<Option<Arc<Frontier>>, StudyError> {
+        let Runs::Swept { decide, .. } = policy.runs else { return Ok(None) };
         let runs = sweep().map(|knob| {
-            let replayed = self.replay(policy, None, |view| decide(view, knob)).ok()?;
-            Some(self.figures(&replayed))
+            let replayed = self.told(policy, None, |view| decide(view, knob))?;
+            Ok(replayed.map(|replayed| self.figures(&replayed)))
         });
-        Some(Arc::new(Frontier::new(runs.collect())))
+        Ok(Some(Arc::new(Frontier::new(runs.collect::<Result<_, _>>()?))))
     }
 
     fn figures(&self, replayed: &Replayed) -> Figures {
@@ -239,7 +249,13 @@ impl Case<'_> {
         }
     }
 
-    fn row(&self, policy: &Policy, budget: Option<f64>, figures: Figures, bounds: Option<(Figures, Figures)>) -> Row {
+    fn row(
+        &self,
+        policy: &Policy,
+        budget: Option<f64>,
+        figures: Option<Figures>,
+        bounds: Option<(Figures, Figures)>,
+    ) -> Row {
         let job = self.setting.job;
         Row::new(
             policy.name,

@@ -55,22 +55,23 @@ pub struct Row {
     pub start: DateTime<Utc>,
     /// The maximum slowdown in percent: 3 % is 3.0. `None` for a policy by its own weights.
     pub budget_pct: Option<f64>,
-    /// See [`Figures::carbon_reduction_pct`]; the next is [`Figures::time_increase_pct`].
-    pub carbon_reduction_pct: f64,
-    /// In percent.
-    pub time_increase_pct: f64,
+    /// See [`Figures::carbon_reduction_pct`]. `None`, as the other figures then are, where the trace ends before that can
+    /// be told.
+    pub carbon_reduction_pct: Option<f64>,
+    /// See [`Figures::time_increase_pct`].
+    pub time_increase_pct: Option<f64>,
     /// (carbon of static − carbon) / (carbon of static − carbon of clairvoyant); `None` where there was next to nothing
     /// to capture, and without a budget.
     pub captured_headroom: Option<f64>,
     /// See [`Figures::energy_reduction_pct`].
-    pub energy_reduction_pct: f64,
+    pub energy_reduction_pct: Option<f64>,
     /// See [`Figures::energy_effect_pct`]; with the next it adds up to the carbon reduction.
-    pub energy_effect_pct: f64,
+    pub energy_effect_pct: Option<f64>,
     /// See [`Figures::timing_effect_pct`].
-    pub timing_effect_pct: f64,
+    pub timing_effect_pct: Option<f64>,
     /// Of the profile's error, where it has one.
     pub seed: Option<u64>,
-    /// More reduction than static, in points; `None` without a budget.
+    /// More reduction than static, in points; `None` without a budget or without figures.
     #[serde(skip)]
     pub over_static: Option<f64>,
     /// What clairvoyant has more than static, in points; `None` without a budget.
@@ -87,11 +88,11 @@ impl Row {
         start: DateTime<Utc>,
         seed: Option<u64>,
         budget: Option<f64>,
-        figures: Figures,
+        figures: Option<Figures>,
         bounds: Option<(Figures, Figures)>,
     ) -> Self {
-        let Figures { carbon_reduction_pct, time_increase_pct, .. } = figures;
-        let over_static = bounds.map(|(fixed, _)| carbon_reduction_pct - fixed.carbon_reduction_pct);
+        let carbon_reduction_pct = figures.map(|f| f.carbon_reduction_pct);
+        let over_static = bounds.and_then(|(fixed, _)| Some(carbon_reduction_pct? - fixed.carbon_reduction_pct));
         let headroom = bounds.map(|(fixed, best)| best.carbon_reduction_pct - fixed.carbon_reduction_pct);
         Self {
             policy,
@@ -103,11 +104,11 @@ impl Row {
             // A fraction as it was typed is not exact in percent: 0.07 is 7.000000000000001 %.
             budget_pct: budget.map(|b| (b * 1e11).round() / 1e9),
             carbon_reduction_pct,
-            time_increase_pct,
+            time_increase_pct: figures.map(|f| f.time_increase_pct),
             captured_headroom: captured(over_static, headroom),
-            energy_reduction_pct: figures.energy_reduction_pct,
-            energy_effect_pct: figures.energy_effect_pct,
-            timing_effect_pct: figures.timing_effect_pct,
+            energy_reduction_pct: figures.map(|f| f.energy_reduction_pct),
+            energy_effect_pct: figures.map(|f| f.energy_effect_pct),
+            timing_effect_pct: figures.map(|f| f.timing_effect_pct),
             seed,
             over_static,
             headroom,
@@ -141,16 +142,17 @@ pub struct Mean {
     pub budget_pct: Option<f64>,
     /// How many rows these are the means of.
     pub rows: usize,
+    /// The mean; `None`, as the others then are, where one of the rows has none: what is left would be the mean of
+    /// other starts than those of the other policies.
+    pub carbon_reduction_pct: Option<f64>,
     /// The mean.
-    pub carbon_reduction_pct: f64,
-    /// The mean.
-    pub time_increase_pct: f64,
+    pub time_increase_pct: Option<f64>,
     /// The ratio of the means (`planning.md` §5).
     pub captured_headroom: Option<f64>,
     /// The mean.
-    pub energy_effect_pct: f64,
+    pub energy_effect_pct: Option<f64>,
     /// The mean.
-    pub timing_effect_pct: f64,
+    pub timing_effect_pct: Option<f64>,
 }
 
 /// The means of rows that differ only in start and seed, in the order in which these first appear.
@@ -169,9 +171,10 @@ pub fn means(rows: &[Row]) -> Vec<Mean> {
 
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
 fn mean_of(group: &[&Row]) -> Mean {
-    let mean = |value: fn(&Row) -> f64| group.iter().map(|r| value(r)).sum::<f64>() / group.len() as f64;
-    let budgeted = group[0].over_static.is_some();
-    let all = |value: f64| budgeted.then_some(value);
+    let mean = |value: fn(&Row) -> Option<f64>| {
+        let sum = group.iter().map(|r| value(r)).sum::<Option<f64>>();
+        sum.map(|sum| sum / group.len() as f64)
+    };
     Mean {
         policy: group[0].policy,
         gpu: group[0].gpu.clone(),
@@ -182,10 +185,7 @@ fn mean_of(group: &[&Row]) -> Mean {
         rows: group.len(),
         carbon_reduction_pct: mean(|r| r.carbon_reduction_pct),
         time_increase_pct: mean(|r| r.time_increase_pct),
-        captured_headroom: captured(
-            all(mean(|r| r.over_static.unwrap_or(0.0))),
-            all(mean(|r| r.headroom.unwrap_or(0.0))),
-        ),
+        captured_headroom: captured(mean(|r| r.over_static), mean(|r| r.headroom)),
         energy_effect_pct: mean(|r| r.energy_effect_pct),
         timing_effect_pct: mean(|r| r.timing_effect_pct),
     }

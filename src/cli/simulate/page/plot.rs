@@ -57,12 +57,13 @@ impl Plot {
         }
     }
 
-    /// The drawing.
-    pub(super) fn svg(&self) -> String {
+    /// The drawing; `label` says in words what it shows, to those who cannot see it.
+    pub(super) fn svg(&self, label: &str) -> String {
         let all = || self.lines.iter().chain(self.beside.iter().map(|(_, line)| line));
         let x = Scale::of(all().flat_map(|l| l.points.iter().map(|p| p.0)), (LEFT, WIDTH - RIGHT));
         let y = Scale::of(self.lines.iter().flat_map(|l| l.points.iter().map(|p| p.1)), (HEIGHT - BOTTOM, TOP));
-        let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n");
+        let label = escaped(label);
+        let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\">\n");
         svg += &axes(&x, &y, self.x, self.y);
         let mut at = LEFT;
         if let Some((unit, line)) = &self.beside {
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!((scale.at(0.0), scale.at(20.0)), (0.0, 100.0));
         let mut plot = Plot::new("x", "y");
         plot.line("a<b", vec![(0.0, 1.0)], Mark::Points);
-        let svg = plot.svg();
-        assert!(svg.contains("a&lt;b") && !svg.contains("NaN"), "{svg}");
+        let svg = plot.svg("c<d");
+        assert!(svg.contains("a&lt;b") && svg.contains("aria-label=\"c&lt;d\"") && !svg.contains("NaN"), "{svg}");
     }
 }

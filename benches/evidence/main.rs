@@ -1,11 +1,15 @@
 //! How good the plans are on the recorded traces: prints the tables of `docs/evidence.md`, and fails where a bound that
 //! is stated there does not hold.
 //!
-//!     cargo run --release --example evidence
+//!     cargo run --release --example evidence [-- [--quick] [miso] [optimality] [forecasts] [pausing]]
 //!
+//! `--quick` prints smaller tables, whose bounds all hold: two grids, fewer sets and starts. Words choose among the tables.
 //! The traces are read from `WATTUNE_TRACES` (default: `../shared/data` beside the repository).
 
-use std::collections::BTreeMap;
+mod bound;
+mod line;
+mod pausing;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -13,12 +17,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 use wattune::domain::Pausing;
 use wattune::simulate::policy::{self, Policy};
 use wattune::simulate::replay::{Foresight, Job, RecordedGrid, Sight};
-use wattune::simulate::study::{Figures, Found, Frontier, Study};
+use wattune::simulate::study::{Found, Study};
+
 use wattune::simulate::{IssueTime, Workload, gpu_name, power_curve, read_grid};
 use wattune::units::Seconds;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
+const TABLES: [&str; 4] = ["miso", "optimality", "forecasts", "pausing"];
 const GRIDS: [&str; 5] = ["MISO", "CISO", "PJM", "DE", "SE"];
 const GPUS: [&str; 4] = ["a40", "p100", "rtx6000", "v100"];
 /// Data set, network, optimizer and default batch size of each job; where a board has no such batch size, its largest.
@@ -38,6 +44,7 @@ const OVER: f64 = 0.05;
 /// The traces, and what they are cut into.
 struct Bench {
     folder: PathBuf,
+    quick: bool,
 }
 
 /// One grid with the jobs that fit into it.
@@ -67,12 +74,22 @@ fn main() -> std::process::ExitCode {
 
 fn run(out: &mut impl Write) -> Result<Vec<String>, Failed> {
     let folder = std::env::var_os("WATTUNE_TRACES").map_or_else(|| "../shared/data".into(), PathBuf::from);
-    let bench = Bench { folder };
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let quick = words.contains(&"--quick".to_owned());
+    words.retain(|word| word != "--quick");
+    if let Some(word) = words.iter().find(|word| !TABLES.contains(&word.as_str())) {
+        return Err(format!("no table {word}; there are {}, and --quick makes them smaller", TABLES.join(", ")).into());
+    }
+    let bench = Bench { folder, quick };
     let mut missed = Vec::new();
-    miso(&bench, out, &mut missed)?;
-    optimality(&bench, out, &mut missed)?;
-    real_forecasts(&bench, out, &mut missed)?;
-    pausing(&bench, out, &mut missed)?;
+    for table in TABLES.into_iter().filter(|table| words.is_empty() || words.iter().any(|word| word == table)) {
+        match table {
+            "miso" => miso(&bench, out, &mut missed)?,
+            "optimality" => optimality(&bench, out, &mut missed)?,
+            "forecasts" => real_forecasts(&bench, out, &mut missed)?,
+            _ => pausing::table(&bench, out, &mut missed)?,
+        }
+    }
     Ok(missed)
 }
 
@@ -121,12 +138,12 @@ fn job(path: &Path, workload: Workload, optimizer: &str, hours: f64) -> Result<J
     Ok(Job::new(gpu_name(path), workload, &curve, Seconds::new(hours * 3600.0)))
 }
 
-/// Twelve starts: every other week of the half-year, or every five hours or so of the MISO trace; sets differ in the
-/// day of the week and the time of day.
+/// Twelve starts: every other week of the half-year, or every two and a half hours of the MISO trace, of which so much is
+/// left after the last that jobs may take twice their time; sets differ in the day of the week and the time of day.
 fn starts(ground: &Ground, set: u32) -> Result<Vec<DateTime<Utc>>, Failed> {
     if ground.name == "MISO" {
         let first = ground.grid.actual.start().ok_or("the MISO trace is empty")?;
-        let at = |i: i64| first + TimeDelta::minutes(280 * i + 90 * i64::from(set));
+        let at = |i: i64| first + TimeDelta::minutes(150 * i + 40 * i64::from(set));
         return Ok((0..12).map(at).collect());
     }
     let first: DateTime<Utc> = "2021-07-06T00:00:00Z".parse()?;
@@ -175,17 +192,21 @@ fn study_pausing(
 }
 
 /// Runs `f` for each grid, on as many threads as there are processors; answers in the order of the grids.
-fn on_each_grid<T: Send>(bench: &Bench, f: impl Fn(&Ground) -> Result<T, Failed> + Sync) -> Result<Vec<T>, Failed> {
+fn on_each_grid<T: Send>(
+    bench: &Bench,
+    grids: &[&'static str],
+    f: impl Fn(&Ground) -> Result<T, Failed> + Sync,
+) -> Result<Vec<T>, Failed> {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
         loop {
             let place = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let Some(name) = GRIDS.get(place) else { return Ok(done) };
+            let Some(name) = grids.get(place) else { return Ok(done) };
             done.push((place, f(&bench.ground(name)?)?));
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(GRIDS.len());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(grids.len());
     let mut all: Vec<(usize, T)> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())));
@@ -223,10 +244,11 @@ fn miso(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result
             pausing: None,
             seeds: &[1],
         };
-        for Found { row, .. } in study.run(|| ())? {
+        for found in study.run(|| ())? {
+            let row = &found.row;
             let bound = row.policy == "wattune" && row.budget_pct == Some(3.0);
             let budget = row.budget_pct.map_or("-".into(), |b| b.to_string());
-            let (carbon, time) = (row.carbon_reduction_pct, row.time_increase_pct);
+            let (carbon, time) = (carbon(&found), time(&found));
             let shown = if bound { least.to_string() } else { String::new() };
             writeln!(out, "| {batch_size} | {} | {budget} | {carbon:.2} | {time:.2} | {shown} |", row.policy)?;
             if bound && !(carbon >= least && time <= 3.0 + OVER) {
@@ -247,16 +269,17 @@ fn optimality(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> 
     writeln!(out, "| grid | budget % | least part of the optimum % | most over budget, points |")?;
     writeln!(out, "|---|---|---|---|")?;
     let policies = policies(&["wattune", "clairvoyant"])?;
-    let found = on_each_grid(bench, |ground| {
+    let grids: &[_] = if bench.quick { &["MISO", "DE"] } else { &GRIDS };
+    let found = on_each_grid(bench, grids, |ground| {
         let starts = starts(ground, 0)?;
         study(ground, Foresight::Perfect, &[starts[1], starts[7]], &BUDGETS, &policies)
     })?;
-    for (name, found) in GRIDS.iter().zip(found) {
+    for (name, found) in grids.iter().zip(found) {
         for budget in BUDGETS {
             let of = |policy| of(&found, policy, budget);
             let parts = of("wattune").zip(of("clairvoyant"));
-            let part = parts.map(|(a, b)| part(a.row.carbon_reduction_pct, b.row.carbon_reduction_pct));
-            let least = 100.0 * part.fold(f64::INFINITY, f64::min);
+            let part = parts.map(|(a, b)| part(carbon(a), carbon(b)));
+            let least = 100.0 * least(part);
             let over = most_over(&found, budget);
             writeln!(out, "| {name} | {:.0} | {least:.3} | {over:.4} |", 100.0 * budget)?;
             if !(least >= 99.5 && over <= OVER) {
@@ -278,18 +301,27 @@ fn of<'a>(found: &'a [Found], policy: &'a str, budget: f64) -> impl Iterator<Ite
     found.iter().filter(move |f| f.row.policy == policy && f.row.budget_pct.is_some_and(same))
 }
 
+/// Percent less carbon, and more time; no number where the trace ends before it can be told, so that no bound holds.
+fn carbon(found: &Found) -> f64 {
+    found.row.carbon_reduction_pct.unwrap_or(f64::NAN)
+}
+
+fn time(found: &Found) -> f64 {
+    found.row.time_increase_pct.unwrap_or(f64::NAN)
+}
+
 fn most_over(found: &[Found], budget: f64) -> f64 {
-    of(found, "wattune", budget).map(|f| f.row.time_increase_pct - 100.0 * budget).fold(f64::NEG_INFINITY, f64::max)
+    -least(of(found, "wattune", budget).map(|f| 100.0 * budget - time(f)))
 }
 
 /// Forecasts as issued: all pairs, all grids, several sets of starts.
 fn real_forecasts(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result<(), Failed> {
     const BUDGETS: [f64; 2] = [0.03, 0.10];
-    const SETS: u32 = 4;
+    let (grids, sets): (&[_], u32) = if bench.quick { (&["MISO", "PJM"], 1) } else { (&GRIDS, 4) };
     writeln!(out, "## Forecasts as issued\n")?;
     writeln!(
         out,
-        "24 pairs, twelve starts in each of {SETS} sets. Means over pairs and starts; worst of the pairs' means"
+        "24 pairs, twelve starts in each of {sets} sets. Means over pairs and starts; worst of the pairs' means"
     )?;
     writeln!(out, "over starts. Carbon-zeus is compared at the slowdown that wattune had.\n")?;
     writeln!(
@@ -299,14 +331,14 @@ fn real_forecasts(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>)
     )?;
     writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|")?;
     let policies = policies(&["static", "carbon-zeus", "wattune", "clairvoyant"])?;
-    let found = on_each_grid(bench, |ground| {
+    let found = on_each_grid(bench, grids, |ground| {
         let run = |set| study(ground, Foresight::AsIssued, &starts(ground, set)?, &BUDGETS, &policies);
-        (0..SETS).map(run).collect::<Result<Vec<_>, Failed>>()
+        (0..sets).map(run).collect::<Result<Vec<_>, Failed>>()
     })?;
-    for (name, sets) in GRIDS.iter().zip(found) {
+    for (name, sets) in grids.iter().zip(found) {
         for budget in BUDGETS {
             for (set, found) in sets.iter().enumerate() {
-                let result = Line::of(found, budget);
+                let result = line::Line::of(found, budget);
                 writeln!(out, "| {name} | {:.0} | {set} | {result} |", 100.0 * budget)?;
                 missed.extend(result.missed(name, budget).map(|what| format!("{name}, {budget}, set {set}: {what}")));
             }
@@ -316,162 +348,13 @@ fn real_forecasts(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>)
     Ok(())
 }
 
-/// A quarter more time and permission to pause, against the same without it.
-fn pausing(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result<(), Failed> {
-    const BUDGET: f64 = 0.25;
-    let costs = Pausing::usual(1);
-    writeln!(out, "## Pausing\n")?;
-    writeln!(out, "25 % more time; 50 W while pausing, half an hour each of running and pausing, two minutes for a")?;
-    writeln!(
-        out,
-        "checkpoint. Six jobs on an A40, two starts: additional reduction in points, mean. The best with foresight"
-    )?;
-    writeln!(
-        out,
-        "is the better of planning once and anew for each slot, by the same search: no independent bound.\n"
-    )?;
-    writeln!(
-        out,
-        "| grid | wattune, perfect forecasts | best found with foresight | part of it % | forecasts as issued |"
-    )?;
-    writeln!(out, "|---|---|---|---|---|")?;
-    let policies = policies(&["wattune", "clairvoyant"])?;
-    for name in ["CISO", "DE"] {
-        let mut ground = bench.ground(name)?;
-        ground.jobs.retain(|job| job.gpu == "a40");
-        let starts = starts(&ground, 0)?;
-        let additional = |foresight| -> Result<(f64, f64), Failed> {
-            let run =
-                |pausing| study_pausing(&ground, foresight, &[starts[1], starts[7]], &[BUDGET], &policies, pausing);
-            let (with, without) = (run(Some(costs))?, run(None)?);
-            let carbon = |found, policy| mean(of(found, policy, BUDGET).map(|f| f.row.carbon_reduction_pct));
-            let more = |policy| carbon(&with, policy) - carbon(&without, policy);
-            Ok((more("wattune"), more("clairvoyant")))
-        };
-        let (perfect, once) = additional(Foresight::Perfect)?;
-        // Patterns of pauses are found by search, and planning once may find a worse one than planning again and again.
-        let bound = once.max(perfect);
-        let (issued, _) = additional(Foresight::AsIssued)?;
-        let part = 100.0 * perfect / bound;
-        writeln!(out, "| {name} | {perfect:.4} | {bound:.4} | {part:.1} | {issued:.4} |")?;
-        // A value that is no number is missed too.
-        if part.is_nan() || part < 95.0 {
-            missed.push(format!("{name}, pausing: {part:.1} % of the bound's additional reduction"));
-        }
-    }
-    writeln!(out)?;
-    Ok(())
-}
-
-/// A line of the table.
-struct Line {
-    fixed: f64,
-    wattune: f64,
-    clairvoyant: f64,
-    worst_to_static: f64,
-    to_carbon_zeus: f64,
-    worst_to_carbon_zeus: f64,
-    to_one_knob: f64,
-    over: f64,
+/// No number if one of them is none.
+fn least(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(f64::INFINITY, |least, value| if least.is_nan() || least < value { least } else { value })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let all: Vec<f64> = values.collect();
     all.iter().sum::<f64>() / all.len() as f64
-}
-
-/// How much more a run saves than carbon-zeus at the same slowdown, its knob chosen in hindsight for this very run.
-fn to_frontier(ours: &Found, theirs: &Found) -> f64 {
-    let at_equal = theirs.frontier.as_ref().and_then(|f| f.at(ours.row.time_increase_pct));
-    ours.row.carbon_reduction_pct - at_equal.map_or(f64::NAN, |f| f.carbon_reduction_pct)
-}
-
-/// The same with one knob for all starts, which together are as slow.
-fn to_one_knob(runs: &[(&Found, &Found)]) -> f64 {
-    let frontiers: Vec<_> = runs.iter().filter_map(|(_, theirs)| theirs.frontier.as_ref()).collect();
-    let knobs = frontiers.first().map_or(0, |f| f.runs().len());
-    let of_knob = |knob: usize| {
-        let all: Vec<Figures> = frontiers.iter().map(|f| f.runs()[knob]).collect::<Option<_>>()?;
-        Some(Figures {
-            time_increase_pct: mean(all.iter().map(|f| f.time_increase_pct)),
-            carbon_reduction_pct: mean(all.iter().map(|f| f.carbon_reduction_pct)),
-            ..Figures::default()
-        })
-    };
-    let frontier = Frontier::new((0..knobs).map(of_knob).collect());
-    let at_equal = frontier.at(mean(runs.iter().map(|(ours, _)| ours.row.time_increase_pct)));
-    let ours = mean(runs.iter().map(|(ours, _)| ours.row.carbon_reduction_pct));
-    ours - at_equal.map_or(f64::NAN, |f| f.carbon_reduction_pct)
-}
-
-impl Line {
-    fn of(found: &[Found], budget: f64) -> Self {
-        let carbon = |policy| mean(of(found, policy, budget).map(|f| f.row.carbon_reduction_pct));
-        let mut pairs: BTreeMap<(String, String), Vec<(&Found, &Found)>> = BTreeMap::new();
-        for (ours, theirs) in of(found, "wattune", budget).zip(of(found, "carbon-zeus", budget)) {
-            pairs.entry((ours.row.gpu.clone(), ours.row.workload.clone())).or_default().push((ours, theirs));
-        }
-        let means = |difference: fn(&[(&Found, &Found)]) -> f64| -> Vec<f64> {
-            pairs.values().map(|runs| difference(runs)).collect()
-        };
-        let to_static = means(|runs| mean(runs.iter().map(|(ours, _)| ours.row.over_static.unwrap_or(f64::NAN))));
-        let to_each = means(|runs| mean(runs.iter().map(|(ours, theirs)| to_frontier(ours, theirs))));
-        let to_one_knob = means(to_one_knob);
-        let least = |means: &[f64]| means.iter().copied().fold(f64::INFINITY, f64::min);
-        Self {
-            fixed: carbon("static"),
-            wattune: carbon("wattune"),
-            clairvoyant: carbon("clairvoyant"),
-            worst_to_static: least(&to_static),
-            to_carbon_zeus: mean(to_each.iter().copied()),
-            worst_to_carbon_zeus: least(&to_each),
-            to_one_knob: mean(to_one_knob.iter().copied()),
-            over: most_over(found, budget),
-        }
-    }
-
-    fn captured(&self) -> f64 {
-        100.0 * (self.wattune - self.fixed) / (self.clairvoyant - self.fixed)
-    }
-
-    fn missed(&self, grid: &str, budget: f64) -> impl Iterator<Item = String> {
-        let least = match grid {
-            "CISO" if budget < 0.05 => 80.0,
-            "DE" if budget < 0.05 => 60.0,
-            _ => f64::NEG_INFINITY,
-        };
-        let checks = [
-            (self.captured() >= least, format!("{:.1} % captured, at least {least}", self.captured())),
-            (
-                self.worst_to_static >= -NO_WORSE,
-                format!("a pair is {:.3} points worse than static", -self.worst_to_static),
-            ),
-            (self.to_carbon_zeus > 0.0, format!("{:.3} points worse than carbon-zeus", -self.to_carbon_zeus)),
-            (
-                self.worst_to_carbon_zeus >= -NO_WORSE,
-                format!("a pair is {:.3} points worse than carbon-zeus", -self.worst_to_carbon_zeus),
-            ),
-            (self.over <= OVER, format!("{:.3} points over the budget", self.over)),
-        ];
-        checks.into_iter().filter(|(holds, _)| !holds).map(|(_, what)| what)
-    }
-}
-
-impl std::fmt::Display for Line {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:.3} | {:.3} | {:.3} | {:.1} | {:+.4} | {:+.4} | {:+.4} | {:+.4} | {:+.4}",
-            self.fixed,
-            self.wattune,
-            self.clairvoyant,
-            self.captured(),
-            self.worst_to_static,
-            self.to_carbon_zeus,
-            self.worst_to_carbon_zeus,
-            self.to_one_knob,
-            self.over
-        )
-    }
 }
