@@ -43,15 +43,15 @@ pub(super) fn table(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String
         let part = 100.0 * again / bound;
         let issued = more(|c| c.issued);
         writeln!(out, "| {name} | {bound:.4} | {once:.4} | {again:.4} | {part:.1} | {issued:.4} |")?;
-        // Written so that a value that is no number is missed too.
-        if !(part >= PART) {
+        // A value that is no number is missed too.
+        if part.is_nan() || part < PART {
             missed.push(format!("{name}, pausing: {part:.1} % of the bound's additional reduction"));
         }
         for case in cases {
             if !(case.once <= case.bound + ROUNDING && case.again <= case.bound + ROUNDING) {
                 missed.push(format!("{}, pausing: more saved than the bound allows", case.name));
             }
-            if !(case.again <= case.once + ROUNDING) {
+            if case.again > case.once + ROUNDING {
                 let more = case.again - case.once;
                 missed.push(format!("{}, pausing: planned anew {more:.4} points better than clairvoyant", case.name));
             }

@@ -25,7 +25,7 @@ const BUDGET_HALVINGS: u32 = 40;
 /// An improvement smaller than this part of the cost is rounding.
 const ROUNDING: f64 = 1e-10;
 /// With so few slots it pays to look at what each of them could be forced to.
-const FEW_SLOTS: usize = 64;
+const FEW_SLOTS: usize = 128;
 /// Halvings of λ then.
 const FORCED_HALVINGS: u32 = 12;
 /// So many slots are looked at, in all passes over the ends together: the passes are fewer where slots are many.
