@@ -45,7 +45,8 @@ pub fn solve_fleet(problem: &FleetProblem, go_on: &dyn Fn() -> bool) -> FleetSol
         relaxed: GramsCo2e::new(found.relaxed),
         bound: GramsCo2e::new(found.bound),
         clashes,
-        finished: found.finished,
+        // A relaxation that rounding kept from converging was not cut short.
+        finished: found.finished || go_on(),
         cap_prices: found.interior.prices.cap,
         budget_prices: found.interior.prices.shared,
         schedules,
