@@ -77,6 +77,7 @@
 //!
 //! [`Controller::tick`]: controller::Controller::tick
 
+pub mod bandit;
 pub mod cli;
 pub mod clock;
 pub mod config;
