@@ -7,19 +7,27 @@
 //! * [`next`]: which batch size the next run takes;
 //! * [`patience`]: for how many epochs it may go on before it is given up.
 //!
+//! A [`Job`] is the life of such a job: trials begin, report, end, or fall silent until their lease runs out.
+//!
 //! [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson sampling); [`wattune`] spends less
 //! on exploration, and says in its module why it may.
 
 pub mod cost;
+mod job;
 pub mod numpy;
+mod run;
 mod spec;
+mod terms;
 mod trial;
 pub mod wattune;
 pub mod zeus;
 
 pub use cost::{Cost, Knob};
+pub use job::{Begun, Job, Refused};
 pub use numpy::Generator;
+pub use run::{Ending, Report, Run, Verdict};
 pub use spec::{InvalidSpec, PolicyName, Spec};
+pub use terms::{Boards, Reward, Target, Terms};
 pub use trial::{Kind, Outcome, State, Trial};
 
 /// What the next run does.
@@ -53,5 +61,30 @@ pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost
     match spec.policy {
         PolicyName::Zeus => zeus::patience(spec, trials, epoch_cost),
         PolicyName::Wattune => wattune::patience(spec, trials, batch_size, epoch_cost),
+    }
+}
+
+/// What is believed of what a run with some batch size costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Belief {
+    /// The mean.
+    pub mean: Cost,
+    /// The standard deviation of that mean.
+    pub deviation: Cost,
+}
+
+/// What the policy believes of a batch size; `None` as long as it has no opinion.
+pub fn belief(spec: &Spec, trials: &[Trial], batch_size: u64) -> Option<Belief> {
+    match spec.policy {
+        PolicyName::Zeus => zeus::belief(spec, trials, batch_size),
+        PolicyName::Wattune => wattune::belief(spec, trials, batch_size),
+    }
+}
+
+/// The batch size that the policy holds for the best so far.
+pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
+    match spec.policy {
+        PolicyName::Zeus => zeus::favourite(spec, trials),
+        PolicyName::Wattune => wattune::favourite(spec, trials),
     }
 }

@@ -22,7 +22,9 @@ const LAYERS: usize = 256;
 /// The generator. Its state can be stored, and goes on where it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generator {
+    #[serde(with = "decimal")]
     state: u128,
+    #[serde(with = "decimal")]
     increment: u128,
     /// The upper half of a 64-bit draw of which the lower was used.
     half: Option<u32>,
@@ -186,4 +188,18 @@ fn seed_sequence(seed: u64) -> [u64; 4] {
         u64::from(value ^ value >> 16)
     };
     std::array::from_fn(|i| word(2 * i) | word(2 * i + 1) << 32)
+}
+
+/// Numbers of 128 bits as texts: not every reader of JSON can hold them as numbers.
+mod decimal {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(number)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &"a whole number as a text"))
+    }
 }

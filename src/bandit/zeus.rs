@@ -8,7 +8,7 @@
 //! mean is believed to be N(mean, σ²/n); a draw for each arm, the largest wins. Arms with equal rewards have no variance,
 //! and are drawn at their mean.
 
-use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
+use super::{Belief, Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
 
 /// Rounds of pruning.
 const ROUNDS: usize = 2;
@@ -46,6 +46,16 @@ pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     let Stage::Arms(arms) = stage(spec, trials) else { return best_known(spec, trials) };
     let mean = |batch_size: &u64| Arm::fit(&rewards(spec, trials, *batch_size)).mean;
     arms.iter().copied().max_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap_or(spec.default_batch_size)
+}
+
+/// See [`super::belief`].
+pub(super) fn belief(spec: &Spec, trials: &[Trial], batch_size: u64) -> Option<Belief> {
+    let rewards = rewards(spec, trials, batch_size);
+    if rewards.is_empty() {
+        return None;
+    }
+    let arm = Arm::fit(&rewards);
+    Some(Belief { mean: Cost::new(-arm.mean), deviation: Cost::new(arm.deviation) })
 }
 
 fn best_known(spec: &Spec, trials: &[Trial]) -> u64 {

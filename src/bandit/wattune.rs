@@ -1,0 +1,23 @@
+//! Stands in for the policy of this name until that comes from its own branch: chooses as [`super::zeus`] does.
+
+use super::{Belief, Choice, Cost, Generator, NoneConverges, Spec, Trial, zeus};
+
+/// See [`super::next`].
+pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
+    zeus::next(spec, trials, generator)
+}
+
+/// See [`super::patience`].
+pub(super) fn patience(spec: &Spec, trials: &[Trial], _batch_size: u64, epoch_cost: Cost) -> u32 {
+    zeus::patience(spec, trials, epoch_cost)
+}
+
+/// See [`super::favourite`].
+pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
+    zeus::favourite(spec, trials)
+}
+
+/// See [`super::belief`].
+pub(super) fn belief(spec: &Spec, trials: &[Trial], batch_size: u64) -> Option<Belief> {
+    zeus::belief(spec, trials, batch_size)
+}
