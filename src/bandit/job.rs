@@ -223,7 +223,13 @@ impl Job {
 
     fn take(&mut self, i: usize, report: &Report, job: Option<&JobId>, now: DateTime<Utc>) -> Result<(), Refused> {
         let spec = &self.terms.spec;
-        refuse_contradiction(&self.runs[i], report)?;
+        let mut report = *report;
+        if job.is_some() {
+            // Books are settled to the millijoule only when intervals close.
+            report.energy = report.energy.max(self.runs[i].energy);
+            report.time = report.time.max(self.runs[i].time);
+        }
+        refuse_contradiction(&self.runs[i], &report)?;
         if report.epochs > 0 && spec.knob.cost(report.energy, report.time) <= Cost::ZERO {
             let why = "and time_s give no cost, after an epoch; give joules and seconds so far".into();
             return Err(Refused::Contradiction { field: "energy_j", why });
@@ -235,7 +241,7 @@ impl Job {
             }
         }
         let run = &mut self.runs[i];
-        run.take(report, &spec.knob);
+        run.take(&report, &spec.knob);
         run.lease_until = now + self.terms.lease.to_delta();
         if job.is_some() {
             run.job = job.cloned();
@@ -277,7 +283,8 @@ impl Job {
     /// Ends a trial as one that does not get there, however little it has cost so far.
     fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
         let reached = self.runs.iter().filter(|r| r.trial.reached()).map(|r| r.trial.cost);
-        let bound = reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
+        let bound =
+            reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
         let cost = self.runs[i].trial.cost;
         self.runs[i].trial.cost = bound.filter(|b| *b > cost).unwrap_or(cost);
         self.finish(i, Outcome::NotReached, reason.to_owned(), now);
@@ -293,7 +300,11 @@ impl Job {
         let lived = self.runs.iter().filter(same).any(|r| r.trial.epochs > 0 || r.trial.has_result());
         let died = self.runs.iter().filter(same).filter(|r| is_lost(r)).count();
         if !lived && died >= DEADLY {
-            self.fail(i, "so many runs with this batch size died without an epoch that it is taken for the reason", now);
+            self.fail(
+                i,
+                "so many runs with this batch size died without an epoch that it is taken for the reason",
+                now,
+            );
         }
     }
 }

@@ -14,6 +14,7 @@
 
 pub mod cost;
 mod job;
+mod limit;
 pub mod numpy;
 mod run;
 mod spec;
@@ -24,6 +25,7 @@ pub mod zeus;
 
 pub use cost::{Cost, Knob};
 pub use job::{Begun, Job, Refused};
+pub use limit::best_limit;
 pub use numpy::Generator;
 pub use run::{Ending, Report, Run, Verdict};
 pub use spec::{InvalidSpec, PolicyName, Spec};
