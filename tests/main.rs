@@ -19,5 +19,6 @@ mod fuzz;
 mod jobs;
 mod nvml;
 mod pausing;
+mod recurring;
 mod simulate;
 mod support;
