@@ -55,3 +55,11 @@ pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost
         PolicyName::Wattune => wattune::patience(spec, trials, batch_size, epoch_cost),
     }
 }
+
+/// The batch size that the policy holds for the best so far.
+pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
+    match spec.policy {
+        PolicyName::Zeus => zeus::favourite(spec, trials),
+        PolicyName::Wattune => wattune::favourite(spec, trials),
+    }
+}
