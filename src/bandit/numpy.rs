@@ -32,7 +32,8 @@ impl Generator {
     /// `numpy.random.default_rng(seed)`.
     pub fn new(seed: u64) -> Self {
         let words = seed_sequence(seed);
-        let (state, stream) = (u128::from(words[0]) << 64 | u128::from(words[1]), u128::from(words[2]) << 64 | u128::from(words[3]));
+        let (state, stream) =
+            (u128::from(words[0]) << 64 | u128::from(words[1]), u128::from(words[2]) << 64 | u128::from(words[3]));
         let mut made = Self { state: 0, increment: stream << 1 | 1, half: None };
         made.step();
         made.state = made.state.wrapping_add(state);

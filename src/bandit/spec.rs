@@ -74,7 +74,10 @@ impl Spec {
             return invalid("max_epochs", "is 0; a run needs at least one epoch".into());
         }
         if !(0.0..=1.0).contains(&self.knob.eta) {
-            return invalid("eta", format!("is {}; give a number from 0 (time alone) to 1 (energy alone)", self.knob.eta));
+            return invalid(
+                "eta",
+                format!("is {}; give a number from 0 (time alone) to 1 (energy alone)", self.knob.eta),
+            );
         }
         if !(self.knob.max_power.get() > 0.0 && self.knob.max_power.get() <= 1e9) {
             return invalid("max_power_w", format!("is {}; give watts above 0", self.knob.max_power.get()));

@@ -27,7 +27,7 @@ struct Group<'a> {
     runs: Vec<Run>,
 }
 
-/// Runs the submissions of one group under a policy. What ended before an arrival is observed then, in the order of ends;
+/// Runs the submissions of one group, in the order of their starts, under a policy. What ended before an arrival is observed then, in the order of ends;
 /// a run that did not reach its target is repeated from its end on and takes as long again, 20 times at the most. At the
 /// end all are waited for.
 ///
@@ -49,9 +49,7 @@ pub fn overlap(
         flights: Vec::new(),
         runs: Vec::new(),
     };
-    let mut arrivals: Vec<&Submission> = submissions.to_vec();
-    arrivals.sort_by(|a, b| a.start.total_cmp(&b.start));
-    for (recurrence, arrival) in (1..).zip(arrivals) {
+    for (recurrence, arrival) in (1..).zip(submissions) {
         group.reap(Some(arrival.start));
         let duration = arrival.end - arrival.start;
         group.start(arrival.end, duration, recurrence, 1, arrival.runtime_ratio);
@@ -66,8 +64,7 @@ impl Group<'_> {
     fn start(&mut self, end: Seconds, duration: Seconds, recurrence: u32, tries: u32, ratio: f64) {
         self.started += 1;
         let setting = self.chooses.choose(self.job, self.started, !self.flights.is_empty());
-        let done =
-            play(self.job, self.eta, self.started, setting, self.chooses.as_mut(), &mut self.generator);
+        let done = play(self.job, self.eta, self.started, setting, self.chooses.as_mut(), &mut self.generator);
         self.flights.push(Flight { end, duration, recurrence, tries, ratio, done });
     }
 

@@ -148,7 +148,8 @@ impl Job {
         let largest = self.arms.last().ok_or("the traces before and after the switch share no batch size")?;
         let default = default.min(largest.batch_size);
         let place = self.place(default);
-        self.default = place.ok_or_else(|| format!("the traces of one side of the switch lack batch size {default}"))?;
+        self.default =
+            place.ok_or_else(|| format!("the traces of one side of the switch lack batch size {default}"))?;
         Ok(())
     }
 }
@@ -179,9 +180,7 @@ impl Traces {
         let power = |why: String| TraceError::Unusable { path: self.power.0.clone(), why };
         let workload = format!("{}/{}", wanted.dataset, wanted.network);
         let optimizer = self.optimizer(wanted)?;
-        let fits = |of: &Of| {
-            of.dataset == wanted.dataset && of.network == wanted.network && of.optimizer == optimizer
-        };
+        let fits = |of: &Of| of.dataset == wanted.dataset && of.network == wanted.network && of.optimizer == optimizer;
         let at_target = |metric: f64| (metric - wanted.target_metric).abs() < 1e-9;
         let trained: Vec<&TrainRow> = self.train.1.iter().filter(|row| fits(&row.of)).collect();
         let measured: Vec<&PowerRow> = self.power.1.iter().filter(|row| fits(&row.of)).collect();

@@ -7,8 +7,8 @@
 mod group;
 mod job;
 pub mod oracle;
-pub mod policy;
 mod play;
+pub mod policy;
 mod recur;
 mod rows;
 mod traces;
@@ -17,7 +17,7 @@ pub use group::overlap;
 pub use job::{Arm, Epoch, Job, Level, Traces, Wanted};
 pub use play::{Done, SimulationError};
 pub use recur::{Ends, Plan, Run, Switch, recur};
-pub use rows::{HistoryRow, Report, SummaryRow, history, mean_of, summary};
+pub use rows::{Expected, HistoryRow, Report, SummaryRow, What, history, mean_of, summary};
 pub use traces::{Submission, TraceError, read_groups};
 
 #[cfg(test)]

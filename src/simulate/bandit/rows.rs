@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Ends, Job, Run};
+use super::{Ends, Job};
 use crate::bandit::Cost;
 
 /// A run.
@@ -33,6 +33,9 @@ pub struct HistoryRow {
     pub time_s: f64,
     /// What it cost, in joules.
     pub cost: f64,
+    /// The same in the oracle's expected runs.
+    #[serde(skip)]
+    pub oracle_runs: f64,
 }
 
 /// A job under a policy with a seed.
@@ -69,14 +72,26 @@ pub struct Report {
     pub history: Option<Vec<HistoryRow>>,
 }
 
-/// The summary of a job. `oracle` says for a run what the oracle expects one of its recurrence to cost, and `due` how many
-/// of such runs there were to do.
+/// Which job, under which policy, in which group, with which seed.
+pub type What<'a> = (&'static str, &'a Job, Option<&'a str>, u64);
+
+/// What the oracle expects.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// Of a run: its cost.
+    pub run: Cost,
+    /// Of a recurrence: so many runs.
+    pub runs: f64,
+}
+
+/// The summary of a job of so many recurrences. `expected` says what the oracle expects of each.
 pub fn summary(
-    (policy, job, group, seed): (&'static str, &Job, Option<&str>, u64),
+    (policy, job, group, seed): What<'_>,
     ends: &Ends,
-    oracle: impl Fn(&Run) -> Cost,
-    due: f64,
+    recurrences: u32,
+    expected: impl Fn(u32) -> Expected,
 ) -> SummaryRow {
+    let spent: f64 = ends.runs.iter().map(|run| run.cost / expected(run.recurrence).run).sum();
     SummaryRow {
         policy,
         workload: job.workload.clone(),
@@ -84,7 +99,7 @@ pub fn summary(
         group: group.map(str::to_owned),
         seed,
         cumulative_cost: ends.runs.iter().map(|run| run.cost).sum::<Cost>().get(),
-        cumulative_regret_runs: ends.runs.iter().map(|run| run.cost / oracle(run)).sum::<f64>() - due,
+        cumulative_regret_runs: spent - (1..=recurrences).map(|r| expected(r).runs).sum::<f64>(),
         final_batch_size: ends.batch_size,
         final_power_limit_w: ends.limit.get(),
     }
@@ -92,8 +107,9 @@ pub fn summary(
 
 /// The runs of a job.
 pub fn history(
-    (policy, job, group, seed): (&'static str, &Job, Option<&str>, u64),
+    (policy, job, group, seed): What<'_>,
     ends: &Ends,
+    expected: impl Fn(u32) -> Expected,
 ) -> impl Iterator<Item = HistoryRow> {
     ends.runs.iter().map(move |run| HistoryRow {
         policy,
@@ -108,6 +124,7 @@ pub fn history(
         energy_j: run.energy.get(),
         time_s: run.time.get(),
         cost: run.cost.get(),
+        oracle_runs: run.cost / expected(run.recurrence).run,
     })
 }
 

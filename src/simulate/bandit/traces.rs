@@ -73,9 +73,16 @@ pub(super) fn train_rows(path: &Path) -> Result<Vec<TrainRow>, TraceError> {
             text if text.eq_ignore_ascii_case("nan") => None,
             text => {
                 let whole = text.parse::<f64>().ok().filter(|e| *e >= 1.0 && *e <= 1e6 && e.fract() == 0.0);
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, from 1 to a million")]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "whole, from 1 to a million"
+                )]
                 let epoch = whole.map(|e| e as u32);
-                Some(epoch.ok_or_else(|| row.fault(5, "a whole number of epochs, or nothing where it was not reached"))?)
+                Some(
+                    epoch
+                        .ok_or_else(|| row.fault(5, "a whole number of epochs, or nothing where it was not reached"))?,
+                )
             }
         };
         Ok(TrainRow { of: of(row)?, target_metric: row.finite(4)?, target_epoch })
@@ -84,8 +91,7 @@ pub(super) fn train_rows(path: &Path) -> Result<Vec<TrainRow>, TraceError> {
 
 /// The rows of a `summary_power_*.csv`.
 pub(super) fn power_rows(path: &Path) -> Result<Vec<PowerRow>, TraceError> {
-    let columns =
-        ["dataset", "network", "optimizer", "batch_size", "power_limit", "time_per_epoch", "average_power"];
+    let columns = ["dataset", "network", "optimizer", "batch_size", "power_limit", "time_per_epoch", "average_power"];
     rows(path, columns, [], |row| {
         let (limit, time, power) = (row.positive(4)?, row.positive(5)?, row.positive(6)?);
         let epoch = Epoch { time: Seconds::new(time), power: Watts::new(power) };
@@ -193,8 +199,7 @@ fn rows<T, const N: usize, const M: usize>(
     let mut reader = csv::Reader::from_path(path).map_err(unreadable)?;
     let headers = reader.headers().map_err(unreadable)?.clone();
     let names: Vec<&'static str> = needed.into_iter().chain(more).collect();
-    let places: Vec<Option<usize>> =
-        names.iter().map(|name| headers.iter().position(|h| h.trim() == *name)).collect();
+    let places: Vec<Option<usize>> = names.iter().map(|name| headers.iter().position(|h| h.trim() == *name)).collect();
     if let Some(missing) = places[..N].iter().position(Option::is_none) {
         let has = headers.iter().collect::<Vec<_>>().join(", ");
         return Err(unusable(format!("it lacks the column {}; it has {has}", names[missing])));

@@ -17,7 +17,8 @@ pub(super) fn default(job: &Job, knobs: &Knobs, _: u64) -> Result<Box<dyn Choose
 /// The bound.
 pub(super) fn oracle(job: &Job, knobs: &Knobs, _: u64) -> Result<Box<dyn Chooses>, SimulationError> {
     oracle::best(job, &job.knob(knobs.eta)).ok_or(SimulationError::Hopeless)?;
-    let best = |job: &Job, eta| oracle::best(job, &job.knob(eta)).map_or((job.default, 0), |best| (best.arm, best.level));
+    let best =
+        |job: &Job, eta| oracle::best(job, &job.knob(eta)).map_or((job.default, 0), |best| (best.arm, best.level));
     Ok(begin(job, knobs, best))
 }
 

@@ -62,8 +62,7 @@ impl Chooses for Zeus {
         let arm = chosen.unwrap_or_else(|| self.best_known(job));
         let first = self.limits[arm].is_none();
         let trace = &job.arms[arm];
-        let level =
-            *self.limits[arm].get_or_insert_with(|| trace.best_level(&limit_knob(&self.spec, job, arm)));
+        let level = *self.limits[arm].get_or_insert_with(|| trace.best_level(&limit_knob(&self.spec, job, arm)));
         Setting { arm, level, profiling: first.then(|| trace.mean_epoch(0..=trace.levels.len() - 1)) }
     }
 
