@@ -22,6 +22,9 @@ pub use numpy::Generator;
 pub use spec::{InvalidSpec, PolicyName, Spec};
 pub use trial::{Kind, Outcome, State, Trial};
 
+#[cfg(test)]
+mod tests;
+
 /// What the next run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
