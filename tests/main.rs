@@ -3,6 +3,7 @@
 mod api;
 mod architecture;
 mod bad_input;
+mod bandit;
 mod caps;
 mod caps_random;
 mod carbon_chain;

@@ -32,6 +32,9 @@ pub use spec::{InvalidSpec, PolicyName, Spec};
 pub use terms::{Boards, Reward, Target, Terms};
 pub use trial::{Kind, Outcome, State, Trial};
 
+#[cfg(test)]
+mod tests;
+
 /// What the next run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -75,11 +78,15 @@ pub struct Belief {
     pub deviation: Cost,
 }
 
-/// What the policy believes of a batch size; `None` as long as it has no opinion.
-pub fn belief(spec: &Spec, trials: &[Trial], batch_size: u64) -> Option<Belief> {
+/// What the policy believes of each batch size, in the job's order; `None` where it has no opinion.
+pub fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
     match spec.policy {
-        PolicyName::Zeus => zeus::belief(spec, trials, batch_size),
-        PolicyName::Wattune => wattune::belief(spec, trials, batch_size),
+        PolicyName::Zeus => zeus::beliefs(spec, trials),
+        PolicyName::Wattune => {
+            let known = wattune::posterior(spec, trials);
+            let belief = |&(mean, relative): &(Cost, f64)| Belief { mean, deviation: mean * relative };
+            (0..spec.batch_sizes.len()).map(|k| known.get(k).map(belief)).collect()
+        }
     }
 }
 

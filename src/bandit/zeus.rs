@@ -48,14 +48,15 @@ pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     arms.iter().copied().max_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap_or(spec.default_batch_size)
 }
 
-/// See [`super::belief`].
-pub(super) fn belief(spec: &Spec, trials: &[Trial], batch_size: u64) -> Option<Belief> {
-    let rewards = rewards(spec, trials, batch_size);
-    if rewards.is_empty() {
-        return None;
-    }
-    let arm = Arm::fit(&rewards);
-    Some(Belief { mean: Cost::new(-arm.mean), deviation: Cost::new(arm.deviation) })
+/// See [`super::beliefs`].
+pub(super) fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
+    let belief = |batch_size: &u64| {
+        let rewards = rewards(spec, trials, *batch_size);
+        let arm = Arm::fit(&rewards);
+        let known = Belief { mean: Cost::new(-arm.mean), deviation: Cost::new(arm.deviation) };
+        (!rewards.is_empty()).then_some(known)
+    };
+    spec.batch_sizes.iter().map(belief).collect()
 }
 
 fn best_known(spec: &Spec, trials: &[Trial]) -> u64 {

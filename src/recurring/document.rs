@@ -26,7 +26,7 @@ pub struct RecurringDocument {
     /// What it is.
     pub spec: RecurringSpec,
     /// Where its randomness stands.
-    #[schema(value_type = Object)]
+    #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
     pub generator: Generator,
     /// All trials by number.
     pub trials: Vec<TrialDocument>,

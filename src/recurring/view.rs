@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{RecurringSpec, TrialKind, TrialState};
-use crate::bandit::{Cost, Job, Kind, Reward, Run, State, Trial, Verdict, belief, favourite};
+use crate::bandit::{Belief, Cost, Job, Kind, Reward, Run, State, Trial, Verdict, beliefs, favourite};
 use crate::store::{ListedRecurring, StoredRecurring};
 use crate::units::JOULES_PER_KWH;
 
@@ -158,14 +158,15 @@ impl From<&StoredRecurring> for RecurringView {
             favourite,
             trials: trials.len(),
             running: trials.iter().filter(|t| t.is_running()).count(),
-            arms: spec.batch_sizes.iter().map(|b| arm(job, &trials, *b, *b == favourite)).collect(),
+            arms: (spec.batch_sizes.iter().zip(beliefs(spec, &trials)))
+                .map(|(batch_size, belief)| arm(job, &trials, *batch_size, belief, *batch_size == favourite))
+                .collect(),
         }
     }
 }
 
-fn arm(job: &Job, trials: &[Trial], batch_size: u64, favourite: bool) -> ArmView {
+fn arm(job: &Job, trials: &[Trial], batch_size: u64, belief: Option<Belief>, favourite: bool) -> ArmView {
     let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size);
-    let belief = belief(&job.terms.spec, trials, batch_size);
     ArmView {
         batch_size,
         favourite,

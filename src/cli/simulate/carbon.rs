@@ -1,6 +1,5 @@
 //! `wattune simulate carbon`: power traces × carbon traces × policies.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -8,7 +7,7 @@ use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
 use clap::ValueEnum;
 
 use super::progress::Progress;
-use super::{page, write};
+use super::{Format, deliver, once, page, within, write};
 use crate::domain::{Pausing, Slot};
 use crate::ledger;
 use crate::simulate::policy::{self, Policy};
@@ -109,18 +108,6 @@ impl Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people.
-    Table,
-    /// For programs: {"rows": […]}.
-    Json,
-    /// For spreadsheets, with the same columns.
-    Csv,
-    /// A page with plots.
-    Html,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Forecast {
     /// What had been said by then, corrected and weighed as the daemon does.
     AsIssued,
@@ -136,11 +123,6 @@ enum Issue {
     DayAhead,
     /// Anew all the time, up to 72 hours ahead.
     Rolling,
-}
-
-fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|n| (low..=high).contains(n));
-    number.ok_or_else(|| format!("give {right}"))
 }
 
 fn hours(text: &str) -> Result<f64, String> {
@@ -215,10 +197,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let found = study.run(|| progress.step())?;
     drop(progress);
     let bytes = written(args, &jobs, &grid, &found)?;
-    match &args.output {
-        Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
-        None => std::io::stdout().lock().write_all(&bytes).context("cannot write to standard output"),
-    }
+    deliver(&bytes, args.output.as_deref())
 }
 
 /// The policies that were asked for, or all that apply.
@@ -234,12 +213,6 @@ fn policies(args: &Args) -> anyhow::Result<Vec<Policy>> {
             None => Ok(asked),
         },
     }
-}
-
-/// What was asked for, without what was asked for before.
-fn once<T: Clone, K: PartialEq>(asked: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
-    let is_first = |place: &usize| !asked[..*place].iter().any(|before| key(before) == key(&asked[*place]));
-    (0..asked.len()).filter(is_first).map(|place| asked[place].clone()).collect()
 }
 
 fn written(args: &Args, jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> anyhow::Result<Vec<u8>> {

@@ -18,7 +18,7 @@ use crate::http::wire::recurring::{
 use crate::recurring::{
     RecurringDocument, RecurringEntry, RecurringError, RecurringSpec, RecurringView, Told, TrialView, VerdictView,
 };
-use crate::units::{Joules, Seconds};
+use crate::units::Seconds;
 
 /// Recurring jobs by name.
 #[utoipa::path(
@@ -283,18 +283,8 @@ async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered)
     };
     let batch_size = shared.within(shared.recurring.batch_size(name, number)).await?;
     let asked = id.clone();
-    let (view, booked) = shared
-        .ask(move |controller| {
-            Box::pin(async move {
-                let view = controller.job(&asked).await?;
-                let booked = match view.energy_j {
-                    Some(energy) => energy,
-                    None => controller.account_of(&asked).await?.energy_j,
-                };
-                Ok::<_, crate::controller::ControlError>((view, booked))
-            })
-        })
-        .await??;
+    let (view, energy) =
+        shared.ask(move |controller| Box::pin(async move { controller.metered(&asked).await })).await??;
     if view.name != name.as_str() || view.batch_size != Some(batch_size) {
         let has = view.batch_size.map_or("none".to_owned(), |b| b.to_string());
         let why = format!(
@@ -305,7 +295,7 @@ async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered)
         return Err(InvalidJob { field: "job_id", why }.into());
     }
     let time = time.unwrap_or(Seconds::new(view.active_s + view.stalled_s));
-    let report = Report { energy: Joules::new(booked), time, ..rest };
+    let report = Report { energy, time, ..rest };
     Ok(Told { report, job: Some(id) })
 }
 
