@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, LONG, Shapes, eventually};
+use crate::support::{Daemon, Shapes, eventually};
 
 fn command(state: &Path) -> Command {
     let config = state.join("test.toml");
