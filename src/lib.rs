@@ -33,10 +33,12 @@
 //! * [`forecast`], pure: a gapless horizon to plan over, and how far a source is to be believed
 //! * [`profile`], pure: the just-in-time profiler, the curve of throughput over power, its concave hull
 //! * [`plan`], pure: the problem, its optimum, the same as a linear programme, the receding horizon, reasons
+//! * [`bandit`], pure: which batch size a recurring job's next run takes, and the life of its trials
 //! * [`ledger`], pure: meters, closed intervals in whole millijoules, emissions, the comparison with the ceiling
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
 //! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
+//! * [`recurring`]: recurring jobs as a service, a transaction of the store for each request
 //! * [`controller`]: the loop and all mutable state of a running daemon
 //! * [`simulate`]: the daemon driven by traces, a clock that moves when told to, and simulated boards
 //! * [`http`]: the API, its wire types, guards and metrics; the one place where errors become statuses
@@ -77,6 +79,7 @@
 //!
 //! [`Controller::tick`]: controller::Controller::tick
 
+pub mod bandit;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -89,6 +92,7 @@ pub mod ledger;
 pub mod plan;
 pub mod profile;
 pub mod providers;
+pub mod recurring;
 pub mod simulate;
 pub mod store;
 pub mod telemetry;

@@ -42,6 +42,11 @@ async fn every_address_answers_in_its_documented_shape() {
     })
     .await;
 
+    let recurring = json!({"batch_sizes": [8], "default_batch_size": 8, "max_epochs": 1, "target_metric": 1,
+                           "max_power_w": 300, "objective": "carbon", "reference_g_per_kwh": 400});
+    checked("put", "/v1/recurring/{name}", "201", &daemon.put("/v1/recurring/r", &recurring).await.expect(201));
+    daemon.post("/v1/recurring/r/trials", &json!({})).await.expect(201);
+
     let mut read = 0;
     for address in shapes.readable() {
         let Some(schema) = shapes.of("get", &address, "200") else { continue };
@@ -52,7 +57,7 @@ async fn every_address_answers_in_its_documented_shape() {
             _ => vec![&id],
         };
         for id in ids {
-            let answer = daemon.get(&address.replace("{id}", id)).await;
+            let answer = daemon.get(&address.replace("{id}", id).replace("{name}", "r").replace("{number}", "1")).await;
             assert_eq!(answer.content_type, "application/json", "{address}");
             shapes.check(schema, &answer.expect(200), &address);
             read += 1;

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 /// Each room may use those before it, and itself.
-const ROOMS: [&str; 18] = [
+const ROOMS: [&str; 19] = [
     "units",
     "domain",
     "clock",
@@ -21,6 +21,7 @@ const ROOMS: [&str; 18] = [
     "gpu",
     "cpu",
     "store",
+    "recurring",
     "controller",
     "simulate",
     "http",

@@ -3,6 +3,7 @@
 mod api;
 mod architecture;
 mod bad_input;
+mod bandit;
 mod caps;
 mod caps_random;
 mod carbon_budget;
@@ -20,5 +21,6 @@ mod fuzz;
 mod jobs;
 mod nvml;
 mod pausing;
+mod recurring;
 mod simulate;
 mod support;

@@ -322,7 +322,8 @@ fn most_over(found: &[Found], budget: f64) -> f64 {
 /// Forecasts as issued: all pairs, all grids, several sets of starts.
 fn real_forecasts(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result<(), Failed> {
     const BUDGETS: [f64; 2] = [0.03, 0.10];
-    let (grids, sets): (&[_], u32) = if bench.quick { (&["MISO", "PJM"], 1) } else { (&["MISO", "CISO", "PJM", "DE", FAR_SIGHTED, "SE"], 4) };
+    let (grids, sets): (&[_], u32) =
+        if bench.quick { (&["MISO", "PJM"], 1) } else { (&["MISO", "CISO", "PJM", "DE", FAR_SIGHTED, "SE"], 4) };
     writeln!(out, "## Forecasts as issued\n")?;
     writeln!(
         out,

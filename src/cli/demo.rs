@@ -4,6 +4,7 @@ mod screen;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
@@ -20,6 +21,7 @@ use crate::gpu::simulated::LoadCurve;
 use crate::http;
 use crate::ledger;
 use crate::providers::{FileSettings, file};
+use crate::recurring::Recurring;
 use crate::simulate::{Outcome, Plot, Scenario, SyntheticGrid, TraceProvider, Workload, World, power_curve};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
@@ -152,7 +154,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let server = http::Server::bind(&settings, handle, ready.clone()).await?;
     let address = server.tcp_address();
     let mut world = World::build(scenario, &state.0, requests).await?;
-    let serving = tokio::spawn(server.serve(cancel.clone()));
+    let recurring = Recurring::new(world.controller().store(), Arc::new(SystemClock::start()));
+    let serving = tokio::spawn(server.serve(recurring, cancel.clone()));
     ready.set(true);
     let mut screen = Screen::new();
     screen.say(&format!(

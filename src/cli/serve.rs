@@ -17,6 +17,7 @@ use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::gpu::{GpuDevice, nvml};
 use crate::http;
 use crate::providers::{self, Feed, FeedOptions};
+use crate::recurring::Recurring;
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
 /// Runs the daemon until SIGTERM or SIGINT. Whatever ends it, GPUs get the limits back that were found.
@@ -108,7 +109,9 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         tracing::info!("listening on {}", path.display());
     }
     let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
-    let mut serving = tokio::spawn(server.serve(stop_serving.clone()));
+    let recurring = Recurring::new(controller.store(), clock.clone());
+    tokio::spawn(recurring.clone().watch(cancel.child_token()));
+    let mut serving = tokio::spawn(server.serve(recurring, stop_serving.clone()));
     let mut controlling = tokio::spawn(supervise(controller, requests, stop_control.clone()));
     ready.set(true);
     // Each task runs until it is told to stop; an early end of any is the end of the daemon.

@@ -129,6 +129,11 @@ impl Controller {
         self.signal.clone()
     }
 
+    /// Its books, for what works beside the loop.
+    pub fn store(&self) -> Store {
+        self.store.clone()
+    }
+
     /// Its boards' handles, for giving them back if the loop itself dies.
     pub fn handles(&self) -> Vec<crate::gpu::thread::GpuHandle> {
         self.gpus.values().map(|g| g.handle.clone()).collect()

@@ -9,7 +9,7 @@ use crate::domain::{GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work}
 use crate::profile::Record;
 use crate::profile::ladder::GroupRange;
 use crate::store::{StoreError, StoredProgress};
-use crate::units::{Seconds, Short, Watts};
+use crate::units::{Joules, Seconds, Short, Watts};
 
 /// A board as people name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,6 +240,28 @@ impl Controller {
                 gpu.seen = gpu.handle.observe();
             }
         }
+    }
+
+    /// Energy of a job up to now, and the job. Its books are closed for that, and written.
+    ///
+    /// # Errors
+    /// If there is no such job.
+    pub async fn metered(&mut self, id: &JobId) -> Result<(JobView, Joules), ControlError> {
+        if let Some(job) = self.jobs.get(id) {
+            for gpu in job.spec.gpus.clone() {
+                if let Some(gpu) = self.gpus.get_mut(&gpu) {
+                    gpu.observe();
+                }
+                self.close_books_of(&gpu);
+            }
+            self.write_backlog().await;
+        }
+        let job = self.job(id).await?;
+        let energy = match job.energy_j {
+            Some(energy) => energy,
+            None => self.account_of(id).await?.energy_j,
+        };
+        Ok((job, Joules::new(energy)))
     }
 
     /// Ends a job: its boards get their limits back, its books are closed. Answers with its account.

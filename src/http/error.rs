@@ -7,8 +7,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::guard::Refusal;
+use crate::bandit::{InvalidSpec, Refused};
 use crate::controller::{Busy, ControlError};
 use crate::domain::InvalidJob;
+use crate::recurring::RecurringError;
+use crate::store::StoreError;
 
 /// Media type of a [`Problem`].
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -103,12 +106,47 @@ impl From<ControlError> for Problem {
             ControlError::Invalid(invalid) => invalid.into(),
             ControlError::Conflict(why) => Self::new(StatusCode::CONFLICT, why),
             ControlError::Forbidden(why) => Self::new(StatusCode::FORBIDDEN, why),
-            ControlError::Store(cause) => {
-                // The cause may name paths: it is for the operator.
-                tracing::error!("a request was answered with 503: the database failed: {cause}");
-                let detail = "the books cannot be read or written now; the daemon's log says why";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-            }
+            ControlError::Store(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(cause: StoreError) -> Self {
+        // The cause may name paths: it is for the operator.
+        tracing::error!("a request was answered with 503: the database failed: {cause}");
+        let detail = "the books cannot be read or written now; the daemon's log says why";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+}
+
+impl From<InvalidSpec> for Problem {
+    fn from(error: InvalidSpec) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()).of_field(error.field)
+    }
+}
+
+impl From<RecurringError> for Problem {
+    fn from(error: RecurringError) -> Self {
+        match error {
+            RecurringError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            RecurringError::Conflict(why) => Self::new(StatusCode::CONFLICT, why),
+            RecurringError::Invalid(invalid) => invalid.into(),
+            RecurringError::Refused(refused) => refused.into(),
+            RecurringError::Store(cause) => cause.into(),
+        }
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        let detail = refused.to_string();
+        match refused {
+            Refused::NoSuchTrial(_) => Self::new(StatusCode::NOT_FOUND, detail),
+            Refused::Lost { .. } => Self::new(StatusCode::GONE, detail),
+            Refused::NoneConverges(_) | Refused::TooMany => Self::new(StatusCode::CONFLICT, detail),
+            Refused::Contradiction { field, .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail).of_field(field),
+            Refused::Taken { .. } => Self::new(StatusCode::CONFLICT, detail).of_field("job_id"),
         }
     }
 }

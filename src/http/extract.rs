@@ -21,6 +21,8 @@ use super::error::Problem;
 pub(super) trait Wire: DeserializeOwned {
     /// Field paths, and what belongs there.
     const RIGHT: &'static [(&'static str, &'static str)];
+    /// The most bytes of such a body, where that is not the setting's.
+    const LARGEST: Option<usize> = None;
 }
 
 /// A JSON body. That its media type is JSON is the guard's business.
@@ -37,7 +39,10 @@ impl<T: Wire> FromRequest<Shared> for Payload<T> {
         })?;
         let body = body.map_err(|rejection| match rejection.into_response().status() {
             StatusCode::PAYLOAD_TOO_LARGE => {
-                let detail = format!("the body is larger than {} bytes (http.body_limit_bytes)", shared.body_limit);
+                let detail = match T::LARGEST {
+                    Some(largest) => format!("the body is larger than {largest} bytes"),
+                    None => format!("the body is larger than {} bytes (http.body_limit_bytes)", shared.body_limit),
+                };
                 Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
             }
             _ => Problem::new(StatusCode::BAD_REQUEST, "the body did not arrive whole"),
@@ -128,14 +133,14 @@ fn what_is_right(right: &'static [(&'static str, &'static str)], field: &str) ->
     }
 }
 
-/// One segment of the path.
-pub(super) struct Segment(pub String);
+/// What the path names: one segment, or a tuple of them.
+pub(super) struct Segment<T = String>(pub T);
 
-impl<S: Send + Sync> FromRequestParts<S> for Segment {
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = Path::<String>::from_request_parts(parts, state).await;
+        let path = Path::<T>::from_request_parts(parts, state).await;
         path.map(|Path(segment)| Self(segment)).map_err(|rejection: PathRejection| {
             Problem::new(StatusCode::BAD_REQUEST, format!("the address cannot be read: {}", rejection.body_text()))
         })

@@ -91,6 +91,7 @@ const LANDING: &str = concat!(
 /v1/demand-response             caps for a while: list and announce; DELETE …/{id} withdraws
 /v1/carbon                      intensity now; /v1/carbon/forecast ahead, /v1/carbon/history behind
 /v1/jobs, /v1/jobs/{id}         training runs; …/progress, …/plan, …/profile, …/emissions
+/v1/recurring, …/{name}         jobs that recur; …/trials, …/trials/{n}/progress, …/trials/{n}/end, …/export, …/import
 /metrics                        Prometheus
 /healthz, /readyz               health
 /openapi.json                   all of this, for programs

@@ -1,7 +1,7 @@
 //! The HTTP API, on loopback TCP and a Unix socket.
 //!
 //! [`Server::bind`] takes the addresses, [`Server::serve`] answers until told to stop. Handlers hold no state: each
-//! asks the controller one question through its [`Handle`] and shows the answer. Requests from foreign web pages end in
+//! asks the controller one question through its [`Handle`], or [`Recurring`], and shows the answer. Requests from foreign web pages end in
 //! [`guard`]; every refusal is a [`error::Problem`].
 
 pub mod error;
@@ -30,12 +30,14 @@ pub use socket::SocketError;
 
 use crate::controller::view::StatusView;
 use crate::controller::{Controller, Handle};
+use crate::recurring::Recurring;
 use error::Problem;
 
 /// What handlers share.
 #[derive(Clone)]
 struct Shared {
     handle: Handle,
+    recurring: Recurring,
     ready: Ready,
     timeout: Duration,
     body_limit: usize,
@@ -58,6 +60,14 @@ impl Shared {
         match tokio::time::timeout(patience, self.handle.ask(question)).await {
             Ok(answer) => answer.map_err(Problem::from),
             Err(_) => Err(Problem::timed_out(patience)),
+        }
+    }
+
+    /// A question to what works without the controller.
+    async fn within<T, E: Into<Problem>>(&self, answer: impl Future<Output = Result<T, E>>) -> Result<T, Problem> {
+        match tokio::time::timeout(self.timeout, answer).await {
+            Ok(answer) => answer.map_err(Into::into),
+            Err(_) => Err(Problem::timed_out(self.timeout)),
         }
     }
 

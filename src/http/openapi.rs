@@ -28,6 +28,7 @@ use super::wire::JobState;
         (name = "demand response", description = "Caps for a while"),
         (name = "carbon", description = "The carbon signal"),
         (name = "jobs", description = "Training runs"),
+        (name = "recurring jobs", description = "Which batch size the next run of a job takes"),
         (name = "health", description = "Health, metrics and description"),
     ),
     components(schemas(Problem, JobState), responses(Problem))
@@ -148,6 +149,7 @@ mod tests {
         DELETE /v1/demand-response/{id}
         DELETE /v1/gpus/{id}/power-limit
         DELETE /v1/jobs/{id}
+        DELETE /v1/recurring/{name}
         GET /
         GET /health
         GET /healthz
@@ -166,11 +168,21 @@ mod tests {
         GET /v1/jobs/{id}/plan
         GET /v1/jobs/{id}/profile
         GET /v1/price
+        GET /v1/recurring
+        GET /v1/recurring/{name}
+        GET /v1/recurring/{name}/export
+        GET /v1/recurring/{name}/trials
+        GET /v1/recurring/{name}/trials/{number}
         GET /v1/status
         POST /v1/demand-response
         POST /v1/jobs
         POST /v1/jobs/{id}/progress
+        POST /v1/recurring/{name}/import
+        POST /v1/recurring/{name}/trials
+        POST /v1/recurring/{name}/trials/{number}/end
+        POST /v1/recurring/{name}/trials/{number}/progress
         PUT /v1/gpus/{id}/power-limit
+        PUT /v1/recurring/{name}
         ");
         let schemas = document["components"]["schemas"].as_object().expect("schemas");
         let mut references = Vec::new();
@@ -181,10 +193,13 @@ mod tests {
         }
         insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
         AccountView
-        BudgetView
+         ArmView
+         BeginTrial
+         BudgetView
         CapView
         CarbonView
         ComparisonView
+        EndTrial
         EventView
         GpuName
         GpuView
@@ -207,13 +222,27 @@ mod tests {
         Problem
         ProfileView
         ProgressView
+        RecurringDocument
+        RecurringEntry
+        RecurringObjective
+        RecurringPolicy
+        RecurringSpec
+        RecurringStage
+        RecurringView
         RegisterJob
         ReportProgress
+        ReportTrial
         ScoreView
         SegmentView
         SetPowerLimit
         SourceView
         StatusView
+        TrialDocument
+        TrialEnding
+        TrialKind
+        TrialState
+        TrialView
+        VerdictView
         Wishes
         WorkToDo
         ");

@@ -10,13 +10,13 @@ use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnResponse, TraceLayer};
 use utoipa::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
 use super::error::Problem;
 use super::guard::{self, Guard};
 use super::openapi::Api;
-use super::v1::{carbon, demand_response, gpus, jobs, status};
+use super::v1::{carbon, demand_response, gpus, jobs, recurring, status};
 use super::{Shared, health, metrics, openapi};
 
 /// All routes with their descriptions.
@@ -38,6 +38,14 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(jobs::plan))
         .routes(routes!(jobs::profile))
         .routes(routes!(jobs::emissions))
+        .routes(routes!(recurring::list))
+        .routes(routes!(recurring::put, recurring::show, recurring::delete))
+        .routes(routes!(recurring::begin, recurring::trials))
+        .routes(routes!(recurring::trial))
+        .routes(routes!(recurring::progress))
+        .routes(routes!(recurring::end))
+        .routes(routes!(recurring::export))
+        .routes(routes!(recurring::import).layer(DefaultBodyLimit::max(recurring::LARGEST_DOCUMENT)))
         .routes(routes!(metrics::metrics))
         .routes(routes!(health::healthz))
         .routes(routes!(health::health))

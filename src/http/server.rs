@@ -24,6 +24,7 @@ use super::listen::{self, BindError};
 use super::socket::{self, Socket};
 use super::{Ready, Settings, Shared, routes};
 use crate::controller::Handle;
+use crate::recurring::Recurring;
 
 /// How long requests may go on after the daemon was told to stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -34,7 +35,10 @@ const CONNECTIONS: usize = 128;
 pub struct Server {
     tcp: Option<(TcpListener, SocketAddr)>,
     unix: Option<Socket>,
-    shared: Shared,
+    handle: Handle,
+    ready: Ready,
+    timeout: Duration,
+    body_limit: usize,
 }
 
 impl Server {
@@ -53,8 +57,7 @@ impl Server {
             None => None,
         };
         let timeout = settings.request_timeout_s.to_std();
-        let shared = Shared { handle, ready, timeout, body_limit: settings.body_limit_bytes };
-        Ok(Self { tcp, unix, shared })
+        Ok(Self { tcp, unix, handle, ready, timeout, body_limit: settings.body_limit_bytes })
     }
 
     /// The TCP address, with the port that was found if 0 was asked for.
@@ -69,29 +72,31 @@ impl Server {
 
     /// Answers until `cancel`, and then for at most five seconds what is under way. The socket's file is gone
     /// afterwards.
-    pub async fn serve(self, cancel: CancellationToken) {
+    pub async fn serve(self, recurring: Recurring, cancel: CancellationToken) {
         let bound = self.tcp_address();
+        let Self { tcp, unix, handle, ready, timeout, body_limit } = self;
+        let shared = Shared { handle, recurring, ready, timeout, body_limit };
         let connections = Connections {
             tracker: TaskTracker::new(),
             stop: cancel.clone(),
             abort: CancellationToken::new(),
-            header_timeout: self.shared.timeout,
+            header_timeout: timeout,
         };
-        let tcp = async {
-            let Some((listener, address)) = &self.tcp else { return pending().await };
-            connections.take(listener, routes::service(self.shared.clone(), Guard::tcp(*address))).await
+        let on_tcp = async {
+            let Some((listener, address)) = &tcp else { return pending().await };
+            connections.take(listener, routes::service(shared.clone(), Guard::tcp(*address))).await
         };
-        let unix = async {
-            let Some(socket) = &self.unix else { return pending().await };
-            connections.take(&socket.listener, routes::service(self.shared.clone(), Guard::unix(bound))).await
+        let on_unix = async {
+            let Some(socket) = &unix else { return pending().await };
+            connections.take(&socket.listener, routes::service(shared.clone(), Guard::unix(bound))).await
         };
         tokio::select! {
             () = cancel.cancelled() => {}
-            never = tcp => match never {},
-            never = unix => match never {},
+            never = on_tcp => match never {},
+            never = on_unix => match never {},
         }
         // Whoever comes now is refused instead of left waiting.
-        drop((self.tcp, self.unix));
+        drop((tcp, unix));
         connections.finish().await;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -10,7 +11,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::controller::Requests;
+use crate::store::Store;
 use crate::units::Seconds;
 
 struct Daemon {
@@ -55,12 +58,14 @@ impl Daemon {
         let ready = Ready::default();
         let server = Server::bind(&settings, handle, ready.clone()).await.expect("bound");
         let cancel = CancellationToken::new();
+        let store = Store::open(directory.path()).await.expect("a store");
+        let recurring = Recurring::new(store, Arc::new(SystemClock::start()));
         Self {
             address: server.tcp_address().expect("TCP"),
             socket: server.socket_path().expect("socket").to_owned(),
             ready,
             requests: Some(requests),
-            serving: tokio::spawn(server.serve(cancel.clone())),
+            serving: tokio::spawn(server.serve(recurring, cancel.clone())),
             cancel,
             _directory: directory,
         }

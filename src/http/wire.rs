@@ -1,5 +1,7 @@
 //! What clients send. Each type becomes the controller's own by one constructor that fails.
 
+pub mod recurring;
+
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -106,3 +106,10 @@ pub struct Record {
     /// Throughput at the end of the sweep over throughput at its start, at the ceiling, less 1: what warming up did.
     pub thermal_trend: Option<f64>,
 }
+
+impl Record {
+    /// What was measured, setting by setting.
+    pub fn measured(&self) -> Vec<OperatingPoint> {
+        self.points.iter().filter_map(PointStats::operating_point).collect()
+    }
+}

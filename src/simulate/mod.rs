@@ -1,6 +1,7 @@
 //! The same pure core driven by traces: the whole daemon with a clock that moves when told to and simulated boards
 //! ([`World`]), and single jobs replayed under policies ([`replay`], [`policy`], [`study`]).
 
+pub mod bandit;
 mod files;
 mod grid;
 pub mod policy;

@@ -4,6 +4,7 @@
 //! intervals that it covers, so that after a crash no joule is counted twice or lost.
 
 mod events;
+mod recurring;
 mod rows;
 mod signals;
 
@@ -18,6 +19,7 @@ use crate::ledger::Interval;
 use crate::profile::{ProgressAccount, Record};
 use crate::units::Millijoules;
 
+pub use recurring::{ListedRecurring, StoredRecurring};
 pub use signals::SourceKey;
 
 /// The database's file in the state directory.
@@ -110,6 +112,8 @@ pub struct Checkpoint {
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: SqlitePool,
+    /// One connection: requests about recurring jobs queue up for it, and never for those of the control loop.
+    recurring: SqlitePool,
 }
 
 impl Store {
@@ -128,14 +132,18 @@ impl Store {
             // The control loop waits for this: whoever holds the file for longer is tried again at the next tick.
             .busy_timeout(std::time::Duration::from_millis(250))
             .foreign_keys(true);
-        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options).await;
-        let pool = pool.map_err(|source| StoreError::Open { path: path.display().to_string(), source })?;
+        let failed = |source| StoreError::Open { path: path.display().to_string(), source };
+        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options.clone()).await.map_err(failed)?;
         sqlx::migrate!("src/store/migrations").run(&pool).await?;
-        Ok(Self { pool })
+        let patient = options.busy_timeout(std::time::Duration::from_secs(2));
+        let one = SqlitePoolOptions::new().max_connections(1).test_before_acquire(false);
+        let recurring = one.connect_with(patient).await.map_err(failed)?;
+        Ok(Self { pool, recurring })
     }
 
     /// Writes everything down and closes the file.
     pub async fn close(&self) {
+        self.recurring.close().await;
         self.pool.close().await;
     }
 

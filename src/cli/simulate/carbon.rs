@@ -1,15 +1,13 @@
 //! `wattune simulate carbon`: power traces × carbon traces × policies.
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
 use clap::ValueEnum;
 
 use super::progress::Progress;
-use super::{page, write};
+use super::{Format, check_writable, deliver, once, page, within, write};
 use crate::domain::{Pausing, Slot};
 use crate::ledger;
 use crate::simulate::policy::{self, Policy};
@@ -110,18 +108,6 @@ impl Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people.
-    Table,
-    /// For programs: {"rows": […]}.
-    Json,
-    /// For spreadsheets, with the same columns.
-    Csv,
-    /// A page with plots.
-    Html,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Forecast {
     /// What had been said by then, corrected and weighed as the daemon does.
     AsIssued,
@@ -137,11 +123,6 @@ enum Issue {
     DayAhead,
     /// Anew all the time, up to 72 hours ahead.
     Rolling,
-}
-
-fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|n| (low..=high).contains(n));
-    number.ok_or_else(|| format!("give {right}"))
 }
 
 fn hours(text: &str) -> Result<f64, String> {
@@ -189,9 +170,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     // Alone, twice the same is once; together on a node it is two jobs.
     let workloads =
         if args.node_cap.is_some() { args.workload.clone() } else { once(&args.workload, Workload::to_string) };
-    if let Some(path) = &args.output {
-        check_writable(path).with_context(|| format!("--output: cannot write {}", path.display()))?;
-    }
+    check_writable(args.output.as_deref())?;
     let policies = policies(args)?;
     let jobs = workloads.iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = at_max * (1.0 + args.max_slowdown.iter().copied().fold(0.0, f64::max));
@@ -220,10 +199,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     drop(progress);
     warn(&without_figures(&found));
     let bytes = written(args, &jobs, &grid, &found)?;
-    match &args.output {
-        Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
-        None => std::io::stdout().lock().write_all(&bytes).context("cannot write to standard output"),
-    }
+    deliver(&bytes, args.output.as_deref())
 }
 
 #[expect(clippy::print_stderr, reason = "warnings are for people, results go to stdout")]
@@ -254,15 +230,6 @@ fn without_figures(found: &[Found]) -> Vec<String> {
     warnings
 }
 
-/// Fails now, and not after the work, if the file cannot be written. Leaves what is there as it is.
-fn check_writable(path: &Path) -> std::io::Result<()> {
-    if path.exists() {
-        return OpenOptions::new().append(true).open(path).map(drop);
-    }
-    OpenOptions::new().create_new(true).write(true).open(path)?;
-    std::fs::remove_file(path)
-}
-
 /// The policies that were asked for, or all that apply.
 fn policies(args: &Args) -> anyhow::Result<Vec<Policy>> {
     let plans = |policy: &Policy| ["wattune", "clairvoyant"].contains(&policy.name);
@@ -276,12 +243,6 @@ fn policies(args: &Args) -> anyhow::Result<Vec<Policy>> {
             None => Ok(asked),
         },
     }
-}
-
-/// What was asked for, without what was asked for before.
-fn once<T: Clone, K: PartialEq>(asked: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
-    let is_first = |place: &usize| !asked[..*place].iter().any(|before| key(before) == key(&asked[*place]));
-    (0..asked.len()).filter(is_first).map(|place| asked[place].clone()).collect()
 }
 
 fn written(args: &Args, jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> anyhow::Result<Vec<u8>> {

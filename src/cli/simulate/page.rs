@@ -1,9 +1,6 @@
 //! Rows as one self-contained page with plots: no script, nothing loaded, light and dark.
 
-mod plot;
-
-use plot::{Mark, Plot, escaped};
-
+use super::plot::{Mark, Plot, escaped};
 use crate::domain::CarbonSeries;
 use crate::simulate::replay::{Act, Job, RecordedGrid, Replayed};
 use crate::simulate::study::{Found, Mean, means};
@@ -26,9 +23,14 @@ pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String
             body += &limits(f, &of_job, job, &grid.actual);
         }
     }
+    document("wattune simulate carbon", &body)
+}
+
+/// A whole page around its body.
+pub(super) fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width\">\n<title>wattune simulate carbon</title>\n<style>\n{STYLE}</style>\n</head>\n\
+         content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n\
          <body>\n{body}</body>\n</html>\n"
     )
 }

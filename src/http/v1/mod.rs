@@ -4,4 +4,5 @@ pub(super) mod carbon;
 pub(super) mod demand_response;
 pub(super) mod gpus;
 pub(super) mod jobs;
+pub(super) mod recurring;
 pub(super) mod status;

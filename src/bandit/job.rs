@@ -1,0 +1,338 @@
+//! The life of a recurring job: trials begin, report and end, in any order and any number at a time.
+//!
+//! Everything is in [`Job`]; times are arguments. Each call first ends the trials whose lease has run out, so that a
+//! client that died holds nobody up. Calls can be repeated: whoever did not hear an answer asks again, and nothing is
+//! counted twice.
+
+use chrono::{DateTime, Utc};
+
+use super::{
+    Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, next, patience,
+};
+use crate::domain::JobId;
+
+/// So many trials of a job may run at once.
+const MOST_RUNNING: usize = 1000;
+/// When so many runs in a row with a batch size died without an epoch, and none ever did one, it is what kills them.
+const DEADLY: usize = 3;
+/// What a run that cannot be carried through counts as, over the dearest that would be borne: as in the reference's
+/// simulator (`zeus-simulator.md`, 3c).
+const FAILURE: f64 = 100.0;
+/// Zeus's bound where a job has none.
+const USUAL_BETA: f64 = 2.0;
+
+/// A recurring job with all its trials.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// What its owner wants.
+    pub terms: Terms,
+    /// Where its randomness comes from.
+    pub generator: Generator,
+    /// All trials by number.
+    pub runs: Vec<Run>,
+}
+
+/// A trial that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// Its number.
+    pub number: u32,
+    /// Whether it had begun before, and was only asked for again.
+    pub again: bool,
+}
+
+/// Why something is not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no such trial.
+    #[error("there is no trial {0}")]
+    NoSuchTrial(u32),
+    /// It is lost.
+    #[error("trial {number} counts no more since {}: {why}; ask for a new trial", .at.format("%FT%TZ"))]
+    Lost {
+        /// Which.
+        number: u32,
+        /// Since when.
+        at: DateTime<Utc>,
+        /// Why.
+        why: String,
+    },
+    /// Nothing is left to choose from.
+    #[error(transparent)]
+    NoneConverges(#[from] NoneConverges),
+    /// Too many trials run.
+    #[error("{MOST_RUNNING} trials of this job are running; end some, or wait for their leases to end")]
+    TooMany,
+    /// The report cannot be true.
+    #[error("{field} {why}")]
+    Contradiction {
+        /// The field, as users write it.
+        field: &'static str,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// The training run is another trial's.
+    #[error("job {job} reports for trial {number} already; register a job for each trial")]
+    Taken {
+        /// Which run.
+        job: JobId,
+        /// Whose it is.
+        number: u32,
+    },
+}
+
+impl Job {
+    /// One without trials. `seed` is used where the terms have none.
+    pub fn new(terms: Terms, seed: u64) -> Self {
+        let generator = Generator::new(terms.seed.unwrap_or(seed));
+        Self { terms, generator, runs: Vec::new() }
+    }
+
+    /// All trials, as policies see them.
+    pub fn trials(&self) -> Vec<Trial> {
+        self.runs.iter().map(|r| r.trial.clone()).collect()
+    }
+
+    /// The trial of this number.
+    pub fn run(&self, number: u32) -> Option<&Run> {
+        self.place(number).map(|i| &self.runs[i])
+    }
+
+    /// What the next trial would do.
+    ///
+    /// # Errors
+    /// If nothing is left to choose from.
+    pub fn outlook(&self) -> Result<Choice, NoneConverges> {
+        next(&self.terms.spec, &self.trials(), &mut self.generator.clone())
+    }
+
+    /// Ends the trials whose lease has run out.
+    pub fn expire(&mut self, now: DateTime<Utc>) {
+        for i in 0..self.runs.len() {
+            let run = &self.runs[i];
+            if run.trial.is_running() && run.lease_until < now {
+                let silent = format!("its lease ran out at {}", run.lease_until.format("%FT%TZ"));
+                self.lose(i, silent, now);
+            }
+        }
+    }
+
+    /// Begins a trial. With a `key` that a trial has, it is that one.
+    ///
+    /// # Errors
+    /// If nothing is left to choose from, too many run, or the key's trial is lost.
+    pub fn begin(&mut self, key: Option<&str>, now: DateTime<Utc>) -> Result<Begun, Refused> {
+        self.expire(now);
+        if let Some(known) = self.runs.iter().find(|r| r.key.is_some() && r.key.as_deref() == key) {
+            let number = known.trial.number;
+            return if is_lost(known) { Err(lost(known)) } else { Ok(Begun { number, again: true }) };
+        }
+        if self.runs.iter().filter(|r| r.trial.is_running()).count() >= MOST_RUNNING {
+            return Err(Refused::TooMany);
+        }
+        let mut generator = self.generator.clone();
+        let choice = next(&self.terms.spec, &self.trials(), &mut generator)?;
+        self.generator = generator;
+        let number = self.runs.last().map_or(1, |r| r.trial.number + 1);
+        let trial = Trial {
+            number,
+            batch_size: choice.batch_size,
+            kind: choice.kind,
+            state: State::Running,
+            cost: Cost::ZERO,
+            epochs: 0,
+            epoch_cost: None,
+        };
+        let run = Run {
+            trial,
+            energy: Default::default(),
+            time: Default::default(),
+            metric: None,
+            first: None,
+            key: key.map(str::to_owned),
+            job: None,
+            begun_at: now,
+            lease_until: now + self.terms.lease.to_delta(),
+            ended_at: None,
+            reason: "it has not reported yet".into(),
+        };
+        self.runs.push(run);
+        Ok(Begun { number, again: false })
+    }
+
+    /// Up to how many epochs a trial may go on, by what is known of its batch size; at least 1.
+    pub fn max_epochs(&self, number: u32) -> u32 {
+        let Some(own) = self.run(number) else { return 0 };
+        let same = |r: &&Run| r.trial.batch_size == own.trial.batch_size && r.trial.number != number;
+        let earlier = || self.runs.iter().rev().filter(same).find_map(|r| r.trial.epoch_cost);
+        match own.trial.epoch_cost.or_else(earlier) {
+            Some(each) => self.patience(own, each).max(1),
+            None => self.terms.spec.max_epochs,
+        }
+    }
+
+    /// A report of a trial, which renews its lease and may end it. `job` is the training run that it comes from. After
+    /// the end, nothing changes any more.
+    ///
+    /// # Errors
+    /// If there is no such trial, it is lost, or the report contradicts the one before. Then nothing of it is taken.
+    pub fn report(
+        &mut self,
+        number: u32,
+        report: &Report,
+        job: Option<&JobId>,
+        now: DateTime<Utc>,
+    ) -> Result<Verdict, Refused> {
+        self.expire(now);
+        let i = self.place(number).ok_or(Refused::NoSuchTrial(number))?;
+        match self.runs[i].trial.state {
+            State::Running => self.take(i, report, job, now)?,
+            State::Ended(Outcome::Lost) => return Err(lost(&self.runs[i])),
+            State::Ended(_) => {}
+        }
+        let run = &self.runs[i];
+        let max_epochs = if run.trial.is_running() { self.max_epochs(number) } else { run.trial.epochs };
+        Ok(Verdict { stop: !run.trial.is_running(), reached: run.trial.reached(), max_epochs })
+    }
+
+    /// Ends a trial, after a last report if there is one. One that has ended stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::report`]; a trial that is lost already can still be withdrawn.
+    pub fn end(
+        &mut self,
+        number: u32,
+        last: Option<&Report>,
+        job: Option<&JobId>,
+        ending: Ending,
+        now: DateTime<Utc>,
+    ) -> Result<(), Refused> {
+        match last {
+            Some(report) => drop(self.report(number, report, job, now)?),
+            None => self.expire(now),
+        }
+        let i = self.place(number).ok_or(Refused::NoSuchTrial(number))?;
+        match (self.runs[i].trial.state, ending) {
+            (State::Running, Ending::NotReached) => self.fail(i, "its client says that it does not get there", now),
+            (State::Running, Ending::Withdrawn) => self.finish(i, Outcome::Lost, "it was withdrawn".into(), now),
+            (State::Ended(Outcome::Lost), Ending::NotReached) => return Err(lost(&self.runs[i])),
+            (State::Ended(_), _) => {}
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, i: usize, report: &Report, job: Option<&JobId>, now: DateTime<Utc>) -> Result<(), Refused> {
+        let spec = &self.terms.spec;
+        let mut report = *report;
+        if job.is_some() {
+            // Books are settled to the millijoule only when intervals close.
+            report.energy = report.energy.max(self.runs[i].energy);
+            report.time = report.time.max(self.runs[i].time);
+        }
+        refuse_contradiction(&self.runs[i], &report)?;
+        if report.epochs > 0 && spec.knob.cost(report.energy, report.time) <= Cost::ZERO {
+            let why = "and time_s give no cost, after an epoch; give joules and seconds so far".into();
+            return Err(Refused::Contradiction { field: "energy_j", why });
+        }
+        if let Some(job) = job {
+            let other = self.runs.iter().find(|r| r.job.as_ref() == Some(job));
+            if let Some(other) = other.filter(|r| r.trial.number != self.runs[i].trial.number) {
+                return Err(Refused::Taken { job: job.clone(), number: other.trial.number });
+            }
+        }
+        let run = &mut self.runs[i];
+        run.take(&report, &spec.knob);
+        run.lease_until = now + self.terms.lease.to_delta();
+        if job.is_some() {
+            run.job = job.cloned();
+        }
+        let (epochs, most) = (report.epochs, spec.max_epochs);
+        let run = &self.runs[i];
+        // Before an epoch is done, it is known to cost at least so much.
+        let hopeless = epochs == 0 && run.trial.cost > Cost::ZERO && self.patience(run, run.trial.cost) == 0;
+        let allowed = self.max_epochs(run.trial.number);
+        if epochs > 0 && self.terms.target.is_reached(report.metric) {
+            let why = format!("it reached its target after {epochs} epochs");
+            self.finish(i, Outcome::Reached, why, now);
+        } else if epochs >= most {
+            self.finish(i, Outcome::NotReached, format!("it was not at its target after {most} epochs"), now);
+        } else if hopeless || (epochs > 0 && epochs >= allowed) {
+            let why = format!("given up after {epochs} epochs: more of them are not worth what they cost");
+            self.finish(i, Outcome::Stopped, why, now);
+        } else {
+            self.runs[i].reason = format!("it is not at its target, and may go on up to {allowed} epochs");
+        }
+        Ok(())
+    }
+
+    fn patience(&self, own: &Run, epoch_cost: Cost) -> u32 {
+        let others = self.runs.iter().filter(|r| r.trial.number != own.trial.number);
+        let others: Vec<Trial> = others.map(|r| r.trial.clone()).collect();
+        patience(&self.terms.spec, &others, own.trial.batch_size, epoch_cost)
+    }
+
+    fn place(&self, number: u32) -> Option<usize> {
+        self.runs.binary_search_by_key(&number, |r| r.trial.number).ok()
+    }
+
+    fn finish(&mut self, i: usize, outcome: Outcome, reason: String, now: DateTime<Utc>) {
+        let run = &mut self.runs[i];
+        (run.trial.state, run.ended_at, run.reason) = (State::Ended(outcome), Some(now), reason);
+    }
+
+    /// Ends a trial as one that does not get there, however little it has cost so far.
+    fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
+        let reached = self.runs.iter().filter(|r| r.trial.reached()).map(|r| r.trial.cost);
+        let bound =
+            reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
+        let cost = self.runs[i].trial.cost;
+        self.runs[i].trial.cost = bound.filter(|b| *b > cost).unwrap_or(cost);
+        self.finish(i, Outcome::NotReached, reason.to_owned(), now);
+    }
+
+    fn lose(&mut self, i: usize, reason: String, now: DateTime<Utc>) {
+        self.finish(i, Outcome::Lost, reason, now);
+        let batch_size = self.runs[i].trial.batch_size;
+        if batch_size == self.terms.spec.default_batch_size {
+            return;
+        }
+        let same = |r: &&Run| r.trial.batch_size == batch_size;
+        let lived = self.runs.iter().filter(same).any(|r| r.trial.epochs > 0 || r.trial.has_result());
+        let died = self.runs.iter().filter(same).filter(|r| is_lost(r)).count();
+        if !lived && died >= DEADLY {
+            self.fail(
+                i,
+                "so many runs with this batch size died without an epoch that it is taken for the reason",
+                now,
+            );
+        }
+    }
+}
+
+fn is_lost(run: &Run) -> bool {
+    run.trial.state == State::Ended(Outcome::Lost)
+}
+
+fn lost(run: &Run) -> Refused {
+    let at = run.ended_at.unwrap_or(run.lease_until);
+    Refused::Lost { number: run.trial.number, at, why: run.reason.clone() }
+}
+
+fn refuse_contradiction(run: &Run, report: &Report) -> Result<(), Refused> {
+    let table = [
+        ("epochs", f64::from(report.epochs), f64::from(run.trial.epochs)),
+        ("energy_j", report.energy.get(), run.energy.get()),
+        ("time_s", report.time.get(), run.time.get()),
+    ];
+    match table.into_iter().find(|(_, now, before)| now < before) {
+        Some((field, now, before)) => {
+            let why = format!("is {now} after {before}; it counts from the trial's beginning and does not fall");
+            Err(Refused::Contradiction { field, why })
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "job_tests.rs"]
+mod tests;

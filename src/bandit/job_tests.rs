@@ -1,0 +1,287 @@
+//! Any number of clients, in any order, some of which die.
+
+use chrono::TimeDelta;
+use proptest::prelude::*;
+
+use super::*;
+use crate::bandit::{Kind, Knob, PolicyName, Reward, Spec, Target};
+use crate::units::{Joules, Seconds, Watts};
+
+fn at(seconds: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
+}
+
+fn job(policy: PolicyName) -> Job {
+    let spec = Spec {
+        batch_sizes: vec![8, 16, 32, 64, 128],
+        default_batch_size: 32,
+        max_epochs: 20,
+        knob: Knob { eta: 1.0, max_power: Watts::new(300.0) },
+        beta: Some(2.0),
+        window: 0,
+        policy,
+    };
+    let terms = Terms {
+        spec,
+        target: Target { metric: 0.5, higher_is_better: true },
+        lease: Seconds::new(100.0),
+        reward: Reward::Energy,
+        boards: None,
+        seed: Some(7),
+    };
+    Job::new(terms.checked().expect("valid"), 0)
+}
+
+fn report(epochs: u32, energy: f64, metric: f64) -> Report {
+    Report { epochs, energy: Joules::new(energy), time: Seconds::new(f64::from(epochs)), metric: Some(metric) }
+}
+
+/// Runs a trial to its end: an epoch costs `each`, and it is at its target after `needs` of them.
+fn train(job: &mut Job, number: u32, each: f64, needs: u32, now: DateTime<Utc>) -> Verdict {
+    for epoch in 1..=100 {
+        let metric = if epoch >= needs { 0.6 } else { 0.1 };
+        let told = job.report(number, &report(epoch, each * f64::from(epoch), metric), None, now).expect("taken");
+        if told.stop {
+            return told;
+        }
+    }
+    panic!("a trial that is never told to stop");
+}
+
+#[test]
+fn a_trial_ends_at_its_target_or_when_it_is_too_dear() {
+    let mut job = job(PolicyName::Zeus);
+    let first = job.begin(None, at(0)).expect("begun");
+    assert_eq!((first.number, job.runs[0].trial.batch_size), (1, 32));
+    assert_eq!(train(&mut job, 1, 10.0, 5, at(1)), Verdict { stop: true, reached: true, max_epochs: 5 });
+    assert_eq!((job.runs[0].trial.cost, job.runs[0].trial.epoch_cost), (Cost::new(50.0), Some(Cost::new(10.0))));
+    // Twice the cheapest is 100: at 20 an epoch that is five epochs.
+    job.begin(None, at(2)).expect("begun");
+    assert_eq!(train(&mut job, 2, 20.0, 9, at(3)), Verdict { stop: true, reached: false, max_epochs: 5 });
+    assert_eq!(job.runs[1].trial.state, State::Ended(Outcome::Stopped));
+    // One whose very first epoch is dearer than that is stopped in its midst.
+    job.begin(None, at(4)).expect("begun");
+    let told = job.report(3, &report(0, 101.0, 0.0), None, at(5)).expect("taken");
+    assert!(told.stop && !told.reached, "{told:?}");
+}
+
+#[test]
+fn the_first_epoch_pays_for_the_profile() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(None, at(0)).expect("begun");
+    job.report(1, &report(1, 90.0, 0.1), None, at(1)).expect("taken");
+    assert_eq!(job.runs[0].trial.epoch_cost, Some(Cost::new(90.0)), "nothing better is known");
+    job.report(1, &report(3, 110.0, 0.1), None, at(2)).expect("taken");
+    assert_eq!(job.runs[0].trial.epoch_cost, Some(Cost::new(10.0)));
+    assert_eq!(job.runs[0].trial.cost, Cost::new(110.0));
+}
+
+#[test]
+fn whoever_heard_no_answer_asks_again() {
+    let mut job = job(PolicyName::Zeus);
+    let begun = job.begin(Some("a"), at(0)).expect("begun");
+    assert_eq!(job.begin(Some("a"), at(1)), Ok(Begun { number: begun.number, again: true }));
+    let last = report(5, 50.0, 0.6);
+    let told = job.report(1, &last, None, at(2)).expect("taken");
+    let before = job.clone();
+    assert_eq!(job.report(1, &last, None, at(3)), Ok(told));
+    assert_eq!(job.end(1, Some(&last), None, Ending::Withdrawn, at(3)), Ok(()));
+    assert_eq!(job.begin(Some("a"), at(4)), Ok(Begun { number: 1, again: true }));
+    assert_eq!(job, before);
+}
+
+#[test]
+fn a_report_that_cannot_be_true_changes_nothing() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(None, at(0)).expect("begun");
+    job.report(1, &report(3, 30.0, 0.1), None, at(1)).expect("taken");
+    let before = job.clone();
+    for (wrong, field) in [(report(2, 30.0, 0.1), "epochs"), (report(4, 29.0, 0.1), "energy_j")] {
+        match job.report(1, &wrong, None, at(2)) {
+            Err(Refused::Contradiction { field: named, .. }) => assert_eq!(named, field),
+            other => panic!("{other:?}"),
+        }
+    }
+    let free = Report { epochs: 4, ..Report::default() };
+    assert!(matches!(job.report(1, &free, None, at(2)), Err(Refused::Contradiction { .. })));
+    assert_eq!(job.report(2, &report(1, 1.0, 0.1), None, at(2)), Err(Refused::NoSuchTrial(2)));
+    assert_eq!(job, before);
+    let books = JobId::new("a").expect("an id");
+    job.report(1, &report(4, 29.0, 0.1), Some(&books), at(2)).expect("books are settled later");
+    assert_eq!(job.runs[0].energy, Joules::new(30.0));
+    job.begin(None, at(3)).expect("begun");
+    let taken = job.report(2, &report(1, 10.0, 0.1), Some(&books), at(3));
+    assert_eq!(taken, Err(Refused::Taken { job: books, number: 1 }));
+}
+
+#[test]
+fn a_silent_trial_is_lost_and_its_batch_size_tried_again() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(Some("a"), at(0)).expect("begun");
+    job.report(1, &report(1, 10.0, 0.1), None, at(60)).expect("taken");
+    job.expire(at(160));
+    assert!(job.runs[0].trial.is_running(), "the report renewed its lease");
+    let begun = job.begin(None, at(161)).expect("begun");
+    assert_eq!((begun.number, job.runs[1].trial.batch_size), (2, 32));
+    assert_eq!(job.runs[1].trial.kind, Kind::Exploration);
+    for late in [job.report(1, &report(5, 50.0, 0.6), None, at(162)).map(drop), job.begin(Some("a"), at(162)).map(drop)]
+    {
+        assert!(matches!(&late, Err(Refused::Lost { number: 1, why, .. }) if why.contains("lease")), "{late:?}");
+    }
+    assert_eq!(job.end(1, None, None, Ending::Withdrawn, at(163)), Ok(()), "it is what was asked for");
+}
+
+#[test]
+fn a_batch_size_that_kills_its_runs_is_given_up() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(None, at(0)).expect("begun");
+    train(&mut job, 1, 10.0, 5, at(1));
+    let mut now = 1;
+    while job.outlook().expect("something is left").batch_size == 16 {
+        job.begin(None, at(now)).expect("begun");
+        now += 101;
+        job.expire(at(now));
+    }
+    let deaths: Vec<_> = job.runs[1..].iter().map(|r| r.trial.state).collect();
+    let lost = State::Ended(Outcome::Lost);
+    assert_eq!(deaths, [lost, lost, State::Ended(Outcome::NotReached)]);
+    assert_eq!(job.outlook().map(|c| c.batch_size), Ok(64), "below it nothing is tried");
+    // The batch size that its owner knows to work is never given up like that.
+    let mut job = self::job(PolicyName::Zeus);
+    for death in 0..9 {
+        job.begin(None, at(death * 101)).expect("begun");
+    }
+    assert_eq!(job.outlook().map(|c| (c.batch_size, c.kind)), Ok((32, Kind::Concurrent)));
+    assert!(job.runs[..8].iter().all(|r| r.trial.state == lost));
+}
+
+#[test]
+fn a_failure_is_dear_however_early_it_came() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(None, at(0)).expect("begun");
+    train(&mut job, 1, 10.0, 5, at(1));
+    job.begin(None, at(2)).expect("begun");
+    job.end(2, None, None, Ending::NotReached, at(3)).expect("ended");
+    assert_eq!(job.runs[1].trial.cost, Cost::new(100.0 * 2.0 * 50.0));
+    assert_eq!(job.runs[1].energy, Joules::ZERO, "what it used is still known");
+}
+
+/// What one of the clients does next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Asks for a trial, or for the one it has.
+    Begin,
+    /// Reports one epoch more.
+    Epoch,
+    /// The same report again.
+    Repeat,
+    /// Ends its trial.
+    Withdraw,
+    /// Dies without a word; another takes its place.
+    Die,
+    /// Nobody does anything for a while.
+    Wait(i64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => Just(Step::Begin),
+        8 => Just(Step::Epoch),
+        2 => Just(Step::Repeat),
+        1 => Just(Step::Withdraw),
+        1 => Just(Step::Die),
+        2 => (1i64..60).prop_map(Step::Wait),
+    ]
+}
+
+/// Epochs that a batch size needs, and what each costs; the largest never gets there.
+fn truth(batch_size: u64) -> (u32, f64) {
+    match batch_size {
+        8 => (4, 30.0),
+        16 => (4, 20.0),
+        32 => (5, 15.0),
+        64 => (7, 12.0),
+        _ => (1000, 11.0),
+    }
+}
+
+#[derive(Clone, Default)]
+struct Client {
+    key: String,
+    trial: Option<u32>,
+    epochs: u32,
+}
+
+fn tell(job: &mut Job, client: &mut Client, more: u32, now: DateTime<Utc>) {
+    let Some(number) = client.trial else { return };
+    let (needs, each) = truth(job.run(number).expect("known").trial.batch_size);
+    client.epochs += more;
+    let metric = if client.epochs >= needs { 0.6 } else { 0.1 };
+    let told = job.report(number, &report(client.epochs, each * f64::from(client.epochs), metric), None, now);
+    match told {
+        Ok(verdict) if !verdict.stop => {}
+        Ok(_) | Err(Refused::Lost { .. }) => renew(client),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn renew(client: &mut Client) {
+    *client = Client { key: format!("{}'", client.key), ..Client::default() };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn exploration_ends_whatever_sixteen_clients_do(
+        zeus in any::<bool>(),
+        steps in prop::collection::vec((0usize..16, step()), 0..600),
+    ) {
+        let mut job = job(if zeus { PolicyName::Zeus } else { PolicyName::Wattune });
+        let mut clients: Vec<Client> = (0..16).map(|i| Client { key: i.to_string(), ..Client::default() }).collect();
+        let mut now = at(0);
+        for (who, step) in steps {
+            let client = &mut clients[who];
+            now += TimeDelta::milliseconds(100);
+            let before = job.clone();
+            match step {
+                Step::Begin => match job.begin(Some(&client.key), now) {
+                    Ok(begun) => {
+                        prop_assert_eq!(begun.again, client.trial.is_some());
+                        client.trial = Some(begun.number);
+                    }
+                    Err(Refused::Lost { .. }) => renew(client),
+                    Err(other) => prop_assert!(false, "{}", other),
+                },
+                Step::Epoch => tell(&mut job, client, 1, now),
+                Step::Repeat => tell(&mut job, client, 0, now),
+                Step::Withdraw => {
+                    if let Some(number) = client.trial {
+                        job.end(number, None, None, Ending::Withdrawn, now).expect("known");
+                    }
+                    renew(client);
+                }
+                Step::Die => renew(client),
+                Step::Wait(seconds) => now += TimeDelta::seconds(seconds),
+            }
+            // Numbers are never given twice, and what has ended stays as it is.
+            prop_assert!(job.runs.iter().zip(1..).all(|(run, n)| run.trial.number == n));
+            prop_assert!(job.runs.len() <= before.runs.len() + 1);
+            for (was, is) in before.runs.iter().zip(&job.runs) {
+                prop_assert!(was == is || was.trial.is_running());
+            }
+        }
+        // All are dead now. One client after the other comes, and learning ends.
+        for _ in 0..60 {
+            now += TimeDelta::seconds(101);
+            let begun = job.begin(None, now).expect("something is left");
+            prop_assert_eq!(job.runs.iter().filter(|r| r.trial.is_running()).count(), 1);
+            let (needs, each) = truth(job.run(begun.number).expect("known").trial.batch_size);
+            train(&mut job, begun.number, each, needs, now);
+        }
+        prop_assert_eq!(job.outlook().map(|c| c.kind), Ok(Kind::Regular));
+        let best = crate::bandit::favourite(&job.terms.spec, &job.trials());
+        let (needs, each) = truth(best);
+        prop_assert!(f64::from(needs) * each <= 1.3 * 75.0, "{best}");
+    }
+}

@@ -1,0 +1,124 @@
+//! A Gaussian belief about one number for each batch size.
+
+use crate::bandit::Generator;
+
+/// How a number changes with log₂ of the batch size: a line of uncertain slope, and a random walk around it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drift {
+    pub(super) slope: f64,
+    pub(super) slope_deviation: f64,
+    /// Its deviation after an octave.
+    pub(super) walk: f64,
+}
+
+/// Means and covariances.
+#[derive(Clone, Debug)]
+pub(super) struct Belief {
+    mean: Vec<f64>,
+    /// By rows.
+    covariance: Vec<f64>,
+}
+
+impl Belief {
+    /// Around `level` ± `deviation` at the arm `from`.
+    pub(super) fn new(octaves: &[f64], from: usize, level: f64, deviation: f64, drift: Drift) -> Self {
+        let away: Vec<f64> = octaves.iter().map(|x| x - octaves[from]).collect();
+        let covariance = |a: f64, b: f64| {
+            let shared = if a * b > 0.0 { a.abs().min(b.abs()) } else { 0.0 };
+            deviation.powi(2) + drift.slope_deviation.powi(2) * a * b + drift.walk.powi(2) * shared
+        };
+        Self {
+            mean: away.iter().map(|x| level + drift.slope * x).collect(),
+            covariance: away.iter().flat_map(|a| away.iter().map(move |b| covariance(*a, *b))).collect(),
+        }
+    }
+
+    /// Gives each arm an independent part of this deviation.
+    pub(super) fn add_own(&mut self, deviation: f64) {
+        for k in 0..self.mean.len() {
+            *self.at(k, k) += deviation.powi(2);
+        }
+    }
+
+    pub(super) fn mean(&self, arm: usize) -> f64 {
+        self.mean[arm]
+    }
+
+    pub(super) fn variance(&self, arm: usize) -> f64 {
+        self.covariance[arm * self.mean.len() + arm].max(0.0)
+    }
+
+    fn at(&mut self, a: usize, b: usize) -> &mut f64 {
+        &mut self.covariance[a * self.mean.len() + b]
+    }
+
+    fn column(&self, arm: usize) -> Vec<f64> {
+        self.covariance.iter().skip(arm).step_by(self.mean.len()).copied().collect()
+    }
+
+    /// Takes in `value`, seen with this variance of noise.
+    pub(super) fn observe(&mut self, arm: usize, value: f64, noise: f64) {
+        let variance = self.variance(arm) + noise;
+        self.shift(arm, variance, value - self.mean[arm], 1.0);
+    }
+
+    /// Takes in that what would have been seen with this noise lies above `value`: the belief about it is replaced by
+    /// the Gaussian of the same mean and variance.
+    pub(super) fn exceeds(&mut self, arm: usize, value: f64, noise: f64) {
+        let variance = self.variance(arm) + noise;
+        let z = (value - self.mean[arm]) / variance.sqrt();
+        let h = hazard(z);
+        self.shift(arm, variance, variance.sqrt() * h, h * (h - z));
+    }
+
+    /// Moves what is believed of an observation of `arm`, whose variance is `variance`, by `by`, and takes `part` of that
+    /// variance away; all others follow by their covariances.
+    fn shift(&mut self, arm: usize, variance: f64, by: f64, part: f64) {
+        if variance <= 0.0 {
+            return;
+        }
+        let column = self.column(arm);
+        for (a, c) in column.iter().enumerate() {
+            self.mean[a] += c / variance * by;
+            for (b, d) in column.iter().enumerate() {
+                *self.at(a, b) -= c * d / variance * part;
+            }
+        }
+    }
+
+    /// A draw of the sum of both, less its mean: by Cholesky's factor of the sum of covariances.
+    pub(super) fn draw_with(&self, other: &Self, generator: &mut Generator) -> Vec<f64> {
+        let n = self.mean.len();
+        let mut factor: Vec<f64> = self.covariance.iter().zip(&other.covariance).map(|(a, b)| a + b).collect();
+        for i in 0..n {
+            for j in 0..=i {
+                let sum: f64 = (0..j).map(|k| factor[i * n + k] * factor[j * n + k]).sum();
+                let rest = factor[i * n + j] - sum;
+                factor[i * n + j] = if i == j { rest.max(1e-9).sqrt() } else { rest / factor[j * n + j] };
+            }
+        }
+        let normals: Vec<f64> = (0..n).map(|_| generator.normal()).collect();
+        (0..n).map(|i| (0..=i).map(|k| factor[i * n + k] * normals[k]).sum()).collect()
+    }
+}
+
+/// φ(z)/(1 − Φ(z)) of the normal distribution: how far, in deviations, the mean of what exceeds z lies above all.
+///
+/// Below 2 by the series Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …), above by the continued fraction
+/// z + 1/(z + 2/(z + 3/(z + …))).
+pub(super) fn hazard(z: f64) -> f64 {
+    let density = (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
+    if z < -8.0 {
+        return density;
+    }
+    if z > 2.0 {
+        return (1..60).rev().fold(z, |rest, k| z + f64::from(k) / rest);
+    }
+    let (mut term, mut sum, mut odd) = (z, z, 3.0);
+    while term.abs() > 1e-17 * sum.abs() {
+        term *= z * z / odd;
+        sum += term;
+        odd += 2.0;
+    }
+    density / (0.5 - density * sum)
+}

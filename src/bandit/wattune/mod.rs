@@ -1,0 +1,303 @@
+//! wattune's policy: what Zeus's ignores is used, so that far less is spent on exploration.
+//!
+//! *The model.* A run costs epochs × cost of an epoch. The cost of an epoch hardly varies, and one epoch shows it; the
+//! number of epochs is noisy, and changes slowly from one batch size to the next. So for each batch size b, with x = log₂ b,
+//!
+//! ```text
+//! log epochs(b) = f(x) + ν(b) + noise     f: drifting with slope s, s ~ N(0.15, 0.12²) an octave, and a walk of 0.07 an octave
+//! log epoch cost(b) = g(x)                g: the same with s ~ N(−0.25, 0.25²) and 0.15; seen exactly once an epoch was run
+//! ```
+//!
+//! ν, 0.04, is what a batch size has of its own. The noise is shared by all: its variance is what runs of one batch size
+//! show among one another, drawn to 0.08² as by three of them, and a third of an epoch's rounding. All is Gaussian, so that
+//! a run teaches about its neighbours by the rules of conditional distributions ([`belief`]); a run that was given up
+//! says that it would have taken longer. The sum f + g is near-unimodal wherever f rises faster than g falls.
+//!
+//! *The walk.* From the best so far, an octave down, then an octave up; then the middle of what lies between it and the
+//! next one tried, until both neighbours were tried. A run further down costs at most what its first epoch tells, so
+//! that down comes first.
+//!
+//! *After the walk* the batch sizes that were tried, and those next to them, are drawn from the belief as in Thompson
+//! sampling, with 0.6 of its deviation: errors that are made together cost less than independent ones.
+//!
+//! *Patience.* A run of another batch size than the best is given up when even an optimistic guess (1.5 deviations) of
+//! what it will have cost lies above the best, and giving up, which costs what was spent, is the cheaper. All such
+//! losses together stay below four fifths of a run for each batch size beside the default, and what was gained since.
+//! After a run that was given up comes the best known.
+//!
+//! *Change.* Two results in a row that lie on one side of what was known ([`regime`]) begin everything anew from there.
+
+mod belief;
+mod regime;
+
+use self::belief::{Belief, Drift, hazard};
+use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
+
+/// Of log epochs, an octave.
+const EPOCHS: Drift = Drift { slope: 0.15, slope_deviation: 0.12, walk: 0.07 };
+/// Of the log cost of an epoch, an octave.
+const EPOCH_COST: Drift = Drift { slope: -0.25, slope_deviation: 0.25, walk: 0.15 };
+/// What log epochs of a batch size have of their own.
+const OWN: f64 = 0.04;
+/// How far the first run's epochs may be from what is usual.
+const FIRST: f64 = 0.5;
+/// The noise of log epochs before any is seen, and how many runs that is worth.
+const NOISE: (f64, f64) = (0.08, 3.0);
+/// How wide a step of the walk is, in octaves.
+const STEP: f64 = 1.0;
+/// The part of the belief's deviation that draws have.
+const TEMPERATURE: f64 = 0.6;
+/// How many deviations below its mean a guess is optimistic.
+const OPTIMISM: f64 = 1.5;
+/// What may be lost on runs that are given up, in runs of the default for each other batch size.
+const ALLOWANCE: f64 = 0.8;
+/// A run that could be afforded for less than this part of the best is not begun.
+const LEAST: f64 = 0.3;
+/// A batch size that was given up is tried again only if it may cost this much more.
+const AGAIN: f64 = 2.0;
+
+/// What one run showed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seen {
+    arm: usize,
+    /// At least one half.
+    log_epochs: f64,
+    epochs: f64,
+    log_epoch_cost: f64,
+    reached: bool,
+}
+
+impl Seen {
+    fn of(spec: &Spec, trial: &Trial) -> Option<Self> {
+        let epoch_cost = trial.epoch_cost.filter(|c| c.get() > 0.0 && c.get().is_finite())?;
+        if !trial.has_result() || trial.epochs == 0 {
+            return None;
+        }
+        let epochs = f64::from(trial.epochs);
+        Some(Self {
+            arm: spec.place(trial.batch_size)?,
+            log_epochs: epochs.ln(),
+            epochs,
+            log_epoch_cost: epoch_cost.get().ln(),
+            reached: trial.reached(),
+        })
+    }
+}
+
+/// All that is believed of a job at a moment.
+struct Standing {
+    /// Since the last change, the oldest first.
+    seen: Vec<Seen>,
+    octaves: Vec<f64>,
+    epochs: Belief,
+    epoch_cost: Belief,
+    tried: Vec<bool>,
+    /// Those among them that do not get there.
+    failed: Vec<bool>,
+    noise: f64,
+    /// Where it began: the default, and after a change what ran then.
+    first: usize,
+}
+
+/// The best batch size so far.
+#[derive(Clone, Copy)]
+struct Best {
+    arm: usize,
+    cost: f64,
+}
+
+impl Standing {
+    /// `None` before the first result.
+    fn new(spec: &Spec, trials: &[Trial]) -> Option<Self> {
+        let mut seen: Vec<Seen> = trials.iter().filter_map(|t| Seen::of(spec, t)).collect();
+        let octaves: Vec<f64> = spec.batch_sizes.iter().map(|b| log2(*b)).collect();
+        seen.drain(..regime::begin(octaves.len(), &seen));
+        let begun = *seen.first()?;
+        let noise = noise(octaves.len(), &seen);
+        let (mut epochs, mut epoch_cost) = (
+            Belief::new(&octaves, begun.arm, begun.log_epochs, FIRST, EPOCHS),
+            Belief::new(&octaves, begun.arm, begun.log_epoch_cost, 0.0, EPOCH_COST),
+        );
+        epochs.add_own(OWN);
+        let mut tried = vec![false; octaves.len()];
+        for s in &seen {
+            if !std::mem::replace(&mut tried[s.arm], true) {
+                epoch_cost.observe(s.arm, s.log_epoch_cost, 1e-6);
+            }
+            if s.reached {
+                epochs.observe(s.arm, s.log_epochs, noise + 1.0 / (12.0 * s.epochs * s.epochs));
+            } else {
+                epochs.exceeds(s.arm, s.log_epochs, noise);
+            }
+        }
+        let failed: Vec<bool> = spec.batch_sizes.iter().map(|b| has_failed(spec, trials, *b)).collect();
+        tried.iter_mut().zip(&failed).for_each(|(tried, failed)| *tried |= failed);
+        Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first: begun.arm })
+    }
+
+    /// The expected cost of a run.
+    fn cost(&self, arm: usize) -> f64 {
+        (self.epochs.mean(arm) + self.epoch_cost.mean(arm) + 0.5 * self.noise).exp()
+    }
+
+    /// `None` if nothing reached its target yet.
+    fn best(&self) -> Option<Best> {
+        let reached = |arm: &usize| self.seen.iter().any(|s| s.arm == *arm && s.reached);
+        let all = (0..self.tried.len()).filter(reached).map(|arm| Best { arm, cost: self.cost(arm) });
+        all.min_by(|a, b| a.cost.total_cmp(&b.cost))
+    }
+
+    /// What runs that are given up may still cost.
+    fn allowance(&self, best: Best) -> f64 {
+        let default = self.cost(self.first);
+        #[expect(clippy::cast_precision_loss, reason = "a hundred batch sizes at the most")]
+        let others = self.tried.len() as f64 - 1.0;
+        let gained: f64 = self.seen.iter().filter(|s| s.reached).map(|_| (default - best.cost).max(0.0)).sum();
+        let lost: f64 = self.seen.iter().filter(|s| !s.reached).map(spent).sum();
+        ALLOWANCE * others * default + gained - lost
+    }
+
+    /// The next step of the walk from the best, if there is one.
+    fn step(&self, best: usize) -> Option<usize> {
+        let down = || {
+            let next = best.checked_sub(1).filter(|k| !self.tried[*k])?;
+            let bound = (0..best).rev().find(|k| self.tried[*k]);
+            Some(bound.map_or_else(|| self.octave((0..best).rev(), best, next), |tried| (best + tried).div_ceil(2)))
+        };
+        let up = || {
+            let next = Some(best + 1).filter(|k| *k < self.tried.len() && !self.tried[*k])?;
+            let bound = (next..self.tried.len()).find(|k| self.tried[*k]);
+            let free = || self.octave(next..self.tried.len(), best, next);
+            Some(bound.map_or_else(free, |tried| usize::midpoint(best, tried)))
+        };
+        down().or_else(up)
+    }
+
+    /// The last of `outwards` that lies within a step of `from`, or the `next` one.
+    fn octave(&self, outwards: impl Iterator<Item = usize>, from: usize, next: usize) -> usize {
+        let near = |k: &usize| (self.octaves[*k] - self.octaves[from]).abs() <= STEP + 1e-9;
+        outwards.take_while(near).last().unwrap_or(next)
+    }
+
+    /// Whether a run of another batch size than the best is worth beginning.
+    fn affordable(&self, arm: usize, best: Best) -> bool {
+        let allowance = self.allowance(best);
+        let of_arm = || self.seen.iter().filter(|s| s.arm == arm);
+        let survived = of_arm().filter(|s| !s.reached).map(spent).fold(0.0, f64::max);
+        let never = !of_arm().any(|s| s.reached);
+        allowance >= LEAST * best.cost && !(never && survived > 0.0 && allowance < AGAIN * survived)
+    }
+
+    /// The least of a joint draw, among what was tried and what lies next to it.
+    fn draw(&self, generator: &mut Generator) -> usize {
+        let n = self.tried.len();
+        let deviations = self.epochs.draw_with(&self.epoch_cost, generator);
+        let known = |k: usize| self.tried[k] || (k > 0 && self.tried[k - 1]) || (k + 1 < n && self.tried[k + 1]);
+        let drawn = |k: usize| self.epochs.mean(k) + self.epoch_cost.mean(k) + TEMPERATURE * deviations[k];
+        let least = (0..n).filter(|k| known(*k) && !self.failed[*k]).min_by(|a, b| drawn(*a).total_cmp(&drawn(*b)));
+        least.unwrap_or(self.first)
+    }
+}
+
+/// See [`super::next`].
+pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
+    let under_way = |batch_size| trials.iter().any(|t| t.is_running() && t.batch_size == batch_size);
+    let Some(state) = Standing::new(spec, trials) else {
+        let from = spec.place(spec.default_batch_size).unwrap_or(0);
+        let left = (0..spec.batch_sizes.len()).filter(|k| !has_failed(spec, trials, spec.batch_sizes[*k]));
+        let nearest = left.min_by_key(|k| k.abs_diff(from)).ok_or(NoneConverges)?;
+        let batch_size = spec.batch_sizes[nearest];
+        let kind = if under_way(batch_size) { Kind::Concurrent } else { Kind::Exploration };
+        return Ok(Choice { batch_size, kind });
+    };
+    let of_arm = |arm: usize, kind| Choice { batch_size: spec.batch_sizes[arm], kind };
+    let Some(best) = state.best() else {
+        // Nothing reaches its target: the untried one next to where it began.
+        let untried = (0..state.tried.len()).filter(|k| !state.tried[*k]);
+        let nearest = untried.min_by_key(|k| k.abs_diff(state.first)).ok_or(NoneConverges)?;
+        return Ok(of_arm(nearest, Kind::Exploration));
+    };
+    let last = trials.iter().rfind(|t| t.has_result());
+    let given_up = last.is_some_and(|t| t.state != State::Ended(Outcome::Reached));
+    if given_up {
+        return Ok(of_arm(best.arm, Kind::Regular));
+    }
+    let (arm, kind) = match state.step(best.arm) {
+        Some(arm) => (arm, Kind::Exploration),
+        None => (state.draw(generator), Kind::Regular),
+    };
+    if arm != best.arm && !state.affordable(arm, best) {
+        return Ok(of_arm(best.arm, Kind::Regular));
+    }
+    if kind == Kind::Exploration && under_way(spec.batch_sizes[arm]) {
+        return Ok(of_arm(best.arm, Kind::Concurrent));
+    }
+    Ok(of_arm(arm, kind))
+}
+
+/// See [`super::patience`].
+pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost) -> u32 {
+    let (most, epoch_cost) = (spec.max_epochs, epoch_cost.get());
+    let Some((state, arm)) = Standing::new(spec, trials).zip(spec.place(batch_size)) else { return most };
+    let Some(best) = state.best() else { return most };
+    let (mean, variance) = (state.epochs.mean(arm), state.epochs.variance(arm) + state.noise);
+    let allowance = state.allowance(best);
+    let given_up_after = |epochs: &u32| {
+        let done = f64::from(*epochs);
+        let spent = done * epoch_cost;
+        if spec.beta.is_some_and(|beta| spent > beta * best.cost) {
+            return true;
+        }
+        if arm == best.arm {
+            return false;
+        }
+        // The epochs that it takes, given that they are more than these.
+        let z = (done.ln() - mean) / variance.sqrt();
+        let h = hazard(z);
+        let (mean, variance) = (mean + variance.sqrt() * h, variance * (1.0 - h * (h - z)).max(0.0));
+        let optimistic = (mean - OPTIMISM * variance.sqrt()).exp() * epoch_cost;
+        let expected = (mean + 0.5 * variance).exp() * epoch_cost;
+        spent + epoch_cost > allowance || (optimistic > best.cost && expected - best.cost > spent)
+    };
+    (1..most).find(given_up_after).unwrap_or(most)
+}
+
+/// The batch size that is held for the best so far.
+pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
+    let best = Standing::new(spec, trials).and_then(|state| state.best());
+    best.map_or(spec.default_batch_size, |best| spec.batch_sizes[best.arm])
+}
+
+/// What is believed of each batch size's cost of a run, in the job's order: its mean, and the relative deviation of that
+/// mean. Empty before the first result.
+pub fn posterior(spec: &Spec, trials: &[Trial]) -> Vec<(Cost, f64)> {
+    let Some(state) = Standing::new(spec, trials) else { return Vec::new() };
+    let arm = |k| (Cost::new(state.cost(k)), (state.epochs.variance(k) + state.epoch_cost.variance(k)).sqrt());
+    (0..state.tried.len()).map(arm).collect()
+}
+
+/// Whether runs with a batch size ended before their time as ones that do not get there: such a batch size is left alone.
+fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
+    let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size);
+    let early = |t: &Trial| t.state == State::Ended(Outcome::NotReached) && t.epochs < spec.max_epochs;
+    of_arm().any(early) && !of_arm().any(Trial::reached)
+}
+
+fn spent(seen: &Seen) -> f64 {
+    seen.epochs * seen.log_epoch_cost.exp()
+}
+
+/// The variance of log epochs among runs of one batch size.
+fn noise(arms: usize, seen: &[Seen]) -> f64 {
+    let mut spread = regime::Spread::new(arms);
+    seen.iter().filter(|s| s.reached).for_each(|s| spread.add(s.arm, s.log_epochs));
+    spread.pooled(NOISE)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "batch sizes are far below 2^52")]
+fn log2(batch_size: u64) -> f64 {
+    (batch_size as f64).log2()
+}
+
+#[cfg(test)]
+mod tests;

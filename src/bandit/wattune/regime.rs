@@ -1,0 +1,90 @@
+//! When what was learnt holds no more: other data, another board, another code.
+
+use super::Seen;
+
+/// How many deviations off is too far.
+const FAR: f64 = 3.5;
+/// By how much the cost of an epoch may change.
+const EPOCH_COST: f64 = 0.1;
+/// Results of a batch size before another can be off them.
+const KNOWN: f64 = 4.0;
+/// Log epochs vary by this much, whatever was seen.
+const LEAST_NOISE: f64 = 0.1;
+/// The noise before anything is seen, and how many runs that is worth.
+const NOISE: (f64, f64) = (0.08, 3.0);
+
+/// Means and spreads of log epochs by batch size (Welford's recurrence).
+pub(super) struct Spread {
+    /// Count, mean and sum of squares around it.
+    arms: Vec<(f64, f64, f64)>,
+}
+
+impl Spread {
+    pub(super) fn new(arms: usize) -> Self {
+        Self { arms: vec![(0.0, 0.0, 0.0); arms] }
+    }
+
+    pub(super) fn add(&mut self, arm: usize, value: f64) {
+        let (count, mean, squares) = &mut self.arms[arm];
+        *count += 1.0;
+        let off = value - *mean;
+        *mean += off / *count;
+        *squares += off * (value - *mean);
+    }
+
+    /// The variance within batch sizes, drawn to a prior deviation worth so many runs.
+    pub(super) fn pooled(&self, (deviation, worth): (f64, f64)) -> f64 {
+        let squares: f64 = self.arms.iter().map(|a| a.2).sum();
+        let freedom: f64 = self.arms.iter().map(|a| (a.0 - 1.0).max(0.0)).sum();
+        (worth * deviation * deviation + squares) / (worth + freedom)
+    }
+
+    /// How many deviations `value` lies above what is known of the arm; `None` if that is little.
+    fn above(&self, arm: usize, value: f64) -> Option<f64> {
+        let (count, mean, squares) = self.arms[arm];
+        if count < KNOWN {
+            return None;
+        }
+        let own = (squares / (count - 1.0)).sqrt();
+        let noise = self.pooled(NOISE).sqrt().max(own).max(LEAST_NOISE);
+        Some((value - mean) / (noise * (1.0 + 1.0 / count).sqrt()))
+    }
+}
+
+/// Where the present begins: at the first of two results in a row, among those of well-known batch sizes, that lie off
+/// on the same side.
+pub(super) fn begin(arms: usize, seen: &[Seen]) -> usize {
+    let mut begun = 0;
+    let (mut spread, mut epoch_cost) = (Spread::new(arms), vec![None; arms]);
+    let mut off: Option<(usize, bool)> = None;
+    for (at, s) in seen.iter().enumerate() {
+        let dearer = epoch_cost[s.arm].map(|known: f64| s.log_epoch_cost - known).filter(|by| by.abs() > EPOCH_COST);
+        let longer = spread.above(s.arm, s.log_epochs);
+        // A run that was given up can only show that it takes longer.
+        let telling = longer.filter(|z| z.abs() > FAR && (s.reached || *z > 0.0));
+        match (dearer.or(telling).map(|by| by > 0.0), off) {
+            (Some(up), Some((since, before))) if up == before => {
+                begun = since;
+                (spread, epoch_cost, off) = (Spread::new(arms), vec![None; arms], None);
+                for s in &seen[since..=at] {
+                    epoch_cost[s.arm] = Some(s.log_epoch_cost);
+                    if s.reached {
+                        spread.add(s.arm, s.log_epochs);
+                    }
+                }
+                continue;
+            }
+            (Some(up), _) => {
+                off = Some((at, up));
+                continue;
+            }
+            (None, _) if longer.is_some() => off = None,
+            (None, _) => {}
+        }
+        epoch_cost[s.arm] = Some(s.log_epoch_cost);
+        if s.reached {
+            spread.add(s.arm, s.log_epochs);
+        }
+    }
+    begun
+}

@@ -1,0 +1,169 @@
+//! The belief against conditioning in one go, the walk on exact curves, and what a run may cost.
+
+use proptest::prelude::*;
+
+use super::belief::{Belief, Drift, hazard};
+use crate::bandit::{
+    Cost, Generator, Kind, Knob, NoneConverges, Outcome, PolicyName, Spec, State, Trial, next, patience,
+};
+use crate::units::Watts;
+
+fn spec(batch_sizes: &[u64], default_batch_size: u64) -> Spec {
+    let knob = Knob { eta: 0.5, max_power: Watts::new(250.0) };
+    let policy = PolicyName::Wattune;
+    let batch_sizes = batch_sizes.to_vec();
+    Spec { batch_sizes, default_batch_size, max_epochs: 100, knob, beta: Some(2.0), window: 0, policy }
+        .checked()
+        .expect("a valid job")
+}
+
+fn trial(trials: &[Trial], batch_size: u64, epochs: u32, epoch_cost: f64, outcome: Outcome) -> Trial {
+    Trial {
+        number: u32::try_from(trials.len()).expect("few") + 1,
+        batch_size,
+        kind: Kind::Regular,
+        state: State::Ended(outcome),
+        cost: Cost::new(f64::from(epochs) * epoch_cost),
+        epochs,
+        epoch_cost: Some(Cost::new(epoch_cost)),
+    }
+}
+
+/// Runs the job `times` times, each batch size taking what `curve` says: epochs and the cost of one.
+fn play(spec: &Spec, times: usize, seed: u64, curve: impl Fn(u64) -> (u32, f64)) -> Vec<Trial> {
+    let mut generator = Generator::new(seed);
+    let mut trials: Vec<Trial> = Vec::new();
+    while trials.iter().filter(|t| t.reached()).count() < times && trials.len() < 20 * times {
+        let Ok(choice) = next(spec, &trials, &mut generator) else { break };
+        let (needed, epoch_cost) = curve(choice.batch_size);
+        let allowed = patience(spec, &trials, choice.batch_size, Cost::new(epoch_cost));
+        let outcome = if needed <= allowed { Outcome::Reached } else { Outcome::Stopped };
+        trials.push(trial(&trials, choice.batch_size, needed.min(allowed), epoch_cost, outcome));
+    }
+    trials
+}
+
+#[test]
+fn the_hazard_is_that_of_the_normal_distribution() {
+    // φ(z)/(1 − Φ(z)), worked out with 30 digits.
+    let known = [
+        (-3.0, 0.004_437_839_042_125_664),
+        (-1.0, 0.287_599_970_939_178_36),
+        (0.0, 0.797_884_560_802_865_4),
+        (1.0, 1.525_135_276_160_981_2),
+        (1.999, 2.372_329_841_607_757),
+        (2.001, 2.374_101_283_393_788),
+        (5.0, 5.186_503_967_125_842),
+        (20.0, 20.049_753_068_527_85),
+    ];
+    for (z, h) in known {
+        assert!((hazard(z) - h).abs() < 1e-9 * h.max(1e-3), "at {z}: {} and not {h}", hazard(z));
+    }
+}
+
+proptest! {
+    /// Updates one by one are the conditional distribution given all at once: two observations, by the 2×2 formula.
+    #[test]
+    fn observing_is_conditioning(
+        octaves in prop::collection::vec(0.1f64..3.0, 2..8), (a, b) in (0usize..8, 0usize..8),
+        (y, z) in (-1.0f64..1.0, -1.0f64..1.0), (v, w) in (0.01f64..1.0, 0.01f64..1.0),
+    ) {
+        let octaves: Vec<f64> = octaves.iter().scan(0.0, |x, step| { *x += step; Some(*x) }).collect();
+        let n = octaves.len();
+        let (a, b) = (a % n, b % n);
+        let drift = Drift { slope: 0.1, slope_deviation: 0.3, walk: 0.2 };
+        let prior = Belief::new(&octaves, n / 2, 1.0, 0.5, drift);
+        let covariance = |i: usize, j: usize| {
+            let (x, y) = (octaves[i] - octaves[n / 2], octaves[j] - octaves[n / 2]);
+            0.25 + 0.09 * x * y + 0.04 * if x * y > 0.0 { x.abs().min(y.abs()) } else { 0.0 }
+        };
+        let mut belief = prior.clone();
+        belief.observe(a, y, v);
+        belief.observe(b, z, w);
+        let (saa, sbb, sab) = (covariance(a, a) + v, covariance(b, b) + w, covariance(a, b));
+        let determinant = saa * sbb - sab * sab;
+        let (da, db) = (y - prior.mean(a), z - prior.mean(b));
+        for k in 0..n {
+            let (ka, kb) = (covariance(k, a), covariance(k, b));
+            let mean = prior.mean(k) + (ka * (sbb * da - sab * db) + kb * (saa * db - sab * da)) / determinant;
+            let less = (ka * (sbb * ka - sab * kb) + kb * (saa * kb - sab * ka)) / determinant;
+            prop_assert!((belief.mean(k) - mean).abs() < 1e-9);
+            prop_assert!((belief.variance(k) - (covariance(k, k) - less)).abs() < 1e-9);
+        }
+    }
+
+    /// On any convex curve of cost without noise, the best batch size is found to within a twentieth, and most runs take it.
+    #[test]
+    fn a_valley_is_found(
+        bottom in 0usize..8, default in 0usize..8, left in 0.1f64..0.6, right in 0.1f64..0.6, seed in 0u64..1000,
+    ) {
+        let sizes: Vec<u64> = (3..11).map(|k| 1 << k).collect();
+        let spec = spec(&sizes, sizes[default]);
+        let curve = |b: u64| {
+            let off = f64::from(b.trailing_zeros()) - 3.0 - bottom as f64;
+            (20, 1000.0 * (if off < 0.0 { -left * off } else { right * off }).exp())
+        };
+        let trials = play(&spec, 40, seed, curve);
+        let cost = |b: u64| curve(b).1;
+        let least = cost(sizes[bottom]);
+        prop_assert!(cost(super::favourite(&spec, &trials)) <= 1.05 * least);
+        let late = trials.iter().rev().take(20).filter(|t| cost(t.batch_size) <= 1.05 * least).count();
+        prop_assert!(late >= 14, "{late} of the last 20");
+    }
+}
+
+#[test]
+fn the_first_run_takes_the_default_and_a_second_beside_it_does_too() {
+    let spec = spec(&[32, 64, 128], 64);
+    let mut generator = Generator::new(1);
+    let first = next(&spec, &[], &mut generator).expect("something to run");
+    assert_eq!((first.batch_size, first.kind), (64, Kind::Exploration));
+    let running = Trial { state: State::Running, epoch_cost: None, ..trial(&[], 64, 0, 1.0, Outcome::Lost) };
+    let beside = next(&spec, &[running], &mut generator).expect("something to run");
+    assert_eq!((beside.batch_size, beside.kind), (64, Kind::Concurrent));
+}
+
+#[test]
+fn a_batch_size_that_never_reaches_its_target_is_left_alone() {
+    let spec = spec(&[64, 128], 128);
+    let trials = play(&spec, 60, 3, |b| if b == 64 { (u32::MAX, 1000.0) } else { (30, 1000.0) });
+    let wasted: f64 = trials.iter().filter(|t| t.batch_size == 64).map(|t| t.cost.get()).sum();
+    assert!(wasted <= 0.8 * 30_000.0, "{wasted} spent on it");
+    assert!(trials.iter().any(|t| t.batch_size == 64), "it was tried");
+}
+
+#[test]
+fn where_nothing_reaches_its_target_all_are_tried_once_and_then_it_says_so() {
+    let spec = spec(&[8, 16, 32, 64], 32);
+    let trials = play(&spec, 10, 5, |_| (u32::MAX, 10.0));
+    let mut tried: Vec<u64> = trials.iter().map(|t| t.batch_size).collect();
+    tried.sort_unstable();
+    assert_eq!(tried, [8, 16, 32, 64]);
+    assert_eq!(next(&spec, &trials, &mut Generator::new(5)), Err(NoneConverges));
+}
+
+#[test]
+fn lost_runs_leave_no_trace() {
+    let spec = spec(&[8, 16, 32, 64], 32);
+    let mut trials = play(&spec, 12, 7, |b| (10, 1000.0 / b as f64 + b as f64));
+    let without = next(&spec, &trials, &mut Generator::new(9));
+    trials.push(trial(&trials, 64, 3, 1.0, Outcome::Lost));
+    assert_eq!(next(&spec, &trials, &mut Generator::new(9)), without);
+}
+
+#[test]
+fn after_a_change_everything_is_learnt_anew() {
+    let spec = spec(&[16, 32, 64, 128, 256], 64);
+    let valley = |bottom: f64| move |b: u64| (20, 1000.0 * (0.3 * ((b as f64).log2() - bottom).abs()).exp());
+    let mut trials = play(&spec, 30, 11, valley(4.0));
+    assert_eq!(super::favourite(&spec, &trials), 16);
+    let mut generator = Generator::new(12);
+    for _ in 0..30 {
+        let choice = next(&spec, &trials, &mut generator).expect("something to run");
+        let (needed, epoch_cost) = valley(8.0)(choice.batch_size);
+        let allowed = patience(&spec, &trials, choice.batch_size, Cost::new(epoch_cost));
+        let outcome = if needed <= allowed { Outcome::Reached } else { Outcome::Stopped };
+        trials.push(trial(&trials, choice.batch_size, needed.min(allowed), epoch_cost, outcome));
+    }
+    assert_eq!(super::favourite(&spec, &trials), 256);
+}

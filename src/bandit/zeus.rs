@@ -1,0 +1,161 @@
+//! Zeus's policy (NSDI'23, §4.4): two rounds of pruning, then Gaussian Thompson sampling over what is left.
+//!
+//! *Pruning.* From the default batch size down, then up, each batch size is run once; one that does not reach the target
+//! ends its direction. The cheapest becomes the default of the second round, which goes over what is left. While an
+//! exploration is under way, other runs take the best known batch size.
+//!
+//! *Thompson sampling.* Rewards are costs with the other sign. With σ² the population variance of an arm's n rewards, its
+//! mean is believed to be N(mean, σ²/n); a draw for each arm, the largest wins. Arms with equal rewards have no variance,
+//! and are drawn at their mean.
+
+use super::{Belief, Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
+
+/// Rounds of pruning.
+const ROUNDS: usize = 2;
+/// An arm with fewer results goes first.
+const EXPLORATIONS: usize = 2;
+
+enum Stage {
+    /// This batch size is to be explored.
+    Explore(u64),
+    /// An exploration is under way.
+    Waiting,
+    /// These are left.
+    Arms(Vec<u64>),
+}
+
+/// See [`super::next`].
+pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
+    match stage(spec, trials) {
+        Stage::Explore(batch_size) => Ok(Choice { batch_size, kind: Kind::Exploration }),
+        Stage::Waiting => Ok(Choice { batch_size: best_known(spec, trials), kind: Kind::Concurrent }),
+        Stage::Arms(arms) if arms.is_empty() => Err(NoneConverges),
+        Stage::Arms(arms) => Ok(Choice { batch_size: sample(spec, trials, &arms, generator), kind: Kind::Regular }),
+    }
+}
+
+/// As many epochs as fit below β times the cost of the cheapest run that reached its target.
+pub(super) fn patience(spec: &Spec, trials: &[Trial], epoch_cost: Cost) -> u32 {
+    let bound = spec.beta.zip(cheapest(trials)).map(|(beta, (cheapest, _))| cheapest * beta);
+    bound.map_or(spec.max_epochs, |bound| whole(bound / epoch_cost).min(spec.max_epochs))
+}
+
+/// The batch size that the policy holds for the best so far: the arm of the best mean, and before there are arms the
+/// cheapest that reached its target.
+pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
+    let Stage::Arms(arms) = stage(spec, trials) else { return best_known(spec, trials) };
+    let mean = |batch_size: &u64| Arm::fit(&rewards(spec, trials, *batch_size)).mean;
+    arms.iter().copied().max_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap_or(spec.default_batch_size)
+}
+
+/// See [`super::beliefs`].
+pub(super) fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
+    let belief = |batch_size: &u64| {
+        let rewards = rewards(spec, trials, *batch_size);
+        let arm = Arm::fit(&rewards);
+        let known = Belief { mean: Cost::new(-arm.mean), deviation: Cost::new(arm.deviation) };
+        (!rewards.is_empty()).then_some(known)
+    };
+    spec.batch_sizes.iter().map(belief).collect()
+}
+
+fn best_known(spec: &Spec, trials: &[Trial]) -> u64 {
+    cheapest(trials).map_or(spec.default_batch_size, |(_, batch_size)| batch_size)
+}
+
+/// The cheapest run that reached its target.
+fn cheapest(trials: &[Trial]) -> Option<(Cost, u64)> {
+    let reached = trials.iter().filter(|t| t.reached());
+    reached.map(|t| (t.cost, t.batch_size)).min_by(|a, b| a.0.get().total_cmp(&b.0.get()))
+}
+
+fn stage(spec: &Spec, trials: &[Trial]) -> Stage {
+    let (mut left, mut default) = (spec.batch_sizes.clone(), spec.default_batch_size);
+    for round in 0..ROUNDS {
+        let (mut good, mut best) = (Vec::new(), (Cost::INFINITE, default));
+        let down = left.iter().rev().copied().filter(|b| *b <= default);
+        let up = left.iter().copied().filter(|b| *b > default);
+        for direction in [down.collect::<Vec<_>>(), up.collect()] {
+            for batch_size in direction {
+                let counts = |t: &&Trial| {
+                    t.batch_size == batch_size && t.kind == Kind::Exploration && t.state != State::Ended(Outcome::Lost)
+                };
+                let Some(trial) = trials.iter().filter(counts).nth(round) else { return Stage::Explore(batch_size) };
+                if trial.is_running() {
+                    return Stage::Waiting;
+                }
+                if !trial.reached() {
+                    break;
+                }
+                good.push(batch_size);
+                if trial.cost < best.0 {
+                    best = (trial.cost, batch_size);
+                }
+            }
+        }
+        default = best.1;
+        good.sort_unstable();
+        left = good;
+    }
+    Stage::Arms(left)
+}
+
+/// What is believed of the mean reward of a batch size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arm {
+    /// The mean, in joules; never positive.
+    pub mean: f64,
+    /// Its standard deviation.
+    pub deviation: f64,
+    /// Rewards behind it.
+    pub observations: usize,
+}
+
+impl Arm {
+    /// From a flat prior, the rewards' noise being what they show.
+    #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
+    pub fn fit(rewards: &[f64]) -> Self {
+        let n = rewards.len() as f64;
+        let mean = rewards.iter().sum::<f64>() / n;
+        let variance = rewards.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / n;
+        if variance == 0.0 {
+            return Self { mean, deviation: 0.0, observations: rewards.len() };
+        }
+        // In the order in which the reference rounds.
+        let precision = 1.0 / variance;
+        let total = n * precision;
+        let mean = precision * rewards.iter().sum::<f64>() / total;
+        Self { mean, deviation: (1.0 / total).sqrt(), observations: rewards.len() }
+    }
+}
+
+/// The newest rewards of an arm, the oldest first.
+fn rewards(spec: &Spec, trials: &[Trial], batch_size: u64) -> Vec<f64> {
+    let of_arm = trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
+    let all: Vec<f64> = of_arm.map(|t| -t.cost.get()).collect();
+    let window = usize::try_from(spec.window).unwrap_or(usize::MAX);
+    let first = if window == 0 { 0 } else { all.len().saturating_sub(window) };
+    all[first..].to_vec()
+}
+
+fn sample(spec: &Spec, trials: &[Trial], arms: &[u64], generator: &mut Generator) -> u64 {
+    let fitted: Vec<Arm> = arms.iter().map(|arm| Arm::fit(&rewards(spec, trials, *arm))).collect();
+    let order = generator.shuffled(u32::try_from(arms.len()).unwrap_or(u32::MAX));
+    let rare = order.iter().map(|i| *i as usize).find(|i| fitted[*i].observations < EXPLORATIONS);
+    if let Some(rare) = rare {
+        return arms[rare];
+    }
+    let mut best = (f64::NEG_INFINITY, arms[0]);
+    for (arm, belief) in arms.iter().zip(&fitted) {
+        let drawn = belief.mean + belief.deviation * generator.normal();
+        if drawn > best.0 {
+            best = (drawn, *arm);
+        }
+    }
+    best.1
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+fn whole(epochs: f64) -> u32 {
+    epochs.floor() as u32
+}

@@ -1,0 +1,307 @@
+//! `wattune simulate bandit`: recurring jobs × boards × policies × seeds.
+
+mod page;
+mod write;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+use super::progress::Progress;
+use super::{Format, check_writable, deliver, once, within};
+use crate::simulate::bandit::policy::{self, Knobs, Policy};
+use crate::simulate::bandit::{
+    Ends, Expected, Job, Plan, Report, Submission, Switch, Traces, Wanted, What, history, oracle, overlap, read_groups,
+    recur, summary,
+};
+
+/// Repeats recurring jobs on recorded training runs, under policies that choose batch size and power limit.
+///
+/// Each run draws what it needs from the traces; one that does not reach its target is repeated, 20 times at the most.
+/// Costs are eta·energy + (1−eta)·(largest limit of the board)·time, in joules; regret is what all runs cost beyond the
+/// oracle's expected cost, in its expected runs. Policies: default (the default batch size at the largest limit), grid
+/// (every batch size at every limit once, then the cheapest), zeus (the published algorithm, draw for draw), wattune (the
+/// daemon's), oracle (the best, known beforehand).
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The epochs that training runs needed: Zeus's trace file.
+    #[arg(long, value_name = "FILE")]
+    train_trace: PathBuf,
+    /// Time and power of an epoch at each limit of a board: a trace file of Zeus; several boards with commas.
+    #[arg(long, value_name = "FILE", value_delimiter = ',', required = true)]
+    power_trace: Vec<PathBuf>,
+    /// The job, as dataset/network; several with commas.
+    #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', required = true, value_parser = workload)]
+    workload: Vec<(String, String)>,
+    /// Its optimizer, where the traces have several; one for all workloads or one for each, as the three below.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    optimizer: Vec<String>,
+    /// What a run is to reach, as the train trace has it.
+    #[arg(long, value_name = "METRIC", value_delimiter = ',', required = true, value_parser = metric)]
+    target_metric: Vec<f64>,
+    /// A run has so many epochs at the most.
+    #[arg(long, value_name = "N", value_delimiter = ',', required = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_epochs: Vec<u32>,
+    /// The batch size of the first run; the largest of the power trace, where that is less.
+    #[arg(long, value_name = "N", value_delimiter = ',', required = true, value_parser = clap::value_parser!(u64).range(1..))]
+    default_batch_size: Vec<u64>,
+    /// Which policies; several with commas [default: all].
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy::named)]
+    policy: Vec<Policy>,
+    /// Seeds, with commas and ranges: 1-50 or 1,2,5-9.
+    #[arg(long, value_name = "SEEDS", default_value = "1", value_parser = seeds)]
+    seeds: Seeds,
+    /// From 0, time alone, to 1, energy alone.
+    #[arg(long, value_name = "KNOB", default_value_t = 0.5, value_parser = eta)]
+    eta: f64,
+    /// Runs are stopped that cost so many times the cheapest so far; "none" never stops one.
+    #[arg(long, value_name = "FACTOR", default_value = "2", value_parser = beta)]
+    beta: Beta,
+    /// How many of its newest runs count for a batch size, in policy zeus; 0 for all.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    window: u32,
+    /// How often a job is run [default: twice the number of its batch sizes times that of their limits].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    recurrences: Option<u32>,
+    /// Submissions that overlap, in place of --recurrences: CSV with group, start and end in seconds, job (dataset or
+    /// dataset/network) and, if wanted, runtime_ratio.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["recurrences", "drift_at"])]
+    group_trace: Option<PathBuf>,
+    /// The first recurrence in which what the three options below say is so.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..), requires = "drift")]
+    drift_at: Option<u32>,
+    /// Another train trace from then on.
+    #[arg(long, value_name = "FILE", group = "drift", requires = "drift_at")]
+    drift_train_trace: Option<PathBuf>,
+    /// Another board from then on.
+    #[arg(long, value_name = "FILE", group = "drift", requires = "drift_at")]
+    drift_power_trace: Option<PathBuf>,
+    /// Another target from then on.
+    #[arg(long, value_name = "METRIC", group = "drift", requires = "drift_at", value_parser = metric)]
+    drift_target_metric: Option<f64>,
+    /// Writes a row for each run, too.
+    #[arg(long)]
+    history: bool,
+    /// How the rows are written: {"summary": […], "history": […]} as JSON; CSV has the history alone, if asked for.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Where they are written [default: standard output].
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+struct Seeds(Vec<u64>);
+
+/// When runs are stopped.
+#[derive(Clone, Copy, Debug)]
+struct Beta(Option<f64>);
+
+fn workload(text: &str) -> Result<(String, String), String> {
+    let parts: Vec<&str> = text.split('/').collect();
+    match parts.as_slice() {
+        [dataset, network] if !dataset.is_empty() && !network.is_empty() => {
+            Ok(((*dataset).to_owned(), (*network).to_owned()))
+        }
+        _ => Err(format!("{text:?} is not a workload; it is written dataset/network: cifar100/shufflenetv2")),
+    }
+}
+
+fn metric(text: &str) -> Result<f64, String> {
+    within(text, -1e12, 1e12, "a number, such as an accuracy or an error rate")
+}
+
+fn eta(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 1.0, "a number from 0 (time alone) to 1 (energy alone)")
+}
+
+fn beta(text: &str) -> Result<Beta, String> {
+    if text == "none" {
+        return Ok(Beta(None));
+    }
+    let right = "a number above 1, or none";
+    within(text, 1.0, 1e6, right).and_then(|b| if b > 1.0 { Ok(Beta(Some(b))) } else { Err(format!("give {right}")) })
+}
+
+fn seeds(text: &str) -> Result<Seeds, String> {
+    let wrong = || "give seeds like 1-50 or 1,2,5-9, at most 100000".to_owned();
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first || last - first >= 100_000 || all.len() >= 100_000 {
+            return Err(wrong());
+        }
+        all.extend(first..=last);
+    }
+    Ok(Seeds(once_in_order(all)))
+}
+
+fn once_in_order(mut seeds: Vec<u64>) -> Vec<u64> {
+    let mut seen = std::collections::HashSet::new();
+    seeds.retain(|seed| seen.insert(*seed));
+    seeds
+}
+
+/// A job on a board, as it is before and after the switch, with the submissions of its groups.
+struct Case<'a> {
+    before: Job,
+    after: Option<Job>,
+    groups: Vec<(String, Vec<&'a Submission>)>,
+}
+
+/// Simulates, and writes the rows.
+///
+/// # Errors
+/// For traces that cannot be used, and jobs that cannot be run on them.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    check_writable(args.output.as_deref())?;
+    let wanted = wanted(args)?;
+    let submissions = args.group_trace.as_deref().map(read_groups).transpose()?;
+    let cases = cases(args, &wanted, submissions.as_deref())?;
+    let policies = once(&args.policy, |policy| policy.name);
+    let policies = if policies.is_empty() { policy::POLICIES.to_vec() } else { policies };
+    let mut progress = Progress::new(policies.len() * cases.len() * args.seeds.0.len());
+    let plots = args.format == Format::Html;
+    let mut report = Report { summary: Vec::new(), history: (args.history || plots).then(Vec::new) };
+    for case in &cases {
+        for policy in &policies {
+            for seed in &args.seeds.0 {
+                let failed = || format!("policy {}, {} on {}", policy.name, case.before.workload, case.before.gpu);
+                simulate(args, case, policy, *seed, &mut report).with_context(failed)?;
+                progress.step();
+            }
+        }
+    }
+    drop(progress);
+    let bytes = match args.format {
+        Format::Table => write::table(&report).into_bytes(),
+        Format::Json => write::json(&report)?,
+        Format::Csv => write::comma_separated(&report)?,
+        Format::Html => page::page(&report).into_bytes(),
+    };
+    deliver(&bytes, args.output.as_deref())
+}
+
+fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &mut Report) -> anyhow::Result<()> {
+    let knobs = Knobs { eta: args.eta, beta: args.beta.0, window: args.window };
+    let best = |job: &Job| match oracle::best(job, &job.knob(args.eta)) {
+        Some(best) => Ok(best.cost),
+        None => bail!("no batch size reaches the target within {} epochs", job.max_epochs),
+    };
+    let oracle = best(&case.before)?;
+    if args.group_trace.is_some() {
+        for (group, submissions) in &case.groups {
+            let ends = overlap(&case.before, &knobs, submissions, policy, seed)?;
+            let expected = |recurrence: u32| {
+                let submission = submissions.get(recurrence as usize - 1);
+                Expected { run: oracle, runs: submission.map_or(0.0, |s| s.runtime_ratio) }
+            };
+            let submitted = u32::try_from(submissions.len()).context("too many submissions")?;
+            add(report, (policy.name, &case.before, Some(group), seed), &ends, submitted, expected);
+        }
+        return Ok(());
+    }
+    let recurrences = args.recurrences.unwrap_or(case.before.recurrences);
+    let after = case.after.as_ref().map(|job| best(job).map(|cost| (job, cost))).transpose()?;
+    let at = args.drift_at.unwrap_or(u32::MAX);
+    let switch = after.map(|(job, _)| Switch { at, job, new_board: args.drift_power_trace.is_some() });
+    let ends = recur(&Plan { job: &case.before, recurrences, knobs, switch }, policy, seed)?;
+    let expected = |recurrence| {
+        let later = after.filter(|_| recurrence >= at);
+        Expected { run: later.map_or(oracle, |(_, cost)| cost), runs: 1.0 }
+    };
+    add(report, (policy.name, &case.before, None, seed), &ends, recurrences, expected);
+    Ok(())
+}
+
+fn add(report: &mut Report, what: What<'_>, ends: &Ends, recurrences: u32, expected: impl Fn(u32) -> Expected) {
+    report.summary.push(summary(what, ends, recurrences, &expected));
+    if let Some(rows) = &mut report.history {
+        rows.extend(history(what, ends, expected));
+    }
+}
+
+/// The workloads, each with what belongs to it.
+fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
+    let count = args.workload.len();
+    let fits = |name: &str, given: usize| match given {
+        1 => Ok(()),
+        given if given == count => Ok(()),
+        given => bail!("{name} has {given} values for {count} workloads; give one for all or one for each"),
+    };
+    if !args.optimizer.is_empty() {
+        fits("--optimizer", args.optimizer.len())?;
+    }
+    fits("--target-metric", args.target_metric.len())?;
+    fits("--max-epochs", args.max_epochs.len())?;
+    fits("--default-batch-size", args.default_batch_size.len())?;
+    let of = |place: usize, (dataset, network): &(String, String)| Wanted {
+        dataset: dataset.clone(),
+        network: network.clone(),
+        optimizer: args.optimizer.get(place).or(args.optimizer.first()).cloned(),
+        target_metric: *args.target_metric.get(place).unwrap_or(&args.target_metric[0]),
+        max_epochs: *args.max_epochs.get(place).unwrap_or(&args.max_epochs[0]),
+        default_batch_size: *args.default_batch_size.get(place).unwrap_or(&args.default_batch_size[0]),
+    };
+    Ok(args.workload.iter().enumerate().map(|(place, workload)| of(place, workload)).collect())
+}
+
+/// Each workload on each board.
+fn cases<'a>(args: &Args, wanted: &[Wanted], submissions: Option<&'a [Submission]>) -> anyhow::Result<Vec<Case<'a>>> {
+    let groups = submissions.map(|all| groups(args, wanted, all)).transpose()?;
+    let mut cases = Vec::new();
+    for power in &args.power_trace {
+        let traces = Traces::read(&args.train_trace, power)?;
+        let later = if args.drift_at.is_some() {
+            let train = args.drift_train_trace.as_ref().unwrap_or(&args.train_trace);
+            Some(Traces::read(train, args.drift_power_trace.as_ref().unwrap_or(power))?)
+        } else {
+            None
+        };
+        for (place, wanted) in wanted.iter().enumerate() {
+            let mut before = traces.job(wanted)?;
+            let mut after = None;
+            if let Some(later) = &later {
+                let target_metric = args.drift_target_metric.unwrap_or(wanted.target_metric);
+                let default_batch_size = before.arms[before.default].batch_size;
+                let mut job = later.job(&Wanted { target_metric, default_batch_size, ..wanted.clone() })?;
+                let shared = before.shared_with(&job).and_then(|()| job.shared_with(&before));
+                shared.map_err(anyhow::Error::msg).with_context(|| before.workload.clone())?;
+                after = Some(job);
+            }
+            let groups = groups.as_ref().map_or_else(Vec::new, |groups| groups[place].clone());
+            cases.push(Case { before, after, groups });
+        }
+    }
+    Ok(cases)
+}
+
+type Groups<'a> = Vec<(String, Vec<&'a Submission>)>;
+
+/// The groups of each workload.
+fn groups<'a>(args: &Args, wanted: &[Wanted], all: &'a [Submission]) -> anyhow::Result<Vec<Groups<'a>>> {
+    let mut found: Vec<Groups<'a>> = vec![Vec::new(); wanted.len()];
+    for submission in all {
+        let named =
+            |w: &Wanted| submission.job == w.dataset || submission.job == format!("{}/{}", w.dataset, w.network);
+        let Some(place) = wanted.iter().position(named) else {
+            let file = args.group_trace.as_deref().unwrap_or_else(|| std::path::Path::new(""));
+            bail!(
+                "{}, line {}, column job: {:?} is none of --workload; name it there as dataset/network",
+                file.display(),
+                submission.line,
+                submission.job
+            );
+        };
+        match found[place].iter_mut().find(|(group, _)| *group == submission.group) {
+            Some((_, members)) => members.push(submission),
+            None => found[place].push((submission.group.clone(), vec![submission])),
+        }
+    }
+    for (_, members) in found.iter_mut().flatten() {
+        members.sort_by(|a, b| a.start.total_cmp(&b.start));
+    }
+    Ok(found)
+}

@@ -1,0 +1,105 @@
+//! Rows as a table, JSON and CSV.
+
+use crate::simulate::bandit::{HistoryRow, Report, SummaryRow, mean_of};
+
+/// `{"summary": […], "history": […]}`.
+pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(report)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// A line for each row under a line of names: the history where there is one, else the summary.
+pub(super) fn comma_separated(report: &Report) -> anyhow::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    match &report.history {
+        Some(history) => history.iter().try_for_each(|row| writer.serialize(row))?,
+        None => report.summary.iter().try_for_each(|row| writer.serialize(row))?,
+    }
+    Ok(writer.into_inner()?)
+}
+
+/// Rows that differ in their seeds alone.
+pub(super) fn by_policy(summary: &[SummaryRow]) -> Vec<Vec<&SummaryRow>> {
+    let same = |a: &SummaryRow, b: &SummaryRow| {
+        (a.policy, &a.workload, &a.gpu, &a.group) == (b.policy, &b.workload, &b.gpu, &b.group)
+    };
+    let mut found: Vec<Vec<&SummaryRow>> = Vec::new();
+    for row in summary {
+        match found.iter_mut().find(|rows| same(rows[0], row)) {
+            Some(rows) => rows.push(row),
+            None => found.push(vec![row]),
+        }
+    }
+    found
+}
+
+/// The final choice that most seeds came to, and the share of them.
+#[expect(clippy::cast_precision_loss, reason = "a count of rows")]
+pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
+    let count = |row: &SummaryRow| {
+        let same = |other: &&&SummaryRow| {
+            (other.final_batch_size, other.final_power_limit_w) == (row.final_batch_size, row.final_power_limit_w)
+        };
+        rows.iter().filter(same).count()
+    };
+    let most = rows.iter().map(|row| count(row)).max().unwrap_or_default();
+    let usual = rows.iter().find(|row| count(row) == most).unwrap_or(&rows[0]);
+    (usual.final_batch_size, usual.final_power_limit_w, most as f64 / rows.len() as f64)
+}
+
+/// What a job is called.
+pub(super) fn job(row: &SummaryRow) -> String {
+    let group = row.group.as_ref().map(|group| format!(" group {group}")).unwrap_or_default();
+    format!("{} {}{group}", row.gpu, row.workload)
+}
+
+/// Means over seeds by job and policy; then the history, where there is one.
+pub(super) fn table(report: &Report) -> String {
+    let mut text = format!(
+        "{:44} {:8} {:>6} {:>14} {:>13}  {}\n",
+        "job", "policy", "seeds", "cost", "regret, runs", "final choice, and of how many seeds"
+    );
+    let mut last = None;
+    for rows in by_policy(&report.summary) {
+        let job = job(rows[0]);
+        if last.as_ref().is_some_and(|last| *last != job) {
+            text.push('\n');
+        }
+        let (batch_size, limit, share) = usual(&rows);
+        text += &format!(
+            "{job:44} {:8} {:>6} {:>14.4e} {:>13.2}  {batch_size} at {limit} W, {:.0} %\n",
+            rows[0].policy,
+            rows.len(),
+            mean_of(&rows, |row| row.cumulative_cost),
+            mean_of(&rows, |row| row.cumulative_regret_runs),
+            100.0 * share
+        );
+        last = Some(job);
+    }
+    if let Some(history) = &report.history {
+        text += &format!(
+            "\n{:44} {:8} {:>6} {:>10} {:>10} {:>7} {:>8} {:>12} {:>10} {:>12}\n",
+            "job", "policy", "seed", "recurrence", "batch size", "limit W", "reached", "energy J", "time s", "cost"
+        );
+        history.iter().for_each(|row| text += &line(row));
+    }
+    text
+}
+
+fn line(row: &HistoryRow) -> String {
+    let group = row.group.as_ref().map(|group| format!(" group {group}")).unwrap_or_default();
+    format!(
+        "{:44} {:8} {:>6} {:>10} {:>10} {:>7} {:>8} {:>12.0} {:>10.1} {:>12.0}\n",
+        format!("{} {}{group}", row.gpu, row.workload),
+        row.policy,
+        row.seed,
+        row.recurrence,
+        row.batch_size,
+        row.power_limit_w,
+        if row.reached { "yes" } else { "no" },
+        row.energy_j,
+        row.time_s,
+        row.cost
+    )
+}

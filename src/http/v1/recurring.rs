@@ -1,0 +1,316 @@
+//! Recurring jobs and their trials.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+
+use crate::bandit::Report;
+use crate::domain::{InvalidJob, JobName};
+use crate::http::Shared;
+use crate::http::error::Problem;
+use crate::http::extract::{Params, Payload, Segment};
+use crate::http::openapi::Problems;
+pub(in crate::http) use crate::http::wire::recurring::LARGEST_DOCUMENT;
+use crate::http::wire::recurring::{
+    BeginTrial, EndTrial, Metered, RecurringQuery, ReportTrial, TrialsQuery, checked_limit,
+};
+use crate::recurring::{
+    RecurringDocument, RecurringEntry, RecurringError, RecurringSpec, RecurringView, Told, TrialView, VerdictView,
+};
+use crate::units::Seconds;
+
+/// Recurring jobs by name.
+#[utoipa::path(
+    get, path = "/v1/recurring", operation_id = "list_recurring", tag = "recurring jobs", params(RecurringQuery),
+    responses((status = OK, body = Vec<RecurringEntry>), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
+)]
+pub(in crate::http) async fn list(
+    State(shared): State<Shared>,
+    Params(query): Params<RecurringQuery>,
+) -> Result<Json<Vec<RecurringEntry>>, Problem> {
+    let limit = checked_limit(query.limit)?;
+    Ok(Json(shared.within(shared.recurring.list(&query.after, limit)).await?))
+}
+
+/// Makes a recurring job. Asking again with the same specification changes nothing.
+#[utoipa::path(
+    put, path = "/v1/recurring/{name}", operation_id = "put_recurring", tag = "recurring jobs",
+    params(("name" = String, Path, description = "Its name, which its training runs share")),
+    request_body = RecurringSpec,
+    responses(
+        (status = CREATED, body = RecurringView),
+        (status = OK, body = RecurringView, description = "It was there already"),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "There is one with another specification; the problem names the field"
+        ),
+        (status = UNPROCESSABLE_ENTITY, response = Problem),
+        Problems
+    )
+)]
+pub(in crate::http) async fn put(
+    State(shared): State<Shared>,
+    Segment(name): Segment,
+    Payload(spec): Payload<RecurringSpec>,
+) -> Result<impl IntoResponse, Problem> {
+    let name = new_name(name)?;
+    let (view, is_new) = shared.within(shared.recurring.put(name, spec)).await?;
+    Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(view)))
+}
+
+/// A recurring job, and what is believed of each batch size.
+#[utoipa::path(
+    get, path = "/v1/recurring/{name}", operation_id = "get_recurring", tag = "recurring jobs",
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = OK, body = RecurringView), (status = NOT_FOUND, response = Problem), Problems)
+)]
+pub(in crate::http) async fn show(
+    State(shared): State<Shared>,
+    Segment(name): Segment,
+) -> Result<Json<RecurringView>, Problem> {
+    let name = known_name(name)?;
+    Ok(Json(shared.within(shared.recurring.show(&name)).await?))
+}
+
+/// Forgets a recurring job with all its trials.
+#[utoipa::path(
+    delete, path = "/v1/recurring/{name}", operation_id = "delete_recurring", tag = "recurring jobs",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = OK, body = RecurringView, description = "What it was"),
+        (status = NOT_FOUND, response = Problem),
+        Problems
+    )
+)]
+pub(in crate::http) async fn delete(
+    State(shared): State<Shared>,
+    Segment(name): Segment,
+) -> Result<Json<RecurringView>, Problem> {
+    let name = known_name(name)?;
+    Ok(Json(shared.within(shared.recurring.delete(&name)).await?))
+}
+
+/// Begins a trial: the next run, with the batch size that it is to take.
+#[utoipa::path(
+    post, path = "/v1/recurring/{name}/trials", operation_id = "begin_trial", tag = "recurring jobs",
+    params(("name" = String, Path, description = "The recurring job's name")),
+    request_body = BeginTrial,
+    responses(
+        (status = CREATED, body = TrialView, headers(("location" = String, description = "The trial's address"))),
+        (status = OK, body = TrialView, description = "The trial that was begun with this key"),
+        (status = NOT_FOUND, response = Problem),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "No batch size has reached the target, or too many trials run"
+        ),
+        (
+            status = GONE, body = Problem, content_type = "application/problem+json",
+            description = "The trial that was begun with this key is lost"
+        ),
+        Problems
+    )
+)]
+pub(in crate::http) async fn begin(
+    State(shared): State<Shared>,
+    Segment(name): Segment,
+    Payload(body): Payload<BeginTrial>,
+) -> Result<impl IntoResponse, Problem> {
+    let key = body.checked()?;
+    let job = known_name(name)?;
+    let (trial, is_new) = shared.within(shared.recurring.begin(&job, key)).await?;
+    let name: String = job.as_str().bytes().map(escaped).collect();
+    let location = format!("/v1/recurring/{name}/trials/{}", trial.number);
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, [(header::LOCATION, location)], Json(trial)))
+}
+
+/// Trials by number.
+#[utoipa::path(
+    get, path = "/v1/recurring/{name}/trials", operation_id = "list_trials", tag = "recurring jobs",
+    params(("name" = String, Path, description = "The recurring job's name"), TrialsQuery),
+    responses(
+        (status = OK, body = Vec<TrialView>),
+        (status = NOT_FOUND, response = Problem),
+        (status = UNPROCESSABLE_ENTITY, response = Problem),
+        Problems
+    )
+)]
+pub(in crate::http) async fn trials(
+    State(shared): State<Shared>,
+    Segment(name): Segment,
+    Params(query): Params<TrialsQuery>,
+) -> Result<Json<Vec<TrialView>>, Problem> {
+    let limit = usize::try_from(checked_limit(query.limit)?).unwrap_or(usize::MAX);
+    let name = known_name(name)?;
+    Ok(Json(shared.within(shared.recurring.trials(&name, query.after, limit)).await?))
+}
+
+/// One trial.
+#[utoipa::path(
+    get, path = "/v1/recurring/{name}/trials/{number}", operation_id = "get_trial", tag = "recurring jobs",
+    params(
+        ("name" = String, Path, description = "The recurring job's name"),
+        ("number" = u32, Path, description = "The trial's number")
+    ),
+    responses((status = OK, body = TrialView), (status = NOT_FOUND, response = Problem), Problems)
+)]
+pub(in crate::http) async fn trial(
+    State(shared): State<Shared>,
+    Segment((name, number)): Segment<(String, u32)>,
+) -> Result<Json<TrialView>, Problem> {
+    let name = known_name(name)?;
+    Ok(Json(shared.within(shared.recurring.trial(&name, number)).await?))
+}
+
+/// Tells how far a trial has come, renews its lease, and says whether it is to stop.
+#[utoipa::path(
+    post, path = "/v1/recurring/{name}/trials/{number}/progress", operation_id = "report_trial",
+    tag = "recurring jobs",
+    params(
+        ("name" = String, Path, description = "The recurring job's name"),
+        ("number" = u32, Path, description = "The trial's number")
+    ),
+    request_body = ReportTrial,
+    responses(
+        (status = OK, body = VerdictView),
+        (status = NOT_FOUND, response = Problem),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "The training run reports for another trial"
+        ),
+        (
+            status = GONE, body = Problem, content_type = "application/problem+json",
+            description = "The trial is lost: its lease ran out, or it was withdrawn"
+        ),
+        (
+            status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
+            description = "It contradicts the report before"
+        ),
+        Problems
+    )
+)]
+pub(in crate::http) async fn progress(
+    State(shared): State<Shared>,
+    Segment((name, number)): Segment<(String, u32)>,
+    Payload(body): Payload<ReportTrial>,
+) -> Result<Json<VerdictView>, Problem> {
+    let name = known_name(name)?;
+    let told = metered(&shared, &name, number, body.checked()?).await?;
+    Ok(Json(shared.within(shared.recurring.report(&name, number, told)).await?))
+}
+
+/// Ends a trial, after a last report if one is given. One that has ended already stays as it is.
+#[utoipa::path(
+    post, path = "/v1/recurring/{name}/trials/{number}/end", operation_id = "end_trial", tag = "recurring jobs",
+    params(
+        ("name" = String, Path, description = "The recurring job's name"),
+        ("number" = u32, Path, description = "The trial's number")
+    ),
+    request_body = EndTrial,
+    responses(
+        (status = OK, body = TrialView),
+        (status = NOT_FOUND, response = Problem),
+        (
+            status = GONE, body = Problem, content_type = "application/problem+json",
+            description = "The trial is lost: its lease ran out, or it was withdrawn"
+        ),
+        (
+            status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
+            description = "Its last report contradicts the one before"
+        ),
+        Problems
+    )
+)]
+pub(in crate::http) async fn end(
+    State(shared): State<Shared>,
+    Segment((name, number)): Segment<(String, u32)>,
+    Payload(body): Payload<EndTrial>,
+) -> Result<Json<TrialView>, Problem> {
+    let name = known_name(name)?;
+    let last = match body.report {
+        Some(report) => Some(metered(&shared, &name, number, report.checked()?).await?),
+        None => None,
+    };
+    let ended = shared.recurring.end(&name, number, last, body.outcome.into());
+    Ok(Json(shared.within(ended).await?))
+}
+
+/// All of a recurring job, as one document.
+#[utoipa::path(
+    get, path = "/v1/recurring/{name}/export", operation_id = "export_recurring", tag = "recurring jobs",
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = OK, body = RecurringDocument), (status = NOT_FOUND, response = Problem), Problems)
+)]
+pub(in crate::http) async fn export(
+    State(shared): State<Shared>,
+    Segment(name): Segment,
+) -> Result<Json<RecurringDocument>, Problem> {
+    let name = known_name(name)?;
+    Ok(Json(shared.within(shared.recurring.export(&name)).await?))
+}
+
+/// Takes an exported job in, under the name in the address. Nothing is overwritten.
+#[utoipa::path(
+    post, path = "/v1/recurring/{name}/import", operation_id = "import_recurring", tag = "recurring jobs",
+    params(("name" = String, Path, description = "The name that it is to have")),
+    request_body = RecurringDocument,
+    responses(
+        (status = CREATED, body = RecurringView),
+        (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "There is one of that name"
+        ),
+        (status = UNPROCESSABLE_ENTITY, response = Problem),
+        Problems
+    )
+)]
+pub(in crate::http) async fn import(
+    State(shared): State<Shared>,
+    Segment(name): Segment,
+    Payload(document): Payload<RecurringDocument>,
+) -> Result<impl IntoResponse, Problem> {
+    let name = new_name(name)?;
+    Ok((StatusCode::CREATED, Json(shared.within(shared.recurring.import(name, document)).await?)))
+}
+
+/// A report with its energy: the client's, or that of a training run's books. Only for the latter the controller is
+/// asked, and before any transaction begins.
+async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered) -> Result<Told, Problem> {
+    let (id, time, rest) = match metered {
+        Metered::Here(report) => return Ok(Told { report, job: None }),
+        Metered::Books { job, time, rest } => (job, time, rest),
+    };
+    let batch_size = shared.within(shared.recurring.batch_size(name, number)).await?;
+    let asked = id.clone();
+    let (view, energy) =
+        shared.ask(move |controller| Box::pin(async move { controller.metered(&asked).await })).await??;
+    if view.name != name.as_str() || view.batch_size != Some(batch_size) {
+        let has = view.batch_size.map_or("none".to_owned(), |b| b.to_string());
+        let why = format!(
+            "names job {id} ({}, batch size {has}); trial {number} is of {name} with batch size {batch_size}: register a \
+             job like that",
+            view.name
+        );
+        return Err(InvalidJob { field: "job_id", why }.into());
+    }
+    let time = time.unwrap_or(Seconds::new(view.active_s + view.stalled_s));
+    let report = Report { energy, time, ..rest };
+    Ok(Told { report, job: Some(id) })
+}
+
+/// What cannot be a name names nothing.
+fn known_name(text: String) -> Result<JobName, Problem> {
+    JobName::new(text.clone()).map_err(|_| RecurringError::NotFound(text).into())
+}
+
+fn new_name(text: String) -> Result<JobName, Problem> {
+    JobName::new(text).map_err(|error| InvalidJob { field: "name", why: error.to_string() }.into())
+}
+
+fn escaped(byte: u8) -> String {
+    match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    }
+}

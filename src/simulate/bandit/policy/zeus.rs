@@ -1,0 +1,109 @@
+//! Zeus as its simulator runs it. The batch size comes from [`crate::bandit::zeus`]; the rest are the simulator's own rules
+//! where they differ from the service's: what bounds a run, which limit it takes, what profiling costs, and runs without
+//! an epoch.
+
+use super::{Chooses, Knobs, Setting, spec};
+use crate::bandit::{self, Cost, Generator, Kind, Knob, Outcome, PolicyName, Spec, State, Trial};
+use crate::simulate::bandit::{Done, Epoch, Job, SimulationError};
+
+/// A run without an epoch is observed at so many times the bound.
+const WITHOUT_EPOCH: f64 = 100.0;
+
+struct Zeus {
+    spec: Spec,
+    generator: Generator,
+    /// Runs that have ended, in the order in which they did.
+    trials: Vec<Trial>,
+    /// The limit of each arm that was profiled.
+    limits: Vec<Option<usize>>,
+    /// The cheapest recurrence so far, and the arm that reached its target.
+    cheapest: Option<(Cost, usize)>,
+}
+
+pub(super) fn begin(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooses>, SimulationError> {
+    let spec = spec(job, knobs, PolicyName::Zeus);
+    let (generator, limits) = (Generator::new(seed), vec![None; job.arms.len()]);
+    Ok(Box::new(Zeus { spec, generator, trials: Vec::new(), limits, cheapest: None }))
+}
+
+/// Limits are compared with the largest of the batch size, not of the board.
+fn limit_knob(spec: &Spec, job: &Job, arm: usize) -> Knob {
+    Knob { max_power: job.arms[arm].max_limit(), ..spec.knob }
+}
+
+impl Zeus {
+    fn best_known(&self, job: &Job) -> usize {
+        self.cheapest.map_or(job.default, |(_, arm)| arm)
+    }
+
+    /// What a run may cost.
+    fn bound(&self) -> Option<Cost> {
+        self.spec.beta.zip(self.cheapest).map(|(beta, (cheapest, _))| cheapest * beta)
+    }
+
+    /// The batch size that pruning looks at, whoever ran it; overlapping runs of others only join the history.
+    fn kind(&self, batch_size: u64) -> Kind {
+        match bandit::next(&self.spec, &self.trials, &mut self.generator.clone()) {
+            Ok(choice) if choice.kind == Kind::Exploration && choice.batch_size == batch_size => Kind::Exploration,
+            Ok(choice) if choice.kind == Kind::Exploration => Kind::Concurrent,
+            _ => Kind::Regular,
+        }
+    }
+}
+
+impl Chooses for Zeus {
+    fn choose(&mut self, job: &Job, _: u32, in_flight: bool) -> Setting {
+        let learnt = |zeus: &mut Self| {
+            let choice = bandit::next(&zeus.spec, &zeus.trials, &mut zeus.generator).ok()?;
+            job.place(choice.batch_size)
+        };
+        let chosen = if in_flight { None } else { learnt(self) };
+        // With nothing left to choose from, what has reached its target before.
+        let arm = chosen.unwrap_or_else(|| self.best_known(job));
+        let first = self.limits[arm].is_none();
+        let trace = &job.arms[arm];
+        let level = *self.limits[arm].get_or_insert_with(|| trace.best_level(&limit_knob(&self.spec, job, arm)));
+        Setting { arm, level, profiling: first.then(|| trace.mean_epoch(0..=trace.levels.len() - 1)) }
+    }
+
+    fn patience(&self, job: &Job, setting: &Setting, epoch: &Epoch) -> u32 {
+        let cost = limit_knob(&self.spec, job, setting.arm).cost(epoch.energy(), epoch.time);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+        self.bound().map_or(job.max_epochs, |bound| (bound / cost).floor() as u32)
+    }
+
+    fn observe(&mut self, job: &Job, done: &Done, spent: Cost) {
+        let arm = done.setting.arm;
+        let batch_size = job.arms[arm].batch_size;
+        let cost = if done.epochs > 0 { done.cost } else { self.bound().unwrap_or_default() * WITHOUT_EPOCH };
+        if done.reached && self.cheapest.is_none_or(|(cheapest, _)| spent < cheapest) {
+            self.cheapest = Some((spent, arm));
+        }
+        let outcome = if done.reached { Outcome::Reached } else { Outcome::NotReached };
+        let trial = Trial {
+            number: done.number,
+            batch_size,
+            kind: self.kind(batch_size),
+            state: State::Ended(outcome),
+            cost,
+            epochs: done.epochs,
+            epoch_cost: Some(self.spec.knob.cost(done.epoch.energy(), done.epoch.time)),
+        };
+        self.trials.push(trial);
+    }
+
+    fn switched(&mut self, job: &Job, new_board: bool) {
+        self.spec.max_epochs = job.max_epochs;
+        self.spec.knob.max_power = job.max_power;
+        if new_board {
+            self.limits.fill(None);
+        }
+    }
+
+    fn favourite(&self, job: &Job) -> (usize, usize) {
+        let batch_size = bandit::favourite(&self.spec, &self.trials);
+        let arm = job.place(batch_size).unwrap_or(job.default);
+        let level = self.limits[arm];
+        (arm, level.unwrap_or_else(|| job.arms[arm].best_level(&limit_knob(&self.spec, job, arm))))
+    }
+}

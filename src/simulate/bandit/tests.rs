@@ -1,0 +1,176 @@
+use std::io::Write;
+use std::path::Path;
+
+use super::policy::{Knobs, Policy, named};
+use super::*;
+use crate::bandit::Knob;
+
+const KNOBS: Knobs = Knobs { eta: 0.5, beta: Some(2.0), window: 0 };
+
+const TRAIN: &str = "dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch\n\
+    d,n,8,o,1,1,0.5,4\nd,n,8,o,1,2,0.5,6\nd,n,16,o,1,1,0.5,3\nd,n,16,o,1,2,0.5,\nd,n,16,o,1,3,0.5,nan\nd,n,16,o,1,1,0.9,7\n";
+const POWER: &str = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n\
+    d,n,8,o,100,16,90\nd,n,8,o,200,10,150\nd,n,16,o,100,14,95\nd,n,16,o,200,8,160\nd,n,32,o,200,5,170\nx,y,8,o,300,1,1\n";
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::with_prefix("summary_power_board").expect("a file");
+    file.write_all(text.as_bytes()).expect("written");
+    file
+}
+
+fn wanted(target_metric: f64, default_batch_size: u64) -> Wanted {
+    let (dataset, network) = ("d".to_owned(), "n".to_owned());
+    Wanted { dataset, network, optimizer: None, target_metric, max_epochs: 50, default_batch_size }
+}
+
+fn job(train: &str, power: &str, wanted: &Wanted) -> Result<Job, TraceError> {
+    Traces::read(file(train).path(), file(power).path())?.job(wanted)
+}
+
+fn policy(name: &str) -> Policy {
+    named(name).expect("a policy")
+}
+
+#[test]
+fn both_traces_are_joined() {
+    let job = job(TRAIN, POWER, &wanted(0.5, 64)).expect_err("32 is the largest of the power trace, and not trained");
+    assert!(job.to_string().contains("no batch size 32 of d/n to begin with; there are 8, 16"), "{job}");
+    let job = self::job(TRAIN, POWER, &wanted(0.5, 16)).expect("a job");
+    assert_eq!((job.workload.as_str(), job.default, job.max_power.get()), ("d/n", 1, 200.0), "x/y was not trained");
+    let paths: Vec<_> = job.arms.iter().map(|arm| arm.paths.clone()).collect();
+    assert_eq!(paths, [vec![Some(4), Some(6)], vec![Some(3), None, None]]);
+    assert_eq!(job.arms[0].levels.iter().map(|level| level.limit.get()).collect::<Vec<_>>(), [200.0, 100.0]);
+    assert_eq!(job.recurrences, 2 * 2 * 2);
+    let other = self::job(TRAIN, POWER, &wanted(0.9, 16)).expect("a job");
+    assert_eq!((other.arms.len(), other.recurrences), (2, 2 * 2), "8 stays, and counts as one that never is at 0.9");
+    assert_eq!(other.arms[0].paths, [None]);
+}
+
+/// Worked out by hand: an epoch of 8 at 200 W costs (1500 J + 200 W · 10 s)/2 = 1750.
+#[test]
+fn the_oracle_expects_what_runs_cost_until_one_reaches_the_target() {
+    let job = job(TRAIN, POWER, &wanted(0.5, 16)).expect("a job");
+    let knob = job.knob(0.5);
+    let expected = |arm: usize, level| oracle::expected(&job.arms[arm], level, 50, &knob).map(|cost| cost.get());
+    assert_eq!(expected(0, 0), Some(1750.0 * 5.0));
+    assert_eq!(expected(0, 1), Some(2320.0 * 5.0));
+    // Of three runs one reaches the target after 3 epochs, two are given up after 50.
+    assert!((expected(1, 0).expect("it can be reached") - 1440.0 * 103.0).abs() < 1e-6);
+    assert_eq!(oracle::expected(&job.arms[1], 0, 2, &knob), None);
+    let best = oracle::best(&job, &knob).expect("one");
+    assert_eq!((best.arm, best.level), (0, 0));
+    let energy = Knob { eta: 1.0, ..knob };
+    assert_eq!(oracle::best(&job, &energy).map(|best| (best.arm, best.level)), Some((0, 1)), "energy alone: 100 W");
+}
+
+#[test]
+fn the_mean_of_many_runs_is_what_the_oracle_expects() {
+    let job = job(TRAIN, POWER, &wanted(0.5, 8)).expect("a job");
+    let plan = Plan { job: &job, recurrences: 20_000, knobs: KNOBS, switch: None };
+    let ends = recur(&plan, &policy("oracle"), 3).expect("runs");
+    let mean = ends.runs.iter().map(|run| run.cost.get()).sum::<f64>() / 20_000.0;
+    assert!((mean / 8750.0 - 1.0).abs() < 0.01, "{mean}");
+    assert!(ends.runs.iter().all(|run| run.reached && run.batch_size == 8 && run.limit.get() == 200.0));
+}
+
+#[test]
+fn the_grid_tries_all_in_order_but_what_fails() {
+    let train = "dataset,network,batch_size,optimizer,target_metric,target_epoch\n\
+        d,n,4,o,0.5,\nd,n,8,o,0.5,4\nd,n,16,o,0.5,3\n";
+    let power = format!("{POWER}d,n,4,o,100,20,90\nd,n,4,o,200,20,90\n");
+    let job = job(train, &power, &wanted(0.5, 8)).expect("a job");
+    let plan = Plan { job: &job, recurrences: 6, knobs: KNOBS, switch: None };
+    let ends = recur(&plan, &policy("grid"), 1).expect("runs");
+    let tried: Vec<_> = ends.runs.iter().map(|run| (run.recurrence, run.batch_size, run.limit.get())).collect();
+    let best = [(5, 16, 200.0), (6, 16, 200.0)];
+    assert_eq!(tried[..5], [(1, 4, 200.0), (1, 8, 200.0), (2, 8, 100.0), (3, 16, 200.0), (4, 16, 100.0)]);
+    assert_eq!(tried[5..], best);
+    assert_eq!((ends.batch_size, ends.limit.get()), (16, 200.0));
+}
+
+#[test]
+fn what_is_wrong_is_told_with_line_and_column() {
+    let broken = |train: &str, power: &str| job(train, power, &wanted(0.5, 16)).expect_err("unusable").to_string();
+    let error = broken(TRAIN, &POWER.replace("16,90", "sixteen,90"));
+    assert!(error.ends_with(", line 2, column time_per_epoch: \"sixteen\" is not a number above 0"), "{error}");
+    let error = broken(&TRAIN.replace("0.5,6", "0.5,6.5"), POWER);
+    assert!(error.contains("line 3, column target_epoch: \"6.5\" is not a whole number"), "{error}");
+    let error = broken(&TRAIN.replace("target_epoch", "epoch"), POWER);
+    assert!(error.contains("it lacks the column target_epoch; it has dataset, network"), "{error}");
+    let error = broken(TRAIN.lines().next().expect("names"), POWER);
+    assert!(error.contains("it has no rows"), "{error}");
+    assert!(broken(&TRAIN.replace("d,n", "e,n"), POWER).contains("it has no training"));
+    let error = job(TRAIN, POWER, &wanted(0.4, 16)).expect_err("unusable").to_string();
+    assert!(error.ends_with("no runs of d/n with target metric 0.4; there are 0.5, 0.9"), "{error}");
+    let error = job(&format!("{TRAIN}d,n,8,p,1,1,0.5,4\n"), &format!("{POWER}d,n,8,p,100,16,90\n"), &wanted(0.5, 16));
+    assert!(error.expect_err("two").to_string().ends_with("choose one: o, p"));
+    let error = job(&TRAIN.replace("0.5,3", "0.5,51"), POWER, &wanted(0.5, 16)).expect_err("unusable").to_string();
+    assert!(error.contains("no run of d/n with batch size 16 reached 0.5 in 50 epochs"), "{error}");
+    let Err(error) = Traces::read(Path::new("/nowhere.csv"), Path::new("/nowhere.csv")) else { panic!("read") };
+    assert_eq!(error.to_string(), "cannot read /nowhere.csv");
+}
+
+/// All certain: an epoch is a second at 100 W and costs 100; 8, 16 and 32 need 8, 10 and 30 of them.
+fn certain() -> Job {
+    let train = "dataset,network,batch_size,optimizer,target_metric,target_epoch\n\
+        d,n,8,o,0.5,8\nd,n,16,o,0.5,10\nd,n,32,o,0.5,30\n";
+    let power = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n\
+        d,n,8,o,100,1,100\nd,n,16,o,100,1,100\nd,n,32,o,100,1,100\n";
+    job(train, power, &wanted(0.5, 16)).expect("a job")
+}
+
+#[test]
+fn overlapping_submissions_go_by_the_best_known_and_failures_are_repeated() {
+    let text = "group,start,end,job,runtime_ratio\n\
+        a,0,10,d,\na,5,20,d,\na,25,30,d,1\na,26,40,d,2\na,50,60,d,1\n";
+    let submissions = read_groups(file(text).path()).expect("submissions");
+    let all: Vec<&Submission> = submissions.iter().collect();
+    let ends = overlap(&certain(), &KNOBS, &all, &policy("zeus"), 1).expect("runs");
+    let runs: Vec<_> =
+        ends.runs.iter().map(|run| (run.recurrence, run.batch_size, run.reached, run.cost.get())).collect();
+    let expected = [
+        (1, 16, true, 1000.0),
+        // While the default is explored there is nothing better known.
+        (2, 16, true, 1000.0),
+        (3, 8, true, 800.0),
+        // The exploration of 8 has not ended: 16 is still the best known. It takes twice as long here.
+        (4, 16, true, 2000.0),
+        // Stopped at twice 800; what comes next begins the second round, at the new default.
+        (5, 32, false, 1600.0),
+        (5, 8, true, 800.0),
+    ];
+    assert_eq!(runs, expected);
+    assert_eq!(ends.batch_size, 8);
+    let what = ("zeus", &certain(), Some("a"), 1);
+    let row = summary(what, &ends, 5, |r| Expected {
+        run: crate::bandit::Cost::new(800.0),
+        runs: [1.0, 1.0, 1.0, 2.0, 1.0][r as usize - 1],
+    });
+    assert!((row.cumulative_regret_runs - (7200.0 / 800.0 - 6.0)).abs() < 1e-12, "{row:?}");
+}
+
+#[test]
+fn group_traces_that_make_no_sense_are_refused() {
+    let error = |text: &str| read_groups(file(text).path()).expect_err("refused").to_string();
+    assert!(error("group,start,job\na,1,d\n").contains("it lacks the column end; it has group, start, job"));
+    assert!(
+        error("group,start,end,job\na,5,4,d\n").contains("line 2, column end: \"4\" is not no earlier than its start")
+    );
+    assert!(error("group,start,end,job\na,now,4,d\n").contains("line 2, column start: \"now\" is not a number"));
+}
+
+/// A bound below one epoch: nothing enters the history but a row that says so, and the job goes on.
+#[test]
+fn a_recurrence_that_cannot_begin_is_told_and_does_not_end_the_job() {
+    let before = certain();
+    let mut after = before.clone();
+    for epoch in after.arms.iter_mut().flat_map(|arm| &mut arm.levels).flat_map(|level| &mut level.epochs) {
+        epoch.time = crate::units::Seconds::new(30.0);
+    }
+    let switch = Some(Switch { at: 4, job: &after, new_board: true });
+    let plan = Plan { job: &before, recurrences: 5, knobs: KNOBS, switch };
+    let ends = recur(&plan, &policy("zeus"), 1).expect("runs");
+    let late: Vec<_> = ends.runs.iter().filter(|run| run.recurrence >= 4).collect();
+    assert_eq!(late.iter().map(|run| run.recurrence).collect::<Vec<_>>(), [4, 5]);
+    assert!(late.iter().all(|run| !run.reached && run.cost.get() == 0.0), "{late:?}");
+}
