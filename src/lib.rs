@@ -33,6 +33,7 @@
 //! * [`forecast`], pure: a gapless horizon to plan over, and how far a source is to be believed
 //! * [`profile`], pure: the just-in-time profiler, the curve of throughput over power, its concave hull
 //! * [`plan`], pure: the problem, its optimum, the same as a linear programme, the receding horizon, reasons
+//! * [`bandit`], pure: which batch size a recurring job runs with, and how long a run may go on
 //! * [`ledger`], pure: meters, closed intervals in whole millijoules, emissions, the comparison with the ceiling
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
 //! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
