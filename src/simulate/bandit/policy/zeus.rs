@@ -18,12 +18,14 @@ struct Zeus {
     limits: Vec<Option<usize>>,
     /// The cheapest recurrence so far, and the arm that reached its target.
     cheapest: Option<(Cost, usize)>,
+    /// The batch size that pruning waits for.
+    exploring: Option<u64>,
 }
 
 pub(super) fn begin(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooses>, SimulationError> {
     let spec = spec(job, knobs, PolicyName::Zeus);
     let (generator, limits) = (Generator::new(seed), vec![None; job.arms.len()]);
-    Ok(Box::new(Zeus { spec, generator, trials: Vec::new(), limits, cheapest: None }))
+    Ok(Box::new(Zeus { spec, generator, trials: Vec::new(), limits, cheapest: None, exploring: None }))
 }
 
 /// Limits are compared with the largest of the batch size, not of the board.
@@ -41,13 +43,14 @@ impl Zeus {
         self.spec.beta.zip(self.cheapest).map(|(beta, (cheapest, _))| cheapest * beta)
     }
 
-    /// The batch size that pruning looks at, whoever ran it; overlapping runs of others only join the history.
-    fn kind(&self, batch_size: u64) -> Kind {
-        match bandit::next(&self.spec, &self.trials, &mut self.generator.clone()) {
-            Ok(choice) if choice.kind == Kind::Exploration && choice.batch_size == batch_size => Kind::Exploration,
-            Ok(choice) if choice.kind == Kind::Exploration => Kind::Concurrent,
-            _ => Kind::Regular,
+    /// A run that ended with the batch size that pruning waits for is taken for it, whoever ran it; others only join the
+    /// history.
+    fn kind(&mut self, batch_size: u64) -> Kind {
+        if self.exploring == Some(batch_size) {
+            self.exploring = None;
+            return Kind::Exploration;
         }
+        Kind::Regular
     }
 }
 
@@ -55,6 +58,7 @@ impl Chooses for Zeus {
     fn choose(&mut self, job: &Job, _: u32, in_flight: bool) -> Setting {
         let learnt = |zeus: &mut Self| {
             let choice = bandit::next(&zeus.spec, &zeus.trials, &mut zeus.generator).ok()?;
+            zeus.exploring = (choice.kind == Kind::Exploration).then_some(choice.batch_size);
             job.place(choice.batch_size)
         };
         let chosen = if in_flight { None } else { learnt(self) };
@@ -80,10 +84,11 @@ impl Chooses for Zeus {
             self.cheapest = Some((spent, arm));
         }
         let outcome = if done.reached { Outcome::Reached } else { Outcome::NotReached };
+        let kind = self.kind(batch_size);
         let trial = Trial {
             number: done.number,
             batch_size,
-            kind: self.kind(batch_size),
+            kind,
             state: State::Ended(outcome),
             cost,
             epochs: done.epochs,
