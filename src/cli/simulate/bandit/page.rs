@@ -25,7 +25,9 @@ pub(super) fn page(report: &Report) -> String {
             choices.line(rows[0].policy, chosen(rows[0], history), Mark::Points);
         }
         let seed = policies.iter().find(|rows| job(rows[0]) == name).map_or(0, |rows| rows[0].seed);
-        body += &format!("{}<h3>Choices with seed {seed}</h3>\n{}", regret.svg(), choices.svg());
+        let regret = regret.svg(&format!("Cumulative regret over recurrences of {name}"));
+        let choices = choices.svg(&format!("Batch sizes chosen over recurrences of {name}, seed {seed}"));
+        body += &format!("{regret}<h3>Choices with seed {seed}</h3>\n{choices}");
     }
     document("wattune simulate bandit", &body)
 }
