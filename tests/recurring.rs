@@ -231,7 +231,7 @@ async fn client(http: reqwest::Client, base: String, who: u64) -> Vec<u64> {
         numbers.push(number);
         let batch_size = trial["batch_size"].as_u64().expect("a batch size");
         for epochs in 1..=10 {
-            if (who + turn) % 3 == 0 && epochs == 2 {
+            if (who + turn).is_multiple_of(3) && epochs == 2 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(1 + (who * 7 + turn * 3 + epochs) % 11)).await;
