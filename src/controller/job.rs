@@ -119,7 +119,7 @@ impl Job {
         id: JobId,
         spec: JobSpec,
         groups: Vec<Group>,
-        profiling: Option<(ProfileSettings, Record)>,
+        profiling: Option<(ProfileSettings, Known)>,
         stored: StoredProgress,
         registered_at: DateTime<Utc>,
         now: Now,
@@ -150,16 +150,16 @@ impl Job {
             setting: None,
             saved_points: None,
         };
-        if let Some((settings, record)) = profiling {
-            job.equip(groups, settings, record);
+        if let Some((settings, known)) = profiling {
+            job.equip(groups, settings, known);
         }
         job
     }
 
     /// Gives it a profiler for its boards, now that they say what they can.
-    pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, record: Record) {
+    pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: Known) {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
-        self.profiler = Some(Profiler::new(settings, &ranges, record));
+        self.profiler = Some(Profiler::new(settings, &ranges, known.record).expecting(known.expected));
         self.key = profile_key(&self.spec, &groups);
         self.whole = groups.iter().map(|g| g.range.ceiling).collect();
         self.groups = groups;
@@ -351,6 +351,15 @@ impl Job {
             ended,
         }
     }
+}
+
+/// What is known of a job's profile when it begins.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// What earlier runs measured.
+    pub record: Record,
+    /// The limit of least energy with the nearest other batch size.
+    pub expected: Option<PowerLimit>,
 }
 
 /// Under which the profile of a job on these boards is kept.

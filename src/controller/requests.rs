@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::job::{Group, Job, ProgressReport, profile_key};
+use super::job::{Group, Job, Known, ProgressReport, profile_key};
 use super::view::{AccountView, GpuView, JobView, ProgressView};
 use super::{ControlError, Controller, Override};
 use crate::domain::{GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
@@ -132,15 +132,26 @@ impl Controller {
         Ok(Job::new(id, spec, groups, profiling, stored, registered_at, self.now()))
     }
 
-    async fn known_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<Record, ControlError> {
-        match self.store.profile(&profile_key(spec, groups)).await {
+    async fn known_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<Known, ControlError> {
+        let key = profile_key(spec, groups);
+        let record = match self.store.profile(&key).await {
             // What cannot be read is measured again; the job must not be refused for ever because of it.
             Err(error @ StoreError::Damaged { .. }) => {
                 tracing::warn!("{error}; job {} is profiled anew", spec.name);
-                Ok(Record::default())
+                Record::default()
             }
-            found => Ok(found?.unwrap_or_default()),
-        }
+            found => found?.unwrap_or_default(),
+        };
+        let expected = match spec.batch_size {
+            // Under a cap, lower limits than that of least energy may be needed.
+            Some(batch_size) if record.closed_at.is_none() && self.cap_schedule(self.now().utc).is_empty() => {
+                let neighbours = self.store.neighbouring_profiles(&key).await.unwrap_or_default();
+                let known = neighbours.iter().filter_map(|(other, record)| Some((*other, record.most_efficient()?)));
+                known.min_by(|a, b| octaves(a.0, batch_size).total_cmp(&octaves(b.0, batch_size))).map(|(_, l)| l)
+            }
+            _ => None,
+        };
+        Ok(Known { record, expected })
     }
 
     /// Boards that were silent when their job came may have answered since: then it gets its profiler.
@@ -150,9 +161,9 @@ impl Controller {
             let Some(spec) = self.jobs.get(&id).map(|j| j.spec.clone()) else { continue };
             let Some(groups) = self.group(&spec) else { continue };
             // If the books cannot be read now, the next tick tries again.
-            let Ok(record) = self.known_profile(&spec, &groups).await else { continue };
+            let Ok(known) = self.known_profile(&spec, &groups).await else { continue };
             if let Some(job) = self.jobs.get_mut(&id) {
-                job.equip(groups, self.profiling.clone(), record);
+                job.equip(groups, self.profiling.clone(), known);
             }
         }
     }
@@ -426,6 +437,12 @@ fn allowed(gpu: &super::Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Resul
 
 fn not_found(what: &'static str, given: impl ToString, hint: String) -> ControlError {
     ControlError::NotFound { what, given: given.to_string(), hint }
+}
+
+/// How far apart two batch sizes are.
+#[expect(clippy::cast_precision_loss, reason = "batch sizes are far below 2^52")]
+fn octaves(a: u64, b: u64) -> f64 {
+    (a as f64 / b as f64).log2().abs()
 }
 
 /// Kept here so that the views and the requests agree on what a registered job shows.

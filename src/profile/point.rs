@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ladder::Setting;
 use super::stats::RateStats;
-use crate::domain::{Estimate, OperatingPoint};
+use crate::domain::{Estimate, OperatingPoint, PowerLimit};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What happened between two progress reports at one settled setting.
@@ -111,5 +111,17 @@ impl Record {
     /// What was measured, setting by setting.
     pub fn measured(&self) -> Vec<OperatingPoint> {
         self.points.iter().filter_map(PointStats::operating_point).collect()
+    }
+
+    /// The limit of least energy for a sample, once all were measured. For boards of one model, with clocks left alone.
+    pub fn most_efficient(&self) -> Option<PowerLimit> {
+        self.closed_at.as_ref()?;
+        let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();
+        let plain = |p: &OperatingPoint| match p.setting.as_slice() {
+            [only] if only.clock.is_none() => Some((energy(p), only.limit)),
+            _ => None,
+        };
+        let least = self.measured().iter().filter_map(plain).min_by(|a, b| a.0.total_cmp(&b.0));
+        least.map(|(_, limit)| limit)
     }
 }

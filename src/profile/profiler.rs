@@ -99,6 +99,8 @@ pub struct Profiler {
     /// Clocks at the ceiling's limit, the ceiling first; empty where they are left alone.
     clocks: Vec<Setting>,
     record: Record,
+    /// Below this limit, the one of least energy with a neighbouring batch size, nothing better is expected.
+    expected: Option<PowerLimit>,
     closing: Option<PointStats>,
     stage: Stage,
     /// Reported time since this stage began, useful or not.
@@ -128,6 +130,7 @@ impl Profiler {
             ladders,
             clocks,
             record,
+            expected: None,
             closing: None,
             stage: Stage::Sweep { group: 0, index: 0 },
             stage_time: Seconds::ZERO,
@@ -144,6 +147,14 @@ impl Profiler {
         };
         profiler.move_on();
         profiler
+    }
+
+    /// The same, told the limit of least energy that was found with another batch size of the job: one measurement that
+    /// is worse than that is then enough to end the sweep, where else it takes two.
+    #[must_use]
+    pub fn expecting(mut self, limit: Option<PowerLimit>) -> Self {
+        self.expected = limit;
+        self
     }
 
     /// Where in the sweep it is.

@@ -128,6 +128,26 @@ fn points_known_badly_are_visited_for_at_most_a_share_of_the_time() {
 }
 
 #[test]
+fn a_neighbours_profile_makes_the_sweep_shorter() {
+    let mut alone = Job::new(0.0, Record::default());
+    let in_full = alone.sweep();
+    assert_eq!(alone.visited, [300, 250, 200, 150, 100, 300]);
+    assert_eq!(alone.profiler.record().most_efficient(), Some(w(200)));
+    assert_eq!(Record::default().most_efficient(), None);
+    let expecting = |limit| {
+        let mut job = Job::new(0.0, Record::default());
+        job.profiler = job.profiler.expecting(Some(w(limit)));
+        let took = job.sweep();
+        (job.visited, took)
+    };
+    let (visited, took) = expecting(200);
+    assert_eq!(visited, [300, 250, 200, 150, 300]);
+    assert!(took < in_full, "{took} {in_full}");
+    assert_eq!(expecting(100).0, alone.visited, "a neighbour that is best lower down saves nothing");
+    assert_eq!(expecting(300).0, visited, "one that is best higher up ends nothing too early");
+}
+
+#[test]
 fn stalls_do_not_count() {
     let mut job = Job::new(0.005, Record::default());
     for second in 0..3000 {

@@ -277,6 +277,27 @@ impl Store {
         found.map(|row| rows::from_json("profile", &row.try_get::<String, _>("record")?)).transpose()
     }
 
+    /// What runs of the same name on the same boards learned with other batch sizes.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn neighbouring_profiles(&self, key: &ProfileKey) -> Result<Vec<(u64, Record)>, StoreError> {
+        // Keys are texts that begin with the name: `;` is what follows `:`.
+        let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(&key.name)?);
+        let sql = "SELECT key, record FROM profiles WHERE key >= $1 AND key < $2";
+        let found = sqlx::query(sql).bind(format!("{begin}:")).bind(format!("{begin};")).fetch_all(&self.pool).await?;
+        let mut neighbours = Vec::new();
+        for row in found {
+            let other: ProfileKey = rows::from_json("profile", row.try_get("key")?)?;
+            if let Some(batch_size) = other.batch_size.filter(|b| Some(*b) != key.batch_size)
+                && other.boards == key.boards
+            {
+                neighbours.push((batch_size, rows::from_json("profile", row.try_get("record")?)?));
+            }
+        }
+        Ok(neighbours)
+    }
+
     /// Keeps what was learned for later runs.
     ///
     /// # Errors

@@ -151,8 +151,14 @@ async fn profiles_are_kept_by_job_batch_size_and_boards() {
     };
     let record = Record { thermal_trend: Some(-0.012), ..Record::default() };
     store.save_profile(&key(Some(64)), &record, at(1)).await.expect("written");
-    assert_eq!(store.profile(&key(Some(64))).await.expect("read"), Some(record));
+    assert_eq!(store.profile(&key(Some(64))).await.expect("read"), Some(record.clone()));
     assert_eq!(store.profile(&key(None)).await.expect("read"), None);
+    let elsewhere = ProfileKey { boards: vec![("A40".into(), 1)], ..key(Some(32)) };
+    let longer = ProfileKey { name: crate::domain::JobName::new("resnet50\"a").expect("a name"), ..key(Some(16)) };
+    for other in [key(Some(128)), key(None), elsewhere, longer] {
+        store.save_profile(&other, &Record::default(), at(1)).await.expect("written");
+    }
+    assert_eq!(store.neighbouring_profiles(&key(Some(128))).await.expect("read"), [(64, record)]);
 }
 
 #[tokio::test]

@@ -81,7 +81,8 @@ impl Profiler {
                 let (ladder, loose) = (&self.ladders[group], self.loose_limits());
                 let open = |i: &usize| !self.is_measured(&ladder[*i]) && !loose.contains(&ladder[*i][group].limit);
                 let index = self.probe().filter(|i| open(i)).or_else(|| (1..ladder.len()).find(open))?;
-                (!self.worse_twice(&ladder[..index])).then_some(Stage::Sweep { group, index })
+                let enough = self.worse_twice(&ladder[..index]) || self.worse_as_expected(&ladder[..index]);
+                (!enough).then_some(Stage::Sweep { group, index })
             }
             _ => None,
         }
@@ -150,19 +151,20 @@ impl Profiler {
             || (seconds >= max_window_s && count >= 2.0)
     }
 
-    /// Whether the last two settings were each worse than the one before, in energy per sample *and* in time, by more
-    /// than twice what chance explains.
+    /// Whether the last two settings were each worse than the one before.
     fn worse_twice(&self, visited: &[Setting]) -> bool {
-        let known: Vec<OperatingPoint> = visited.iter().filter_map(|s| self.stats(s)?.operating_point()).collect();
-        let [.., a, b, c] = known.as_slice() else { return false };
-        let worse = |before: &OperatingPoint, after: &OperatingPoint| {
-            let (e0, e1) = (before.throughput.relative_error, after.throughput.relative_error);
-            let margin = 2.0 * (e0 * e0 + e1 * e1).sqrt();
-            let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();
-            energy(after) > energy(before) * (1.0 + margin)
-                && after.throughput.mean < before.throughput.mean * (1.0 - margin)
-        };
-        worse(a, b) && worse(b, c)
+        matches!(self.known_of(visited).as_slice(), [.., a, b, c] if is_worse(a, b) && is_worse(b, c))
+    }
+
+    /// Whether the last setting was worse than the one before, and that one is where the least energy was expected.
+    fn worse_as_expected(&self, visited: &[Setting]) -> bool {
+        let known = self.known_of(visited);
+        let (Some(expected), [.., a, b]) = (self.expected, known.as_slice()) else { return false };
+        matches!(a.setting.as_slice(), [only] if only.limit <= expected) && is_worse(a, b)
+    }
+
+    fn known_of(&self, settings: &[Setting]) -> Vec<OperatingPoint> {
+        settings.iter().filter_map(|s| self.stats(s)?.operating_point()).collect()
     }
 
     fn after_closing(&mut self) -> Option<Stage> {
@@ -219,4 +221,13 @@ impl Profiler {
         let usable = points.iter().enumerate().filter(|(_, p)| p.throughput.mean >= best.throughput.mean);
         usable.filter_map(urgency).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, setting)| setting)
     }
+}
+
+/// Whether a setting costs more energy per sample *and* more time than the one before, by more than twice what chance
+/// explains.
+fn is_worse(before: &OperatingPoint, after: &OperatingPoint) -> bool {
+    let (e0, e1) = (before.throughput.relative_error, after.throughput.relative_error);
+    let margin = 2.0 * (e0 * e0 + e1 * e1).sqrt();
+    let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();
+    energy(after) > energy(before) * (1.0 + margin) && after.throughput.mean < before.throughput.mean * (1.0 - margin)
 }
