@@ -23,6 +23,7 @@ use crate::simulate::bandit::{
 /// (every batch size at every limit once, then the cheapest), zeus (the published algorithm, draw for draw), wattune (the
 /// daemon's), oracle (the best, known beforehand).
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("drift").multiple(true))]
 pub(super) struct Args {
     /// The epochs that training runs needed: Zeus's trace file.
     #[arg(long, value_name = "FILE")]

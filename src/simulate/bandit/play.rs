@@ -64,11 +64,12 @@ pub(super) fn play(
     let (path, epoch) = (arm.paths[row / measured.len()], measured[row % measured.len()]);
     let most = policy.patience(job, &setting, &epoch).min(job.max_epochs);
     let (epochs, reached) = path.filter(|epoch| *epoch <= most).map_or((most, false), |epoch| (epoch, true));
-    let (mut energy, mut time) = (epoch.energy() * f64::from(epochs), epoch.time * f64::from(epochs));
-    if let Some((first_energy, first_time)) = setting.profiling.filter(|_| epochs > 0) {
-        energy += first_energy - epoch.energy();
-        time += first_time - epoch.time;
-    }
+    // The first epoch of a run that looks for its limit is another.
+    let others = f64::from(epochs.saturating_sub(1));
+    let (energy, time) = match setting.profiling {
+        Some((energy, time)) if epochs > 0 => (energy + epoch.energy() * others, time + epoch.time * others),
+        _ => (epoch.energy() * f64::from(epochs), epoch.time * f64::from(epochs)),
+    };
     let cost = job.knob(eta).cost(energy, time);
     Done { number, setting, epochs, reached, energy, time, cost, epoch }
 }

@@ -33,6 +33,13 @@ fn limit_knob(spec: &Spec, job: &Job, arm: usize) -> Knob {
     Knob { max_power: job.arms[arm].max_limit(), ..spec.knob }
 }
 
+/// How many epochs fit under a bound, by the exact remainder: a quotient that rounds up to the next whole number would
+/// make it one more than in the reference.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+fn whole_epochs(bound: f64, epoch_cost: f64) -> u32 {
+    ((bound - bound % epoch_cost) / epoch_cost).round() as u32
+}
+
 impl Zeus {
     fn best_known(&self, job: &Job) -> usize {
         self.cheapest.map_or(job.default, |(_, arm)| arm)
@@ -72,8 +79,7 @@ impl Chooses for Zeus {
 
     fn patience(&self, job: &Job, setting: &Setting, epoch: &Epoch) -> u32 {
         let cost = limit_knob(&self.spec, job, setting.arm).cost(epoch.energy(), epoch.time);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
-        self.bound().map_or(job.max_epochs, |bound| (bound / cost).floor() as u32)
+        self.bound().map_or(job.max_epochs, |bound| whole_epochs(bound.get(), cost.get()))
     }
 
     fn observe(&mut self, job: &Job, done: &Done, spent: Cost) {
