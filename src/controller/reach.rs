@@ -7,10 +7,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::cap::Claim;
-use super::job::{Group, Job};
+use super::job::{Group, Job, Known};
 use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CapSchedule, JobId, PowerLimit, Slot};
+use crate::profile::Profiler;
 use crate::units::Watts;
 
 /// A sweep waits for room that comes within so long.
@@ -165,11 +166,12 @@ fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Opti
 impl Job {
     /// Goes on measuring up to other ceilings; what is known is kept.
     fn reach_up_to(&mut self, ceilings: &[PowerLimit], settings: crate::profile::Settings) {
-        let Some(record) = self.profiler.as_ref().map(|p| p.record().clone()) else { return };
+        let known = |p: &Profiler| Known { record: p.record().clone(), expected: p.expected() };
+        let Some(known) = self.profiler.as_ref().map(known) else { return };
         let whole = std::mem::take(&mut self.whole);
         let mut groups = self.groups.clone();
         groups.iter_mut().zip(ceilings).for_each(|(group, ceiling)| group.range.ceiling = *ceiling);
-        self.equip(groups, settings, record);
+        self.equip(groups, settings, known);
         self.whole = whole;
         // A plan knows points by their places in the profile.
         self.plan = None;

@@ -157,6 +157,11 @@ impl Profiler {
         self
     }
 
+    /// What [`Self::expecting`] was told.
+    pub fn expected(&self) -> Option<PowerLimit> {
+        self.expected
+    }
+
     /// Where in the sweep it is.
     pub fn stage(&self) -> Stage {
         self.stage
