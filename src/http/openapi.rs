@@ -193,9 +193,9 @@ mod tests {
         }
         insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
         AccountView
-         ArmView
-         BeginTrial
-         BudgetView
+        ArmView
+        BeginTrial
+        BudgetView
         CapView
         CarbonView
         ComparisonView
