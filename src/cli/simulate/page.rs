@@ -90,7 +90,8 @@ fn drawn<'a>(of_job: &[&'a Found]) -> Vec<&'a Found> {
     let first = of_job.first().map(|f| f.row.start);
     let runs = || of_job.iter().copied().filter(move |f| Some(f.row.start) == first && f.replayed.is_some());
     let wattune = runs().find(|f| f.row.policy == "wattune");
-    let policy = wattune.or(runs().next_back()).map(|f| f.row.policy);
+    let within_budget = || runs().rfind(|f| f.row.budget_pct.is_some());
+    let policy = wattune.or_else(within_budget).or_else(|| runs().next_back()).map(|f| f.row.policy);
     runs().filter(|f| Some(f.row.policy) == policy).collect()
 }
 
