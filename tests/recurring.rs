@@ -147,7 +147,11 @@ async fn where_nothing_converges_it_is_said() {
         assert_eq!((&ended["state"], &ended["epochs"]), (&json!("not_reached"), &json!(1)));
     }
     let refused = daemon.post("/v1/recurring/a/trials", &json!({})).await.problem(409);
-    assert!(refused["detail"].as_str().expect("text").contains("no batch size has reached"), "{refused}");
+    assert!(
+        refused["detail"].as_str().expect("text").contains("no batch size reaches")
+            && refused["detail"].to_string().contains("DELETE"),
+        "{refused}"
+    );
     assert_eq!(daemon.get("/v1/recurring/a").await.expect(200)["stage"], "none_converges");
 }
 

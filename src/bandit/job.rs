@@ -7,7 +7,8 @@
 use chrono::{DateTime, Utc};
 
 use super::{
-    Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, next, patience,
+    Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, Spec, State, Terms, Trial, Verdict, next,
+    patience,
 };
 use crate::domain::JobId;
 
@@ -18,6 +19,10 @@ const DEADLY: usize = 3;
 /// What a run that cannot be carried through counts as, over the dearest that would be borne: as in the reference's
 /// simulator (`zeus-simulator.md`, 3c).
 const FAILURE: f64 = 100.0;
+/// No run takes so many seconds.
+const LONGEST: f64 = 1e9;
+/// Power that is so many times the largest cannot be right, whatever else was measured beside the boards.
+const MOST_POWER: f64 = 10.0;
 /// Zeus's bound where a job has none.
 const USUAL_BETA: f64 = 2.0;
 
@@ -230,6 +235,7 @@ impl Job {
             report.time = report.time.max(self.runs[i].time);
         }
         refuse_contradiction(&self.runs[i], &report)?;
+        refuse_impossible(spec, &report)?;
         if report.epochs > 0 && spec.knob.cost(report.energy, report.time) <= Cost::ZERO {
             let why = "and time_s give no cost, after an epoch; give joules and seconds so far".into();
             return Err(Refused::Contradiction { field: "energy_j", why });
@@ -316,6 +322,26 @@ fn is_lost(run: &Run) -> bool {
 fn lost(run: &Run) -> Refused {
     let at = run.ended_at.unwrap_or(run.lease_until);
     Refused::Lost { number: run.trial.number, at, why: run.reason.clone() }
+}
+
+/// What no run can have used or done: mostly other units.
+fn refuse_impossible(spec: &Spec, report: &Report) -> Result<(), Refused> {
+    let refused = |field, why| Err(Refused::Contradiction { field, why });
+    if report.epochs > spec.max_epochs {
+        return refused("epochs", format!("is {}, more than max_epochs, {}", report.epochs, spec.max_epochs));
+    }
+    let (energy, time) = (report.energy.get(), report.time.get());
+    if time > LONGEST {
+        return refused("time_s", format!("is beyond {LONGEST:e}; give seconds since the trial began"));
+    }
+    let most = MOST_POWER * spec.knob.max_power.get() * if time > 0.0 { time } else { LONGEST };
+    if energy > most {
+        let power = spec.knob.max_power.get();
+        let why =
+            format!("is more than {MOST_POWER} times what max_power_w, {power}, gives in time_s; give joules so far");
+        return refused("energy_j", why);
+    }
+    Ok(())
 }
 
 fn refuse_contradiction(run: &Run, report: &Report) -> Result<(), Refused> {

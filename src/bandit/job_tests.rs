@@ -115,6 +115,23 @@ fn a_report_that_cannot_be_true_changes_nothing() {
 }
 
 #[test]
+fn a_report_that_no_run_can_give_is_refused() {
+    let mut job = job(PolicyName::Wattune);
+    let number = job.begin(None, at(0)).expect("begun").number;
+    let before = job.clone();
+    let mut refused = |report: Report, field: &str| {
+        let error = job.report(number, &report, None, at(1)).expect_err("refused");
+        assert!(matches!(&error, Refused::Contradiction { field: f, .. } if *f == field), "{error}");
+    };
+    refused(report(21, 100.0, 0.1), "epochs");
+    // 300 W for a second give 300 J; 100 kJ are millijoules, or another clock.
+    refused(report(1, 100_000.0, 0.1), "energy_j");
+    refused(Report { time: Seconds::new(1e300), ..report(1, 100.0, 0.1) }, "time_s");
+    refused(Report { time: Seconds::ZERO, ..report(1, 1e300, 0.1) }, "energy_j");
+    assert_eq!(job, before, "nothing of it is taken");
+}
+
+#[test]
 fn a_silent_trial_is_lost_and_its_batch_size_tried_again() {
     let mut job = job(PolicyName::Zeus);
     job.begin(Some("a"), at(0)).expect("begun");

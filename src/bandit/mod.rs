@@ -46,7 +46,10 @@ pub struct Choice {
 
 /// No batch size of the job has reached its target, so that there is nothing left to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no batch size has reached the target metric; try others, more epochs, or a lower target")]
+#[error(
+    "no batch size reaches the target metric; begin anew (DELETE the job, or take another name) with others, more epochs, \
+     or a lower target"
+)]
 pub struct NoneConverges;
 
 /// The batch size of the next run, given all trials so far in the order of their numbers, running ones included.

@@ -10,6 +10,11 @@ use crate::domain::{JobId, JobName};
 use crate::store::StoredRecurring;
 use crate::units::{Joules, Seconds};
 
+/// Imported trials have numbers up to this; those after it go on from there.
+const LAST: u32 = 1_000_000_000;
+/// More joules or seconds than any trial can have.
+const MOST: f64 = 1e20;
+
 /// The shape that this version writes and reads.
 const VERSION: u32 = 1;
 
@@ -203,6 +208,12 @@ impl RecurringDocument {
             if runs.last().map_or(0, |r| r.trial.number) >= number {
                 return Err(wrong("out of order; numbers begin at 1 and rise".into()));
             }
+            if number > LAST {
+                return Err(wrong(format!("beyond {LAST}, the last number that an import may have")));
+            }
+            if trial.epochs > terms.spec.max_epochs {
+                return Err(wrong(format!("with {} epochs, more than max_epochs", trial.epochs)));
+            }
             if terms.spec.place(trial.batch_size).is_none() {
                 return Err(wrong(format!("of batch size {}, which is not among batch_sizes", trial.batch_size)));
             }
@@ -221,6 +232,9 @@ impl TrialDocument {
             [Some(self.cost_j), self.epoch_cost_j, Some(self.energy_j), Some(self.time_s), self.first_cost_j];
         if quantities.into_iter().flatten().any(|q| q < 0.0) {
             return Err("with a negative cost, energy or time".into());
+        }
+        if quantities.into_iter().flatten().any(|q| q > MOST) {
+            return Err(format!("with a cost, energy or time beyond {MOST:e}"));
         }
         if (self.state == TrialState::Running) != self.ended_at.is_none() {
             return Err("that runs and has ended; ended_at is null exactly while state is running".into());

@@ -224,7 +224,10 @@ impl Recurring {
     /// # Errors
     /// If the document contradicts itself, or there is a job of that name.
     pub async fn import(&self, name: JobName, document: RecurringDocument) -> Result<RecurringView, RecurringError> {
-        let stored = document.read(name)?;
+        let mut stored = document.read(name)?;
+        // Nobody is waited for longer than for a trial that begins now.
+        let latest = self.now() + stored.job.terms.lease.to_delta();
+        stored.job.runs.iter_mut().for_each(|run| run.lease_until = run.lease_until.min(latest));
         if self.store.create_recurring(&stored).await? {
             return Ok((&stored).into());
         }

@@ -142,7 +142,7 @@ impl Standing {
 
     /// `None` if nothing reached its target yet.
     fn best(&self) -> Option<Best> {
-        let reached = |arm: &usize| self.seen.iter().any(|s| s.arm == *arm && s.reached);
+        let reached = |arm: &usize| !self.failed[*arm] && self.seen.iter().any(|s| s.arm == *arm && s.reached);
         let all = (0..self.tried.len()).filter(reached).map(|arm| Best { arm, cost: self.cost(arm) });
         all.min_by(|a, b| a.cost.total_cmp(&b.cost))
     }
@@ -276,11 +276,13 @@ pub fn posterior(spec: &Spec, trials: &[Trial]) -> Vec<(Cost, f64)> {
     (0..state.tried.len()).map(arm).collect()
 }
 
-/// Whether runs with a batch size ended before their time as ones that do not get there: such a batch size is left alone.
+/// Whether a batch size is to be left alone: runs with it ended before their time as ones that do not get there, the last
+/// one if none ever reached its target, the last two if some did.
 fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
-    let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size);
-    let early = |t: &Trial| t.state == State::Ended(Outcome::NotReached) && t.epochs < spec.max_epochs;
-    of_arm().any(early) && !of_arm().any(Trial::reached)
+    let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
+    let early = |t: &&Trial| t.state == State::Ended(Outcome::NotReached) && t.epochs < spec.max_epochs;
+    let in_a_row = of_arm().rev().take_while(early).count();
+    in_a_row >= if of_arm().any(Trial::reached) { 2 } else { 1 }
 }
 
 fn spent(seen: &Seen) -> f64 {

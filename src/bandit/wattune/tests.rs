@@ -167,3 +167,20 @@ fn after_a_change_everything_is_learnt_anew() {
     }
     assert_eq!(super::favourite(&spec, &trials), 256);
 }
+
+#[test]
+fn a_favourite_that_fails_twice_in_a_row_is_given_up() {
+    let spec = spec(&[8, 16, 32, 64], 32);
+    let mut trials = play(&spec, 12, 7, |b| (10, 1000.0 / b as f64 + b as f64));
+    let favourite = super::favourite(&spec, &trials);
+    for _ in 0..2 {
+        let failed =
+            Trial { epoch_cost: None, cost: Cost::ZERO, ..trial(&trials, favourite, 0, 0.0, Outcome::NotReached) };
+        trials.push(failed);
+    }
+    assert_ne!(super::favourite(&spec, &trials), favourite);
+    let mut generator = Generator::new(3);
+    for _ in 0..20 {
+        assert_ne!(next(&spec, &trials, &mut generator).expect("others are left").batch_size, favourite);
+    }
+}
