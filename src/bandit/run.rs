@@ -1,6 +1,7 @@
 //! A trial with all that is kept of it.
 
 use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 
 use super::{Cost, Knob, Trial};
 use crate::domain::JobId;
@@ -40,7 +41,7 @@ pub enum Ending {
 }
 
 /// A trial with all that is kept of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// As policies see it.
     pub trial: Trial,

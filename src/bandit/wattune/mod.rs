@@ -10,7 +10,7 @@
 //!
 //! ν, 0.04, is what a batch size has of its own. The noise is shared by all: its variance is what runs of one batch size
 //! show among one another, drawn to 0.08² as by three of them, and a third of an epoch's rounding. All is Gaussian, so that
-//! a run teaches about its neighbours by the rules of conditional distributions ([`belief`]); a run that was given up
+//! a run teaches about its neighbours by the rules of conditional distributions (`belief.rs`); a run that was given up
 //! says that it would have taken longer. The sum f + g is near-unimodal wherever f rises faster than g falls.
 //!
 //! *The walk.* From the best so far, an octave down, then an octave up; then the middle of what lies between it and the
@@ -25,7 +25,7 @@
 //! losses together stay below four fifths of a run for each batch size beside the default, and what was gained since.
 //! After a run that was given up comes the best known.
 //!
-//! *Change.* Two results in a row that lie on one side of what was known ([`regime`]) begin everything anew from there.
+//! *Change.* Two results in a row that lie on one side of what was known (`regime.rs`) begin everything anew from there.
 
 mod belief;
 mod regime;
