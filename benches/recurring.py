@@ -21,7 +21,8 @@ import time
 JOBS, TRIALS, REQUESTS = (int(a) for a in (sys.argv[1:] + ["10000", "200", "5000"][len(sys.argv) - 1:]))
 TARGET = os.environ.get("CARGO_TARGET_DIR", "target")
 SIZES = [8 << i for i in range(8)]
-COLUMNS = "job number state lease_us request_key run".split()
+COLUMNS = ("job number batch_size kind state cost_j epochs epoch_cost_j energy_j time_s metric first_epochs first_cost_j "
+           "begun_us lease_us ended_us reason").split()
 
 
 class Daemon:
@@ -67,7 +68,6 @@ def fill(state):
     specs = database.execute("SELECT terms, generator FROM recurring_jobs ORDER BY name").fetchall()
     database.execute("DELETE FROM recurring_jobs")
     now = int(time.time() * 1e6)
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now / 1e6))
     jobs = [(i, f"job{i}", *specs[i % 2], now) for i in range(JOBS)]
     database.executemany("INSERT INTO recurring_jobs VALUES (?, ?, ?, ?, ?)", jobs)
 
@@ -77,13 +77,8 @@ def fill(state):
                 size = SIZES[(number - 1) % 8] if number <= 16 else random.choice(SIZES[3:6])
                 epochs, each = random.randint(10, 14), 1000.0 + size
                 energy = epochs * each
-                kind = "exploration" if number <= 16 else "regular"
-                trial = {"number": number, "batch_size": size, "kind": kind, "state": {"ended": "reached"}, "cost": energy,
-                         "epochs": epochs, "epoch_cost": each}
-                run = {"trial": trial, "energy": energy, "time": epochs * 10.0, "metric": 0.61, "first": [1, each],
-                       "key": None, "job": None, "begun_at": at, "lease_until": at, "ended_at": at,
-                       "reason": f"it reached its target after {epochs} epochs"}
-                yield (job, number, "ended", now, None, json.dumps(run, separators=(",", ":")))
+                yield (job, number, size, "exploration" if number <= 16 else "regular", "reached", energy, epochs, each,
+                       energy, epochs * 10.0, 0.61, 1, each, now, now, now, f"it reached its target after {epochs} epochs")
 
     marks = ", ".join("?" * len(COLUMNS))
     database.executemany(f"INSERT INTO recurring_trials ({', '.join(COLUMNS)}) VALUES ({marks})", rows())

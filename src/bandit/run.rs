@@ -1,7 +1,6 @@
 //! A trial with all that is kept of it.
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
 
 use super::{Cost, Knob, Trial};
 use crate::domain::JobId;
@@ -41,7 +40,7 @@ pub enum Ending {
 }
 
 /// A trial with all that is kept of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// As policies see it.
     pub trial: Trial,

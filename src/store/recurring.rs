@@ -6,8 +6,9 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Row, Sqlite, Transaction};
 
 use super::{Store, StoreError, rows};
-use crate::bandit::{Job, Run};
-use crate::domain::JobName;
+use crate::bandit::{Cost, Job, Outcome, Run, State, Trial};
+use crate::domain::{JobId, JobName};
+use crate::units::{Joules, Seconds};
 
 /// A recurring job as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,9 +34,9 @@ pub struct ListedRecurring {
     pub running: u32,
 }
 
-/// One value for all of them: a value for each column of each trial takes several times as long.
-const RUNS: &str = "SELECT '[' || group_concat(run, ',' ORDER BY number) || ']' FROM recurring_trials WHERE job = $1";
-const LEASES: &str = "SELECT number, lease_us FROM recurring_trials WHERE job = $1 AND state = 'running'";
+const RUNS: &str = "SELECT number, batch_size, kind, state, cost_j, epochs, epoch_cost_j, energy_j, time_s, metric, \
+                    first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, ended_us, reason \
+                    FROM recurring_trials WHERE job = $1 ORDER BY number";
 
 impl Store {
     /// Writes a recurring job with all its trials, unless there is one of that name. Says whether it was written.
@@ -164,34 +165,87 @@ async fn load(c: &mut SqliteConnection, name: &JobName) -> Result<Option<(i64, S
     let sql = "SELECT id, terms, generator, created_us FROM recurring_jobs WHERE name = $1";
     let Some(row) = sqlx::query(sql).bind(name.as_str()).fetch_optional(&mut *c).await? else { return Ok(None) };
     let id: i64 = row.try_get(0)?;
-    let found: Option<String> = sqlx::query_scalar(RUNS).bind(id).fetch_one(&mut *c).await?;
-    let mut runs: Vec<Run> = found.map_or(Ok(Vec::new()), |found| rows::from_json("trials", &found))?;
-    let leases: Vec<(u32, i64)> = sqlx::query_as(LEASES).bind(id).fetch_all(&mut *c).await?;
-    for (number, lease) in leases {
-        let place = runs.binary_search_by_key(&number, |run| run.trial.number);
-        let place = place.map_err(|_| rows::damaged("trial", format!("{number} is another one inside")))?;
-        runs[place].lease_until = rows::moment(lease)?;
-    }
+    let found = sqlx::query(RUNS).bind(id).fetch_all(&mut *c).await?;
     let job = Job {
         terms: rows::from_json("recurring job", row.try_get(1)?)?,
         generator: rows::from_json("recurring job", row.try_get(2)?)?,
-        runs,
+        runs: found.iter().map(run).collect::<Result<_, _>>()?,
     };
     Ok(Some((id, StoredRecurring { name: name.clone(), created_at: rows::moment(row.try_get(3)?)?, job })))
 }
 
 async fn save_run(c: &mut SqliteConnection, job: i64, run: &Run) -> Result<(), StoreError> {
+    let Run { trial, .. } = run;
     sqlx::query(
-        "INSERT OR REPLACE INTO recurring_trials (job, number, state, lease_us, request_key, run) \
-         VALUES ($1, $2, $3, $4, $5, $6)",
+        "INSERT OR REPLACE INTO recurring_trials (job, number, batch_size, kind, state, cost_j, epochs, epoch_cost_j, \
+         energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, ended_us, reason) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
     )
     .bind(job)
-    .bind(run.trial.number)
-    .bind(if run.trial.is_running() { "running" } else { "ended" })
-    .bind(run.lease_until.timestamp_micros())
+    .bind(trial.number)
+    .bind(i64::try_from(trial.batch_size).map_err(|e| rows::damaged("batch size", e))?)
+    .bind(rows::name(&trial.kind)?)
+    .bind(state_name(trial.state))
+    .bind(trial.cost.get())
+    .bind(trial.epochs)
+    .bind(trial.epoch_cost.map(Cost::get))
+    .bind(run.energy.get())
+    .bind(run.time.get())
+    .bind(run.metric)
+    .bind(run.first.map(|(epochs, _)| epochs))
+    .bind(run.first.map(|(_, cost)| cost.get()))
     .bind(run.key.as_deref())
-    .bind(rows::json(run)?)
+    .bind(run.job.as_ref().map(JobId::as_str))
+    .bind(run.begun_at.timestamp_micros())
+    .bind(run.lease_until.timestamp_micros())
+    .bind(run.ended_at.map(|at| at.timestamp_micros()))
+    .bind(run.reason.as_str())
     .execute(c)
     .await?;
     Ok(())
+}
+
+fn run(row: &SqliteRow) -> Result<Run, StoreError> {
+    let first: Option<u32> = row.try_get(10)?;
+    let first_cost: Option<f64> = row.try_get(11)?;
+    let job: Option<String> = row.try_get(13)?;
+    let ended: Option<i64> = row.try_get(16)?;
+    let batch_size: i64 = row.try_get(1)?;
+    Ok(Run {
+        trial: Trial {
+            number: row.try_get(0)?,
+            batch_size: u64::try_from(batch_size).map_err(|e| rows::damaged("batch size", e))?,
+            kind: rows::from_name("trial", row.try_get(2)?)?,
+            state: state(row.try_get(3)?)?,
+            cost: Cost::new(row.try_get(4)?),
+            epochs: row.try_get(5)?,
+            epoch_cost: row.try_get::<Option<f64>, _>(6)?.map(Cost::new),
+        },
+        energy: Joules::try_new(row.try_get(7)?).ok_or_else(|| rows::damaged("trial", "energy is no number"))?,
+        time: Seconds::try_new(row.try_get(8)?).ok_or_else(|| rows::damaged("trial", "time is no number"))?,
+        metric: row.try_get(9)?,
+        first: first.zip(first_cost.map(Cost::new)),
+        key: row.try_get(12)?,
+        job: job.map(JobId::new).transpose().map_err(|e| rows::damaged("trial", e))?,
+        begun_at: rows::moment(row.try_get(14)?)?,
+        lease_until: rows::moment(row.try_get(15)?)?,
+        ended_at: ended.map(rows::moment).transpose()?,
+        reason: row.try_get(17)?,
+    })
+}
+
+const fn state_name(state: State) -> &'static str {
+    match state {
+        State::Running => "running",
+        State::Ended(Outcome::Reached) => "reached",
+        State::Ended(Outcome::NotReached) => "not_reached",
+        State::Ended(Outcome::Stopped) => "stopped",
+        State::Ended(Outcome::Lost) => "lost",
+    }
+}
+
+fn state(name: &str) -> Result<State, StoreError> {
+    let all = [Outcome::Reached, Outcome::NotReached, Outcome::Stopped, Outcome::Lost].map(State::Ended);
+    let known = all.into_iter().chain([State::Running]).find(|s| state_name(*s) == name);
+    known.ok_or_else(|| rows::damaged("trial", format!("state {name:?}")))
 }
