@@ -1,6 +1,6 @@
 //! When what was learnt holds no more: other data, another board, another code.
 
-use super::Seen;
+use super::{NOISE, Seen};
 
 /// How many deviations off is too far.
 const FAR: f64 = 3.5;
@@ -10,8 +10,6 @@ const EPOCH_COST: f64 = 0.1;
 const KNOWN: f64 = 4.0;
 /// Log epochs vary by this much, whatever was seen.
 const LEAST_NOISE: f64 = 0.1;
-/// The noise before anything is seen, and how many runs that is worth.
-const NOISE: (f64, f64) = (0.08, 3.0);
 
 /// Means and spreads of log epochs by batch size (Welford's recurrence).
 pub(super) struct Spread {
