@@ -237,7 +237,11 @@ async fn metrics_show_what_is_known_and_forget_ended_jobs() {
     let id = daemon.register(&json!({"name": "a \"quoted\" name", "gpus": [0, 1], "tags": {"team": "vision"}})).await;
     daemon.post(&format!("/v1/jobs/{id}/progress"), &json!({"samples": 42})).await.expect(200);
     let metrics = async || {
-        let answer = daemon.get("/metrics").await;
+        let plain = daemon.get("/metrics").await;
+        assert!(plain.content_type.starts_with("text/plain; version=0.0.4"), "{}", plain.content_type);
+        assert!(!plain.text.contains("# UNIT") && !plain.text.contains("# EOF"), "{}", plain.text);
+        let request = daemon.client().get(format!("{}/metrics", daemon.base()));
+        let answer = daemon.send(request.header("accept", "application/openmetrics-text; version=1.0.0")).await;
         assert!(answer.content_type.starts_with("application/openmetrics-text"), "{}", answer.content_type);
         assert!(answer.text.ends_with("# EOF\n") && !answer.text.contains("NaN"), "{}", answer.text);
         answer.text

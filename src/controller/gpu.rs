@@ -48,6 +48,12 @@ pub struct Gpu {
     pub manual: Option<Override>,
     /// Somebody else's limit, which is respected.
     pub foreign: Option<Foreign>,
+    /// How often somebody else's limit was met since the daemon started.
+    pub yields: u32,
+    /// Whether the found limit was refused when it was to come back, and has not come back since.
+    pub restore_failed: bool,
+    /// How often that happened since the daemon started.
+    pub restore_failures: u32,
     /// Why writing limits is not possible, once it was tried.
     pub denied: Option<GpuError>,
     /// Why persistence mode cannot be changed, once it was tried.
@@ -67,6 +73,8 @@ pub struct Gpu {
     told: Option<PowerLimit>,
     /// Whether the last write of a limit failed.
     failed: bool,
+    /// Whether the last write of a limit was to give the found one back.
+    giving_back: bool,
 }
 
 /// The limit at which wattune holds a board: because it wrote it, or because it was there already.
@@ -108,6 +116,9 @@ impl Gpu {
             guests: Vec::new(),
             manual: None,
             foreign: None,
+            yields: 0,
+            restore_failed: false,
+            restore_failures: 0,
             denied: None,
             persistence_denied: None,
             books: None,
@@ -120,6 +131,7 @@ impl Gpu {
             cap: None,
             told: None,
             failed: false,
+            giving_back: false,
         }
     }
 
@@ -147,6 +159,7 @@ impl Gpu {
             (Ok(()), Write::PowerLimit(asked)) => {
                 self.denied = None;
                 self.failed = false;
+                self.restore_failed = false;
                 self.held = Some(Held { asked, shown: outcome.shown });
                 self.restarts_seen = self.seen.restarts();
             }
@@ -154,6 +167,10 @@ impl Gpu {
             (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
             (Err(error), Write::PowerLimit(_)) => {
                 self.failed = true;
+                if self.giving_back {
+                    self.restore_failed = true;
+                    self.restore_failures += 1;
+                }
                 self.remark = Some(error.to_string());
                 if matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported() {
                     self.denied = Some(error.clone());
@@ -307,6 +324,8 @@ impl Gpu {
         }
         let foreign = Foreign { limit: current, since: now.utc };
         self.foreign = Some(foreign);
+        self.yields += 1;
+        self.restore_failed = false;
         self.manual = None;
         self.remark = Some(format!("somebody else set {current} over wattune's {}", held.asked));
         Some(foreign)
@@ -347,6 +366,7 @@ impl Gpu {
         }
         let id = self.id().clone();
         journal.note_write(&id, current, limit, self.seen.counter, now.utc)?;
+        self.giving_back = false;
         self.ask(Write::PowerLimit(limit), now);
         Ok(Act::Asked { from: current, to: limit })
     }
@@ -370,18 +390,22 @@ impl Gpu {
                 _ => {
                     journal.forget(&id)?;
                     self.held = None;
+                    self.restore_failed = false;
                     Ok(Act::GivenBack(current))
                 }
             },
             WayBack::Theirs(limit) => {
                 journal.yield_limit(&id, limit)?;
                 self.held = None;
+                self.yields += 1;
+                self.restore_failed = false;
                 Ok(Act::Yielded(Foreign { limit, since: now.utc }))
             }
             // What was refused may be allowed again; asking at every tick would only fill the log.
             WayBack::Write(_) if self.denied.is_some() && self.asked_lately(now) => Ok(Act::Nothing),
             WayBack::Write(found) => {
                 self.held = None;
+                self.giving_back = true;
                 self.ask(Write::PowerLimit(found), now);
                 Ok(Act::Asked { from: current, to: found })
             }

@@ -13,6 +13,7 @@ mod desk;
 mod error;
 mod gpu;
 mod handle;
+mod hindsight;
 mod job;
 mod moment;
 mod pacing;
@@ -41,6 +42,7 @@ pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, Sche
 pub use error::{ControlError, StartError};
 pub use gpu::{Act, Foreign, Gpu, Override};
 pub use handle::{Busy, Handle, Requests};
+use hindsight::Hindsight;
 pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
 pub use run::{Ended, run, supervise};
@@ -85,6 +87,7 @@ pub struct Controller {
     book: Book,
     /// What was stored of each source of the feed.
     taken: Vec<Taken>,
+    hindsight: Hindsight,
     scores: Vec<view::ScoreView>,
     scored_at: Option<crate::clock::Monotonic>,
     ranks: RankBoard,

@@ -7,7 +7,7 @@ pub use carbon::{look, price_view};
 pub(super) use job::ended_view;
 
 use super::Controller;
-use super::view::{PlanningView, StatusView};
+use super::view::{PlanningView, StatusView, StorageView};
 
 impl Controller {
     /// The daemon as a whole.
@@ -24,6 +24,7 @@ impl Controller {
             cap: self.cap_view(),
             carbon_budget: self.budget_view(),
             planning: self.planning_view(),
+            storage: self.storage_view(),
             problems: self.problems(),
             gpus,
             jobs: self.jobs(),
@@ -41,8 +42,18 @@ impl Controller {
     }
 }
 
+impl Controller {
+    fn storage_view(&self) -> StorageView {
+        StorageView {
+            fault: self.store_fault.clone(),
+            journal_fault: self.journal_fault.clone(),
+            unwritten_intervals: self.backlog.intervals.len(),
+        }
+    }
+}
+
 /// A unit variant as serde spells it.
-fn spelled<T: serde::Serialize>(value: &T) -> Option<String> {
+pub(super) fn spelled<T: serde::Serialize>(value: &T) -> Option<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => Some(text),
         _ => None,

@@ -24,8 +24,8 @@ const SCORE: Seconds = Seconds::new(3600.0);
 /// How far back forecasts are scored.
 const SCORED: TimeDelta = TimeDelta::days(14);
 
-/// The horizons that are scored, in hours.
-const HORIZONS_H: [f64; 2] = [1.0, 24.0];
+/// The horizons at which forecasts are held against what came, in hours.
+pub(super) const HORIZONS_H: [f64; 2] = [1.0, 24.0];
 
 /// The price and where it comes from.
 pub struct PriceSignal {
@@ -177,6 +177,7 @@ impl Controller {
             self.take_answers(&state).await;
         }
         self.look_at_the_present().await;
+        self.look_back().await;
         self.score_sources().await;
     }
 

@@ -151,6 +151,7 @@ impl Controller {
             model: Model::default(),
             book: Book::default(),
             taken: Vec::new(),
+            hindsight: super::Hindsight::default(),
             scores: Vec::new(),
             scored_at: None,
             ranks: parts.ranks,

@@ -24,5 +24,5 @@ mod trail;
 pub use backtest::{BacktestRow, Said, backtest};
 pub use horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot, HorizonSummary};
 pub use model::{Expected, Follow, Model, ModelPolicy};
-pub use score::{Pair, Score, score, score_issued};
+pub use score::{Pair, Score, over_whole, score, score_issued};
 pub use skill::{Skill, SkillPolicy, reference_intensity, shrink};

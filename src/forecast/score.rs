@@ -111,7 +111,7 @@ pub fn score_issued(issued: &[Issued], actual: &CarbonSeries, now: DateTime<Utc>
 }
 
 /// The mean over a slot, if something is said about every moment of it.
-pub(super) fn over_whole(series: &CarbonSeries, slot: &Slot) -> Option<GramsPerKwh> {
+pub fn over_whole(series: &CarbonSeries, slot: &Slot) -> Option<GramsPerKwh> {
     let (mean, covered) = series.mean_over(slot, |i| i.value.get())?;
     (covered >= slot.duration()).then(|| GramsPerKwh::new(mean))
 }

@@ -6,9 +6,11 @@ mod carbon;
 mod device;
 mod family;
 mod job;
+mod plain;
+mod recurring;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
@@ -18,38 +20,51 @@ use super::Shared;
 use super::error::Problem;
 use super::openapi::Problems;
 use crate::controller::view::StatusView;
+use crate::recurring::RecurringView;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Prometheus metrics, as OpenMetrics text.
+/// Prometheus metrics: OpenMetrics for those who ask for it, else Prometheus's plain text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
     responses(
-        (status = OK, body = String, content_type = "application/openmetrics-text"),
+        (status = OK, body = String, content_type = "text/plain"),
         (status = SERVICE_UNAVAILABLE, response = Problem),
         Problems
     )
 )]
-pub(super) async fn metrics(State(shared): State<Shared>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<impl IntoResponse, Problem> {
     let status = shared.status().await?;
-    let text = encode(&status).map_err(|error| {
+    // The books may be away; everything else is told all the same.
+    let recurring = shared.within(shared.recurring.latest(recurring::SHOWN)).await.ok();
+    let recurring = recurring.as_ref().map(|(shown, all)| (shown.as_slice(), *all));
+    let text = encode(&status, recurring).map_err(|error| {
         tracing::error!("the metrics cannot be written: {error}");
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written; the daemon's log says why")
     })?;
-    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text))
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let (kind, text) = match accept.into_iter().any(|value| value.contains("application/openmetrics-text")) {
+        true => (OPEN_METRICS, text),
+        false => (PLAIN, plain::from_open_metrics(&text)),
+    };
+    Ok(([(header::CONTENT_TYPE, kind)], text))
 }
 
-/// The daemon's status as OpenMetrics text.
+/// The daemon's status as OpenMetrics text, with the recurring jobs that are shown and how many there are in all.
 ///
 /// # Errors
 /// If the text cannot be written, which a string always can be.
-pub fn encode(status: &StatusView) -> Result<String, std::fmt::Error> {
+pub fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Result<String, std::fmt::Error> {
     let mut families = Families::default();
     daemon(status, &mut families);
     carbon::describe(status, &mut families);
     cap::describe(status, &mut families);
     device::describe(&status.gpus, &mut families);
     job::describe(status, &mut families);
+    if let Some((shown, all)) = recurring {
+        recurring::describe(shown, all, &mut families);
+    }
     let mut registry = Registry::with_prefix("wattune");
     registry.register_collector(Box::new(families));
     let mut text = String::new();
@@ -66,8 +81,19 @@ fn daemon(status: &StatusView, families: &mut Families) {
     families.gauge("simulated", "", "1 where every GPU is a simulation").add([], simulated);
     let started = status.started_at.timestamp_micros() as f64 / 1e6;
     families.gauge("start_time", "seconds", "When the daemon started, since the Unix epoch").add([], started);
+    let now = status.now.timestamp_micros() as f64 / 1e6;
+    let help = "The daemon's present, since the Unix epoch; not the wall clock's in a demo";
+    families.gauge("present_time", "seconds", help).add([], now);
     let problems = status.problems.len() as f64;
     families.gauge("problems", "", "What somebody should look at; GET /v1/status says what").add([], problems);
+    let storage = &status.storage;
+    let fault = |fault: &Option<String>| f64::from(u8::from(fault.is_some()));
+    let help = "1 while the books cannot be written; what is booked is kept in memory meanwhile";
+    families.gauge("store_fault", "", help).add([], fault(&storage.fault));
+    let help = "Intervals that are booked and not written yet";
+    families.gauge("store_unwritten_intervals", "", help).add([], storage.unwritten_intervals as f64);
+    let help = "1 while the journal of found limits cannot be written; no limit is set meanwhile";
+    families.gauge("journal_fault", "", help).add([], fault(&storage.journal_fault));
 }
 
 #[cfg(test)]

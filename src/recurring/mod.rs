@@ -123,6 +123,17 @@ impl Recurring {
         Ok(self.store.list_recurring(after, limit).await?.into_iter().map(RecurringEntry::from).collect())
     }
 
+    /// The recurring jobs that were tried last, at most `limit` and the newest first; and how many there are in all.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn latest(&self, limit: u32) -> Result<(Vec<RecurringView>, u64), RecurringError> {
+        let now = self.now();
+        let (mut latest, all) = self.store.latest_recurring(limit).await?;
+        latest.iter_mut().for_each(|stored| stored.job.expire(now));
+        Ok((latest.iter().map(RecurringView::from).collect(), all))
+    }
+
     /// A recurring job, with what is believed of its batch sizes.
     ///
     /// # Errors

@@ -138,6 +138,24 @@ impl Store {
         found.iter().map(issued).collect()
     }
 
+    /// The newest forecast of a source that was at hand at a moment.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn issued_by(&self, key: &SourceKey, at: DateTime<Utc>) -> Result<Option<Issued>, StoreError> {
+        let sql = "SELECT * FROM issued_forecasts WHERE retrieved_us <= $1 AND issued_us <= $1 \
+                   AND zone = $2 AND source = $3 AND kind = $4 AND scope = $5 ORDER BY retrieved_us DESC LIMIT 1";
+        let found = sqlx::query(sql)
+            .bind(at.timestamp_micros())
+            .bind(key.zone.as_str())
+            .bind(&key.source)
+            .bind(rows::name(&key.kind)?)
+            .bind(rows::name(&key.scope)?)
+            .fetch_optional(&self.pool)
+            .await?;
+        found.as_ref().map(issued).transpose()
+    }
+
     /// Notes up to when a source's values of what came are final.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::spelled;
+use crate::controller::hindsight::Hindsight;
 use crate::controller::signal::{Level, PriceSignal, Standing};
 use crate::controller::view::{
     CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
@@ -37,6 +38,7 @@ impl Controller {
             model: &self.model,
             standing: self.standing,
             scores: &self.scores,
+            hindsight: &self.hindsight,
             fallback: self.carbon.fallback_g_per_kwh,
         }
     }
@@ -123,7 +125,8 @@ pub fn look(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (Ca
     let forecast = state.forecast.as_deref();
     let model = forecast.map(|f| Model::fit(&f.expected, &f.actual, now, &ModelPolicy::default())).unwrap_or_default();
     let standing = Standing::of(&model, forecast, state, fallback, now);
-    let seen = Seen { now, state, forecast, model: &model, standing, scores: &[], fallback };
+    let hindsight = Hindsight::default();
+    let seen = Seen { now, state, forecast, model: &model, standing, scores: &[], hindsight: &hindsight, fallback };
     (seen.view(), seen.ahead())
 }
 
@@ -135,6 +138,7 @@ struct Seen<'a> {
     model: &'a Model,
     standing: Standing,
     scores: &'a [ScoreView],
+    hindsight: &'a Hindsight,
     fallback: GramsPerKwh,
 }
 
@@ -177,6 +181,8 @@ impl Seen<'_> {
             followed: skill.map(|s| s.factor),
             bias_g_per_kwh: skill.and_then(|s| s.bias_g_per_kwh),
             fallback_g_per_kwh: self.fallback.get(),
+            foreseen: self.hindsight.foreseen.clone(),
+            outcome: self.hindsight.outcome.clone(),
             notes,
             sources: state.sources.iter().map(|s| source_view(s, state.source(), now)).collect(),
             scores: self.scores.to_vec(),

@@ -44,12 +44,40 @@ pub struct CarbonView {
     pub bias_g_per_kwh: Option<f64>,
     /// What is planned with where the signal says nothing.
     pub fallback_g_per_kwh: f64,
+    /// What the followed source expected of the present slot, an hour and a day before it began.
+    pub foreseen: Vec<ForeseenView>,
+    /// The newest time of which the followed source has told what came.
+    pub outcome: Option<OutcomeView>,
     /// What is odd about the data, and what was done about it.
     pub notes: Vec<String>,
     /// The sources of the chain, in order.
     pub sources: Vec<SourceView>,
     /// How well sources forecast over the last fortnight, counted hourly.
     pub scores: Vec<ScoreView>,
+}
+
+/// What was expected of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
+pub struct ForeseenView {
+    /// How long before the slot began, at least.
+    pub horizon_h: f64,
+    /// What the newest forecast that was at hand then said.
+    pub intensity_g_per_kwh: f64,
+}
+
+/// What came in a slot.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct OutcomeView {
+    /// First moment.
+    pub start: DateTime<Utc>,
+    /// First moment after.
+    pub end: DateTime<Utc>,
+    /// What came.
+    pub intensity_g_per_kwh: f64,
+    /// `measured` or `estimated`.
+    pub origin: String,
+    /// What was expected of it.
+    pub foreseen: Vec<ForeseenView>,
 }
 
 /// A source of the chain.

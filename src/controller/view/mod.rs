@@ -10,7 +10,9 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
+pub use carbon::{
+    CarbonView, ForeseenView, IntensityView, OutcomeView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
+};
 
 use super::budget::BudgetView;
 use super::cap::CapView;
@@ -39,6 +41,8 @@ pub struct StatusView {
     pub carbon_budget: Option<BudgetView>,
     /// How planning goes.
     pub planning: PlanningView,
+    /// How storing goes.
+    pub storage: StorageView,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
     /// The jobs that have not ended.
@@ -54,6 +58,17 @@ pub struct PlanningView {
     pub last_search_s: Option<f64>,
     /// For how long a search goes on that takes longer than it should: meanwhile the plans before stay in force.
     pub late_s: Option<f64>,
+}
+
+/// How storing goes.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct StorageView {
+    /// Why the books cannot be written now; what is booked is kept in memory meanwhile.
+    pub fault: Option<String>,
+    /// Why the journal of found limits cannot be written now; no limit is set meanwhile.
+    pub journal_fault: Option<String>,
+    /// Intervals that are booked and not written yet.
+    pub unwritten_intervals: usize,
 }
 
 /// One board.
@@ -101,6 +116,12 @@ pub struct GpuView {
     pub clock_limit_max_mhz: Option<u32>,
     /// Why its clocks are left alone; absent where they may be locked.
     pub clocks_left_alone: Option<String>,
+    /// How often wattune has left it alone because somebody else set its limit, since the daemon started.
+    pub foreign_limits: u32,
+    /// Whether the found limit was refused when it was to come back, and has not come back since.
+    pub restore_failed: bool,
+    /// How often that happened since the daemon started.
+    pub restore_failures: u32,
     /// An out-of-band cap below the requested limit.
     pub out_of_band_cap_w: Option<f64>,
     /// A manual override's end.
@@ -180,6 +201,12 @@ pub struct JobView {
     pub started_at: Option<DateTime<Utc>>,
     /// When the plan expects it to end.
     pub expected_end: Option<DateTime<Utc>>,
+    /// When the plan in force was made; absent while there is none.
+    pub plan_made_at: Option<DateTime<Utc>>,
+    /// What that plan expected to be emitted from then on.
+    pub planned_carbon_g: Option<f64>,
+    /// The same at the ceiling.
+    pub planned_carbon_at_max_g: Option<f64>,
     /// When it is to go on with its work; absent unless it is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
     /// When it ended.

@@ -1,7 +1,7 @@
 //! The carbon signal.
 
 use super::family::Families;
-use crate::controller::view::{CarbonView, ScoreView, SourceView, StatusView};
+use crate::controller::view::{CarbonView, ForeseenView, ScoreView, SourceView, StatusView};
 use crate::units::Seconds;
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
@@ -36,6 +36,13 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     families
         .gauge("carbon_planned_with", "gco2e_per_kwh", "Carbon intensity that the present is reckoned with")
         .add([], carbon.planned_with_g_per_kwh);
+    families.gauge("carbon_intensity_origin", "", "Where the present intensity comes from: 1 for its origin").states(
+        &[],
+        "origin",
+        ["measured", "estimated", "forecast", "fallback", "synthetic"].into_iter().filter(|_| carbon.origin.is_some()),
+        |o| carbon.origin.as_deref() == Some(o),
+    );
+    hindsight(carbon, families);
     sources(carbon, families);
     scores(carbon, families);
     let price = families.gauge("electricity_price", "per_mwh", "Day-ahead price of the present slot");
@@ -43,6 +50,34 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         let labels = [("zone", present.zone.clone()), ("currency", present.currency.clone())];
         price.add(labels, present.price_per_mwh);
     }
+}
+
+/// Forecasts beside what they were about.
+fn hindsight(carbon: &CarbonView, families: &mut Families) {
+    let mut foreseen = |name, help, views: &[ForeseenView]| {
+        let family = families.gauge(name, "gco2e_per_kwh", help);
+        for view in views {
+            family.add([("horizon_h", format!("{:.0}", view.horizon_h))], view.intensity_g_per_kwh);
+        }
+    };
+    foreseen(
+        "carbon_forecast",
+        "What was forecast of the present slot, so many hours before it began",
+        &carbon.foreseen,
+    );
+    let outcome = carbon.outcome.as_ref();
+    let of_outcome = outcome.map(|o| o.foreseen.as_slice()).unwrap_or_default();
+    foreseen("carbon_outcome_forecast", "What was forecast of the newest slot whose outcome is known", of_outcome);
+    families
+        .gauge(
+            "carbon_outcome",
+            "gco2e_per_kwh",
+            "Measured or estimated intensity of the newest slot of which it is known",
+        )
+        .add([], outcome.map(|o| o.intensity_g_per_kwh));
+    families
+        .gauge("carbon_outcome_time", "seconds", "When that slot began, since the Unix epoch")
+        .add([], outcome.map(|o| o.start.timestamp_micros() as f64 / 1e6));
 }
 
 fn sources(carbon: &CarbonView, families: &mut Families) {

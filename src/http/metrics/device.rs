@@ -18,11 +18,15 @@ pub(super) fn labels(gpu: &GpuView) -> [(&'static str, String); 4] {
 
 type Value = fn(&GpuView) -> Option<f64>;
 
+fn flag(on: bool) -> Option<f64> {
+    Some(f64::from(u8::from(on)))
+}
+
 fn hertz(megahertz: u32) -> f64 {
     f64::from(megahertz) * 1e6
 }
 
-const GAUGES: [(&str, &str, &str, Value); 16] = [
+const GAUGES: [(&str, &str, &str, Value); 18] = [
     ("gpu_power", "watts", "Draw of the board", |g| g.power_w),
     ("gpu_power_limit_requested", "watts", "Limit asked for at the hardware, whoever asked", |g| {
         g.power_limit_requested_w
@@ -42,19 +46,31 @@ const GAUGES: [(&str, &str, &str, Value); 16] = [
     ("gpu_clock_limit_wanted", "hertz", "What wattune wants the clocks locked to now", |g| {
         g.clock_limit_wanted_mhz.map(hertz)
     }),
-    ("gpu_energy_counter_over_power", "ratio", "Energy counter over integrated power in the last minute", |g| {
+    ("gpu_energy_over_power", "ratio", "Energy counter over integrated power in the last minute", |g| {
         g.counter_over_power
     }),
-    ("gpu_persistence_enabled", "", "Persistence mode", |g| g.persistence.map(|on| f64::from(u8::from(on)))),
+    ("gpu_persistence_enabled", "", "Persistence mode", |g| g.persistence.and_then(flag)),
+    ("gpu_foreign_limit", "", "1 while the board is left alone because somebody else set its limit", |g| {
+        flag(g.state == "foreign")
+    }),
+    ("gpu_restore_failed", "", "1 while the found limit has not come back although it was tried", |g| {
+        flag(g.restore_failed)
+    }),
     ("gpu_booked_jobs", "", "Jobs that are booked on the board without controlling it", |g| {
         Some(g.booked_jobs.len() as f64)
     }),
 ];
 
-const COUNTERS: [(&str, &str, &str, Value); 2] = [
+const COUNTERS: [(&str, &str, &str, Value); 4] = [
     ("gpu_energy", "joules", "Energy since the daemon started", |g| Some(g.energy_j)),
-    ("gpu_energy_counter_resets", "", "Resets of the board's energy counter since the daemon started", |g| {
+    ("gpu_energy_resets", "", "Resets of the board's energy counter since the daemon started", |g| {
         Some(f64::from(g.counter_resets))
+    }),
+    ("gpu_foreign_limits", "", "How often somebody else's limit was left in place since the daemon started", |g| {
+        Some(f64::from(g.foreign_limits))
+    }),
+    ("gpu_restore_failures", "", "How often the found limit was refused when it was to come back", |g| {
+        Some(f64::from(g.restore_failures))
     }),
 ];
 

@@ -6,6 +6,7 @@ use super::device;
 use super::family::Families;
 use crate::controller::Phase;
 use crate::controller::view::{JobView, StatusView};
+use crate::units::Seconds;
 
 const PHASES: [(Phase, &str); 5] = [
     (Phase::Waiting, "waiting"),
@@ -15,28 +16,40 @@ const PHASES: [(Phase, &str); 5] = [
     (Phase::Observing, "observing"),
 ];
 
-type Value = fn(&JobView) -> Option<f64>;
+type Value = fn(&StatusView, &JobView) -> Option<f64>;
 
-const GAUGES: [(&str, &str, &str, Value); 7] = [
-    ("job_work", "samples", "All the job's work", |j| j.total_samples),
-    ("job_slowdown", "ratio", "Slower than at the ceiling so far: 0.012 is 1.2 %", |j| j.slowdown),
-    ("job_max_slowdown", "ratio", "The slowdown that the job allows", |j| j.objective.max_slowdown),
-    ("job_lease", "seconds", "The job's lease", |j| Some(j.lease_s)),
-    ("job_lease_left", "seconds", "Time until the lease ends without a further word", |j| j.lease_left_s),
-    ("job_expected_end_time", "seconds", "When the plan expects the job to end, since the Unix epoch", |j| {
+const GAUGES: [(&str, &str, &str, Value); 10] = [
+    ("job_work", "samples", "All the job's work", |_, j| j.total_samples),
+    ("job_slowdown", "ratio", "Slower than at the ceiling so far: 0.012 is 1.2 %", |_, j| j.slowdown),
+    ("job_max_slowdown", "ratio", "The slowdown that the job allows", |_, j| j.objective.max_slowdown),
+    ("job_lease", "seconds", "The job's lease", |_, j| Some(j.lease_s)),
+    ("job_lease_left", "seconds", "Time until the lease ends without a further word", |_, j| j.lease_left_s),
+    ("job_expected_end_time", "seconds", "When the plan expects the job to end, since the Unix epoch", |_, j| {
         j.expected_end.map(|t| t.timestamp_micros() as f64 / 1e6)
     }),
-    ("job_warnings", "", "Promises that cannot be kept; GET /v1/jobs/{id} says which", |j| {
+    ("job_plan_age", "seconds", "Time since the plan in force was made", |s, j| {
+        j.plan_made_at.map(|at| Seconds::from_delta(s.now - at).max(Seconds::ZERO).get())
+    }),
+    (
+        "job_planned_carbon",
+        "gco2e",
+        "Emissions that the plan in force expected from when it was made to the job's end",
+        |_, j| j.planned_carbon_g,
+    ),
+    ("job_planned_carbon_at_max", "gco2e", "The same work at the ceiling, as that plan expected it", |_, j| {
+        j.planned_carbon_at_max_g
+    }),
+    ("job_warnings", "", "Promises that cannot be kept; GET /v1/jobs/{id} says which", |_, j| {
         Some(j.warnings.len() as f64)
     }),
 ];
 
 const COUNTERS: [(&str, &str, &str, Value); 5] = [
-    ("job_energy", "joules", "Energy booked for the job", |j| j.energy_j),
-    ("job_carbon", "gco2e", "Emissions booked for the job, by the best intensity known", |j| j.carbon_g),
-    ("job_samples", "", "Samples reported by the job", |j| j.samples),
-    ("job_active", "seconds", "Time the job spent training", |j| Some(j.active_s)),
-    ("job_stalled", "seconds", "Time in which the job stood still for its own reasons", |j| Some(j.stalled_s)),
+    ("job_energy", "joules", "Energy booked for the job", |_, j| j.energy_j),
+    ("job_carbon", "gco2e", "Emissions booked for the job, by the best intensity known", |_, j| j.carbon_g),
+    ("job_samples", "", "Samples reported by the job", |_, j| j.samples),
+    ("job_active", "seconds", "Time the job spent training", |_, j| Some(j.active_s)),
+    ("job_stalled", "seconds", "Time in which the job stood still for its own reasons", |_, j| Some(j.stalled_s)),
 ];
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
@@ -59,13 +72,13 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     for (name, unit, help, value) in GAUGES {
         let family = families.gauge(name, unit, help);
         for job in &jobs {
-            family.add([("job_id", job.job_id.clone())], value(job));
+            family.add([("job_id", job.job_id.clone())], value(status, job));
         }
     }
     for (name, unit, help, value) in COUNTERS {
         let family = families.counter(name, unit, help);
         for job in &jobs {
-            family.add([("job_id", job.job_id.clone())], value(job));
+            family.add([("job_id", job.job_id.clone())], value(status, job));
         }
     }
     let phases = families.gauge("job_phase", "", "What is done for the job: 1 for the present phase");

@@ -4,9 +4,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    CarbonView, GpuView, JobView, ObjectiveView, PlanningView, PresentPrice, ScoreView, SourceView,
+    CarbonView, ForeseenView, GpuView, JobView, ObjectiveView, OutcomeView, PlanningView, PresentPrice, ScoreView,
+    SourceView, StorageView,
 };
 use crate::controller::{CapView, Phase};
+use crate::recurring::{ArmView, RecurringStage};
 
 fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
@@ -31,6 +33,14 @@ fn carbon() -> CarbonView {
         followed: Some(0.75),
         bias_g_per_kwh: Some(-3.5),
         fallback_g_per_kwh: 400.0,
+        foreseen: [(1.0, 141.5), (24.0, 160.0)].map(|(h, g)| foreseen(h, g)).to_vec(),
+        outcome: Some(OutcomeView {
+            start: at(7_200),
+            end: at(9_000),
+            intensity_g_per_kwh: 138.0,
+            origin: "measured".into(),
+            foreseen: vec![foreseen(1.0, 139.5)],
+        }),
         notes: Vec::new(),
         sources: vec![source()],
         scores: vec![ScoreView {
@@ -39,11 +49,15 @@ fn carbon() -> CarbonView {
             horizon_h: 24.0,
             mape_pct: Some(8.5),
             bias_g_per_kwh: Some(-3.5),
-            rank_correlation: None,
+            rank_correlation: Some(0.85),
             caught_gain: Some(0.9),
             hours: 320.0,
         }],
     }
+}
+
+fn foreseen(horizon_h: f64, intensity_g_per_kwh: f64) -> ForeseenView {
+    ForeseenView { horizon_h, intensity_g_per_kwh }
 }
 
 fn source() -> SourceView {
@@ -98,6 +112,9 @@ fn gpu() -> GpuView {
         power_limit_default_w: Some(700.0),
         power_limit_min_w: Some(200.0),
         power_limit_max_w: Some(700.0),
+        foreign_limits: 2,
+        restore_failed: false,
+        restore_failures: 1,
         out_of_band_cap_w: None,
         override_until: None,
         power_w: Some(523.25),
@@ -178,9 +195,36 @@ fn job() -> JobView {
         started_at: Some(at(9_010)),
         resume_at: None,
         expected_end: Some(at(90_000)),
+        plan_made_at: Some(at(9_700)),
+        planned_carbon_g: Some(850.0),
+        planned_carbon_at_max_g: Some(1_000.0),
         ended_at: None,
         end_reason: None,
         warnings: Vec::new(),
+    }
+}
+
+fn recurring() -> RecurringView {
+    let arm = |batch_size, runs: usize, mean_cost_j: Option<f64>| ArmView {
+        batch_size,
+        favourite: batch_size == 64,
+        runs,
+        reached: runs.min(2),
+        mean_cost_j,
+        deviation_j: mean_cost_j.map(|mean| mean / 10.0),
+        mean_cost_g: mean_cost_j.map(|mean| mean / 1e5),
+    };
+    let spec = serde_json::json!({"batch_sizes": [32, 64, 128], "default_batch_size": 64, "max_power_w": 300.0,
+        "target_metric": 0.6, "max_epochs": 100});
+    RecurringView {
+        name: "resnet50".into(),
+        created_at: at(500),
+        spec: serde_json::from_value(spec).expect("a specification"),
+        stage: RecurringStage::Exploring,
+        favourite: 64,
+        trials: 4,
+        running: 1,
+        arms: vec![arm(32, 1, Some(5e6)), arm(64, 2, Some(4e6)), arm(128, 0, None)],
     }
 }
 
@@ -205,6 +249,7 @@ fn status() -> StatusView {
             lead_s: 5.0,
         }),
         planning: PlanningView { last_search_s: Some(0.004), late_s: None },
+        storage: StorageView { fault: None, journal_fault: Some("the disk is full".into()), unwritten_intervals: 3 },
         gpus: vec![gpu(), mute()],
         jobs: vec![job()],
         problems: vec!["a board is lost".into()],
@@ -213,7 +258,70 @@ fn status() -> StatusView {
 
 #[test]
 fn the_metrics_of_a_busy_daemon() {
-    insta::assert_snapshot!(encode(&status()).expect("text"));
+    insta::assert_snapshot!(encode(&status(), Some((&[recurring()], 3))).expect("text"));
+}
+
+/// What Prometheus's own linter asks of names: base units, no type in a name, `_total` for counters and for them alone.
+#[test]
+fn names_are_as_prometheus_wants_them() {
+    let text = encode(&status(), Some((&[recurring()], 3))).expect("text");
+    let plain = plain::from_open_metrics(&text);
+    let mut kinds = BTreeMap::new();
+    for line in plain.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words.as_slice() {
+            ["#", "TYPE", name, kind] => assert!(kinds.insert(*name, *kind).is_none(), "{name} twice"),
+            ["#", "HELP", name, help @ ..] => assert!(help.join(" ").len() > 5, "{name} needs words"),
+            _ => {
+                let name = line.split(['{', ' ']).next().unwrap_or_default();
+                let kind = kinds.get(name).unwrap_or_else(|| panic!("{name} is not declared before it is used"));
+                assert!(name.starts_with("wattune_") && name.to_lowercase() == name, "{name}");
+                assert_eq!(name.ends_with("_total"), *kind == "counter", "{name}");
+                let parts: Vec<&str> = name.split('_').collect();
+                for bad in
+                    ["counter", "gauge", "histogram", "summary", "minutes", "hours", "milliwatts", "kwatts", "ms"]
+                {
+                    assert!(!parts.contains(&bad), "{bad} in {name}");
+                }
+            }
+        }
+    }
+    assert!(kinds.len() > 80 && kinds["wattune_build_info"] == "gauge", "{kinds:?}");
+    assert_eq!(kinds["wattune_gpu_energy_joules_total"], "counter");
+    let values = |text: &str| text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(values(&plain), values(&text));
+}
+
+#[test]
+fn series_of_recurring_jobs_are_bounded() {
+    let large = RecurringView { arms: vec![recurring().arms[0].clone(); 100], ..recurring() };
+    let many = vec![large; 50];
+    let text = encode(&status(), Some((&many, 70))).expect("text");
+    let series = text.lines().filter(|l| l.starts_with("wattune_recurring_pulls{")).count();
+    assert!((1..=400).contains(&series), "{series}");
+    assert!(text.contains("wattune_recurring_jobs 70.0\n"), "{text}");
+    assert!(text.contains(&format!("wattune_recurring_jobs_left_out {}.0\n", 70 - series / 100)), "{text}");
+}
+
+/// What Grafana's panels and alerts ask for is there under that name.
+#[test]
+fn every_name_in_rules_and_dashboards_is_a_metric() {
+    let text = plain::from_open_metrics(&encode(&status(), Some((&[recurring()], 3))).expect("text"));
+    let known: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards");
+    let mut asked = std::collections::BTreeSet::new();
+    for below in ["grafana", "prometheus"] {
+        for entry in std::fs::read_dir(folder.join(below)).expect("dashboards").map(|e| e.expect("an entry").path()) {
+            if entry.is_file() {
+                let text = std::fs::read_to_string(&entry).expect("a readable file");
+                let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+                asked.extend(words.filter(|w| w.starts_with("wattune_")).map(str::to_owned));
+            }
+        }
+    }
+    assert!(asked.len() > 40, "{asked:?}");
+    let unknown: Vec<&String> = asked.iter().filter(|name| !known.contains(&name.as_str())).collect();
+    assert!(unknown.is_empty(), "{unknown:?} are asked for and not there");
 }
 
 #[test]
@@ -234,11 +342,13 @@ fn what_is_absent_has_no_series() {
         freshness: "none".into(),
         fetched_at: None,
         followed: None,
+        foreseen: Vec::new(),
+        outcome: None,
         sources: Vec::new(),
         scores: Vec::new(),
         ..carbon()
     };
-    let text = encode(&status).expect("text");
+    let text = encode(&status, None).expect("text");
     for name in [
         "wattune_job",
         "gpu_power",
@@ -249,6 +359,10 @@ fn what_is_absent_has_no_series() {
         "carbon_signal_info",
         "event_reason",
         "carbon_source",
+        "carbon_forecast",
+        "carbon_outcome",
+        "intensity_origin",
+        "recurring",
         "forecast_error",
         "electricity_price",
     ] {

@@ -1,0 +1,127 @@
+"""Overview: what happens now on the nodes, and what it comes to."""
+
+from panels import *
+
+I = 'instance=~"$instance"'
+G = f'{I}, gpu=~"$gpu"'
+STATES = {
+    0: ("free", "text"), 1: ("job", GOOD), 2: ("override", "blue"), 3: ("observed", "yellow"), 4: ("foreign", FAIR),
+    5: ("lost", BAD), 6: ("unresponsive", BAD),
+}
+
+
+def by_state(metric, labels, key, states, by):
+    """One number for each series: which of its states holds."""
+    return " or ".join(
+        f'max by ({by}) ({metric}{{{labels}, {key}="{name}"}} == 1) * {number}' for number, (name, _) in states.items())
+
+
+DRAW_BY_NODE = f"sum by (instance) (wattune_gpu_power_watts{{{G}}})"
+INTENSITY_BY_NODE = f"max by (instance) (wattune_carbon_planned_with_gco2e_per_kwh{{{I}}})"
+
+glance = [
+    stat("Carbon intensity", "What the present is reckoned with, averaged over the nodes shown. Green below 200 g/kWh.",
+         Query(f"avg(wattune_carbon_planned_with_gco2e_per_kwh{{{I}}})", 10, 1500), G_PER_KWH, GREENNESS, decimals=0),
+    stat("Signal", "Whether every node has a fresh forecast. Stale: plans go on from the last one, or from the local "
+         "forecaster; the dashboard Grid signal says which.",
+         Query(f"min(wattune_carbon_signal_fresh{{{I}}})", 0, 1), "none", [(None, BAD), (1, GOOD)], graph=False,
+         mappings=words({0: ("stale", BAD), 1: ("fresh", GOOD)})),
+    stat("Draw", "Power of the GPUs shown, as their sensors tell it.",
+         Query(f"sum(wattune_gpu_power_watts{{{G}}})", 50, 1e5), "watt", [(None, DRAW)], decimals=0),
+    stat("Emitting", "Draw times the intensity of each node.",
+         Query(f"sum({DRAW_BY_NODE} * on (instance) {INTENSITY_BY_NODE}) / 1000", 1, 1e5), G_PER_H, [(None, INTENSITY)],
+         decimals=0),
+    stat("Limits below maximum", "How far the limits in force are below what the boards allow. 0 %: nothing is held down.",
+         Query(f"1 - sum(wattune_gpu_power_limit_enforced_watts{{{G}}}) / sum(wattune_gpu_power_limit_max_watts{{{G}}})",
+               0, 0.9), "percentunit", [(None, "text"), (0.01, GOOD)], decimals=1),
+    stat("Planned saving", "How much less carbon the plans in force expect than the same work at the largest limits, from "
+         "when each plan was made to its job's end.",
+         Query(f"1 - sum(wattune_job_planned_carbon_gco2e{{{I}}}) / sum(wattune_job_planned_carbon_at_max_gco2e{{{I}}})",
+               -0.05, 0.7), "percentunit", [(None, BAD), (0, "text"), (0.01, GOOD)], decimals=1),
+]
+
+now = [
+    stat("Jobs", "Jobs that have not ended.", Query(f"count(wattune_job_info{{{I}}})", 1, 100), "none",
+         [(None, "text"), (1, GOOD)], graph=False),
+    stat("GPUs left to others", "Boards whose limit somebody else has set. wattune leaves them alone.",
+         Query(f"sum(wattune_gpu_foreign_limit{{{G}}})", 0, 16), "none", [(None, GOOD), (1, FAIR)], graph=False),
+    stat("Problems", "What somebody should look at; `wattune status` says what.",
+         Query(f"sum(wattune_problems{{{I}}})", 0, 100), "none", [(None, GOOD), (1, FAIR)], graph=False),
+    stat("Energy", "Of the GPUs shown, within the time range.",
+         Query(f"sum(increase(wattune_gpu_energy_joules_total{{{G}}}[$__range]))", 1e3, 1e13), "joule", [(None, DRAW)],
+         graph=False, decimals=2),
+    stat("Emissions of jobs", "Booked for jobs within the time range, by the best intensities known. Jobs that ended count "
+         "up to their end.",
+         Query(f"sum(increase(wattune_job_carbon_gco2e_total{{{I}}}[$__range]))", 0, 1e8), GRAMS, [(None, INTENSITY)],
+         graph=False, decimals=0),
+    stat("Solver", "How long the last search for plans took, on the slowest node.",
+         Query(f"max(wattune_plan_search_seconds{{{I}}})", 1e-6, 60), "s", [(None, GOOD), (1, FAIR), (10, BAD)]),
+]
+
+course = [
+    series("Carbon intensity", "What the present is reckoned with: what the source says, corrected for its bias.",
+           [Query(f"wattune_carbon_planned_with_gco2e_per_kwh{{{I}}}", 10, 1500, "{{instance}}")], G_PER_KWH, GREENNESS,
+           width=24, height=7, fill=10, decimals=0),
+    series("Draw and limits", "Draw under the limits in force, and what the boards would allow. Draw far below the limit: "
+           "the limit changes nothing.",
+           [Query(f"sum(wattune_gpu_power_watts{{{G}}})", 50, 1e5, "draw"),
+            Query(f"sum(wattune_gpu_power_limit_enforced_watts{{{G}}})", 100, 1e5, "limits in force"),
+            Query(f"sum(wattune_gpu_power_limit_max_watts{{{G}}})", 100, 1e5, "largest limits")],
+           "watt", [(None, DRAW)], width=24, height=8,
+           colors={"draw": DRAW, "limits in force": LIMIT, "largest limits": CEILING}, dashed=["largest limits"]),
+    timeline("Who decides on each GPU", "job: wattune follows a job's plan. override: set by hand. observed: may not be "
+             "set. foreign: somebody else's limit, left alone.",
+             [Query(by_state("wattune_gpu_state", G, "state", STATES, "instance, gpu"), 0, 6, "{{instance}} GPU {{gpu}}", 2)],
+             STATES),
+]
+
+
+def each(metric):
+    return f"max by (instance, gpu) ({metric}{{{G}}})"
+
+
+gpus = table(
+    "GPUs", "What the hardware says now. Empty: the board does not tell.",
+    [Query(f"max by (instance, gpu, model) (wattune_gpu_info{{{G}}})", 1, 1, least=2, column="there"),
+     Query(by_state("wattune_gpu_state", G, "state", STATES, "instance, gpu"), 0, 6, least=2, column="state"),
+     Query(each("wattune_gpu_power_watts"), 5, 1500, least=2, column="draw"),
+     Query(each("wattune_gpu_power_limit_enforced_watts"), 50, 1500, least=2, column="limit"),
+     Query(each("wattune_gpu_power_limit_wanted_watts"), 50, 1500, least=1, column="wanted"),
+     Query(each("wattune_gpu_power_limit_default_watts"), 50, 1500, least=2, column="default"),
+     Query(each("wattune_gpu_power_limit_min_watts"), 20, 1500, least=2, column="min"),
+     Query(each("wattune_gpu_power_limit_max_watts"), 50, 1500, least=2, column="max"),
+     Query(each("wattune_gpu_temperature_celsius"), 10, 110, least=1, column="temperature")],
+    {"instance": ("Node", {}), "gpu": ("GPU", {}), "model": ("Model", {}),
+     "state": ("State", unit("none", mapping=STATES)), "draw": ("Draw", unit("watt", 0)),
+     "limit": ("Limit in force", unit("watt", 0)), "wanted": ("Wanted", unit("watt", 0)),
+     "default": ("Default", unit("watt", 0)), "min": ("Lowest", unit("watt", 0)), "max": ("Largest", unit("watt", 0)),
+     "temperature": ("Temperature", unit("celsius", 0, [(None, "text"), (80, FAIR), (90, BAD)]))})
+
+
+def of_job(metric):
+    return f"max by (instance, job_id) ({metric}{{{I}}})"
+
+
+jobs = table(
+    "Jobs", "The dashboard Job shows one of them in full.",
+    [Query(f"max by (instance, job_id, name) (wattune_job_info{{{I}}})", 1, 1, column="there"),
+     Query(of_job("wattune_job_slowdown_ratio"), -0.5, 1, column="slowdown"),
+     Query(of_job("wattune_job_max_slowdown_ratio"), 0, 10, column="allowed"),
+     Query(of_job("wattune_job_energy_joules_total"), 0, 1e12, column="energy"),
+     Query(of_job("wattune_job_carbon_gco2e_total"), 0, 1e8, column="carbon"),
+     Query(f"1 - {of_job('wattune_job_planned_carbon_gco2e')} / {of_job('wattune_job_planned_carbon_at_max_gco2e')}",
+           -0.05, 0.7, column="saving"),
+     Query(of_job("wattune_job_plan_age_seconds"), 0, 1e6, column="age"),
+     Query(of_job("wattune_job_warnings"), 0, 20, column="warnings")],
+    {"instance": ("Node", {}), "name": ("Job", {}), "slowdown": ("Slower so far", unit("percentunit", 2)),
+     "allowed": ("Allowed", unit("percentunit", 1)), "energy": ("Energy", unit("joule", 2)),
+     "carbon": ("Emissions", unit(GRAMS, 0)),
+     "saving": ("Planned saving", unit("percentunit", 1, [(None, BAD), (0, "text"), (0.01, GOOD)])),
+     "age": ("Plan's age", unit("s", 0, [(None, "text"), (21600, FAIR)])),
+     "warnings": ("Broken promises", unit("none", 0, [(None, "text"), (1, FAIR)]))})
+
+DASHBOARD = dashboard(
+    "wattune-overview", "wattune / Overview", "What wattune does now: the grid, the GPUs under it, and what plans save.",
+    [variable("instance", "Node", "label_values(wattune_build_info, instance)"),
+     variable("gpu", "GPU", 'label_values(wattune_gpu_info{instance=~"$instance"}, gpu)')],
+    PANELS := [*glance, *now, row("Over time"), *course, row("In detail"), gpus, jobs])
