@@ -240,3 +240,6 @@ fn share_key(share: &Share) -> (&'static str, &str) {
     let (name, job) = rows::share_columns(share);
     (name, job.unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;
