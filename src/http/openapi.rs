@@ -195,6 +195,7 @@ mod tests {
         AccountView
         ArmView
         BeginTrial
+        BookedView
         BudgetView
         CapView
         CarbonView
@@ -207,6 +208,7 @@ mod tests {
         IntensityView
         JobState
         JobView
+        LedgerView
         NewEvent
         ObjectiveView
         Pausable
@@ -235,6 +237,7 @@ mod tests {
         ScoreView
         SegmentView
         SetPowerLimit
+        SettledView
         SourceView
         StatusView
         TrialDocument
