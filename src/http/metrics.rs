@@ -6,6 +6,7 @@ mod carbon;
 mod device;
 mod family;
 mod job;
+mod ledger;
 mod plain;
 mod recurring;
 
@@ -62,6 +63,7 @@ pub fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -
     cap::describe(status, &mut families);
     device::describe(&status.gpus, &mut families);
     job::describe(status, &mut families);
+    ledger::describe(status, &mut families);
     if let Some((shown, all)) = recurring {
         recurring::describe(shown, all, &mut families);
     }

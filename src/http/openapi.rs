@@ -195,20 +195,24 @@ mod tests {
         AccountView
         ArmView
         BeginTrial
+        BookedView
         BudgetView
         CapView
         CarbonView
         ComparisonView
         EndTrial
         EventView
+        ForeseenView
         GpuName
         GpuView
         HealthView
         IntensityView
         JobState
         JobView
+        LedgerView
         NewEvent
         ObjectiveView
+        OutcomeView
         Pausable
         PausingCosts
         PausingView
@@ -235,8 +239,10 @@ mod tests {
         ScoreView
         SegmentView
         SetPowerLimit
+        SettledView
         SourceView
         StatusView
+        StorageView
         TrialDocument
         TrialEnding
         TrialKind

@@ -3,6 +3,7 @@
 //! Field names carry the unit. Absent values are absent (`null`), never zero.
 
 mod carbon;
+mod ledger;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ use utoipa::ToSchema;
 pub use carbon::{
     CarbonView, ForeseenView, IntensityView, OutcomeView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
+pub use ledger::{BookedView, LedgerView, SettledView};
 
 use super::budget::BudgetView;
 use super::cap::CapView;
@@ -43,6 +45,8 @@ pub struct StatusView {
     pub planning: PlanningView,
     /// How storing goes.
     pub storage: StorageView,
+    /// How the books stand.
+    pub ledger: LedgerView,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
     /// The jobs that have not ended.

@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    CarbonView, ForeseenView, GpuView, JobView, ObjectiveView, OutcomeView, PlanningView, PresentPrice, ScoreView,
-    SourceView, StorageView,
+    BookedView, CarbonView, ForeseenView, GpuView, JobView, LedgerView, ObjectiveView, OutcomeView, PlanningView,
+    PresentPrice, ScoreView, SettledView, SourceView, StorageView,
 };
 use crate::controller::{CapView, Phase};
 use crate::recurring::{ArmView, RecurringStage};
@@ -228,6 +228,35 @@ fn recurring() -> RecurringView {
     }
 }
 
+fn ledger() -> LedgerView {
+    let booked = |device: &str, share: &str, source: &str, energy_j| BookedView {
+        device: device.into(),
+        share: share.into(),
+        source: source.into(),
+        energy_j,
+    };
+    LedgerView {
+        closed_at: Some(at(7_200)),
+        booked: vec![
+            booked("GPU-aa", "job", "counter", 1_200.5),
+            booked("GPU-aa", "unattributed", "counter_gap", 34.0),
+            booked("cpu:package-0", "idle", "counter", 90.25),
+        ],
+        gaps: 1,
+        gap_j: 34.0,
+        difference_j: 0.0,
+        settlements: 12,
+        pending_hours: 2,
+        settled: Some(SettledView {
+            forecast_j: 10.0,
+            provisional_j: 200.0,
+            final_j: 1_000.0,
+            unknown_j: 24.5,
+            carbon_g: 0.05,
+        }),
+    }
+}
+
 fn status() -> StatusView {
     StatusView {
         version: "0.1.0",
@@ -238,6 +267,7 @@ fn status() -> StatusView {
         carbon: carbon(),
         price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
         carbon_budget: None,
+        ledger: ledger(),
         cap: Some(CapView {
             limit_w: Some(900.0),
             source: Some("the constant cap".into()),
@@ -332,6 +362,7 @@ fn what_is_absent_has_no_series() {
     status.price = None;
     status.cap = None;
     status.planning = PlanningView::default();
+    status.ledger = LedgerView::default();
     status.carbon = CarbonView {
         zone: None,
         source: None,
@@ -363,6 +394,9 @@ fn what_is_absent_has_no_series() {
         "carbon_outcome",
         "intensity_origin",
         "recurring",
+        "ledger_closed",
+        "ledger_booked",
+        "ledger_settled_",
         "forecast_error",
         "electricity_price",
     ] {
