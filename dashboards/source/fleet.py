@@ -46,7 +46,8 @@ nodes = table(
      Query(node("wattune_gpu_restore_failed", "sum"), 0, 64, least=2, column="restore"),
      Query(node("wattune_problems"), 0, 100, least=2, column="problems"),
      Query(node("wattune_plan_search_seconds"), 1e-6, 60, column="solver"),
-     Query(node("wattune_store_unwritten_intervals"), 0, 1e5, least=2, column="unwritten")],
+     Query(node("wattune_store_unwritten_intervals"), 0, 1e5, least=2, column="unwritten"),
+     Query(node("wattune_ledger_gaps_total"), 0, 1000, least=2, column="gaps")],
     {"instance": ("Node", {}), "version": ("Version", {}), "mode": ("Mode", unit("none", mapping=MODE)),
      "gpus": ("GPUs", unit("none", 0)), "jobs": ("Jobs", unit("none", 0)), "draw": ("Draw", unit("watt", 0)),
      "limits": ("Limits", unit("watt", 0)), "below": ("Below maximum", unit("percentunit", 1)),
@@ -55,7 +56,8 @@ nodes = table(
      "restore": ("Not given back", unit("none", 0, [(None, "text"), (1, BAD)])),
      "problems": ("Problems", unit("none", 0, [(None, "text"), (1, FAIR)])),
      "solver": ("Solver", unit("s", 3, [(None, "text"), (1, FAIR), (10, BAD)])),
-     "unwritten": ("Unwritten intervals", unit("none", 0, [(None, "text"), (100, FAIR)]))}, height=9)
+     "unwritten": ("Unwritten intervals", unit("none", 0, [(None, "text"), (100, FAIR)])),
+     "gaps": ("Gaps in the books", unit("none", 0, [(None, "text"), (1, FAIR)]))}, height=9)
 
 course = [
     series("Draw", "Of each node's GPUs.", [Query(POWER, 20, 1e5, "{{instance}}", 2)], "watt", [(None, DRAW)], fill=10,

@@ -76,6 +76,26 @@ course = [
 ]
 
 
+SETTLED = ("final", "provisional", "forecast", "unknown")
+books = [
+    series("Booked energy", "For each step of the graph, by whom it belongs to. unattributed: a process that nobody registered.",
+           [Query(f'sum by (share) (increase(wattune_ledger_booked_joules_total{{{I}}}[$__rate_interval]))', 0, 1e13,
+                  "{{share}}")], "joule", [(None, DRAW)], width=10, height=7, fill=30,
+           colors={"job": GOOD, "idle": CEILING, "unattributed": FAIR},
+           custom={"stacking": {"mode": "normal", "group": "A"}}),
+    bars("Settled energy of the last 30 days", "By what is known of its intensity. final: changes no more. provisional: may "
+         "be revised. forecast: what came is not known yet. unknown: nothing is known.",
+         Query(" or ".join(f'sum by (state) (wattune_ledger_settled_joules{{{I}, state="{state}"}})' for state in SETTLED),
+               0, 1e13, "{{state}}"), "joule", [(None, DRAW)], width=8, height=7, min=0, decimals=2),
+    stat("Gaps in the books", "Times within the range after which energy was found that nobody had watched.",
+         Query(f"sum(increase(wattune_ledger_gaps_total{{{I}}}[$__range]))", 0, 1000), "none", [(None, GOOD), (1, FAIR)],
+         width=3, height=7, graph=False, decimals=0),
+    stat("Books less counters", "In all blocks closed since each daemon started. Anything but 0 is wrong.",
+         Query(f"sum(wattune_ledger_difference_joules{{{I}}})", 0, 0), "joule", [(None, GOOD), (0.001, BAD)], width=3,
+         height=7, graph=False),
+]
+
+
 def each(metric):
     return f"max by (instance, gpu) ({metric}{{{G}}})"
 
@@ -124,4 +144,4 @@ DASHBOARD = dashboard(
     "wattune-overview", "wattune / Overview", "What wattune does now: the grid, the GPUs under it, and what plans save.",
     [variable("instance", "Node", "label_values(wattune_build_info, instance)"),
      variable("gpu", "GPU", 'label_values(wattune_gpu_info{instance=~"$instance"}, gpu)')],
-    PANELS := [*glance, *now, row("Over time"), *course, row("In detail"), gpus, jobs])
+    PANELS := [*glance, *now, row("Over time"), *course, row("In detail"), gpus, jobs, row("Books"), *books])

@@ -51,14 +51,14 @@ def panel(kind, title, description, queries, size, instant, unit, thresholds, **
     }
 
 
-def stat(title, description, query, unit, thresholds, width=4, graph=True, **more):
+def stat(title, description, query, unit, thresholds, width=4, height=4, graph=True, **more):
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "value",
         "graphMode": "area" if graph else "none", "justifyMode": "auto", "orientation": "auto",
         "textMode": more.pop("text", "auto"),
         "wideLayout": True, "showPercentChange": False,
     }
-    return panel("stat", title, description, [query], (width, 4), not graph, unit, thresholds, options=options, **more)
+    return panel("stat", title, description, [query], (width, height), not graph, unit, thresholds, options=options, **more)
 
 
 def series(title, description, queries, unit, thresholds, width=12, height=8, colors=None, fill=0, dashed=(), **more):

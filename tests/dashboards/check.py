@@ -18,7 +18,8 @@ import tempfile
 import time
 import urllib.parse
 
-import scene
+sys.dont_write_bytecode = True
+import scene  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DASHBOARDS = ROOT / "dashboards"
