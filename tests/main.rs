@@ -19,6 +19,7 @@ mod faults;
 mod forecast_file;
 mod fuzz;
 mod jobs;
+mod metrics;
 mod nvml;
 mod pausing;
 mod recurring;

@@ -45,7 +45,7 @@ nodes = table(
      Query(node("wattune_gpu_foreign_limit", "sum"), 0, 64, least=2, column="foreign"),
      Query(node("wattune_gpu_restore_failed", "sum"), 0, 64, least=2, column="restore"),
      Query(node("wattune_problems"), 0, 100, least=2, column="problems"),
-     Query(node("wattune_plan_search_seconds"), 1e-6, 60, column="solver"),
+     Query(node("wattune_plan_search_seconds"), 0, 60, column="solver"),
      Query(node("wattune_store_unwritten_intervals"), 0, 1e5, least=2, column="unwritten"),
      Query(node("wattune_ledger_gaps_total"), 0, 1000, least=2, column="gaps")],
     {"instance": ("Node", {}), "version": ("Version", {}), "mode": ("Mode", unit("none", mapping=MODE)),

@@ -27,7 +27,8 @@ glance = [
          "limits may not be set.",
          Query(f"max({PHASE})", 0, 4), "none", [(None, "text")], graph=False, mappings=words(PHASES)),
     stat("Done", "Samples reported, of all of them. Empty for a job that did not say how many there are.",
-         Query(f"sum(wattune_job_samples_total{{{J}}}) / sum(wattune_job_work_samples{{{J}}})", 0, 1.001), "percentunit",
+         Query(f"sum(wattune_job_samples_total{{{J}}} and on (instance, job_id) wattune_job_work_samples{{{J}}}) "
+               f"/ sum(wattune_job_work_samples{{{J}}})", 0, 1.001), "percentunit",
          [(None, "blue"), (1, GOOD)], decimals=1),
     stat("Slower so far", "Than at the largest limit, profiling included. Green up to 3 %, which is what jobs allow unless "
          "they say otherwise.",

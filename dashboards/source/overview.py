@@ -55,7 +55,7 @@ now = [
          Query(f"sum(increase(wattune_job_carbon_gco2e_total{{{I}}}[$__range]))", 0, 1e8), GRAMS, [(None, INTENSITY)],
          graph=False, decimals=0),
     stat("Solver", "How long the last search for plans took, on the slowest node.",
-         Query(f"max(wattune_plan_search_seconds{{{I}}})", 1e-6, 60), "s", [(None, GOOD), (1, FAIR), (10, BAD)]),
+         Query(f"max(wattune_plan_search_seconds{{{I}}})", 0, 60), "s", [(None, GOOD), (1, FAIR), (10, BAD)]),
 ]
 
 course = [

@@ -4,7 +4,7 @@ use super::Controller;
 use super::show::spelled;
 use super::signal::HORIZONS_H;
 use super::view::{ForeseenView, OutcomeView};
-use crate::domain::{Intensity, Origin, Slot};
+use crate::domain::{Intensity, Slot};
 use crate::forecast::over_whole;
 use crate::store::{SourceKey, StoreError};
 use crate::units::Seconds;
@@ -35,7 +35,7 @@ impl Controller {
             source: SourceKey::of(forecast),
             present: forecast.best_at(now).map(|(slot, _)| slot),
             outcome: (forecast.actual.points().iter())
-                .rfind(|(slot, i)| slot.start() <= now && i.origin >= Origin::Estimated)
+                .rfind(|(slot, i)| slot.start() <= now && i.origin.is_outcome())
                 .copied(),
         });
         if self.hindsight.about == about {

@@ -365,10 +365,8 @@ pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>,
         let (source, zone) = (first.source.clone(), first.zone.clone());
         let key = SourceKey { source, zone, kind: first.kind, scope: first.scope };
         let mut came = store.intensities(std::slice::from_ref(&key), &span).await?;
-        came = CarbonSeries::from_points(
-            came.points().iter().filter(|(_, i)| i.origin >= Origin::Estimated).copied().collect(),
-        )
-        .0;
+        came =
+            CarbonSeries::from_points(came.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect()).0;
         // What was made earlier than it was fetched was of no use before.
         let known = |i: &Issued| Issued { issued_at: i.issued_at.max(i.retrieved_at), ..i.clone() };
         let alike: Vec<Issued> = alike.into_iter().map(known).collect();

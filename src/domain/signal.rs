@@ -95,6 +95,13 @@ pub enum Origin {
     Measured,
 }
 
+impl Origin {
+    /// Whether a value of a time that has passed may be what came. A generated grid does not tell its forecast from that.
+    pub fn is_outcome(self) -> bool {
+        !matches!(self, Self::Forecast | Self::Fallback)
+    }
+}
+
 /// One value with its provenance.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quoted<V> {

@@ -39,14 +39,14 @@ def ask(base, method, path, body=None):
         raise RuntimeError(f"{method} {path}: {error.code} {error.read().decode()}") from error
 
 
-def grid_file(path, until):
-    """Three days of a grid with what came, and its forecast until some time."""
+def grid_file(path, until, told=True):
+    """Three days of a grid with what came, if that is told, and its forecast until some time."""
     hour = dt.datetime.now(dt.timezone.utc).replace(minute=0, second=0, microsecond=0)
     rows, start = [], hour - 72 * HOUR
     while start < until:
         end = min(start + HOUR, until)
         expected = 300 + 120 * math.sin(2 * math.pi * (start.hour - 9) / 24)
-        actual = expected * (1 + 0.05 * math.sin(start.timestamp() / 20_000)) if end <= hour else None
+        actual = expected * (1 + 0.05 * math.sin(start.timestamp() / 20_000)) if told and end <= hour else None
         rows.append([start.isoformat(), end.isoformat(), f"{expected:.1f}", "" if actual is None else f"{actual:.1f}"])
         start = end
     with open(path, "w", encoding="utf-8", newline="") as file:
@@ -219,7 +219,7 @@ path = "{price}"
     def ageing(self):
         """A node whose forecast ends soon."""
         grid = self.folder / "ending.csv"
-        grid_file(grid, dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=20))
+        grid_file(grid, dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=20), told=False)
         settings = f"""
 [gpus]
 backend = "simulated"

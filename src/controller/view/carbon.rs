@@ -74,7 +74,7 @@ pub struct OutcomeView {
     pub end: DateTime<Utc>,
     /// What came.
     pub intensity_g_per_kwh: f64,
-    /// `measured` or `estimated`.
+    /// `measured`, `estimated` or `synthetic`.
     pub origin: String,
     /// What was expected of it.
     pub foreseen: Vec<ForeseenView>,
