@@ -20,6 +20,7 @@ mod forecast_file;
 mod fuzz;
 mod jobs;
 mod nvml;
+mod page;
 mod pausing;
 mod recurring;
 mod simulate;

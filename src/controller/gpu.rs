@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::clocks::Clocks;
+use super::past::Past;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};
 use crate::gpu::journal::{self, Journal, JournalError, Standing, WayBack};
@@ -57,6 +58,7 @@ pub struct Gpu {
     /// What was done to it last, for people.
     pub remark: Option<String>,
     pub(super) clocks: Clocks,
+    pub(super) past: Past,
     held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
     last_asked: Option<Monotonic>,
@@ -113,6 +115,7 @@ impl Gpu {
             books: None,
             remark: None,
             clocks: Clocks::default(),
+            past: Past::default(),
             held: None,
             in_flight: None,
             last_asked: None,

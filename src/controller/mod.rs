@@ -16,6 +16,7 @@ mod handle;
 mod job;
 mod moment;
 mod pacing;
+mod past;
 mod planning;
 mod reach;
 mod requests;
@@ -112,6 +113,7 @@ impl Controller {
         self.fit_sweeps();
         self.plan().await;
         self.act();
+        self.remember();
     }
 
     /// The daemon's present.

@@ -9,8 +9,10 @@ mod extract;
 pub mod guard;
 mod health;
 mod listen;
+mod live;
 pub mod metrics;
 mod openapi;
+mod page;
 mod routes;
 mod server;
 mod settings;
@@ -32,6 +34,7 @@ use crate::controller::view::StatusView;
 use crate::controller::{Controller, Handle};
 use crate::recurring::Recurring;
 use error::Problem;
+use live::Live;
 
 /// What handlers share.
 #[derive(Clone)]
@@ -39,6 +42,7 @@ struct Shared {
     handle: Handle,
     recurring: Recurring,
     ready: Ready,
+    live: Live,
     timeout: Duration,
     body_limit: usize,
 }
