@@ -54,6 +54,10 @@ impl Past {
         while self.spans.back().is_some_and(|last| last.start >= now) {
             self.spans.pop_back();
         }
+        if let Some(last) = self.spans.back_mut().filter(|last| last.end > now) {
+            // What it drew until then was not read.
+            (last.end, last.energy) = (now, None);
+        }
         let drawn = metered.zip(self.metered).and_then(|(now, then)| now.checked_since(then));
         self.metered = metered;
         match self.spans.back_mut() {

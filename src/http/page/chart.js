@@ -85,6 +85,7 @@ const makeChart = (host, height, hasTimes, onCursor) => {
     ctx.stroke();
     ctx.font = `600 ${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textBaseline = "top";
+    ctx.textAlign = "left";
     ctx.fillText("now", x + 4 * devicePixelRatio, bbox.top + 2 * devicePixelRatio);
     ctx.restore();
   };

@@ -71,7 +71,7 @@ const rangeCell = (gpu) => {
 
 const slowedCell = (gpu) => {
   if (gpu.event_reasons === null) return absent("not told");
-  if (gpu.event_reasons.length === 0) return "by nothing";
+  if (gpu.event_reasons.length === 0) return "No";
   return sentence(gpu.event_reasons.map((name) => REASONS[name] ?? words(name)).join(", "));
 };
 

@@ -8,25 +8,39 @@ const PHASES = {
   observing: "only booked",
 };
 
-/** What a job saved, of its account: an interval where the daemon tells one, nothing where it cannot tell honestly. */
-const savingOf = (account) => {
-  const told = account?.saving;
-  if (told && isNumber(told.carbon_pct_low) && isNumber(told.carbon_pct_high)) {
-    return { low: told.carbon_pct_low, high: told.carbon_pct_high };
-  }
-  if (told) return { why: told.unknown_because };
-  const against = account?.against_max;
-  if (!against) return { why: "there is nothing yet to compare with" };
-  return { low: against.carbon_reduction_pct, high: against.carbon_reduction_pct };
+/** A figure with its bounds, where the daemon tells how sure it is; one without has itself as both. */
+const sureOf = (figure) => {
+  if (isNumber(figure)) return { low: figure, mean: figure, high: figure };
+  if (!isNumber(figure?.low) || !isNumber(figure?.high)) return null;
+  return { low: figure.low, mean: figure.mean ?? (figure.low + figure.high) / 2, high: figure.high };
 };
 
+/**
+ * What a job saved, of its account: `{pct, g, reference, at}` with `pct` and `g` as `sureOf` gives them, or `{why}` where it
+ * cannot be told honestly.
+ */
+const savingOf = (account) => {
+  if (!account) return { why: "its account was not read yet" };
+  const told = account.savings?.against_found ?? account.against_max;
+  if (!told) return { why: "there is nothing yet to compare with" };
+  const pct = sureOf(told.carbon_reduction_pct);
+  if (!pct) return { why: told.unknown ?? "the daemon does not say why" };
+  const reference = told.carbon_at_reference_g ?? told.carbon_at_max_g;
+  const share = (percent) => (percent / 100) * reference;
+  const g = sureOf(told.carbon_reduction_g) ?? { low: share(pct.low), mean: share(pct.mean), high: share(pct.high) };
+  return { pct, g, reference, at: account.savings ? "the limit found" : "the largest limit" };
+};
+
+const signed = (text) => text.replace("-", "−");
+
+/** The bounds in brackets, where they are apart. */
+const bounds = ({ low, high }, text) => (text(low) === text(high) ? null : ` (${signed(text(low))} to ${signed(text(high))})`);
+
 const savingShown = (account) => {
-  const { low, high, why } = savingOf(account);
-  if (!isNumber(low)) return absent(UNKNOWN, why);
-  const signed = (value) => number(value, 1).replace("-", "−");
-  const text = signed(low) === signed(high) ? `${signed(low)} %` : `${signed(low)} to ${signed(high)} %`;
-  return h("span", {}, h("data", { value: (low + high) / 2 }, text), account.against_max && h("span", { class: "muted" },
-    ` of ${gramsText(account.against_max.carbon_at_max_g)} at the largest limit`));
+  const { pct, reference, at, why } = savingOf(account);
+  if (!pct) return absent(UNKNOWN, why);
+  return h("span", {}, h("data", { value: pct.mean }, `${signed(number(pct.mean, 1))} %`), bounds(pct, (value) => number(value, 1)),
+    isNumber(reference) && h("span", { class: "muted" }, ` of ${gramsText(reference)} at ${at}`));
 };
 
 const fact = (name, ...value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, value));
@@ -76,7 +90,7 @@ const jobCard = (job, status, account) => {
       fact("Slowdown so far", quantity(job.slowdown, slowdownText), allowed(job.objective, status.now)),
       fact("Energy", energy(job.energy_j)),
       fact("Emissions", grams(job.carbon_g)),
-      fact("Less carbon", savingShown(account)),
+      fact("Carbon saved", savingShown(account)),
       fact("Expected end", moment(job.expected_end, status.now))),
     job.warnings.length > 0 && h("ul", { class: "warnings" }, job.warnings.map((text) => h("li", {}, sentence(text)))));
 };
@@ -104,6 +118,6 @@ const showEnded = (status, details) => {
         account ? grams(account.carbon_g) : absent(), savingShown(account)],
     };
   };
-  const heads = ["Job", "Ended", "Why", "Energy", "Emissions", "Less carbon"];
+  const heads = ["Job", "Ended", "Why", "Energy", "Emissions", "Carbon saved"];
   show("ended", details.ended.length > 0 && [h("h3", {}, "Ended last"), table("Jobs that ended last", heads, details.ended.map(row))]);
 };

@@ -155,6 +155,7 @@ const onEvent = ({ event, data }) => {
 
 const onState = (state, why) => {
   byId("token").hidden = state !== "locked";
+  if (state === "locked") byId("refused").textContent = sessionStorage.getItem(TOKEN) ? "The token was refused." : "";
   if (state === page.link.state && why === page.link.why) return;
   const spoken = { live: "Connected to the daemon.", lost: "The connection to the daemon is lost.", locked: "The daemon asks for an access token." };
   if (state !== page.link.state) {
@@ -164,7 +165,6 @@ const onState = (state, why) => {
   page.link.state = state;
   page.link.why = why;
   document.body.setAttribute("data-link", state);
-  if (state === "locked") byId("refused").textContent = sessionStorage.getItem(TOKEN) ? "The token was refused." : "";
   showLink(page.link, page.status);
   showNotices(page.link, page.status, page.troubles);
 };

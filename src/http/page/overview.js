@@ -50,16 +50,18 @@ const emittedTile = ({ jobs }) => {
   const total = known.reduce((a, job) => a + job.carbon_g, 0);
   const used = jobs.filter((job) => isNumber(job.energy_j)).reduce((a, job) => a + job.energy_j, 0);
   const partly = known.length > 0 && known.length < jobs.length ? `, ${known.length} of them` : "";
-  return tile(`Emitted by open jobs${partly}`, known.length > 0 ? grams(total) : absent(), jobs.length > 0 ? `${energyText(used)} used` : "no job is registered");
+  return tile(`Emitted by open jobs${partly}`, known.length > 0 ? grams(total) : absent(jobs.length > 0 ? UNKNOWN : "no open job"),
+    jobs.length > 0 && `${energyText(used)} used`);
 };
 
 const savedTile = ({ jobs }, details) => {
-  const known = jobs.map((job) => details.accounts[job.job_id]?.against_max).filter(Boolean);
-  const atMost = known.reduce((a, c) => a + c.carbon_at_max_g, 0);
-  const saved = known.reduce((a, c) => a + (c.carbon_at_max_g * c.carbon_reduction_pct) / 100, 0);
-  const value = known.length > 0 ? quantity(saved, (g) => gramsText(g).replace("-", "−")) : absent();
-  const share = atMost > 0 ? `${number((100 * saved) / atMost, 1).replace("-", "−")} % less than at the largest limit` : "nothing yet to compare with";
-  return tile("Saved by open jobs", value, share);
+  const known = jobs.map((job) => savingOf(details.accounts[job.job_id])).filter(({ pct, reference }) => pct && isNumber(reference));
+  if (known.length === 0) return tile("Saved by open jobs", absent(jobs.length > 0 ? UNKNOWN : "no open job"), jobs.length > 0 && "nothing yet to compare with");
+  const total = (of) => known.reduce((a, one) => a + of(one), 0);
+  const [saved, reference] = [total((one) => one.g.mean), total((one) => one.reference)];
+  const partly = known.length < jobs.length ? `${known.length} of ${jobs.length} jobs; ` : "";
+  return tile("Saved by open jobs", quantity(saved, (g) => signed(gramsText(g))),
+    `${partly}${signed(number((100 * saved) / reference, 1))} % less than at ${known[0].at}`);
 };
 
 const capTile = ({ cap, now }) => {
@@ -69,7 +71,7 @@ const capTile = ({ cap, now }) => {
 };
 
 const budgetTile = ({ carbon_budget: budget, now }) =>
-  budget && tile("Carbon budget left", quantity(budget.left_g, (g) => gramsText(g).replace("-", "−")),
+  budget && tile("Carbon budget left", quantity(budget.left_g, (g) => signed(gramsText(g))),
     [`of ${gramsText(budget.limit_g)} until `, moment(budget.until, now), `; ${gramsText(budget.expected_g)} expected`]);
 
 const priceTile = ({ price }) =>
@@ -118,7 +120,7 @@ const showSources = (status) => {
         source.stale_since && [" since ", moment(source.stale_since, status.now)]],
       moment(source.fetched_at, status.now), moment(source.forecast_until, status.now),
       quantity(score?.mape_pct, (pct) => percentText(pct)),
-      source.last_error ? sentence(source.last_error) : source.held_back ? sentence(source.held_back) : "Nothing"],
+      sentence(source.last_error ?? source.held_back ?? "nothing")],
     };
   };
   show("sources",

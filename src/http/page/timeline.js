@@ -51,7 +51,7 @@ const makeTimeline = () => {
     const at = new Date(t * 1000);
     const parts = [timeText(at, new Date(shown.now * 1000))];
     const slot = spanAt(shown.came, t) ?? spanAt(shown.guessed, t) ?? spanAt(shown.ahead, t);
-    if (slot) parts.push(`${intensityText(slot.value)} ${slot.told}`);
+    if (slot) parts.push(`${intensityText(slot.value)} (${slot.told})`);
     for (const group of shown.groups.slice(0, 3)) {
       const limit = spanAt(group.was, t) ?? spanAt(group.will, t);
       if (limit) parts.push(`GPU ${group.gpus.join(", ")} ${wattsText(limit.value)}`);
@@ -93,8 +93,9 @@ const makeTimeline = () => {
     const named = groups.map((group) => ({ name: group.name, colour: group.ink }));
     const planned = groups.some((group) => group.will.length > 0);
     show("limits-legend", legend([...named, ...(planned ? [{ name: "planned", colour: "--muted", dash: true }] : [])]));
-    const now_ = groups.map((group) => `${group.name}: ${spanAt(group.was, now - 1) ? wattsText(spanAt(group.was, now - 1).value) : UNKNOWN}`);
-    byId("limits-summary").textContent = `${now_.join("; ")}. The table below the charts has the rest.`;
+    const present = (group) => spanAt(group.was, now - 1)?.value;
+    const told = groups.map((group) => `${group.name}: ${isNumber(present(group)) ? wattsText(present(group)) : UNKNOWN}`);
+    byId("limits-summary").textContent = `${told.join("; ")}. The table below the charts has the rest.`;
   };
 
   const inWords = (ahead, now) => {
@@ -114,10 +115,9 @@ const makeTimeline = () => {
     const rows = [];
     for (let t = Math.ceil(from / HOUR) * HOUR; t <= until; t += HOUR) {
       const slot = spanAt(shown.came, t) ?? spanAt(shown.guessed, t) ?? spanAt(shown.ahead, t);
-      const limit = (group) => {
-        const found = t < now ? spanAt(group.was, t) : spanAt(group.will, t);
-        return found ? watts(found.value) : absent("–", UNKNOWN);
-      };
+      const limitsThen = shown.groups.map((group) => spanAt(t < now ? group.was : group.will, t));
+      // Before anything was known there is nothing to tell.
+      if (rows.length === 0 && !slot && !limitsThen.some(Boolean)) continue;
       rows.push({
         key: String(t),
         head: moment(new Date(1000 * t).toISOString(), reference),
@@ -125,7 +125,7 @@ const makeTimeline = () => {
           slot ? quantity(slot.value, intensityText) : absent("–", UNKNOWN),
           isNumber(slot?.low) ? `${number(slot.low)} to ${number(slot.high)}` : absent("–", "not told"),
           slot?.told ?? absent("–", UNKNOWN),
-          ...shown.groups.map(limit),
+          ...limitsThen.map((span) => (span ? watts(span.value) : absent("–", UNKNOWN))),
         ],
       });
     }
@@ -140,18 +140,19 @@ const makeTimeline = () => {
     /** All of it, with what was read. */
     draw: (status, details) => {
       const now = seconds(status.now);
-      const told = (slot) => ({ told: slot.state === "forecast" ? "(forecast)" : `(${slot.state})` });
+      const told = (slot) => ({ told: slot.state });
       const past = toSpans(details.past, (slot) => slot.intensity_g_per_kwh, told);
       const ahead = toSpans(details.ahead, (slot) => slot.intensity_g_per_kwh, (slot) => ({
-        low: slot.low_g_per_kwh, high: slot.high_g_per_kwh, told: "(forecast)",
+        low: slot.low_g_per_kwh, high: slot.high_g_per_kwh, told: "forecast",
       }));
-      const came = past.filter((span) => span.told !== "(forecast)");
-      const guessed = past.filter((span) => span.told === "(forecast)");
+      const came = past.filter((span) => span.told !== "forecast");
+      const guessed = past.filter((span) => span.told === "forecast");
       shown = { now, came, guessed, ahead, groups: limitGroups(status, details) };
       const nothing = past.length + ahead.length === 0;
       show("timeline-empty", nothing && h("p", { class: "absent" },
         "No intensity is known, neither past nor ahead. Name a zone or a source under [carbon] in the settings."));
       byId("plots").hidden = false;
+      byId("intensity-part").hidden = nothing;
       drawIntensity(now);
       drawLimits(status, now);
       fillTable();
