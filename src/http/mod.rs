@@ -1,8 +1,8 @@
 //! The HTTP API, on loopback TCP and a Unix socket.
 //!
 //! [`Server::bind`] takes the addresses, [`Server::serve`] answers until told to stop. Handlers hold no state: each
-//! asks the controller one question through its [`Handle`], or [`Recurring`], and shows the answer. Requests from foreign web pages end in
-//! [`guard`]; every refusal is a [`error::Problem`].
+//! asks the controller one question through its [`Handle`], or [`Recurring`], and shows the answer; those who listen to
+//! events share one asker. Requests from foreign web pages end in [`guard`]; every refusal is a [`error::Problem`].
 
 pub mod error;
 mod extract;

@@ -24,11 +24,11 @@ export const looksRight = async (page, name) => {
     const paper = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
     const brightness = paper.match(/\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0) / 3;
     assert.equal(brightness > 128, scheme === "light", `${name}: ${scheme} is ${paper}`);
-    for (const width of [1200, 768, 380]) {
+    for (const width of [1200, 960, 768, 380]) {
       await page.setViewportSize({ width, height: 900 });
       const wide = await page.evaluate(() => document.documentElement.scrollWidth);
       assert.ok(wide <= width, `${name}: ${wide} px at ${width} px`);
-      if (width !== 768) await shoot(page, `${name}-${scheme}-${width}`);
+      if (width === 1200 || width === 380) await shoot(page, `${name}-${scheme}-${width}`);
     }
     assert.deepEqual(await violations(page), [], `${name}, ${scheme}, narrow`);
     await page.setViewportSize({ width: 1200, height: 900 });

@@ -78,9 +78,9 @@ const announce = (text) => {
   if (text) line.textContent = text;
 };
 
-/** A table that becomes a list of cards where the screen is narrow; roles keep it a table for those who hear it. */
-const table = (caption, heads, rows) =>
-  h("table", { role: "table" },
+/** A table that becomes a list of "cards" where the screen is narrow; roles keep it a table for those who hear it. */
+const table = (caption, heads, rows, look = "cards") =>
+  h("table", { role: "table", class: look },
     h("caption", { class: "unseen" }, caption),
     h("thead", { role: "rowgroup" },
       h("tr", { role: "row" }, heads.map((head) => h("th", { role: "columnheader", scope: "col" }, head)))),

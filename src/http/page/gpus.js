@@ -46,7 +46,7 @@ const meter = (gpu) => {
     tick(limit, "limit"));
 };
 
-const limitCell = (gpu) => {
+const inForceCell = (gpu) => {
   const parts = [watts(gpu.power_limit_enforced_w ?? gpu.power_limit_requested_w)];
   const asked = gpu.power_limit_requested_w;
   if (isNumber(asked) && isNumber(gpu.power_limit_enforced_w) && !near(asked, gpu.power_limit_enforced_w)) {
@@ -83,7 +83,7 @@ const showGpus = (status) => {
   const row = (gpu) => ({
     key: gpu.uuid,
     head: [h("span", { title: `${gpu.uuid}, ${gpu.pci_bus_id}` }, `${gpu.index} `), h("span", { class: "muted" }, gpu.model)],
-    cells: [ownerOf(gpu, status), limitCell(gpu), rangeCell(gpu), watts(gpu.power_w), slowedCell(gpu),
+    cells: [ownerOf(gpu, status), inForceCell(gpu), rangeCell(gpu), watts(gpu.power_w), slowedCell(gpu),
       quantity(gpu.temperature_c, (c) => `${number(c)} °C`)],
     below: gpu.detail && gpu.state !== "job" && gpu.state !== "free" ? sentence(gpu.detail) : null,
   });

@@ -38,7 +38,7 @@ const bounds = ({ low, high }, text) => (text(low) === text(high) ? null : ` (${
 
 const savingShown = (account) => {
   const { pct, reference, at, why } = savingOf(account);
-  if (!pct) return absent(UNKNOWN, why);
+  if (!pct) return [absent(), h("span", { class: "muted" }, ` (${why})`)];
   return h("span", {}, h("data", { value: pct.mean }, `${signed(number(pct.mean, 1))} %`), bounds(pct, (value) => number(value, 1)),
     isNumber(reference) && h("span", { class: "muted" }, ` of ${gramsText(reference)} at ${at}`));
 };
@@ -84,7 +84,7 @@ const jobCard = (job, status, account) => {
       h("span", { class: "muted" }, [gpuNames(job, status), isNumber(job.batch_size) && `batch size ${number(job.batch_size)}`,
         ...Object.entries(job.tags).map(([name, value]) => `${name}: ${value}`)].filter(Boolean).join(" · "))),
     progressOf(job),
-    h("p", { class: "reason" }, sentence(job.reason), job.resume_at && [" It is to go on at ", moment(job.resume_at, status.now), "."]),
+    h("p", { class: "reason" }, sentence(job.reason), job.resume_at && [" (to go on at ", moment(job.resume_at, status.now), ")"]),
     h("dl", { class: "facts" },
       fact("Power limit", limitOf(job)),
       fact("Slowdown so far", quantity(job.slowdown, slowdownText), allowed(job.objective, status.now)),

@@ -75,7 +75,7 @@ const budgetTile = ({ carbon_budget: budget, now }) =>
     [`of ${gramsText(budget.limit_g)} until `, moment(budget.until, now), `; ${gramsText(budget.expected_g)} expected`]);
 
 const priceTile = ({ price }) =>
-  price && tile("Price", quantity(price.price_per_mwh, (p) => `${number(p, 1)} ${price.currency}/MWh`), `${price.zone}, day ahead`);
+  price && tile("Price", quantity(price.price_per_mwh, (p) => `${signed(number(p, 1))} ${price.currency}/MWh`), `${price.zone}, day ahead`);
 
 const showTiles = (status, details) =>
   show("tiles", intensityTile(status), drawTile(status), emittedTile(status), savedTile(status, details), capTile(status), budgetTile(status), priceTile(status));

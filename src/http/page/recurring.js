@@ -32,7 +32,7 @@ const recurringCard = (job) => {
     head: [number(arm.batch_size), arm.favourite && h("span", { class: "state planned" }, "favourite")],
     cells: [believed(arm, most), [h("data", { value: arm.runs }, number(arm.runs)), arm.runs > 0 && h("span", { class: "muted" }, `, ${number(arm.reached)} at the target`)]],
   }));
-  const title = `recurring-${job.name}`;
+  const title = `recurring-${encodeURIComponent(job.name)}`;
   return h("article", { class: "job", "data-key": job.name, "aria-labelledby": title },
     h("header", {},
       h("h3", { id: title }, job.name),

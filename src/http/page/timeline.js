@@ -30,8 +30,9 @@ const limitGroups = (status, details) => {
     const plan = place >= 0 ? details.plans[job.job_id] : undefined;
     const will = joined(toSpans(plan?.segments ?? [], (segment) => segment.power_limits_w[place]));
     const key = JSON.stringify([job?.job_id, was.map((x) => [x.start, x.value]), will]);
-    const group = groups.get(key) ?? { gpus: [], job, was, will };
+    const group = groups.get(key) ?? { gpus: [], draws: [], job, was, will };
     group.gpus.push(gpu.index);
+    group.draws.push(toSpans(details.limits[gpu.uuid] ?? [], (span) => span.power_w));
     groups.set(key, group);
   }
   return [...groups.values()].map((group, i) => ({
@@ -39,6 +40,15 @@ const limitGroups = (status, details) => {
     ink: INKS[i % INKS.length],
     name: `GPU ${group.gpus.join(", ")}${group.job ? ` (${group.job.name})` : ""}`,
   }));
+};
+
+/** What was set, or will be, at a time; of what was, with the boards' mean draw. */
+const limitCell = (group, t, now) => {
+  const span = spanAt(t < now ? group.was : group.will, t);
+  if (!span) return absent("–", UNKNOWN);
+  const draws = group.draws.map((spans) => spanAt(spans, t)?.value);
+  const mean = draws.reduce((a, b) => a + b, 0) / draws.length;
+  return [watts(span.value), t < now && isNumber(mean) && h("span", { class: "muted" }, `, drew ${number(mean)}`)];
 };
 
 const makeTimeline = () => {
@@ -92,7 +102,7 @@ const makeTimeline = () => {
     limits.draw({ lines, band: [], top: 1.08 * Math.max(100, ...most, ...values), ...times(now) });
     const named = groups.map((group) => ({ name: group.name, colour: group.ink }));
     const planned = groups.some((group) => group.will.length > 0);
-    show("limits-legend", legend([...named, ...(planned ? [{ name: "planned", colour: "--muted", dash: true }] : [])]));
+    show("limits-legend", legend([...named, ...(planned ? [{ name: status.mode === "observe" ? "what would be set" : "planned", colour: "--muted", dash: true }] : [])]));
     const present = (group) => spanAt(group.was, now - 1)?.value;
     const told = groups.map((group) => `${group.name}: ${isNumber(present(group)) ? wattsText(present(group)) : UNKNOWN}`);
     byId("limits-summary").textContent = `${told.join("; ")}. The table below the charts has the rest.`;
@@ -115,9 +125,9 @@ const makeTimeline = () => {
     const rows = [];
     for (let t = Math.ceil(from / HOUR) * HOUR; t <= until; t += HOUR) {
       const slot = spanAt(shown.came, t) ?? spanAt(shown.guessed, t) ?? spanAt(shown.ahead, t);
-      const limitsThen = shown.groups.map((group) => spanAt(t < now ? group.was : group.will, t));
       // Before anything was known there is nothing to tell.
-      if (rows.length === 0 && !slot && !limitsThen.some(Boolean)) continue;
+      const told = slot || shown.groups.some((group) => spanAt(t < now ? group.was : group.will, t));
+      if (rows.length === 0 && !told) continue;
       rows.push({
         key: String(t),
         head: moment(new Date(1000 * t).toISOString(), reference),
@@ -125,13 +135,13 @@ const makeTimeline = () => {
           slot ? quantity(slot.value, intensityText) : absent("–", UNKNOWN),
           isNumber(slot?.low) ? `${number(slot.low)} to ${number(slot.high)}` : absent("–", "not told"),
           slot?.told ?? absent("–", UNKNOWN),
-          ...limitsThen.map((span) => (span ? watts(span.value) : absent("–", UNKNOWN))),
+          ...shown.groups.map((group) => limitCell(group, t, now)),
         ],
       });
     }
     const heads = ["At", "Intensity", "80 % within", "State", ...shown.groups.map((g) => g.name)];
     const region = { class: "scroll", role: "region", tabindex: 0, "aria-label": "Intensity and limits, hour by hour" };
-    show("timeline-table", h("div", region, table("What holds at each full hour", heads, rows)));
+    show("timeline-table", h("div", region, table("What holds at each full hour", heads, rows, "grid")));
   };
 
   byId("timeline-details").addEventListener("toggle", fillTable);
