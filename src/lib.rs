@@ -42,7 +42,7 @@
 //! * [`recurring`]: recurring jobs as a service, a transaction of the store for each request
 //! * [`controller`]: the loop and all mutable state of a running daemon
 //! * [`simulate`]: the daemon driven by traces, a clock that moves when told to, and simulated boards
-//! * [`http`]: the API, its wire types, guards and metrics; the one place where errors become statuses
+//! * [`http`]: the API, its wire types, guards, metrics and page; the one place where errors become statuses
 //! * [`config`]: one file of settings, checked once; each room owns its own settings type and gets it by value
 //! * [`cli`]: one file per subcommand
 //!

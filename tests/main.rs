@@ -21,6 +21,7 @@ mod fuzz;
 mod jobs;
 mod metrics;
 mod nvml;
+mod page;
 mod pausing;
 mod recurring;
 mod simulate;

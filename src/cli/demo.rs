@@ -164,7 +164,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         args.duration
     ));
     if let Some(address) = address {
-        screen.say(&format!("the daemon's API: http://{address}/v1/status (Ctrl-C ends the demo)"));
+        screen.say(&format!(
+            "the daemon's API: http://{address}/v1/status and its page: http://{address}/ (Ctrl-C ends the demo)"
+        ));
     }
     let finished = tokio::select! {
         () = pace(&mut world, &mut screen, longest, start, args.duration) => true,

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::clocks::Clocks;
+use super::past::Past;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};
 use crate::gpu::journal::{self, Journal, JournalError, Standing, WayBack};
@@ -65,6 +66,7 @@ pub struct Gpu {
     /// What was done to it last, for people.
     pub remark: Option<String>,
     pub(super) clocks: Clocks,
+    pub(super) past: Past,
     held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
     /// What the last finished write of a limit was, for the ledger: the limit before, the one asked for, the one shown.
@@ -139,6 +141,7 @@ impl Gpu {
             rebased_before: 0,
             remark: None,
             clocks: Clocks::default(),
+            past: Past::default(),
             held: None,
             in_flight: None,
             written: None,

@@ -18,6 +18,7 @@ mod hindsight;
 mod job;
 mod moment;
 mod pacing;
+mod past;
 mod planning;
 mod reach;
 mod requests;
@@ -120,6 +121,7 @@ impl Controller {
         self.fit_sweeps();
         self.plan().await;
         self.act();
+        self.remember();
     }
 
     /// The daemon's present.

@@ -1,4 +1,4 @@
-//! Whether the daemon lives and is ready, and where its faces are.
+//! Whether the daemon lives and is ready.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -79,29 +78,4 @@ async fn alive(shared: &Shared) -> Result<(), Problem> {
         let detail = format!("the control loop does not answer: {}", problem.detail);
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     })
-}
-
-const LANDING: &str = concat!(
-    "wattune ",
-    env!("CARGO_PKG_VERSION"),
-    r#": GPU power limits that follow the grid's carbon intensity
-
-/v1/status                      mode, carbon signal, GPUs, open jobs, problems
-/v1/gpus, /v1/gpus/{id}         boards; PUT and DELETE …/power-limit set and release a limit by hand
-/v1/demand-response             caps for a while: list and announce; DELETE …/{id} withdraws
-/v1/carbon                      intensity now; /v1/carbon/forecast ahead, /v1/carbon/history behind
-/v1/jobs, /v1/jobs/{id}         training runs; …/progress, …/plan, …/profile, …/emissions
-/v1/recurring, …/{name}         jobs that recur; …/trials, …/trials/{n}/progress, …/trials/{n}/end, …/export, …/import
-/metrics                        Prometheus
-/healthz, /readyz               health
-/openapi.json                   all of this, for programs
-"#
-);
-
-/// A list of the addresses, as text.
-#[utoipa::path(
-    get, path = "/", tag = "health", responses((status = OK, body = String, content_type = "text/plain"), Problems)
-)]
-pub(super) async fn landing() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], LANDING)
 }

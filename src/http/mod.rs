@@ -1,16 +1,18 @@
 //! The HTTP API, on loopback TCP and a Unix socket.
 //!
 //! [`Server::bind`] takes the addresses, [`Server::serve`] answers until told to stop. Handlers hold no state: each
-//! asks the controller one question through its [`Handle`], or [`Recurring`], and shows the answer. Requests from foreign web pages end in
-//! [`guard`]; every refusal is a [`error::Problem`].
+//! asks the controller one question through its [`Handle`], or [`Recurring`], and shows the answer; those who listen to
+//! events share one asker. Requests from foreign web pages end in [`guard`]; every refusal is a [`error::Problem`].
 
 pub mod error;
 mod extract;
 pub mod guard;
 mod health;
 mod listen;
+mod live;
 pub mod metrics;
 mod openapi;
+mod page;
 mod routes;
 mod server;
 mod settings;
@@ -32,6 +34,7 @@ use crate::controller::view::StatusView;
 use crate::controller::{Controller, Handle};
 use crate::recurring::Recurring;
 use error::Problem;
+use live::Live;
 
 /// What handlers share.
 #[derive(Clone)]
@@ -39,6 +42,7 @@ struct Shared {
     handle: Handle,
     recurring: Recurring,
     ready: Ready,
+    live: Live,
     timeout: Duration,
     body_limit: usize,
 }

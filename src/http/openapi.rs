@@ -160,8 +160,10 @@ mod tests {
         GET /v1/carbon/forecast
         GET /v1/carbon/history
         GET /v1/demand-response
+        GET /v1/events
         GET /v1/gpus
         GET /v1/gpus/{id}
+        GET /v1/gpus/{id}/history
         GET /v1/jobs
         GET /v1/jobs/{id}
         GET /v1/jobs/{id}/emissions
@@ -210,6 +212,7 @@ mod tests {
         JobState
         JobView
         LedgerView
+        LimitSpanView
         NewEvent
         ObjectiveView
         OutcomeView

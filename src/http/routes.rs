@@ -16,15 +16,17 @@ use utoipa_axum::routes;
 use super::error::Problem;
 use super::guard::{self, Guard};
 use super::openapi::Api;
-use super::v1::{carbon, demand_response, gpus, jobs, recurring, status};
-use super::{Shared, health, metrics, openapi};
+use super::v1::{carbon, demand_response, events, gpus, jobs, recurring, status};
+use super::{Shared, health, metrics, openapi, page};
 
 /// All routes with their descriptions.
 pub(super) fn documented() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(Api::openapi())
         .routes(routes!(status::status))
+        .routes(routes!(events::events))
         .routes(routes!(gpus::list))
         .routes(routes!(gpus::show))
+        .routes(routes!(gpus::history))
         .routes(routes!(gpus::set_power_limit, gpus::release_power_limit))
         .routes(routes!(carbon::now))
         .routes(routes!(carbon::forecast))
@@ -51,7 +53,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(health::health))
         .routes(routes!(health::readyz))
         .routes(routes!(openapi::openapi))
-        .routes(routes!(health::landing))
+        .routes(routes!(page::page))
 }
 
 /// The whole service of one listener.
@@ -79,7 +81,10 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
 
 async fn unknown(uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
-    Problem::new(StatusCode::NOT_FOUND, format!("there is nothing at {path}; GET / lists the addresses"))
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        format!("there is nothing at {path}; GET /openapi.json describes the addresses"),
+    )
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {

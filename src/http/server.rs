@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::guard::Guard;
 use super::listen::{self, BindError};
+use super::live::Live;
 use super::socket::{self, Socket};
 use super::{Ready, Settings, Shared, routes};
 use crate::controller::Handle;
@@ -75,7 +76,8 @@ impl Server {
     pub async fn serve(self, recurring: Recurring, cancel: CancellationToken) {
         let bound = self.tcp_address();
         let Self { tcp, unix, handle, ready, timeout, body_limit } = self;
-        let shared = Shared { handle, recurring, ready, timeout, body_limit };
+        let live = Live::until(cancel.clone());
+        let shared = Shared { handle, recurring, ready, live, timeout, body_limit };
         let connections = Connections {
             tracker: TaskTracker::new(),
             stop: cancel.clone(),
@@ -94,6 +96,7 @@ impl Server {
             () = cancel.cancelled() => {}
             never = on_tcp => match never {},
             never = on_unix => match never {},
+            never = shared.live.produce(&shared) => match never {},
         }
         // Whoever comes now is refused instead of left waiting.
         drop((tcp, unix));

@@ -116,11 +116,113 @@ async fn without_a_controller_everything_that_asks_it_says_try_again() {
         assert!(answer.detail().contains("try again"), "{path}: {}", answer.body);
         assert!(answer.head.contains("retry-after: 1"), "{}", answer.head);
     }
-    let landing = daemon.get("/").await;
-    assert_eq!(landing.status, 200);
-    assert!(landing.head.contains("content-type: text/plain") && landing.body.contains("/metrics"), "{}", landing.body);
+    assert_eq!(daemon.get("/").await.status, 200);
     let description = daemon.get("/openapi.json").await;
     assert_eq!((description.status, description.json()["openapi"].is_string()), (200, true));
+}
+
+#[tokio::test]
+async fn the_page_is_one_document_that_may_run_and_load_nothing_else() {
+    let daemon = Daemon::without_controller().await;
+    let page = daemon.get("/").await;
+    let headers = [
+        "content-type: text/html; charset=utf-8",
+        "content-security-policy: default-src 'none'; script-src 'sha256-",
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        "x-frame-options: deny",
+        "referrer-policy: no-referrer",
+    ];
+    for header in headers {
+        assert!(page.head.contains(header), "{header}: {}", page.head);
+    }
+    assert!(page.body.starts_with("<!doctype html>") && page.body.trim_end().ends_with("</html>"));
+    assert_eq!(daemon.send("HEAD / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.status, 200);
+    assert_eq!(daemon.post("/", "{}").await.status, 405);
+}
+
+/// A client of `/v1/events`, and what it has been told so far.
+struct Client {
+    stream: TcpStream,
+    heard: String,
+}
+
+impl Client {
+    async fn connect(daemon: &Daemon, headers: &str) -> Self {
+        let mut stream = TcpStream::connect(daemon.address).await.expect("connected");
+        let request = format!("GET /v1/events HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        Self { stream, heard: String::new() }
+    }
+
+    /// Reads on until it has heard this.
+    async fn hear(&mut self, text: &str) {
+        let mut buffer = [0; 4096];
+        while !self.heard.contains(text) {
+            let read = tokio::time::timeout(Duration::from_secs(30), self.stream.read(&mut buffer)).await;
+            let read = read.expect("in time").expect("read");
+            assert!(read > 0, "it ended before {text:?}: {}", self.heard);
+            self.heard.push_str(std::str::from_utf8(&buffer[..read]).expect("UTF-8"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_who_listen_share_one_question() {
+    let mut daemon = Daemon::start(Settings::default()).await;
+    let mut clients = Vec::new();
+    for headers in ["", "last-event-id: 7\r\n", "accept: text/event-stream\r\n"] {
+        let mut client = Client::connect(&daemon, headers).await;
+        client.hear("\r\n\r\n").await;
+        assert!(client.heard.to_lowercase().contains("content-type: text/event-stream"), "{}", client.heard);
+        clients.push(client);
+    }
+    let mut requests = daemon.requests.take().expect("taken once");
+    let question = requests.next().await.expect("a question");
+    // Nobody asks again before it is answered.
+    assert!(requests.waiting().is_none());
+    drop(question);
+    for client in &mut clients {
+        client.hear("event: problem\ndata: {").await;
+        client.hear("try again").await;
+    }
+    // The same again is no news, and with nobody left nobody asks.
+    drop(clients);
+    let mut late = Client::connect(&daemon, "").await;
+    drop(requests);
+    late.hear("event: problem\ndata: {").await;
+    let foreign = "GET /v1/events HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    assert_eq!(daemon.send(foreign).await.status, 403);
+}
+
+#[tokio::test]
+async fn only_so_many_may_listen_and_all_are_told_when_the_daemon_ends() {
+    let daemon = Daemon::without_controller().await;
+    let mut clients = Vec::new();
+    for _ in 0..live::CLIENTS {
+        let mut client = Client::connect(&daemon, "").await;
+        client.hear("event: problem").await;
+        clients.push(client);
+    }
+    let refused = daemon.get("/v1/events").await;
+    assert_eq!((refused.status, refused.detail().contains("clients are listening already")), (503, true));
+    assert_eq!(daemon.get("/").await.status, 200);
+    clients.pop();
+    // Its place is free as soon as the server sees that it has gone.
+    let mut next = Client::connect(&daemon, "").await;
+    while !next.heard.contains("event: problem") {
+        next = Client::connect(&daemon, "").await;
+        next.hear("HTTP/1.1 ").await;
+        if next.heard.contains("HTTP/1.1 200") {
+            next.hear("event: problem").await;
+        }
+    }
+    daemon.cancel.cancel();
+    for mut client in clients.into_iter().chain([next]) {
+        client.stream.read_to_string(&mut client.heard).await.expect("ended");
+        assert!(client.heard.ends_with("0\r\n\r\n"), "cut off: {}", client.heard);
+    }
+    daemon.serving.await.expect("no panic");
 }
 
 #[tokio::test]

@@ -152,6 +152,23 @@ pub struct GpuView {
     pub driver: String,
 }
 
+/// A time in which a board's limit stayed the same, five minutes at most.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct LimitSpanView {
+    /// First moment.
+    pub start: DateTime<Utc>,
+    /// First moment after.
+    pub end: DateTime<Utc>,
+    /// Limit in force; absent where the board did not tell it.
+    pub power_limit_enforced_w: Option<f64>,
+    /// Limit that wattune wanted; absent where it wanted none.
+    pub power_limit_wanted_w: Option<f64>,
+    /// Mean draw.
+    pub power_w: Option<f64>,
+    /// The job that controlled the board.
+    pub job_id: Option<String>,
+}
+
 /// One job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct JobView {

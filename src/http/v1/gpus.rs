@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::controller::GpuRef;
-use crate::controller::view::GpuView;
+use crate::controller::view::{GpuView, LimitSpanView};
 use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::extract::{Payload, Segment};
@@ -32,6 +32,21 @@ pub(in crate::http) async fn show(
 ) -> Result<Json<GpuView>, Problem> {
     let which = GpuRef::parse(&id);
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu(&which) })).await??))
+}
+
+/// A board's limits and draw of the last 24 hours, oldest first, as far as this daemon has seen them; times in which
+/// nobody looked are left out.
+#[utoipa::path(
+    get, path = "/v1/gpus/{id}/history", operation_id = "get_gpu_history", tag = "gpus",
+    params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
+    responses((status = OK, body = Vec<LimitSpanView>), (status = NOT_FOUND, response = Problem), Problems)
+)]
+pub(in crate::http) async fn history(
+    State(shared): State<Shared>,
+    Segment(id): Segment,
+) -> Result<Json<Vec<LimitSpanView>>, Problem> {
+    let which = GpuRef::parse(&id);
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu_history(&which) })).await??))
 }
 
 /// Sets a board's limit by hand for a while; it takes precedence over the board's job.

@@ -2,6 +2,7 @@
 
 pub(super) mod carbon;
 pub(super) mod demand_response;
+pub(super) mod events;
 pub(super) mod gpus;
 pub(super) mod jobs;
 pub(super) mod recurring;

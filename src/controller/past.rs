@@ -1,0 +1,199 @@
+//! What each board's limit was in the last day: kept in memory alone, for looking at. The books are elsewhere.
+
+use std::collections::VecDeque;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::view::LimitSpanView;
+use super::{ControlError, Controller, GpuRef};
+use crate::domain::{JobId, PowerLimit};
+use crate::units::{Millijoules, Seconds, Watts};
+
+/// How far back it goes.
+const KEPT: TimeDelta = TimeDelta::hours(24);
+/// A new span is begun after so long, so that the draw is a mean over no more than that.
+const LONGEST: TimeDelta = TimeDelta::minutes(5);
+/// Nobody looked: what lies between two looks that are further apart is not known.
+const UNSEEN: TimeDelta = TimeDelta::minutes(2);
+/// The most spans of a board, however often its limit changes: five times as many as a day without changes has.
+const MOST: usize = 1440;
+
+/// What stays the same during a span.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Standing {
+    /// The limit in force, as the board told it.
+    pub(super) limit: Option<PowerLimit>,
+    /// The limit that was wanted.
+    pub(super) wanted: Option<PowerLimit>,
+    /// The job that controlled the board.
+    pub(super) job: Option<JobId>,
+}
+
+/// From one look to another.
+#[derive(Clone, Debug, PartialEq)]
+struct Span {
+    start: DateTime<Utc>,
+    end: DateTime<Utc>,
+    standing: Standing,
+    /// What it drew; `None` if the board tells neither energy nor power.
+    energy: Option<Millijoules>,
+}
+
+/// A board's last day, oldest first, without overlaps.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    spans: VecDeque<Span>,
+    /// The board's energy at the last look.
+    metered: Option<Millijoules>,
+}
+
+impl Past {
+    /// Takes a look at `now`. What is seen counts since the look before.
+    pub(super) fn look(&mut self, now: DateTime<Utc>, standing: Standing, metered: Option<Millijoules>) {
+        // A clock that was set back tells some times again.
+        while self.spans.back().is_some_and(|last| last.start >= now) {
+            self.spans.pop_back();
+        }
+        if let Some(last) = self.spans.back_mut().filter(|last| last.end > now) {
+            // What it drew until then was not read.
+            (last.end, last.energy) = (now, None);
+        }
+        let drawn = metered.zip(self.metered).and_then(|(now, then)| now.checked_since(then));
+        self.metered = metered;
+        match self.spans.back_mut() {
+            Some(last) if last.end < now && now - last.end <= UNSEEN => {
+                let energy = last.energy.zip(drawn).map(|(sum, more)| sum + more);
+                if last.standing == standing && now - last.start <= LONGEST {
+                    (last.end, last.energy) = (now, energy);
+                } else {
+                    let start = last.end;
+                    self.spans.push_back(Span { start, end: now, standing, energy: drawn });
+                }
+            }
+            _ => {
+                let energy = metered.map(|_| Millijoules::ZERO);
+                self.spans.push_back(Span { start: now, end: now, standing, energy });
+            }
+        }
+        let too_many = self.spans.len().saturating_sub(MOST);
+        self.spans.drain(..too_many);
+        while self.spans.front().is_some_and(|first| first.end <= now - KEPT) {
+            self.spans.pop_front();
+        }
+    }
+
+    fn view(&self) -> Vec<LimitSpanView> {
+        let watts = |l: PowerLimit| l.watts().get();
+        let power = |energy: Millijoules, span: &Span| -> Watts {
+            energy.to_joules() / Seconds::from_delta(span.end - span.start)
+        };
+        // A look alone says nothing about any time.
+        let told = self.spans.iter().filter(|s| s.start < s.end);
+        told.map(|s| LimitSpanView {
+            start: s.start,
+            end: s.end,
+            power_limit_enforced_w: s.standing.limit.map(watts),
+            power_limit_wanted_w: s.standing.wanted.map(watts),
+            power_w: s.energy.map(|e| power(e, s).get()),
+            job_id: s.standing.job.as_ref().map(ToString::to_string),
+        })
+        .collect()
+    }
+}
+
+impl Controller {
+    /// Looks at every board, for [`Self::gpu_history`].
+    pub(super) fn remember(&mut self) {
+        let now = self.now();
+        let wanted: Vec<_> = self.gpus.keys().map(|id| self.wanted(id, now).map(|set| set.limit)).collect();
+        for (gpu, wanted) in self.gpus.values_mut().zip(wanted) {
+            let (reading, can) = (&gpu.seen.reading, gpu.handle.capabilities());
+            let answers = gpu.seen.fault.is_none();
+            let limit = reading.enforced.or(reading.requested).filter(|_| answers);
+            let told = answers && (can.energy_counter.is_ok() || can.power.is_ok());
+            let metered = told.then(|| gpu.seen.metered.total());
+            gpu.past.look(now.utc, Standing { limit, wanted, job: gpu.owner.clone() }, metered);
+        }
+    }
+
+    /// A board's limits and draw of the last day, as far as this daemon has seen it.
+    ///
+    /// # Errors
+    /// If there is no such board.
+    pub fn gpu_history(&self, which: &GpuRef) -> Result<Vec<LimitSpanView>, ControlError> {
+        let id = self.resolve(which)?;
+        Ok(self.gpus.get(&id).map(|g| g.past.view()).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::days(1) + TimeDelta::seconds(seconds)
+    }
+
+    fn standing(watts: u32) -> Standing {
+        let limit = Some(PowerLimit::from_milliwatts(watts * 1000));
+        Standing { limit, wanted: None, job: None }
+    }
+
+    #[test]
+    fn a_change_begins_a_span_and_so_do_five_minutes() {
+        let mut past = Past::default();
+        for s in 0..=400 {
+            let watts = if s <= 40 { 300 } else { 200 };
+            past.look(at(s), standing(watts), Some(Millijoules::new(250_000 * s as u64)));
+        }
+        let spans: Vec<_> = past.view().iter().map(|s| (s.start, s.end, s.power_limit_enforced_w, s.power_w)).collect();
+        let draw = Some(250.0);
+        let expected = [
+            (at(0), at(40), Some(300.0), draw),
+            (at(40), at(340), Some(200.0), draw),
+            (at(340), at(400), Some(200.0), draw),
+        ];
+        assert_eq!(spans, expected);
+    }
+
+    #[test]
+    fn what_nobody_saw_is_a_hole_and_what_is_not_told_is_absent() {
+        let mut past = Past::default();
+        for s in [0, 10, 200, 210] {
+            past.look(at(s), standing(300), None);
+        }
+        let spans: Vec<_> = past.view().iter().map(|s| (s.start, s.end, s.power_w)).collect();
+        assert_eq!(spans, [(at(0), at(10), None), (at(200), at(210), None)]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_stays_bounded_and_in_order_whatever_the_clock_does(
+            steps in proptest::collection::vec((-90i64..90, 1u32..4), 1..400),
+            stride in 1i64..600,
+        ) {
+            let (mut past, mut now) = (Past::default(), 0);
+            for (step, watts) in steps {
+                now += step + stride;
+                past.look(at(now), standing(watts), Some(Millijoules::ZERO));
+                let view = past.view();
+                prop_assert!(past.spans.len() <= MOST);
+                prop_assert!(view.windows(2).all(|w| w[0].end <= w[1].start));
+                prop_assert!(view.iter().all(|s| s.start < s.end && s.end <= at(now)));
+                prop_assert!(view.iter().all(|s| at(now) - s.end < KEPT));
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_that_changes_all_the_time_fills_no_memory() {
+        let mut past = Past::default();
+        for s in 0..5000 {
+            past.look(at(s), standing(100 + (s % 2) as u32), Some(Millijoules::ZERO));
+        }
+        assert_eq!(past.view().len(), MOST);
+        assert_eq!(past.view().last().map(|s| s.end), Some(at(4999)));
+    }
+}

@@ -1,0 +1,118 @@
+//! The page at `/`: one document with its style, script and charts in it. It reads this API and nothing else, and
+//! changes nothing. Its sources are in `page/`; nothing is built from them but this.
+
+use std::sync::LazyLock;
+
+use axum::http::header;
+use axum::response::IntoResponse;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+
+use super::openapi::Problems;
+
+const STYLE: &str = concat!(include_str!("page/uplot/uPlot.min.css"), include_str!("page/page.css"));
+
+/// uPlot, and then the page's own files, which share one scope.
+const SCRIPT: &str = concat!(
+    include_str!("page/uplot/uPlot.iife.min.js"),
+    "\n(() => {\n\"use strict\";\n",
+    include_str!("page/dom.js"),
+    include_str!("page/format.js"),
+    include_str!("page/live.js"),
+    include_str!("page/chart.js"),
+    include_str!("page/timeline.js"),
+    include_str!("page/jobs.js"),
+    include_str!("page/gpus.js"),
+    include_str!("page/recurring.js"),
+    include_str!("page/overview.js"),
+    include_str!("page/main.js"),
+    "})();\n",
+);
+
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+    include_str!("page/page.html")
+        .replace("{licence}", include_str!("page/uplot/LICENSE").trim())
+        .replace("{style}", STYLE)
+        .replace("{script}", SCRIPT)
+});
+
+/// Nothing runs or is loaded but what is in the document; it asks only whoever served it.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let hash = |text: &str| STANDARD.encode(Sha256::digest(text.as_bytes()));
+    format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash(SCRIPT),
+        hash(STYLE)
+    )
+});
+
+/// The page for people, live.
+#[utoipa::path(
+    get, path = "/", operation_id = "get_page", tag = "status",
+    responses((status = OK, body = String, content_type = "text/html", description = "One document"), Problems)
+)]
+pub(super) async fn page() -> impl IntoResponse {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY.as_str()),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, DOCUMENT.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of the document between these tags.
+    fn between<'a>(open: &str, close: &str) -> Vec<&'a str> {
+        DOCUMENT.split(open).skip(1).map(|rest| rest.split_once(close).expect(close).0).collect()
+    }
+
+    #[test]
+    fn the_policy_allows_exactly_the_documents_own_style_and_script() {
+        for (open, close, directive) in [("<style>", "</style>", "style-src"), ("<script>", "</script>", "script-src")]
+        {
+            let [part] = between(open, close)[..] else { panic!("not one {open}") };
+            let hash = STANDARD.encode(Sha256::digest(part.as_bytes()));
+            assert!(POLICY.contains(&format!("{directive} 'sha256-{hash}';")), "{directive}: {}", *POLICY);
+        }
+        assert!(!POLICY.contains("unsafe") && !POLICY.contains('*') && !POLICY.contains("http"), "{}", *POLICY);
+        for hole in ["{style}", "{script}", "{licence}", " style=\"", "javascript:", " onclick", " onload", "innerHTML"]
+        {
+            let own = DOCUMENT.replace(include_str!("page/uplot/uPlot.iife.min.js"), "");
+            assert!(!own.contains(hole), "{hole}");
+        }
+    }
+
+    #[test]
+    fn nothing_in_it_leads_anywhere_else() {
+        // A name of an XML vocabulary, and the place in the head of uPlot that says where it is from.
+        let names = ["http://www.w3.org/2000/svg", "https://github.com/leeoniya/uPlot"];
+        let text = names.iter().fold(DOCUMENT.clone(), |text, name| text.replace(name, ""));
+        for scheme in ["http://", "https://", "ws://", "wss://", "url(", "@import", " src=", "sendBeacon", "import("] {
+            assert!(!text.contains(scheme), "{scheme}: {:?}", text.split(scheme).nth(1).map(|t| &t[..t.len().min(60)]));
+        }
+        for link in between("<link ", ">") {
+            assert!(link.contains("href=\"data:image/svg+xml,"), "{link}");
+        }
+    }
+
+    #[test]
+    fn it_carries_the_licence_of_what_is_not_ours() {
+        assert!(DOCUMENT.contains("Copyright (c) 2022 Leon Sorokin") && DOCUMENT.contains("THE SOFTWARE IS PROVIDED"));
+        assert!(SCRIPT.contains("uPlot (v1.6.32)"));
+    }
+
+    #[test]
+    fn it_changes_nothing() {
+        // What is sent goes through one function, which only reads.
+        let own = SCRIPT.replace(include_str!("page/uplot/uPlot.iife.min.js"), "");
+        assert_eq!(own.matches("fetch(").count(), 1);
+        for method in ["POST", "PUT", "DELETE", "PATCH", "XMLHttpRequest", "WebSocket"] {
+            assert!(!own.contains(&format!("\"{method}\"")) && !own.contains(&format!("new {method}")), "{method}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+// Boards: whose each is, what is asked of it, and what it says to that.
+
+const OWNERS = {
+  free: "Nobody's",
+  override: "Set by hand",
+  foreign: "Somebody else's limit",
+  observed: "Only observed",
+  lost: "Lost",
+  unresponsive: "Does not answer",
+};
+
+const REASONS = {
+  idle: "idle",
+  sw_power_cap: "held by its power limit",
+  hw_slowdown: "slowed by the hardware",
+  sync_boost: "clocked with other boards",
+  sw_thermal_slowdown: "slowed by heat",
+  hw_thermal_slowdown: "slowed by heat (hardware)",
+  hw_power_brake: "braked by the power supply",
+};
+
+const near = (a, b) => isNumber(a) && isNumber(b) && Math.abs(a - b) < 0.5;
+
+const ownerOf = (gpu, status) => {
+  const name = (id) => status.jobs.find((job) => job.job_id === id)?.name ?? id;
+  const by = gpu.state === "job" ? `Steered for ${name(gpu.owner)}` : OWNERS[gpu.state] ?? words(gpu.state);
+  return [
+    h("span", { class: `state ${gpu.state}` }, by),
+    gpu.state === "override" && gpu.override_until && h("span", { class: "muted" }, " until ", moment(gpu.override_until, status.now)),
+    gpu.booked_jobs.length > 0 && h("span", { class: "muted" }, ` also booked: ${gpu.booked_jobs.map(name).join(", ")}`),
+  ];
+};
+
+/** Where the limit and the draw lie between nothing and the highest limit. */
+const meter = (gpu) => {
+  const most = gpu.power_limit_max_w;
+  const limit = gpu.power_limit_enforced_w ?? gpu.power_limit_requested_w;
+  if (!isNumber(most) || !isNumber(limit)) return null;
+  const x = (w) => Math.min(100, (100 * w) / most);
+  const tick = (w, name) => isNumber(w) && s("line", { class: name, x1: x(w), x2: x(w), y1: 0, y2: 10 });
+  return s("svg", { class: "meter", viewBox: "-1 0 102 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+    s("rect", { class: "track", x: 0, y: 3, width: 100, height: 4 }),
+    isNumber(gpu.power_w) && s("rect", { class: "draw", x: 0, y: 3, width: x(gpu.power_w), height: 4 }),
+    tick(gpu.power_limit_min_w, "bound"),
+    tick(gpu.power_limit_found_w, "found"),
+    tick(limit, "limit"));
+};
+
+const inForceCell = (gpu) => {
+  const parts = [watts(gpu.power_limit_enforced_w ?? gpu.power_limit_requested_w)];
+  const asked = gpu.power_limit_requested_w;
+  if (isNumber(asked) && isNumber(gpu.power_limit_enforced_w) && !near(asked, gpu.power_limit_enforced_w)) {
+    parts.push(h("span", { class: "trouble" }, ` of ${wattsText(asked)} asked for`));
+  }
+  if (isNumber(gpu.power_limit_wanted_w) && !near(gpu.power_limit_wanted_w, asked)) {
+    parts.push(h("span", { class: "muted" }, `, ${wattsText(gpu.power_limit_wanted_w)} wanted`));
+  }
+  if (isNumber(gpu.out_of_band_cap_w)) parts.push(h("span", { class: "trouble" }, `, capped out of band at ${wattsText(gpu.out_of_band_cap_w)}`));
+  if (isNumber(gpu.clock_limit_mhz)) parts.push(h("span", { class: "muted" }, `, clocks locked to ${number(gpu.clock_limit_mhz)} MHz`));
+  return [...parts, meter(gpu)];
+};
+
+const rangeCell = (gpu) => {
+  const [low, high] = [gpu.power_limit_min_w, gpu.power_limit_max_w];
+  if (!isNumber(low) || !isNumber(high)) return absent("not told");
+  const more = [];
+  if (isNumber(gpu.power_limit_default_w) && !near(gpu.power_limit_default_w, high)) more.push(`default ${number(gpu.power_limit_default_w)}`);
+  if (isNumber(gpu.power_limit_found_w)) more.push(`found at ${number(gpu.power_limit_found_w)}`);
+  return [`${number(low)} to ${number(high)} W`, more.length > 0 && h("span", { class: "muted" }, ` (${more.join(", ")})`)];
+};
+
+const slowedCell = (gpu) => {
+  if (gpu.event_reasons === null) return absent("not told");
+  if (gpu.event_reasons.length === 0) return "No";
+  return sentence(gpu.event_reasons.map((name) => REASONS[name] ?? words(name)).join(", "));
+};
+
+const showGpus = (status) => {
+  if (status.gpus.length === 0) {
+    return show("gpus", h("p", { class: "absent" }, "No GPU was found. `wattune doctor` says what works on this machine and what does not."));
+  }
+  const heads = ["GPU", "State", "Limit in force", "Range", "Draw", "Clocks lowered", "Temperature"];
+  const row = (gpu) => ({
+    key: gpu.uuid,
+    head: [h("span", { title: `${gpu.uuid}, ${gpu.pci_bus_id}` }, `${gpu.index} `), h("span", { class: "muted" }, gpu.model)],
+    cells: [ownerOf(gpu, status), inForceCell(gpu), rangeCell(gpu), watts(gpu.power_w), slowedCell(gpu),
+      quantity(gpu.temperature_c, (c) => `${number(c)} °C`)],
+    below: gpu.detail && gpu.state !== "job" && gpu.state !== "free" ? sentence(gpu.detail) : null,
+  });
+  show("gpus", table("Boards, their owners, limits and draw", heads, status.gpus.map(row)));
+};

@@ -1,0 +1,123 @@
+// Jobs: what is done for each, why, and what it came to.
+
+const PHASES = {
+  waiting: "waiting",
+  profiling: "being measured",
+  planned: "following its plan",
+  paused: "asked to pause",
+  observing: "only booked",
+};
+
+/** A figure with its bounds, where the daemon tells how sure it is; one without has itself as both. */
+const sureOf = (figure) => {
+  if (isNumber(figure)) return { low: figure, mean: figure, high: figure };
+  if (!isNumber(figure?.low) || !isNumber(figure?.high)) return null;
+  return { low: figure.low, mean: figure.mean ?? (figure.low + figure.high) / 2, high: figure.high };
+};
+
+/**
+ * What a job saved, of its account: `{pct, g, reference, at}` with `pct` and `g` as `sureOf` gives them, or `{why}` where it
+ * cannot be told honestly.
+ */
+const savingOf = (account) => {
+  if (!account) return { why: "its account was not read yet" };
+  const told = account.savings?.against_found ?? account.against_max;
+  if (!told) return { why: "there is nothing yet to compare with" };
+  const pct = sureOf(told.carbon_reduction_pct);
+  if (!pct) return { why: told.unknown ?? "the daemon does not say why" };
+  const reference = told.carbon_at_reference_g ?? told.carbon_at_max_g;
+  const share = (percent) => (percent / 100) * reference;
+  const g = sureOf(told.carbon_reduction_g) ?? { low: share(pct.low), mean: share(pct.mean), high: share(pct.high) };
+  return { pct, g, reference, at: account.savings ? "the limit found" : "the largest limit" };
+};
+
+const signed = (text) => text.replace("-", "−");
+
+/** The bounds in brackets, where they are apart. */
+const bounds = ({ low, high }, text) => (text(low) === text(high) ? null : ` (${signed(text(low))} to ${signed(text(high))})`);
+
+const savingShown = (account) => {
+  const { pct, reference, at, why } = savingOf(account);
+  if (!pct) return [absent(), h("span", { class: "muted" }, ` (${why})`)];
+  return h("span", {}, h("data", { value: pct.mean }, `${signed(number(pct.mean, 1))} %`), bounds(pct, (value) => number(value, 1)),
+    isNumber(reference) && h("span", { class: "muted" }, ` of ${gramsText(reference)} at ${at}`));
+};
+
+const fact = (name, ...value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, value));
+
+const gpuNames = (job, status) => {
+  const indexes = job.gpus.map((uuid) => status.gpus.find((gpu) => gpu.uuid === uuid)?.index ?? "?");
+  return `GPU ${indexes.join(", ")}`;
+};
+
+const progressOf = (job) => {
+  if (!isNumber(job.samples)) return h("p", { class: "absent" }, "No progress was reported yet.");
+  const done = `${new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(job.samples)} samples`;
+  if (!isNumber(job.total_samples)) return h("p", { class: "muted" }, `${done}, of an unknown total`);
+  const share = Math.min(1, job.samples / job.total_samples);
+  return h("div", { class: "progress" },
+    h("progress", { max: job.total_samples, value: job.samples, "aria-label": `Progress of ${job.name}` }),
+    h("span", {}, h("data", { value: job.samples, title: done }, percentText(100 * share))));
+};
+
+const allowed = (objective, reference) => {
+  const parts = [];
+  if (isNumber(objective.max_slowdown)) parts.push(`${percentText(100 * objective.max_slowdown)} allowed`);
+  if (objective.deadline) parts.push(["due ", moment(objective.deadline, reference)]);
+  if (isNumber(objective.carbon_budget_g)) parts.push(`budget ${gramsText(objective.carbon_budget_g)}`);
+  return parts.length === 0 ? null : h("span", { class: "muted" }, " (", parts.flatMap((part, i) => (i ? [", ", part] : [part])), ")");
+};
+
+const limitOf = (job) => {
+  const limits = [...new Set(job.power_limits_w)];
+  const shown = limits.length === 0 || limits.every((w) => w === null) ? absent("none wanted")
+    : limits.flatMap((w, i) => [i ? " / " : null, watts(w)]);
+  return [shown, isNumber(job.clock_limit_mhz) && `, clocks at ${number(job.clock_limit_mhz)} MHz`];
+};
+
+const jobCard = (job, status, account) => {
+  const title = `job-${job.job_id}`;
+  return h("article", { class: "job", "data-key": job.job_id, "aria-labelledby": title, "data-job": job.job_id },
+    h("header", {},
+      h("h3", { id: title }, job.name),
+      h("span", { class: `state ${job.phase}` }, PHASES[job.phase] ?? job.phase),
+      h("span", { class: "muted" }, [gpuNames(job, status), isNumber(job.batch_size) && `batch size ${number(job.batch_size)}`,
+        ...Object.entries(job.tags).map(([name, value]) => `${name}: ${value}`)].filter(Boolean).join(" · "))),
+    progressOf(job),
+    h("p", { class: "reason" }, sentence(job.reason), job.resume_at && [" (to go on at ", moment(job.resume_at, status.now), ")"]),
+    h("dl", { class: "facts" },
+      fact("Power limit", limitOf(job)),
+      fact("Slowdown so far", quantity(job.slowdown, slowdownText), allowed(job.objective, status.now)),
+      fact("Energy", energy(job.energy_j)),
+      fact("Emissions", grams(job.carbon_g)),
+      fact("Carbon saved", savingShown(account)),
+      fact("Expected end", moment(job.expected_end, status.now))),
+    job.warnings.length > 0 && h("ul", { class: "warnings" }, job.warnings.map((text) => h("li", {}, sentence(text)))));
+};
+
+const noJobs = () => {
+  const body = '{"name": "resnet50", "gpus": [0], "batch_size": 256,\n  "work": {"total_samples": 80000}, "objective": {"max_slowdown": 0.03}, "lease_s": 60}';
+  const call = `curl -s ${location.origin}/v1/jobs -H 'content-type: application/json' \\\n  -d '${body}'`;
+  return [
+    h("p", { class: "absent" }, "No job is registered. A training job registers itself before it starts:"),
+    h("pre", {}, h("code", {}, call)),
+    h("p", { class: "muted" }, "Then it reports its progress about once a second to /v1/jobs/{id}/progress, and says goodbye with DELETE."),
+  ];
+};
+
+const showJobs = (status, details) =>
+  show("jobs", status.jobs.length > 0 ? status.jobs.map((job) => jobCard(job, status, details.accounts[job.job_id])) : noJobs());
+
+const showEnded = (status, details) => {
+  const row = (job) => {
+    const account = details.accounts[job.job_id];
+    return {
+      key: job.job_id,
+      head: job.name,
+      cells: [moment(job.ended_at, status.now), sentence(job.end_reason ?? ""), account ? energy(account.energy_j) : absent(),
+        account ? grams(account.carbon_g) : absent(), savingShown(account)],
+    };
+  };
+  const heads = ["Job", "Ended", "Why", "Energy", "Emissions", "Carbon saved"];
+  show("ended", details.ended.length > 0 && [h("h3", {}, "Ended last"), table("Jobs that ended last", heads, details.ended.map(row))]);
+};

@@ -1,0 +1,86 @@
+// The daemon, as it is heard: one stream of events, and questions beside it.
+
+/** Nothing heard for so long, not even a heartbeat (one each 5 s), means that the connection is lost. */
+const SILENCE_MS = 15000;
+const LONGEST_WAIT_MS = 10000;
+
+const TOKEN = "wattune-token";
+
+/** Asks the daemon. The one place from which anything is sent, and it only reads. */
+const ask = (path, signal) => {
+  const secret = sessionStorage.getItem(TOKEN);
+  const headers = secret ? { authorization: `Bearer ${secret}` } : {};
+  return fetch(path, { headers, signal, cache: "no-store", credentials: "omit", redirect: "error" });
+};
+
+/** The answer of a route; fails with what the daemon says is wrong. */
+const read = async (path) => {
+  const answer = await ask(path);
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.detail ?? `status ${answer.status}`);
+  return body;
+};
+
+/** The events of a stream in a text, and what is left of it. */
+const cutEvents = (text) => {
+  const blocks = text.split("\n\n");
+  const rest = blocks.pop();
+  const events = [];
+  for (const block of blocks) {
+    const lines = block.split("\n");
+    const field = (name) => lines.filter((l) => l.startsWith(`${name}:`)).map((l) => l.slice(name.length + 1).trimStart());
+    const data = field("data").join("\n");
+    if (data) events.push({ event: field("event")[0] ?? "message", data: JSON.parse(data) });
+  }
+  return [events, rest];
+};
+
+/**
+ * Listens for good. `onEvent` gets each event, `onState` what became of the connection: "live", "lost" or "locked" (the
+ * daemon wants a token), with why. Answers with a function that tries again at once.
+ */
+const listen = (onEvent, onState) => {
+  let failures = 0;
+  let hurry = () => {};
+  const once = async () => {
+    const stop = new AbortController();
+    let watchdog = setTimeout(() => stop.abort(), SILENCE_MS);
+    try {
+      const answer = await ask("/v1/events", stop.signal);
+      if (answer.status === 401) return onState("locked", "");
+      if (!answer.ok) throw new Error((await answer.json()).detail ?? `status ${answer.status}`);
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) throw new Error("the daemon ended the connection");
+        clearTimeout(watchdog);
+        watchdog = setTimeout(() => stop.abort(), SILENCE_MS);
+        failures = 0;
+        let events;
+        [events, text] = cutEvents(text + value);
+        onState("live", "");
+        for (const event of events) onEvent(event);
+      }
+    } catch (error) {
+      const silent = stop.signal.aborted;
+      onState("lost", silent ? "it has gone silent" : error instanceof TypeError ? "it cannot be reached" : error.message);
+    } finally {
+      clearTimeout(watchdog);
+      stop.abort();
+    }
+  };
+  const forever = async () => {
+    for (;;) {
+      await once();
+      failures += 1;
+      const wait = Math.min(500 * 2 ** failures, LONGEST_WAIT_MS);
+      await new Promise((resolve) => {
+        hurry = resolve;
+        setTimeout(resolve, wait);
+      });
+    }
+  };
+  forever();
+  return () => hurry();
+};

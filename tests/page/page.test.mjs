@@ -1,0 +1,449 @@
+// The page in headless Chromium against the real daemon. What it shows is compared with what the API says: a second
+// listener keeps each status event by its time, and the page says which one it shows.
+//
+//   WATTUNE=target/release/wattune WATTUNE_SCREENSHOTS=target/screenshots node --test tests/page/page.test.mjs
+//
+// WATTUNE_DEMO is days/seconds of the demo, 10/180 if absent; CHROMIUM names the browser.
+
+import assert from "node:assert/strict";
+import { rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { Browser, Daemon, Listener, eventually, scratch, sleep } from "./daemon.mjs";
+import { looksRight } from "./looks.mjs";
+import { everythingAtOnce } from "./states.mjs";
+
+let browser;
+before(async () => (browser = await Browser.start()));
+after(() => browser.stop());
+
+/** What the page shows, taken in one moment. */
+const shown = (page) =>
+  page.evaluate(() => {
+    const text = (node) => node?.textContent.replace(/\s+/g, " ").trim() ?? null;
+    const value = (node) => (node?.querySelector("data") ? Number(node.querySelector("data").value) : null);
+    const facts = (job) => Object.fromEntries([...job.querySelectorAll(".fact")].map((fact) => [text(fact.querySelector("dt")),
+      { text: text(fact.querySelector("dd")), value: value(fact.querySelector("dd")), time: fact.querySelector("dd time")?.dateTime }]));
+    const rows = (id) => [...document.querySelectorAll(`#${id} tbody tr:not(.below)`)].map((row) =>
+      [...row.children].map((cell) => ({ text: text(cell), value: value(cell), time: cell.querySelector("time")?.dateTime })));
+    return {
+      now: document.body.dataset.shown,
+      badges: text(document.getElementById("badges")),
+      link: text(document.getElementById("link")),
+      notices: text(document.getElementById("notices")),
+      tiles: Object.fromEntries([...document.querySelectorAll("[data-tile]")].map((tile) =>
+        [tile.dataset.tile, { text: text(tile.querySelector(".figure")), value: value(tile.querySelector(".figure")), below: text(tile.querySelector(".muted:last-child")) }])),
+      jobs: [...document.querySelectorAll("#jobs article")].map((job) => ({
+        id: job.dataset.job, name: text(job.querySelector("h3")), state: text(job.querySelector(".state")),
+        progress: job.querySelector("progress") && { value: job.querySelector("progress").value, max: job.querySelector("progress").max },
+        share: text(job.querySelector(".progress span")), reason: text(job.querySelector(".reason")), facts: facts(job),
+        warnings: [...job.querySelectorAll(".warnings li")].map(text),
+      })),
+      gpus: rows("gpus"), sources: rows("sources"), recurring: rows("recurring"), ended: rows("ended"),
+      timeline: rows("timeline-table"),
+      heads: [...document.querySelectorAll("#timeline-table thead th")].map(text),
+    };
+  });
+
+/** The page, and the status event that it shows. */
+const shownWith = (page, listener) =>
+  eventually("a status that both have", async () => {
+    const now = await shown(page);
+    const status = listener.statuses.get(now.now);
+    return status && [now, status];
+  });
+
+const sentence = (text) => text[0].toUpperCase() + text.slice(1);
+const sum = (list) => list.reduce((a, b) => a + b, 0);
+const close = (a, b, what) => assert.ok(Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(b)), `${what}: ${a} and ${b}`);
+/** A quantity as people read it, in the units that the page may choose. */
+const reads = (text, value, units, what) => {
+  const [, figure, unit] = text.match(/^([\d.,−-]+) (\S+)/) ?? assert.fail(`${what}: ${text}`);
+  const said = Number(figure.replaceAll(",", "").replace("−", "-")) * (units[unit] ?? assert.fail(`${what}: the unit of ${text}`));
+  assert.ok(Math.abs(said - value) <= 0.006 * Math.abs(value) + 0.5 * units[unit] * 0.01, `${what}: ${text} is ${value}`);
+};
+const ENERGY = { J: 1, Wh: 3600, kWh: 3.6e6, MWh: 3.6e9 };
+const GRAMS = { g: 1, kg: 1000, t: 1e6 };
+
+const sameJob = (job, told, name) => {
+  assert.equal(job.name, told.name);
+  const phases = { waiting: "waiting", profiling: "being measured", planned: "following its plan", paused: "asked to pause", observing: "only booked" };
+  assert.equal(job.state, phases[told.phase], name);
+  close(job.progress.max, told.total_samples, name);
+  close(job.progress.value, Math.min(told.samples, told.total_samples), name);
+  assert.equal(job.share, `${Math.min(100, (100 * told.samples) / told.total_samples).toFixed(1)} %`, name);
+  assert.ok(job.reason.startsWith(sentence(told.reason).replace(/\s+/g, " ")), `${name}: ${job.reason} / ${told.reason}`);
+  const facts = job.facts;
+  if (told.slowdown === null) assert.match(facts["Slowdown so far"].text, /^unknown/, name);
+  else {
+    close(facts["Slowdown so far"].value, told.slowdown, name);
+    assert.equal(Number.parseFloat(facts["Slowdown so far"].text.replace("−", "-")).toFixed(2), (100 * told.slowdown).toFixed(2).replace("-0.00", "0.00"), name);
+  }
+  assert.match(facts["Slowdown so far"].text, new RegExp(`\\(${(100 * told.objective.max_slowdown).toFixed(1)} % allowed\\)`), name);
+  close(facts.Energy.value, told.energy_j, name);
+  reads(facts.Energy.text, told.energy_j, ENERGY, name);
+  if (told.carbon_g === null) assert.match(facts.Emissions.text, /^unknown/, name);
+  else {
+    close(facts.Emissions.value, told.carbon_g, name);
+    reads(facts.Emissions.text, told.carbon_g, GRAMS, name);
+  }
+  if (told.power_limit_w !== null) close(facts["Power limit"].value, told.power_limit_w, name);
+  assert.equal(facts["Expected end"].time ?? null, told.expected_end, name);
+  assert.deepEqual(job.warnings, told.warnings.map(sentence), name);
+};
+
+const sameGpu = ([head, state, limit, range, draw, slowed, temperature], told, jobs) => {
+  const name = `GPU ${told.index}`;
+  assert.equal(head.text, `${told.index} ${told.model}`);
+  if (told.state === "job") assert.equal(state.text, `Steered for ${jobs.find((job) => job.job_id === told.owner).name}`);
+  else assert.equal(state.text, { free: "Nobody's" }[told.state], name);
+  close(limit.value, told.power_limit_enforced_w, name);
+  assert.equal(range.text.startsWith(`${told.power_limit_min_w} to ${told.power_limit_max_w} W`), true, range.text);
+  if (told.power_limit_found_w !== null) assert.match(range.text, new RegExp(`found at ${told.power_limit_found_w}`), name);
+  close(draw.value, told.power_w, name);
+  assert.equal(draw.text, `${Math.round(told.power_w)} W`, name);
+  assert.equal(told.event_reasons.length > 0, slowed.text !== "No", name);
+  assert.equal(temperature.text, told.temperature_c === null ? "unknown" : `${Math.round(told.temperature_c)} °C`, name);
+};
+
+/** A row of the table beside what the API said of that hour; of the last answers whichever the page shows. */
+const sameHour = (row, heads, answers, now) => {
+  const [at, intensity] = row;
+  const t = Date.parse(at.time);
+  const covers = (slot) => Date.parse(slot.start) <= t && t < Date.parse(slot.end);
+  const told = answers.map((slots) => slots?.find(covers)?.intensity_g_per_kwh ?? null);
+  const matches = told.some((value) => (value === null ? intensity.value === null : intensity.value !== null && Math.abs(value - intensity.value) < 1e-9));
+  assert.ok(matches, `${at.time} (now ${now}): ${intensity.text}, told ${told}`);
+  assert.equal(heads.length, row.length);
+  return intensity.value !== null;
+};
+
+test("ten days of the demo: content, live update, themes, narrow screens, accessibility", { timeout: 900000 }, async (t) => {
+  const [days, duration] = (process.env.WATTUNE_DEMO ?? "10/180").split("/");
+  const demo = await Daemon.start("demo", "--days", days, "--duration", duration, "--jobs", "3", "--seed", "1", "--listen", "127.0.0.1:0");
+  t.after(() => demo.stop("SIGKILL"));
+  await demo.send("PUT", "/v1/recurring/nightly", { batch_sizes: [32, 64, 128], default_batch_size: 64, max_epochs: 10, target_metric: 0.6, max_power_w: 300 });
+  for (let epoch = 0; epoch < 4; epoch += 1) {
+    const { number } = await demo.send("POST", "/v1/recurring/nightly/trials", {});
+    const report = { epochs: 2 + (epoch % 3), energy_j: 2.5e6 + 4e5 * epoch, time_s: 9000 + 700 * epoch, metric: 0.7 };
+    await demo.send("POST", `/v1/recurring/nightly/trials/${number}/progress`, report);
+  }
+  const listener = new Listener(demo);
+  t.after(() => listener.close());
+  const page = await browser.open(demo);
+  await page.locator("#timeline-details summary").click();
+  await eventually("plans and accounts", async () => {
+    const now = await shown(page);
+    return now.jobs.length === 3 && now.jobs.every((job) => job.state === "following its plan" && /%/.test(job.facts["Carbon saved"]?.text)) && now.timeline.length > 0;
+  });
+
+  await t.test("the figures are the API's", async () => {
+    for (let round = 0; round < 5; round += 1) {
+      const [now, status] = await shownWith(page, listener);
+      assert.equal(status.simulated, true);
+      assert.match(now.badges, /control.*simulated.*synthetic · synthetic · fresh/);
+      assert.match(now.link, /^live/);
+      assert.equal(now.jobs.length, status.jobs.length);
+      now.jobs.forEach((job, i) => sameJob(job, status.jobs[i], `${job.name} at ${now.now}`));
+      assert.equal(now.gpus.length, status.gpus.length);
+      now.gpus.forEach((row, i) => sameGpu(row, status.gpus[i], status.jobs));
+      const tiles = now.tiles;
+      close(tiles["Carbon intensity"].value, status.carbon.intensity_g_per_kwh, "intensity");
+      assert.equal(tiles["Carbon intensity"].text, `${Math.round(status.carbon.intensity_g_per_kwh)} g/kWh`);
+      close(tiles["Draw of all GPUs"].value, sum(status.gpus.map((gpu) => gpu.power_w)), "draw");
+      close(tiles["Emitted by open jobs"].value, sum(status.jobs.map((job) => job.carbon_g)), "emitted");
+      for (const problem of status.problems) assert.ok(now.notices.includes(sentence(problem)), problem);
+      assert.equal(now.sources[0][0].text, "synthetic followed".replace(" ", ""));
+      await sleep(700);
+    }
+  });
+
+  await t.test("savings are those of the accounts", async () => {
+    for (const job of (await shown(page)).jobs) {
+      const told = page.read.get(`/v1/jobs/${job.id}/emissions`).map((account) => account?.savings?.against_found ?? account?.against_max);
+      const figures = told.map((against) => against?.carbon_reduction_pct?.mean ?? against?.carbon_reduction_pct).filter(Number.isFinite);
+      const said = job.facts["Carbon saved"];
+      assert.ok(figures.some((figure) => Math.abs(figure - said.value) < 1e-9), `${said.text}: ${figures}`);
+      assert.match(said.text, new RegExp(`^${Math.abs(said.value).toFixed(1).replace(".", "\\.")} %`));
+    }
+  });
+
+  await t.test("the timeline's table is the API's past and forecast, and the limits are the plan's", async () => {
+    const timeline = await eventually("hours behind and a day and a half ahead", async () => {
+      const { timeline, heads, now } = await shown(page);
+      const answers = [...page.read.get("/v1/carbon/history"), ...page.read.get("/v1/carbon/forecast")];
+      const known = timeline.filter((row) => sameHour(row, heads, answers, now)).length;
+      assert.equal(known, timeline.length, `at ${now}`);
+      return known >= 36 + 5 && timeline;
+    });
+    const { heads } = await shown(page);
+    const limits = timeline.flatMap((row) => row.slice(4)).map((cell) => cell.value).filter((w) => w !== null);
+    assert.ok(limits.length > 30 && limits.every((w) => w >= 100 && w <= 300), `${limits}`);
+    const bands = timeline.map((row) => row[2].text).filter((text) => /^\d+ to \d+$/.test(text));
+    assert.ok(bands.length > 12, `${bands.length} hours have an interval`);
+    assert.ok(heads.some((head) => /GPU 1, 2/.test(head)), `${heads}`);
+  });
+
+  await t.test("the charts are drawn", async () => {
+    for (const id of ["intensity-plot", "limits-plot"]) {
+      const colours = await page.evaluate((id) => {
+        const canvas = document.querySelector(`#${id} canvas`);
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const seen = new Map();
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) seen.set(data.slice(i, i + 3).join(), (seen.get(data.slice(i, i + 3).join()) ?? 0) + 1);
+        return [...seen.values()].filter((count) => count > 40).length;
+      }, id);
+      assert.ok(colours >= 3, `${id} has ${colours} colours`);
+    }
+  });
+
+  await t.test("what is believed of batch sizes is the API's", async () => {
+    const { arms } = await demo.get("/v1/recurring/nightly");
+    const rows = (await shown(page)).recurring;
+    assert.equal(rows.length, arms.length);
+    arms.forEach((arm, i) => {
+      const [size, cost, runs] = rows[i];
+      assert.ok(size.text.startsWith(String(arm.batch_size)) && /favourite/.test(size.text) === arm.favourite, size.text);
+      if (arm.mean_cost_j === null) assert.equal(cost.text, "not tried yet");
+      else close(cost.value, arm.mean_cost_j, "cost");
+      assert.equal(runs.value, arm.runs);
+    });
+    assert.ok(arms.some((arm) => arm.mean_cost_j !== null && arm.deviation_j !== null));
+  });
+
+  await t.test("it goes on by itself", async () => {
+    const first = await shown(page);
+    const later = await eventually("progress", async () => {
+      const now = await shown(page);
+      return now.jobs[0] && now.jobs[0].progress.value > first.jobs[0].progress.value && now;
+    });
+    assert.ok(Date.parse(later.now) > Date.parse(first.now));
+    const spoken = await page.evaluate(() => document.getElementById("announce").textContent);
+    assert.match(spoken, /Connected|Job|GPU|signal/);
+  });
+
+  await t.test("times are the viewer's, with UTC beside them", async () => {
+    const [title, iso, text] = await page.evaluate(() => {
+      const time = document.querySelector("#link time");
+      return [time.title, time.dateTime, time.textContent];
+    });
+    assert.equal(title, `${iso.slice(0, 19).replace("T", " ")} UTC`);
+    const minutes = (clock) => clock.split(":").slice(0, 2).reduce((h, m) => 60 * Number(h) + Number(m));
+    // Kolkata is 5:30 ahead.
+    assert.equal((minutes(text) - minutes(iso.slice(11, 16)) + 1440) % 1440, 330);
+  });
+
+  await t.test("looks", () => looksRight(page, "demo"));
+
+  await t.test("everything is reached with the keyboard, and a theme is remembered", async () => {
+    await page.reload();
+    await eventually("content", async () => (await shown(page)).jobs.length > 0);
+    await page.keyboard.press("Tab");
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+    assert.ok(await page.evaluate(() => document.activeElement.getBoundingClientRect().top >= 0));
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "main");
+    await page.evaluate(() => document.activeElement.blur());
+    await page.locator("#theme").focus();
+    for (const theme of ["light", "dark"]) {
+      await page.keyboard.press("Enter");
+      assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), theme);
+    }
+    await page.reload();
+    await eventually("content", () => page.evaluate(() => document.body.dataset.read));
+    assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+    const walked = [];
+    for (let i = 0; i < 40; i += 1) {
+      await page.keyboard.press("Tab");
+      const at = await page.evaluate(() => {
+        const node = document.activeElement;
+        if (node === document.body) return null;
+        const { outlineStyle, outlineWidth } = getComputedStyle(node);
+        return { name: node.tagName + (node.id ? `#${node.id}` : ""), visible: outlineStyle !== "none" && Number.parseFloat(outlineWidth) >= 2 };
+      });
+      if (at === null) break;
+      assert.ok(at.visible, `the focus on ${at.name} cannot be seen`);
+      walked.push(at.name);
+      if (at.name === "SUMMARY") {
+        await page.keyboard.press("Enter");
+        await page.locator("#timeline-table table").waitFor();
+      }
+    }
+    assert.ok(await page.locator("#timeline-details").evaluate((details) => details.open));
+    for (const name of ["A", "BUTTON#theme", "SUMMARY"]) assert.ok(walked.includes(name), `${name} is not among ${walked}`);
+    assert.ok(walked.includes("DIV"), `the table that scrolls is not among ${walked}`);
+    // The focus survives what changes around it.
+    await page.locator("#timeline-details summary").focus();
+    const before = (await shown(page)).now;
+    await eventually("another status", async () => (await shown(page)).now !== before);
+    assert.equal(await page.evaluate(() => document.activeElement.tagName), "SUMMARY");
+    await page.locator("#theme").press("Space");
+    assert.equal(await page.locator("#theme").innerText(), "Theme: system");
+    assert.deepEqual(page.wrong, []);
+  });
+
+  await t.test("nothing moves for who does not want it to", async () => {
+    await page.emulateMedia({ reducedMotion: "reduce" });
+    const moving = await page.evaluate(() => [...document.querySelectorAll("*")].filter((node) => {
+      const style = getComputedStyle(node);
+      return [style.transitionDuration, style.animationDuration].some((d) => d.split(",").some((part) => Number.parseFloat(part) > 0));
+    }).length);
+    assert.equal(moving, 0);
+  });
+
+  await t.test("a job that ends is listed with its account, and its board is given back", async () => {
+    await page.setViewportSize({ width: 1200, height: 900 });
+    const found = await eventually("the end of the shortest job", async () => {
+      const now = await shown(page);
+      return now.ended.length > 0 && now.ended[0][3].value !== null && now.gpus.some((row) => row[1].text === "Nobody's") && now;
+    }, 400000);
+    const job = found.ended.at(-1);
+    const told = (await demo.get("/v1/jobs?state=ended")).at(-1);
+    const account = await demo.get(`/v1/jobs/${told.job_id}/emissions`);
+    assert.equal(job[0].text, told.name);
+    assert.equal(job[1].time, told.ended_at);
+    close(job[3].value, account.energy_j, "energy");
+    assert.ok(found.jobs.every(({ name }) => name !== told.name), "it is no longer open");
+    const free = found.gpus.find((row) => row[1].text === "Nobody's");
+    assert.equal(free[2].text, "300 W", "the limit found");
+    await looksRight(page, "ended");
+  });
+
+  await t.test("when the demo has ended the page says that the daemon is gone, and shows what it was", async () => {
+    page.tolerated = (text) => /ERR_|Failed to load resource/.test(text);
+    assert.equal(await demo.ended, 0);
+    await eventually("the loss", async () => /The connection to the daemon is lost since \d\d:\d\d:\d\d/.test((await shown(page)).notices));
+    const lost = await shown(page);
+    assert.match(lost.link, /^connection lost/);
+    assert.ok(lost.gpus.length === 4 && lost.ended.length > 0, "what was known stays");
+    assert.match(await page.evaluate(() => document.getElementById("announce").textContent), /lost/);
+    await looksRight(page, "lost");
+  });
+});
+
+test("a daemon without jobs and without a signal says so, and nothing is a zero", { timeout: 180000 }, async (t) => {
+  const folder = await scratch(t);
+  const settings = `[carbon]\nsource = "file"\n[carbon.file]\npath = "${join(folder, "absent.csv")}"\n`;
+  let daemon = await Daemon.serve(folder, settings);
+  t.after(() => daemon.stop("SIGKILL"));
+  const page = await browser.open(daemon);
+  await eventually("all of it", async () => (await page.evaluate(() => document.body.dataset.read)) && /No job is registered/.test(await page.locator("#jobs").innerText()));
+  const now = await shown(page);
+  assert.match(now.badges, /no signal/);
+  assert.match(now.notices, /There is no carbon signal; planning with \d+ g\/kWh from the constant in the settings/);
+  assert.equal(now.tiles["Carbon intensity"].text, "unknown");
+  assert.equal(now.tiles["Emitted by open jobs"].text, "no open job");
+  assert.equal(now.tiles["Saved by open jobs"].text, "no open job");
+  assert.match(await page.locator("#jobs").innerText(), new RegExp(`curl -s ${daemon.origin}/v1/jobs`));
+  assert.match(await page.locator("#timeline-empty").innerText(), /No intensity is known/);
+  assert.match(await page.locator("#recurring").innerText(), /^None\./);
+  assert.doesNotMatch(await page.evaluate(() => document.getElementById("tiles").innerText), /\b0 (g|kg|W|J)\b/);
+  await looksRight(page, "empty");
+
+  await t.test("a job that has said nothing yet has no figures", async () => {
+    const { job_id: id } = await daemon.send("POST", "/v1/jobs", { name: "silent", gpus: [0], lease_s: 600 });
+    await eventually("the job", async () => (await shown(page)).jobs.length === 1);
+    const [job] = (await shown(page)).jobs;
+    assert.equal(job.progress, null);
+    assert.match(await page.locator("#jobs").innerText(), /No progress was reported yet/);
+    for (const name of ["Slowdown so far", "Emissions", "Carbon saved", "Expected end"]) assert.match(job.facts[name].text, /^unknown/, name);
+    await daemon.send("DELETE", `/v1/jobs/${id}`);
+    await eventually("its end", async () => (await shown(page)).jobs.length === 0);
+  });
+
+  await t.test("a daemon that comes back is found again", async () => {
+    page.tolerated = (text) => /ERR_|Failed to load resource/.test(text);
+    await daemon.stop("SIGKILL");
+    await eventually("the loss", async () => /lost since/.test((await shown(page)).notices));
+    daemon = await Daemon.serve(folder, settings, new URL(daemon.origin).host);
+    await eventually("the daemon", async () => /^live/.test((await shown(page)).link));
+    assert.doesNotMatch((await shown(page)).notices, /lost since/);
+  });
+});
+
+test("a signal that grows old is said to be stale, and with what plans are made instead", { timeout: 180000 }, async (t) => {
+  const folder = await scratch(t);
+  const file = join(folder, "carbon.csv");
+  const start = Math.floor(Date.now() / 3600e3) * 3600e3 - 48 * 3600e3;
+  const slots = Array.from({ length: 96 }, (_, i) => `${new Date(start + i * 3600e3).toISOString()},${300 + 60 * Math.sin((i * Math.PI) / 12)}`);
+  await writeFile(file, `timestamp,forecast\n${slots.join("\n")}\n`);
+  const daemon = await Daemon.serve(folder, `[carbon]\nsource = "file"\nzone = "DE"\npoll_interval_s = 1\n[carbon.file]\npath = "${file}"\n`);
+  t.after(() => daemon.stop("SIGKILL"));
+  const page = await browser.open(daemon);
+  await eventually("a fresh signal", async () => /DE · file · fresh/.test((await shown(page)).badges));
+  await rm(file);
+  await eventually("a stale signal", async () => /· stale/.test((await shown(page)).badges));
+  const now = await shown(page);
+  assert.match(now.notices, /The signal is stale since .*\d\d:\d\d; planning with \d+ g\/kWh from what the source says since /);
+  const { carbon } = await daemon.get("/v1/status");
+  assert.equal(carbon.freshness, "stale");
+  assert.ok(now.sources[0][5].text.includes(carbon.sources[0].last_error.slice(1, 30)), now.sources[0][5].text);
+  await looksRight(page, "stale");
+});
+
+test("a daemon that wants a token is given one, kept for the tab alone", { timeout: 60000 }, async (t) => {
+  const folder = await scratch(t);
+  const daemon = await Daemon.serve(folder, "[control]\nobserve = true\n[carbon]\nsource = \"fixed\"\n");
+  t.after(() => daemon.stop("SIGKILL"));
+  const page = await browser.open(daemon);
+  await eventually("content", async () => /observe: limits are never set/.test((await shown(page)).badges));
+  page.tolerated = (text) => /401/.test(text);
+  await page.route("**/v1/**", (route) =>
+    route.request().headers().authorization === "Bearer sesame" ? route.continue() : route.fulfill({ status: 401, json: { detail: "a token is needed" } }));
+  await page.reload();
+  await page.locator("#secret").waitFor({ state: "visible" });
+  await looksRight(page, "token");
+  await page.locator("#secret").fill("wrong");
+  await page.keyboard.press("Enter");
+  await eventually("a refusal", async () => /was refused/.test(await page.locator("#refused").innerText()));
+  await page.locator("#secret").fill("sesame");
+  await page.keyboard.press("Enter");
+  await eventually("content", async () => /^live/.test((await shown(page)).link));
+  assert.equal(await page.locator("#token").isVisible(), false);
+  assert.deepEqual(await page.evaluate(() => [Object.values(sessionStorage), Object.values(localStorage).includes("sesame")]), [["sesame"], false]);
+  assert.deepEqual(page.wrong, []);
+});
+
+test("what goes wrong with boards and jobs is said in words, and texts of others stay texts", { timeout: 120000 }, async (t) => {
+  const folder = await scratch(t);
+  const daemon = await Daemon.serve(folder, "[carbon]\nsource = \"fixed\"\n");
+  t.after(() => daemon.stop("SIGKILL"));
+  const { status, accounts, hostile } = everythingAtOnce(await daemon.get("/v1/status"));
+  const page = await browser.open(daemon);
+  await eventually("content", () => page.evaluate(() => document.body.dataset.read));
+  const event = `event: status\ndata: ${JSON.stringify(status)}\n\n`;
+  await page.route("**/v1/events", (route) => route.fulfill({ contentType: "text/event-stream", body: event }));
+  await page.route("**/v1/jobs/*/emissions", (route) => route.fulfill({ json: accounts[route.request().url().split("/").at(-2)] }));
+  await page.route("**/v1/jobs/*/plan", (route) => route.fulfill({ json: { segments: [] } }));
+  await page.route("**/v1/gpus/*/history", (route) => route.fulfill({ json: [] }));
+  await page.reload();
+  await eventually("content", () => page.evaluate(() => document.body.dataset.read));
+  const now = await shown(page);
+  const states = now.gpus.map((row) => row[1].text);
+  assert.deepEqual(states.slice(0, 3), ["Somebody else's limit", "Lost", "Does not answer"]);
+  assert.match(states[3], /^Set by hand until .*\d\d:\d\d$/);
+  assert.equal(states[4], "Only observed");
+  assert.match(states[6], /also booked: booked$/);
+  const [foreign, lost, , hand, , capped] = now.gpus;
+  assert.deepEqual([lost[2].text, lost[3].text, lost[4].text, lost[5].text], ["unknown", "not told", "unknown", "not told"]);
+  assert.equal(foreign[5].text, "Slowed by heat (hardware), held by its power limit");
+  assert.match(hand[2].text, /^200 W, 180 W wanted/);
+  assert.match(capped[2].text, /^200 W of 220 W asked for.*capped out of band at 200 W, clocks locked to 1,410 MHz/);
+  assert.match(await page.locator("#gpus").innerText(), /A call of the driver hangs/);
+  const [paused, odd, booked] = now.jobs;
+  assert.equal(paused.state, "asked to pause");
+  assert.match(paused.reason, /^The hour is dirty \(to go on at .*\d\d:\d\d\)$/);
+  assert.match(paused.facts["Slowdown so far"].text, /^−0\.10 % \(due .*, budget 2\.50 kg\)$/);
+  assert.match(paused.facts["Power limit"].text, /^220 W, clocks at 1,410 MHz$/);
+  assert.equal(paused.facts["Carbon saved"].text, "19.4 % (17.2 to 21.5) of 620 g at the limit found");
+  assert.deepEqual(paused.warnings, ["The deadline will be missed by 600 s"]);
+  assert.equal(odd.name, hostile);
+  assert.equal(odd.facts["Carbon saved"].text, "unknown (another job shares its board)");
+  assert.equal(booked.facts["Power limit"].text, "none wanted");
+  assert.equal(now.tiles["Node's cap"].text, "1,200 W");
+  assert.equal(now.tiles["Carbon budget left"].text, "−1.00 kg");
+  assert.equal(now.tiles.Price.text, "-3.5 EUR/MWh".replace("-", "−"));
+  assert.ok(now.notices.includes(hostile));
+  assert.equal(await page.locator("img").count(), 0);
+  await looksRight(page, "troubles");
+});
