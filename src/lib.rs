@@ -37,6 +37,7 @@
 //! * [`ledger`], pure: meters, closed intervals in whole millijoules, emissions, the comparison with the ceiling
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
 //! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
+//! * [`cpu`], edge: what CPU packages and memory use, and how much of their time each job's processes have
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
 //! * [`recurring`]: recurring jobs as a service, a transaction of the store for each request
 //! * [`controller`]: the loop and all mutable state of a running daemon
@@ -84,6 +85,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod controller;
+pub mod cpu;
 pub mod domain;
 pub mod forecast;
 pub mod gpu;

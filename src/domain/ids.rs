@@ -95,6 +95,14 @@ name_type!(
     "UUIDs have 1 to 96 letters, digits, '-' and '_'"
 );
 name_type!(
+    /// A CPU package or its memory, by the kernel's name and number: "package-0", "dram-0".
+    CpuZone,
+    "CPU zone",
+    64,
+    |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':'),
+    "zones have 1 to 64 letters, digits, '-', '_', '.' and ':'"
+);
+name_type!(
     /// A part of the grid, in its provider's own code ("GB", "13", "MISO_MASON_CITY").
     Zone,
     "zone",

@@ -4,6 +4,7 @@ mod cap;
 mod gpu;
 mod ids;
 mod job;
+mod processes;
 mod profile;
 mod series;
 mod set_point;
@@ -11,8 +12,9 @@ mod signal;
 
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window, check_level};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
-pub use ids::{EventId, GpuId, InvalidName, JobId, JobName, Zone};
+pub use ids::{CpuZone, EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
+pub use processes::{CgroupPath, Claim, Process, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use set_point::{ClockLimit, ClockRange, SetPoint};
