@@ -171,11 +171,13 @@ impl Node {
             },
             carbon: CarbonSettings::default(),
             carbon_budget: BudgetSettings::default(),
+            books: Default::default(),
             cap: CapSettings { limit_w: constant_w, ..CapSettings::default() },
             state_dir: state.path(),
             clock: clock.clone(),
             devices,
             sampling: Sampling::OnRequest,
+            cpu: None,
             signal,
             ranks: RankBoard::default(),
             price: None,
@@ -224,6 +226,7 @@ impl Node {
                     control: true,
                     priority: *priority,
                     tags: BTreeMap::new(),
+                    claim: None,
                 };
                 if let Ok(view) = self.controller.register(job).await {
                     let done = self.boards[*board as usize].work_done();

@@ -9,13 +9,17 @@ use tokio_util::sync::CancellationToken;
 use super::{Exit, Overrides, runtime, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings, SimulatedSettings};
-use crate::controller::{Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
+use crate::controller::{Bookkeeping, Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
+use crate::cpu;
+use crate::cpu::linux::LinuxNode;
+use crate::cpu::watch::{CpuHandle, Pace};
 use crate::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
 use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::gpu::{GpuDevice, nvml};
 use crate::http;
+use crate::ledger::chain::Digest;
 use crate::providers::{self, Feed, FeedOptions};
 use crate::recurring::Recurring;
 use crate::units::{SamplesPerSecond, Seconds, Watts};
@@ -59,6 +63,13 @@ fn give_back_anyway(settings: &Settings) {
     }
 }
 
+/// How the books are kept under these settings. Secrets are not part of settings: they name where secrets are.
+fn bookkeeping(settings: &Settings) -> Bookkeeping {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let digest = serde_json::to_string(settings).map(|json| Digest::of(&json)).unwrap_or_default();
+    Bookkeeping { settings: settings.ledger.clone(), host: host.trim().to_owned(), digest }
+}
+
 async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let state_dir = settings.state_dir();
     let _lock = Lock::take(&state_dir)?;
@@ -85,14 +96,17 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let (handle, requests) = Handle::queue();
     let ready = http::Ready::default();
     let server = http::Server::bind(&settings.http, handle, ready.clone()).await?;
+    let books = bookkeeping(&settings);
     let parts = Parts {
         sampling: Sampling::Every(settings.control.sample_s),
+        cpu: Some(cpu(&settings.cpu, &clock)),
         settings: settings.control,
         profiling: settings.profile,
         planning: settings.plan,
         carbon: settings.carbon,
         cap: settings.cap,
         carbon_budget: settings.carbon_budget,
+        books,
         state_dir: &state_dir,
         clock: clock.clone(),
         devices,
@@ -141,6 +155,12 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         }
         Err(_) => bail!("not everything ended within {GRACE}; `wattune restore` gives GPUs back that are left"),
     }
+}
+
+/// The CPUs of this machine.
+fn cpu(settings: &cpu::Settings, clock: &Arc<dyn Clock>) -> CpuHandle {
+    let node = LinuxNode::new(settings, clock.clone());
+    CpuHandle::start(Box::new(node), clock.clone(), Pace::Every(settings.sample_s))
 }
 
 /// The price's feed, if the settings name a source of prices.

@@ -3,8 +3,8 @@
 use chrono::{DateTime, Utc};
 
 use super::Controller;
-use crate::domain::{GpuId, JobId};
-use crate::ledger::{self, Interval, OpenInterval, Share};
+use crate::domain::{DeviceId, GpuId, JobId};
+use crate::ledger::{self, Interval, OpenInterval, Rule, Share};
 use crate::store::{Checkpoint, StoreError, StoredJob};
 use crate::units::Seconds;
 
@@ -27,14 +27,14 @@ impl Controller {
             if gpu.books.is_some() || gpu.seen.at.is_none() || gpu.seen.fault.is_some() {
                 continue;
             }
-            let id = gpu.id().clone();
-            let last = self.backlog.recovered.iter().position(|c| c.gpu == id);
+            let device = DeviceId::from(gpu.id());
+            let last = self.backlog.recovered.iter().position(|c| c.device == device);
             let has_counter = gpu.handle.capabilities().energy_counter.is_ok();
             if last.is_some() && has_counter && gpu.seen.counter.is_none() {
                 // Opened without the counter's first value, the books would never know what the gap used.
                 continue;
             }
-            gpu.books = Some(OpenInterval::open(id.clone(), now, gpu.seen.metered));
+            gpu.books = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
             let Some(counter) = gpu.seen.counter else { continue };
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
                 let jobs = &self.jobs;
@@ -46,10 +46,13 @@ impl Controller {
                     .cloned()
                     .collect();
                 let energy = counter.checked_since(last.counter).unwrap_or(counter);
-                self.backlog.intervals.extend(ledger::gap_intervals(&id, last.at, now.utc, energy, &holders));
+                self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, now.utc, energy, &holders));
+                // What this daemon's meter will say of resets comes on top.
+                let moved = ledger::rebased(last.counter, counter, energy);
+                gpu.rebased_before = last.rebased_mj + moved - gpu.seen.metered.rebased_mj;
             }
-            let holders = gpu.holders();
-            self.backlog.checkpoints.push(Checkpoint { gpu: id, counter, at: now.utc, holders });
+            let (holders, rebased_mj) = (gpu.holders(), gpu.rebased_before + gpu.seen.metered.rebased_mj);
+            self.backlog.checkpoints.push(Checkpoint { device, counter, at: now.utc, holders, rebased_mj });
         }
     }
 
@@ -58,16 +61,12 @@ impl Controller {
         let now = self.now();
         let due = self.settings.interval_s - self.settings.tick_s;
         let boundary = self.signal_boundary();
-        let ids: Vec<GpuId> = self
-            .gpus
-            .values()
-            .filter(|g| {
-                let Some(books) = &g.books else { return false };
-                books.age(now) >= due.max(Seconds::new(0.5))
-                    || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
-            })
-            .map(|g| g.id().clone())
-            .collect();
+        let is_due = move |books: &OpenInterval| {
+            books.age(now) >= due.max(Seconds::new(0.5)) || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
+        };
+        let ids: Vec<GpuId> =
+            self.gpus.values().filter(|g| g.books.as_ref().is_some_and(is_due)).map(|g| g.id().clone()).collect();
+        self.close_zones(is_due);
         let unsaved = self.jobs.values().any(|job| job.unsaved);
         if ids.is_empty() && self.backlog.is_empty() && !unsaved {
             return;
@@ -89,16 +88,23 @@ impl Controller {
     /// Closes a board's open interval, if it is long enough to be measured.
     pub(super) fn close_books_of(&mut self, id: &GpuId) {
         let Some(gpu) = self.gpus.get_mut(id) else { return };
-        let (holders, unknown) = (gpu.holders(), gpu.has_unknown_user());
+        let (holders, unknown_user) = (gpu.holders(), gpu.has_unknown_user());
+        // Use says nothing of jobs that did not tell their processes.
+        let told = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
+        let used = gpu.sharing.take(&holders);
+        let used = Some(&used).filter(|_| holders.iter().all(told));
+        let rule = Rule::Holders { jobs: &holders, unknown_user, used };
         let (metered, counter) = (gpu.seen.metered, gpu.seen.counter);
         let (Some(books), Some(at)) = (gpu.books.as_mut(), gpu.seen.at) else { return };
         // Up to the moment at which the energy was read: a board that is silent keeps its interval open.
-        let Some(rows) = books.close(at, metered, &holders, unknown) else { return };
+        let Some(rows) = books.close(at, metered, &rule) else { return };
         self.backlog.intervals.extend(rows);
         if let Some(counter) = counter {
             // Where the interval ends, so that a gap joins it without a seam.
-            let point = Checkpoint { gpu: id.clone(), counter, at: books.start(), holders };
-            self.backlog.checkpoints.retain(|c| c.gpu != point.gpu);
+            let rebased_mj = gpu.rebased_before + metered.rebased_mj;
+            let (device, at) = (DeviceId::from(id), books.start());
+            let point = Checkpoint { device, counter, at, holders, rebased_mj };
+            self.backlog.checkpoints.retain(|c| c.device != point.device);
             self.backlog.checkpoints.push(point);
         }
     }
@@ -125,6 +131,7 @@ impl Controller {
                         && let Some(job) = self.jobs.get_mut(id)
                     {
                         job.emissions.add(&ledger::emissions([&row], series));
+                        *job.booked.entry(row.device.kind()).or_default() += row.energy;
                     }
                 }
                 self.backlog.checkpoints.clear();

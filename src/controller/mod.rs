@@ -6,6 +6,7 @@
 
 mod account;
 mod boards;
+mod books;
 mod budget;
 mod cap;
 mod clocks;
@@ -17,11 +18,13 @@ mod job;
 mod moment;
 mod pacing;
 mod planning;
+mod processors;
 mod reach;
 mod requests;
 mod run;
 mod settings;
 mod share;
+mod sharing;
 mod show;
 mod signal;
 mod start;
@@ -34,6 +37,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
+pub use books::Bookkeeping;
+use books::Change;
 use budget::BudgetBook;
 pub use budget::{BudgetSettings, BudgetView, Period};
 use cap::CapBook;
@@ -75,6 +80,8 @@ pub struct Controller {
     jobs: BTreeMap<JobId, Job>,
     caps: CapBook,
     budget: BudgetBook,
+    ledger: books::Ledger,
+    cpu: processors::Processors,
     desk: planning::Desk,
     signal: watch::Receiver<FeedState>,
     price: Option<PriceSignal>,
@@ -106,6 +113,7 @@ impl Controller {
         self.take_signal().await;
         self.end_silent_jobs().await;
         self.account().await;
+        self.keep_ledger().await;
         self.count_budget().await;
         self.equip_jobs().await;
         self.withdraw_clocks();
@@ -143,6 +151,10 @@ impl Controller {
         for gpu in self.gpus.values_mut() {
             gpu.observe();
         }
+        self.observe_cpu();
+        for gpu in self.gpus.values_mut() {
+            gpu.observe_sharing(&self.cpu.seen.usage.owners);
+        }
         let now = self.now();
         self.open_books();
         let gpus = &self.gpus;
@@ -150,6 +162,15 @@ impl Controller {
             let (setting, reasons) = in_force(job, gpus);
             let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
             job.see(now.monotonic, setting, reasons, energy);
+        }
+        let mut written = Vec::new();
+        for gpu in self.gpus.values_mut() {
+            written.extend(gpu.written.take().map(|w| (gpu.id().clone(), w)));
+        }
+        for (id, w) in written {
+            let what = if w.failed { "power limit refused" } else { "power limit" };
+            let (before, enforced) = (w.before, w.shown);
+            self.note_control(&id, Change { what, foreign: false, before, asked: Some(w.asked), enforced });
         }
         for gpu in self.gpus.values_mut() {
             if gpu.manual.is_some_and(|m| m.until < now.monotonic) {
@@ -203,6 +224,9 @@ impl Controller {
                     self.close_books_of(&id);
                 }
                 Ok(Act::Yielded(foreign)) => {
+                    let (what, enforced) = ("power limit found changed", Some(foreign.limit));
+                    let change = Change { what, foreign: true, before: None, asked: None, enforced };
+                    self.note_control(&id, change);
                     tracing::warn!(gpu.uuid = %id, "GPU {id}: somebody else set {}; leaving it alone", foreign.limit);
                     self.replan_all("a GPU was taken over by somebody else");
                 }
@@ -271,8 +295,10 @@ impl Controller {
         for gpu in self.gpus.values_mut() {
             gpu.observe();
         }
+        self.refresh_cpu().await;
         self.close_all_books();
         self.write_backlog().await;
+        self.finish_ledger().await;
         self.store_jobs().await;
         self.store.close().await;
         restored

@@ -26,6 +26,7 @@ impl Controller {
             planning: self.planning_view(),
             problems: self.problems(),
             gpus,
+            cpu: self.cpu_view(),
             jobs: self.jobs(),
         }
     }

@@ -94,7 +94,8 @@ impl Node for LinuxNode {
                     (group.used, problem)
                 }
             };
-            let running = u32::try_from(found.owners.values().filter(|owner| *owner == job).count()).unwrap_or(u32::MAX);
+            let running =
+                u32::try_from(found.owners.values().filter(|owner| *owner == job).count()).unwrap_or(u32::MAX);
             let ended = matches!(followed, Followed::Pids) && running == 0;
             let problem = problem.or_else(|| ended.then(|| "all its processes have ended".to_owned()));
             found.jobs.insert(job.clone(), JobUsage { used_us, running, problem });
@@ -105,9 +106,7 @@ impl Node for LinuxNode {
     fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob> {
         match claim {
             Claim::Pids(pids) => usage::find(&self.proc, pids).map(Processes::Pids),
-            Claim::Cgroup(path) => {
-                usage::find_group(&self.cgroups, path).map(|_| Processes::Cgroup(path.clone()))
-            }
+            Claim::Cgroup(path) => usage::find_group(&self.cgroups, path).map(|_| Processes::Cgroup(path.clone())),
         }
     }
 

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{Claim, CpuZone, InvalidJob, JobId, Processes};
+use crate::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
 use crate::units::Seconds;
 
 /// `[cpu]`
@@ -59,11 +59,9 @@ impl Settings {
     /// For the first value out of range.
     pub fn check(&self) -> Result<(), String> {
         self.sample_s.check("sample_s", 0.05, 10.0)?;
-        for (key, path) in [
-            ("powercap_root", &self.powercap_root),
-            ("proc_root", &self.proc_root),
-            ("cgroup_root", &self.cgroup_root),
-        ] {
+        for (key, path) in
+            [("powercap_root", &self.powercap_root), ("proc_root", &self.proc_root), ("cgroup_root", &self.cgroup_root)]
+        {
             if !path.is_absolute() {
                 return Err(format!("{key} = {:?} must be an absolute path", path.display().to_string()));
             }
@@ -72,33 +70,11 @@ impl Settings {
     }
 }
 
-/// What a zone measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A CPU package, cores and everything else on it.
-    Package,
-    /// The memory that hangs on a package; not part of it.
-    Dram,
-}
-
-impl Kind {
-    /// The name in the API and the metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Package => "package",
-            Self::Dram => "dram",
-        }
-    }
-}
-
 /// One zone at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneReading {
-    /// Its name.
-    pub zone: CpuZone,
     /// What it measures.
-    pub kind: Kind,
+    pub device: DeviceId,
     /// Where it is read: a directory, or what stands for one.
     pub path: String,
     /// Its counter in microjoules, or why there is none, in words a person can act on.

@@ -9,9 +9,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Kind, ZoneReading, Zones};
+use super::{ZoneReading, Zones};
 use crate::clock::Monotonic;
-use crate::domain::CpuZone;
+use crate::domain::{DeviceId, DeviceKind};
 use crate::units::Seconds;
 
 /// Without a sign of change, zones are looked for this often.
@@ -33,8 +33,7 @@ pub(super) struct Powercap {
 /// A zone that was found.
 #[derive(Clone, Debug)]
 struct Known {
-    zone: CpuZone,
-    kind: Kind,
+    device: DeviceId,
     path: PathBuf,
     range_uj: Option<u64>,
 }
@@ -106,7 +105,9 @@ impl Powercap {
                 None => {}
             }
         }
-        self.known.sort_by(|a, b| (a.kind, natural(a.zone.as_str())).cmp(&(b.kind, natural(b.zone.as_str()))));
+        self.known.sort_by(|a, b| {
+            (a.device.kind(), natural(a.device.as_str())).cmp(&(b.device.kind(), natural(b.device.as_str())))
+        });
         if self.known.is_empty() && self.problems.is_empty() {
             let seen = if psys { "; psys is the whole platform, which is not booked as a CPU" } else { "" };
             self.problems.push(format!(
@@ -120,26 +121,21 @@ impl Powercap {
 
     fn take(&mut self, entry: &Entry, name: &str, named: &BTreeMap<String, Result<String, String>>) {
         let kind = match name {
-            "dram" => Kind::Dram,
-            name if name.starts_with("package") => Kind::Package,
+            "dram" => DeviceKind::Dram,
+            name if name.starts_with("package") => DeviceKind::Cpu,
             _ => return,
         };
-        let zone = match kind {
-            Kind::Package => name.to_owned(),
-            // Memory goes by its package: dram-0 of package-0.
-            Kind::Dram => {
-                let parent = entry.id.rsplit_once(':').and_then(|(parent, _)| named.get(parent));
-                match parent.and_then(|p| p.as_ref().ok()).and_then(|p| p.strip_prefix("package")) {
-                    Some(rest) => format!("dram{rest}"),
-                    None => "dram".to_owned(),
-                }
-            }
+        // Memory goes by its package.
+        let parent = || named.get(entry.id.rsplit_once(':')?.0)?.as_ref().ok().filter(|p| p.starts_with("package"));
+        let package = match kind {
+            DeviceKind::Dram => parent().map_or("node", String::as_str),
+            _ => name,
         };
-        let Ok(zone) = CpuZone::new(zone) else {
+        let Ok(device) = DeviceId::of_package(package, kind) else {
             self.problems.push(format!("{}/name holds {name:?}, which is no zone's name", entry.path.display()));
             return;
         };
-        if self.known.iter().any(|known| known.zone == zone) {
+        if self.known.iter().any(|known| known.device == device) {
             return;
         }
         let range = entry.path.join("max_energy_range_uj");
@@ -154,7 +150,7 @@ impl Powercap {
                 None
             }
         };
-        self.known.push(Known { zone, kind, path: entry.path.clone(), range_uj });
+        self.known.push(Known { device, path: entry.path.clone(), range_uj });
     }
 }
 
@@ -168,8 +164,7 @@ impl Known {
             _ => Ok(counter),
         });
         ZoneReading {
-            zone: self.zone.clone(),
-            kind: self.kind,
+            device: self.device.clone(),
             path: self.path.display().to_string(),
             counter_uj,
             range_uj: self.range_uj,
@@ -215,9 +210,8 @@ fn collect(dir: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) {
 }
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let mut names: Vec<String> = std::fs::read_dir(dir)?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort();
     Ok(names)
 }

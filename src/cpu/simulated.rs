@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{JobUsage, Kind, Node, Usage, ZoneReading, Zones};
+use super::{JobUsage, Node, Usage, ZoneReading, Zones};
 use crate::clock::{Clock, Monotonic};
-use crate::domain::{Claim, CpuZone, InvalidJob, JobId, Process, Processes};
+use crate::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Process, Processes};
 use crate::gpu::simulated::SimulatedBoard;
 use crate::units::{Joules, Seconds, Watts};
 
@@ -80,14 +80,13 @@ impl Node for SimulatedNode {
     fn zones(&mut self) -> Zones {
         self.advance();
         let zone = |name: &str, kind, energy: Joules| ZoneReading {
-            zone: CpuZone::new(name).expect("letters, digits and dashes"),
-            kind,
+            device: DeviceId::of_package("package-0", kind).expect("letters, digits and dashes"),
             path: format!("simulated:{name}"),
             counter_uj: Ok(micro(energy.get()) % RANGE_UJ),
             range_uj: Some(RANGE_UJ),
         };
         let readings =
-            vec![zone("package-0", Kind::Package, self.package), zone("dram-0", Kind::Dram, self.dram)];
+            vec![zone("package-0", DeviceKind::Cpu, self.package), zone("dram-0", DeviceKind::Dram, self.dram)];
         Zones { readings, problems: Vec::new() }
     }
 

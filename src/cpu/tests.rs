@@ -4,9 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::Settings;
 use super::linux::LinuxNode;
 use super::watch::{CpuHandle, Observation, Pace};
-use super::{Kind, Settings};
 use crate::clock::ManualClock;
 use crate::domain::{CgroupPath, Claim, JobId, Processes};
 use crate::units::{Millijoules, Seconds, Watts};
@@ -80,8 +80,8 @@ impl Machine {
     }
 }
 
-fn zones(seen: &Observation) -> Vec<(&str, Kind)> {
-    seen.zones.iter().map(|zone| (zone.zone.as_str(), zone.kind)).collect()
+fn zones(seen: &Observation) -> Vec<&str> {
+    seen.zones.iter().map(|zone| zone.device.as_str()).collect()
 }
 
 fn job(name: &str) -> JobId {
@@ -104,13 +104,7 @@ fn packages_and_their_memory_count_once() {
         machine.zone(id, name, 1_000);
     }
     let seen = machine.handle().sample();
-    let expected = [
-        ("package-0", Kind::Package),
-        ("package-1", Kind::Package),
-        ("dram-0", Kind::Dram),
-        ("dram-1", Kind::Dram),
-    ];
-    assert_eq!(zones(&seen), expected);
+    assert_eq!(zones(&seen), ["cpu:package-0", "cpu:package-1", "dram:package-0", "dram:package-1"]);
     assert!(seen.zones[0].path.ends_with("powercap/intel-rapl:0"), "{}", seen.zones[0].path);
     assert!(seen.problems.is_empty(), "{:?}", seen.problems);
 }
@@ -127,8 +121,8 @@ fn the_tree_behind_the_links_and_amds_names_are_read_too() {
     symlink(&up, up.join("amd-rapl/amd-rapl:0/subsystem")).expect("made");
     symlink(up.join("amd-rapl/amd-rapl:0"), up.join("amd-rapl:0")).expect("made");
     let seen = machine.handle().sample();
-    let names: Vec<&str> = seen.zones.iter().map(|zone| zone.zone.as_str()).collect();
-    assert_eq!(names, ["package-0", "package-9-die-0", "package-10-die-1", "dram-0"]);
+    let expected = ["cpu:package-0", "cpu:package-9-die-0", "cpu:package-10-die-1", "dram:package-0"];
+    assert_eq!(zones(&seen), expected);
 }
 
 #[test]
@@ -181,7 +175,7 @@ fn what_is_missing_is_told_with_what_to_do() {
     machine.write("powercap/intel-rapl:0/max_energy_range_uj", "0");
     let seen = machine.after(1.0, &handle);
     assert!(seen.problems.join(" ").contains("count as resets"), "{:?}", seen.problems);
-    assert_eq!(zones(&seen), [("package-0", Kind::Package)]);
+    assert_eq!(zones(&seen), ["cpu:package-0"]);
 }
 
 #[test]

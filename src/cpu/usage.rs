@@ -36,7 +36,8 @@ fn parse_node(text: &str) -> Option<NodeStat> {
     let times: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     let at = |i: usize| times.get(i).copied().unwrap_or_default();
     let busy = (times.len() >= 4).then(|| at(0) + at(1) + at(2) + at(5) + at(6))?;
-    let numbered = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let numbered =
+        |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     let cores = u32::try_from(text.lines().filter(numbered).count()).ok().filter(|cores| *cores > 0)?;
     let booted = text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
     Some(NodeStat { cores, busy_us: busy * TICK_US, booted: booted.and_then(|at| DateTime::from_timestamp(at, 0)) })
@@ -121,7 +122,9 @@ pub(super) fn group_dir(root: &Path, path: &CgroupPath) -> PathBuf {
 pub(super) fn group_usage(dir: &Path) -> Result<u64, String> {
     let path = dir.join("cpu.stat");
     let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound if dir.is_dir() => format!("{} is not there: this is no group of cgroup v2", path.display()),
+        ErrorKind::NotFound if dir.is_dir() => {
+            format!("{} is not there: this is no group of cgroup v2", path.display())
+        }
         ErrorKind::NotFound => format!("the group {} is gone", dir.display()),
         _ => format!("{} cannot be read: {error}", path.display()),
     })?;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Kind, Node, Usage, ZoneReading};
+use super::{Node, Usage, ZoneReading};
 use crate::clock::{Clock, Monotonic, Now};
-use crate::domain::{Claim, CpuZone, InvalidJob, JobId, Processes};
+use crate::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
 use crate::ledger::{Metered, WrappingMeter};
 use crate::units::{Seconds, Watts};
 
@@ -24,10 +24,8 @@ const FASTEST: Seconds = Seconds::new(0.05);
 /// One zone as it is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ZoneState {
-    /// Its name.
-    pub zone: CpuZone,
     /// What it measures.
-    pub kind: Kind,
+    pub device: DeviceId,
     /// Where it is read.
     pub path: String,
     /// When it was read last; absent before it ever was.
@@ -79,6 +77,7 @@ pub struct Observation {
 pub struct CpuHandle {
     clock: Arc<dyn Clock>,
     source: &'static str,
+    on_request: bool,
     worker: Arc<Mutex<Worker>>,
     seen: Arc<Mutex<Arc<Observation>>>,
 }
@@ -88,7 +87,8 @@ impl CpuHandle {
     pub fn start(node: Box<dyn Node>, clock: Arc<dyn Clock>, pace: Pace) -> Self {
         let source = node.source();
         let worker = Worker { node, meters: BTreeMap::new(), last: None, observation: Observation::default() };
-        let handle = Self { clock, source, worker: Arc::new(Mutex::new(worker)), seen: Arc::default() };
+        let on_request = pace == Pace::OnRequest;
+        let handle = Self { clock, source, on_request, worker: Arc::new(Mutex::new(worker)), seen: Arc::default() };
         if let Pace::Every(period) = pace {
             let (worker, seen) = (Arc::downgrade(&handle.worker), handle.seen.clone());
             let clock = handle.clock.clone();
@@ -119,6 +119,13 @@ impl CpuHandle {
     /// The newest that is known, without waiting.
     pub fn observe(&self) -> Arc<Observation> {
         lock(&self.seen).clone()
+    }
+
+    /// Reads everything now if nobody else does ([`Pace::OnRequest`]).
+    pub fn refresh(&self) {
+        if self.on_request {
+            self.sample();
+        }
     }
 
     /// Reads everything now. Blocks: not for async tasks.
@@ -152,7 +159,7 @@ impl CpuHandle {
 
 struct Worker {
     node: Box<dyn Node>,
-    meters: BTreeMap<CpuZone, WrappingMeter>,
+    meters: BTreeMap<DeviceId, WrappingMeter>,
     /// When CPU time was read last, and the node's counter of it then.
     last: Option<(Monotonic, Option<u64>)>,
     observation: Observation,
@@ -194,14 +201,14 @@ impl Worker {
 
     fn take_zones(&mut self, readings: Vec<ZoneReading>, now: Now) {
         for zone in &mut self.observation.zones {
-            if !readings.iter().any(|reading| reading.zone == zone.zone) {
+            if !readings.iter().any(|reading| reading.device == zone.device) {
                 let since = zone.at.map(|at| format!(" since {}", at.utc.format("%FT%TZ"))).unwrap_or_default();
                 zone.problem.get_or_insert_with(|| format!("{} is not there{since}", zone.path));
                 zone.power = None;
             }
         }
         for reading in readings {
-            let known = self.observation.zones.iter().position(|zone| zone.zone == reading.zone);
+            let known = self.observation.zones.iter().position(|zone| zone.device == reading.device);
             let place = known.unwrap_or_else(|| {
                 self.observation.zones.push(ZoneState::unread(&reading));
                 self.observation.zones.len() - 1
@@ -210,7 +217,7 @@ impl Worker {
             (zone.path, zone.range_uj) = (reading.path, reading.range_uj);
             match reading.counter_uj {
                 Ok(counter) => {
-                    let meter = self.meters.entry(reading.zone).or_default();
+                    let meter = self.meters.entry(reading.device).or_default();
                     meter.observe(now.monotonic, counter, reading.range_uj);
                     zone.at = Some(now);
                     zone.counter_uj = Some(counter);
@@ -227,8 +234,7 @@ impl Worker {
 impl ZoneState {
     fn unread(reading: &ZoneReading) -> Self {
         Self {
-            zone: reading.zone.clone(),
-            kind: reading.kind,
+            device: reading.device.clone(),
             path: reading.path.clone(),
             at: None,
             metered: Metered::default(),

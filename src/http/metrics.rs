@@ -3,6 +3,7 @@
 
 mod cap;
 mod carbon;
+mod cpu;
 mod device;
 mod family;
 mod job;
@@ -49,6 +50,7 @@ pub fn encode(status: &StatusView) -> Result<String, std::fmt::Error> {
     carbon::describe(status, &mut families);
     cap::describe(status, &mut families);
     device::describe(&status.gpus, &mut families);
+    cpu::describe(status.cpu.as_ref(), &mut families);
     job::describe(status, &mut families);
     let mut registry = Registry::with_prefix("wattune");
     registry.register_collector(Box::new(families));

@@ -199,6 +199,8 @@ mod tests {
         CapView
         CarbonView
         ComparisonView
+        CpuView
+        CpuZoneView
         EndTrial
         EventView
         GpuName
@@ -220,6 +222,7 @@ mod tests {
         PriceSlotView
         PriceView
         Problem
+        ProcessesView
         ProfileView
         ProgressView
         RecurringDocument

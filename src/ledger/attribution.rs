@@ -1,34 +1,17 @@
 //! Whose energy it is where a device serves several at once: shares by stated rules that sum exactly.
 //!
-//! * CPU packages and DRAM ([`by_cpu_time`]): of the energy of an interval, a job has the part that its processes' CPU
-//!   time is of the node's (cores × time). Other processes' part is unattributed, the rest is idle.
-//! * A GPU with several jobs ([`by_use`]): by what their processes used of it, or in equal shares where that is not known.
+//! * A GPU is its job's; without one it is idle, or unattributed where an unknown process runs on it.
+//! * A GPU with several jobs: by what their processes used of it, what others used being unattributed; in equal shares
+//!   where that is not known.
+//! * CPU packages and memory: of the energy of an interval, a job has the part that its processes' CPU time is of the
+//!   node's (cores × time). Other processes' part is unattributed, the rest is idle.
 //!
-//! Both hand out whole millijoules by the largest remainder.
+//! Whole millijoules are handed out by the largest remainder.
 
 use super::Share;
-use crate::domain::JobId;
+use super::apportion::apportion;
+use crate::domain::{EnergySource, JobId};
 use crate::units::Millijoules;
-
-/// Splits energy by weights: each part gets its whole millijoules, and what is left over goes one by one to the
-/// largest fractions, the first ones of equal fractions. The parts sum to `energy` exactly; they are all zero only if
-/// the weights are.
-pub fn apportion(energy: Millijoules, weights: &[u64]) -> Vec<Millijoules> {
-    let sum: u128 = weights.iter().map(|w| u128::from(*w)).sum();
-    if sum == 0 {
-        return vec![Millijoules::ZERO; weights.len()];
-    }
-    let product = |weight: &u64| u128::from(energy.get()) * u128::from(*weight);
-    #[expect(clippy::cast_possible_truncation, reason = "no part is larger than the whole")]
-    let mut parts: Vec<u64> = weights.iter().map(|w| (product(w) / sum) as u64).collect();
-    let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by_key(|i| std::cmp::Reverse(product(&weights[*i]) % sum));
-    let left = energy.get() - parts.iter().sum::<u64>();
-    for i in order.into_iter().cycle().take(usize::try_from(left).unwrap_or(usize::MAX)) {
-        parts[i] += 1;
-    }
-    parts.into_iter().map(Millijoules::new).collect()
-}
 
 /// CPU time over an interval, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,11 +24,50 @@ pub struct CpuTime {
     pub jobs: Vec<(JobId, u64)>,
 }
 
-/// Splits the energy of a CPU package or of memory over an interval: jobs first, then unattributed, then idle; parts
-/// without energy are left out. Counters are read one after another and tick coarsely: where jobs used more than was
-/// busy, that much was busy, and where more was busy than there was, there was that much. Energy of a time of which
-/// nothing is known is unattributed.
-pub fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoules)> {
+/// What the processes on a board used of it over an interval; only proportions mean something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Of each job on the board.
+    pub jobs: Vec<(JobId, u64)>,
+    /// Of processes of nobody who is registered.
+    pub others: u64,
+}
+
+/// The rule that a device's energy of an interval is split by.
+#[derive(Clone, Copy, Debug)]
+pub enum Rule<'a> {
+    /// A board's: by those who hold it.
+    Holders {
+        /// Who they are.
+        jobs: &'a [JobId],
+        /// Whether something runs on it that nobody registered.
+        unknown_user: bool,
+        /// What was used of it, where that is known of all holders.
+        used: Option<&'a Use>,
+    },
+    /// A processor package's, or its memory's.
+    CpuTime(&'a CpuTime),
+}
+
+impl Rule<'_> {
+    /// The parts of `energy`, which add up to it exactly. Energy over unwatched time is nobody's but the holders'.
+    pub fn split(&self, energy: Millijoules, source: EnergySource) -> Vec<(Share, Millijoules)> {
+        match self {
+            Self::CpuTime(time) => by_cpu_time(energy, time),
+            Self::Holders { jobs: [], unknown_user, .. } => {
+                let watched = source != EnergySource::CounterGap;
+                let nobody = if watched && !unknown_user { Share::Idle } else { Share::Unattributed };
+                vec![(nobody, energy)]
+            }
+            Self::Holders { jobs, used, .. } => by_use(energy, jobs, *used),
+        }
+    }
+}
+
+/// Jobs first, then unattributed, then idle. Counters are read one after another and tick coarsely: where jobs used more
+/// than was busy, that much was busy, and where more was busy than there was, there was that much. Energy of a time of
+/// which nothing is known is unattributed.
+fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoules)> {
     let jobs: u64 = time.jobs.iter().map(|(_, used)| used).sum();
     let busy = time.busy.max(jobs);
     let capacity = time.capacity.max(busy);
@@ -56,18 +78,8 @@ pub fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoul
     shared(energy, holders.chain([(Share::Unattributed, busy - jobs), (Share::Idle, capacity - busy)]))
 }
 
-/// What the processes on a board used of it over an interval; only proportions mean something.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Use {
-    /// Of each job on the board.
-    pub jobs: Vec<(JobId, u64)>,
-    /// Of processes of nobody who is registered.
-    pub others: u64,
-}
-
-/// Splits the energy of a board with several holders by what was used of it; what others used is unattributed. Without
-/// any use, or where it is not known (`None`), the holders have equal shares, the first ones getting the odd millijoules.
-pub fn by_use(energy: Millijoules, holders: &[JobId], used: Option<&Use>) -> Vec<(Share, Millijoules)> {
+/// By use; without any, or where it is not known, in equal shares, the first ones getting the odd millijoules.
+fn by_use(energy: Millijoules, holders: &[JobId], used: Option<&Use>) -> Vec<(Share, Millijoules)> {
     let known = used.filter(|used| used.others > 0 || used.jobs.iter().any(|(_, weight)| *weight > 0));
     let Some(used) = known else {
         return shared(energy, holders.iter().map(|id| (Share::Job(id.clone()), 1)));
@@ -79,8 +91,8 @@ pub fn by_use(energy: Millijoules, holders: &[JobId], used: Option<&Use>) -> Vec
 
 fn shared(energy: Millijoules, parts: impl Iterator<Item = (Share, u64)>) -> Vec<(Share, Millijoules)> {
     let (shares, weights): (Vec<Share>, Vec<u64>) = parts.unzip();
-    let rows = shares.into_iter().zip(apportion(energy, &weights));
-    rows.filter(|(_, energy)| *energy > Millijoules::ZERO).collect()
+    let rows = shares.into_iter().zip(apportion(energy.get(), &weights));
+    rows.filter(|(_, part)| *part > 0).map(|(share, part)| (share, Millijoules::new(part))).collect()
 }
 
 #[cfg(test)]
@@ -132,29 +144,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_sum_exactly_and_are_within_one_of_their_quota(
-            energy in 0..u64::MAX / 2, weights in prop::collection::vec(0..u64::MAX / 64, 1..20)
-        ) {
-            let parts = apportion(Millijoules::new(energy), &weights);
-            let sum: u128 = weights.iter().map(|w| u128::from(*w)).sum();
-            if sum > 0 {
-                prop_assert_eq!(parts.iter().map(|p| p.get()).sum::<u64>(), energy);
-            }
-            for (part, weight) in parts.iter().zip(&weights).filter(|_| sum > 0) {
-                let quota = u128::from(energy) * u128::from(*weight) / sum;
-                prop_assert!([quota, quota + 1].contains(&u128::from(part.get())), "{part:?} of {quota}");
-                prop_assert!(*weight > 0 || part.get() == 0);
-            }
-        }
-
-        #[test]
-        fn any_times_sum_to_the_meter(
+        fn any_split_sums_to_the_meter(
             energy in 0..u64::MAX / 2, capacity in 0..1_u64 << 50, busy in 0..1_u64 << 50,
             used in prop::collection::vec(0..1_u64 << 50, 0..6)
         ) {
             let jobs: Vec<_> = used.iter().enumerate().map(|(i, used)| (job(&format!("j{i}")), *used)).collect();
-            let rows = by_cpu_time(Millijoules::new(energy), &CpuTime { capacity, busy, jobs });
-            prop_assert_eq!(rows.iter().map(|(_, e)| e.get()).sum::<u64>(), energy);
+            let others = busy;
+            let (holders, used) = (jobs.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>(), Use { jobs: jobs.clone(), others });
+            let time = CpuTime { capacity, busy, jobs };
+            let holders = Rule::Holders { jobs: &holders, unknown_user: false, used: Some(&used) };
+            for rule in [Rule::CpuTime(&time), holders] {
+                let rows = rule.split(Millijoules::new(energy), EnergySource::Counter);
+                prop_assert_eq!(rows.iter().map(|(_, e)| e.get()).sum::<u64>(), energy);
+            }
         }
     }
 }

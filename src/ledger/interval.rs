@@ -1,11 +1,12 @@
-//! Closed intervals: energy of one board over at most a minute, in whole millijoules, written once.
+//! Closed intervals: energy of one device over at most a minute, in whole millijoules, written once.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::Metered;
+use super::apportion::by_hour;
+use super::{Metered, Rule};
 use crate::clock::{Monotonic, Now};
-use crate::domain::{EnergySource, GpuId, JobId, Slot};
+use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::units::{Millijoules, Seconds};
 
 /// Whose energy it is.
@@ -23,8 +24,8 @@ pub enum Share {
 /// One row of the books.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The board.
-    pub gpu: GpuId,
+    /// What used it.
+    pub device: DeviceId,
     /// Whose energy it is.
     pub share: Share,
     /// When it was used.
@@ -41,19 +42,19 @@ const SHORTEST: Seconds = Seconds::new(0.2);
 /// A wall clock that is this far off what the duration clock expects was set by somebody.
 const CLOCK_STEP: Seconds = Seconds::new(2.0);
 
-/// The open interval of one board. Pure; durations come from the monotonic clock, keys from the wall clock.
+/// The open interval of one device. Pure; durations come from the monotonic clock, keys from the wall clock.
 #[derive(Clone, Debug)]
 pub struct OpenInterval {
-    gpu: GpuId,
+    device: DeviceId,
     start: DateTime<Utc>,
     since: Monotonic,
     metered: Metered,
 }
 
 impl OpenInterval {
-    /// Opens the books of a board: what it has metered so far is not part of the interval.
-    pub fn open(gpu: GpuId, now: Now, metered: Metered) -> Self {
-        Self { gpu, start: now.utc, since: now.monotonic, metered }
+    /// Opens the books of a device: what it has metered so far is not part of the interval.
+    pub fn open(device: DeviceId, now: Now, metered: Metered) -> Self {
+        Self { device, start: to_micros(now.utc), since: now.monotonic, metered }
     }
 
     /// How long it has been open.
@@ -66,29 +67,22 @@ impl OpenInterval {
         self.start
     }
 
-    /// Closes the interval and opens the next one. The energy is split over `holders` by the rule of equal shares
-    /// (the first ones get the odd millijoules), so that the sum is exact; without holders it is idle energy, or
-    /// unattributed if `unknown_user` runs on the board. Energy over unwatched time is nobody's but the holders'.
+    /// Closes the interval and opens the next one. The energy is split by `rule`, so that the sum is exact. Rows are cut
+    /// at full hours.
     ///
     /// `None`, and it stays open, while it is shorter than sensors can tell (200 ms).
-    pub fn close(
-        &mut self,
-        now: Now,
-        metered: Metered,
-        holders: &[JobId],
-        unknown_user: bool,
-    ) -> Option<Vec<Interval>> {
+    pub fn close(&mut self, now: Now, metered: Metered, rule: &Rule<'_>) -> Option<Vec<Interval>> {
         let age = self.age(now);
-        let end = self.start + age.to_delta();
+        let end = to_micros(self.start + age.to_delta());
         let slot = Slot::new(self.start, end).filter(|_| age >= SHORTEST)?;
         let parts = metered.since(&self.metered).into_iter();
-        let rows = parts.flat_map(|(source, energy)| split(&self.gpu, slot, energy, source, holders, unknown_user));
-        let rows = rows.collect();
+        let rows = parts.flat_map(|(source, energy)| split(&self.device, slot, energy, source, rule));
+        let rows = rows.flat_map(by_hour).collect();
         self.metered = metered;
         self.since = now.monotonic;
         // Consecutive intervals join without a seam, unless the wall clock was set in between.
         let off = Seconds::from_delta(now.utc - end).abs();
-        self.start = if off <= CLOCK_STEP { end } else { now.utc };
+        self.start = if off <= CLOCK_STEP { end } else { to_micros(now.utc) };
         Some(rows)
     }
 }
@@ -96,16 +90,21 @@ impl OpenInterval {
 /// The energy of a time in which no daemon ran, known from the hardware's counter. It belongs to `holders`; without
 /// any it is nobody's who can be named.
 pub fn gap_intervals(
-    gpu: &GpuId,
+    device: &DeviceId,
     from: DateTime<Utc>,
     to: DateTime<Utc>,
     energy: Millijoules,
     holders: &[JobId],
 ) -> Vec<Interval> {
+    let (from, to) = (to_micros(from), to_micros(to));
     // A wall clock that was set back meanwhile must not lose the joules.
     let slot = Slot::new(from, to).or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to));
     match slot.filter(|_| energy > Millijoules::ZERO) {
-        Some(slot) => split(gpu, slot, energy, EnergySource::CounterGap, holders, true),
+        Some(slot) => {
+            let rule = Rule::Holders { jobs: holders, unknown_user: true, used: None };
+            let rows = split(device, slot, energy, EnergySource::CounterGap, &rule);
+            rows.into_iter().flat_map(by_hour).collect()
+        }
         None => Vec::new(),
     }
 }
@@ -120,31 +119,14 @@ pub fn within(intervals: &[Interval], span: &Slot) -> Vec<Interval> {
     intervals.iter().filter_map(part).collect()
 }
 
-/// Equal shares for the holders, the first ones getting the odd millijoules.
-fn split(
-    gpu: &GpuId,
-    slot: Slot,
-    energy: Millijoules,
-    source: EnergySource,
-    holders: &[JobId],
-    unknown_user: bool,
-) -> Vec<Interval> {
-    let count = holders.len().max(1) as u64;
-    let (each, odd) = (energy.get() / count, energy.get() % count);
-    let nobody = match (unknown_user, source) {
-        (false, EnergySource::Counter | EnergySource::IntegratedPower) => Share::Idle,
-        _ => Share::Unattributed,
-    };
-    let shares: Vec<Share> =
-        if holders.is_empty() { vec![nobody] } else { holders.iter().cloned().map(Share::Job).collect() };
-    let row = |(i, share)| Interval {
-        gpu: gpu.clone(),
-        share,
-        slot,
-        energy: Millijoules::new(each + u64::from(i < odd)),
-        source,
-    };
-    (0u64..).zip(shares).map(row).collect()
+/// The books' times are whole microseconds.
+fn to_micros(t: DateTime<Utc>) -> DateTime<Utc> {
+    t.trunc_subsecs(6)
+}
+
+fn split(device: &DeviceId, slot: Slot, energy: Millijoules, source: EnergySource, rule: &Rule<'_>) -> Vec<Interval> {
+    let row = |(share, energy)| Interval { device: device.clone(), share, slot, energy, source };
+    rule.split(energy, source).into_iter().map(row).collect()
 }
 
 #[cfg(test)]
@@ -166,16 +148,20 @@ mod tests {
         JobId::new(name).expect("an id")
     }
 
+    fn held(jobs: &[JobId], unknown_user: bool) -> Rule<'_> {
+        Rule::Holders { jobs, unknown_user, used: None }
+    }
+
     fn open() -> OpenInterval {
-        OpenInterval::open(GpuId::new("GPU-0").expect("an id"), now(0.0), Metered::default())
+        OpenInterval::open(DeviceId::new("GPU-0").expect("an id"), now(0.0), Metered::default())
     }
 
     #[test]
     fn idle_unattributed_and_jobs_are_kept_apart() {
         let mut books = open();
-        assert_eq!(books.close(now(0.1), counter(5), &[], false), None, "too short to be measured");
+        assert_eq!(books.close(now(0.1), counter(5), &held(&[], false)), None, "too short to be measured");
         let mut close = |at, mj, holders: &[JobId], unknown| {
-            books.close(now(at), counter(mj), holders, unknown).expect("long enough")
+            books.close(now(at), counter(mj), &held(holders, unknown)).expect("long enough")
         };
         assert_eq!(close(60.0, 100, &[], false)[0].share, Share::Idle);
         assert_eq!(close(120.0, 200, &[], true)[0].share, Share::Unattributed);
@@ -187,7 +173,7 @@ mod tests {
     #[test]
     fn a_part_of_the_books_is_cut_by_time() {
         let mut books = open();
-        let rows = books.close(now(60.0), counter(600), &[job("a")], false).expect("long enough");
+        let rows = books.close(now(60.0), counter(600), &held(&[job("a")], false)).expect("long enough");
         let span = Slot::new(now(45.0).utc, now(90.0).utc).expect("from < to");
         let part = within(&rows, &span);
         assert_eq!(
@@ -202,7 +188,7 @@ mod tests {
         let mut books = open();
         let mut later = now(60.0);
         later.utc -= chrono::TimeDelta::hours(1);
-        let rows = books.close(later, counter(10), &[], false).expect("long enough");
+        let rows = books.close(later, counter(10), &held(&[], false)).expect("long enough");
         assert_eq!(rows[0].slot.duration(), Seconds::new(60.0));
         assert_eq!(books.start(), later.utc);
     }
@@ -217,9 +203,9 @@ mod tests {
             for (ms, energy, holders) in steps {
                 at += f64::from(ms) / 1e3;
                 total += energy;
-                rows.extend(books.close(now(at), counter(total), &names[..holders], false).into_iter().flatten());
+                rows.extend(books.close(now(at), counter(total), &held(&names[..holders], false)).into_iter().flatten());
             }
-            rows.extend(books.close(now(at + 1.0), counter(total), &[], false).into_iter().flatten());
+            rows.extend(books.close(now(at + 1.0), counter(total), &held(&[], false)).into_iter().flatten());
             prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), total);
             for pair in rows.windows(2) {
                 prop_assert!(pair[1].slot.start() >= pair[0].slot.start());

@@ -1,6 +1,6 @@
 //! A counter that starts again from zero at the end of its range: RAPL's microjoules to exact millijoules.
 
-use super::Metered;
+use super::{Metered, rebased};
 use crate::clock::Monotonic;
 use crate::units::{Joules, Millijoules, Seconds, Watts};
 
@@ -26,9 +26,9 @@ const GAP: Seconds = Seconds::new(10.0);
 #[derive(Clone, Debug, Default)]
 pub struct WrappingMeter {
     last: Option<(Monotonic, u64)>,
-    /// Microjoules over time that was watched, and over time that was not.
-    watched: u64,
-    unwatched: u64,
+    /// What the counter would show had it never turned, in microjoules.
+    straight: u64,
+    metered: Metered,
     wraps: u32,
     resets: u32,
     power: Option<Watts>,
@@ -44,7 +44,10 @@ impl WrappingMeter {
 
     /// Takes a reading of a counter that starts again from zero after `range_uj`; without a range every fall is a reset.
     pub fn observe(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>) {
-        let Some((then, before)) = self.last.replace((at, counter_uj)) else { return };
+        let Some((then, before)) = self.last.replace((at, counter_uj)) else {
+            self.straight = counter_uj;
+            return;
+        };
         let span = at.since(then);
         let certain = range_uj.is_none_or(|range| span <= Self::longest_span(range));
         let (used, counted) = match advance(before, counter_uj, range_uj, span) {
@@ -59,20 +62,20 @@ impl WrappingMeter {
                 (counter_uj, false)
             }
         };
+        // Millijoules are whole by what the counter shows, so that another daemon can go on from there.
+        let booked = Millijoules::new((self.straight + used) / 1000 - self.straight / 1000);
+        self.straight += used;
         match counted && span <= GAP {
-            true => self.watched += used,
-            false => self.unwatched += used,
+            true => self.metered.counter += booked,
+            false => self.metered.gap += booked,
         }
+        self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), booked);
         self.power = power(used, span);
     }
 
     /// All energy since the first reading.
     pub fn metered(&self) -> Metered {
-        Metered {
-            counter: Millijoules::new(self.watched / 1000),
-            gap: Millijoules::new(self.unwatched / 1000),
-            ..Metered::default()
-        }
+        self.metered
     }
 
     /// Mean power between the last two readings.
@@ -119,13 +122,18 @@ fn power(used_uj: u64, span: Seconds) -> Option<Watts> {
     (span > Seconds::ZERO).then(|| Joules::new(used_uj as f64 / 1e6) / span)
 }
 
-/// The energy between two readings of a counter by different daemons, in whole millijoules, with no way to tell how many
-/// turns lie between them: the least that fits, or what it shows now if it was reset.
-pub fn least_between(before_uj: u64, now_uj: u64, range_uj: Option<u64>, span: Seconds) -> Millijoules {
-    Millijoules::new(match advance(before_uj, now_uj, range_uj, span) {
-        Advance::Forward(used) | Advance::Turn(used) => used / 1000,
-        Advance::Reset => now_uj / 1000,
-    })
+/// What a counter in microjoules shows in whole millijoules.
+pub fn whole(counter_uj: u64) -> Millijoules {
+    Millijoules::new(counter_uj / 1000)
+}
+
+/// The energy between two readings by different daemons, with no way to tell how many turns lie between them: the least
+/// that fits, or what it shows now if it was reset.
+pub fn least_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
+    match advance(before.get().saturating_mul(1000), now.get().saturating_mul(1000), range_uj, span) {
+        Advance::Forward(used) | Advance::Turn(used) => whole(used),
+        Advance::Reset => now,
+    }
 }
 
 #[cfg(test)]
@@ -174,9 +182,10 @@ mod tests {
     #[test]
     fn between_daemons_the_least_that_fits_is_booked() {
         let day = Seconds::new(86_400.0);
-        assert_eq!(least_between(5_000, 12_999, Some(RANGE), day), Millijoules::new(7));
-        assert_eq!(least_between(RANGE - 1_000, 4_000, Some(RANGE), day), Millijoules::new(5));
-        assert_eq!(least_between(RANGE, 4_000, None, day), Millijoules::new(4));
+        let mj = Millijoules::new;
+        assert_eq!(least_between(mj(5), mj(12), Some(RANGE), day), mj(7));
+        assert_eq!(least_between(mj(7), mj(4), Some(10_000), day), mj(7));
+        assert_eq!(least_between(mj(RANGE), mj(4), None, day), mj(4));
     }
 
     proptest! {
@@ -187,8 +196,8 @@ mod tests {
             steps in prop::collection::vec((1_u32..5_000, 0_u64..900, 0_u64..1000), 1..60),
         ) {
             // An ideal counter that never turns, and the real one that shows it modulo its range.
-            let mut ideal = start.index(usize::try_from(range).expect("64 bits")) as u64;
-            let first = ideal;
+            let first = start.index(usize::try_from(range).expect("64 bits")) as u64;
+            let mut ideal = first;
             let (mut meter, mut now) = (WrappingMeter::default(), Monotonic::default());
             meter.observe(now, ideal % range, Some(range));
             for (ms, watts, odd) in steps {
@@ -196,10 +205,13 @@ mod tests {
                 ideal += watts * u64::from(ms) * 1000 + odd;
                 meter.observe(now, ideal % range, Some(range));
                 let told = meter.metered();
-                prop_assert_eq!(told.counter.get(), (ideal - first) / 1000, "to the last whole millijoule");
+                prop_assert_eq!(told.counter.get(), ideal / 1000 - first / 1000, "to the last whole millijoule");
                 prop_assert_eq!(told.gap, Millijoules::ZERO);
+                // The reading less what turns moved it by is what was booked, but for a constant.
+                let shown = whole(ideal % range).get() as i64 - told.rebased_mj;
+                prop_assert_eq!(shown - whole(first).get() as i64, told.counter.get() as i64);
             }
-            prop_assert_eq!(u64::from(meter.wraps()), ideal / range - first / range);
+            prop_assert_eq!(u64::from(meter.wraps()), ideal / range);
         }
     }
 }

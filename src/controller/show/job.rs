@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::spelled;
 use crate::controller::job::Job;
 use crate::controller::view::{
-    AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
+    AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView, ProfileView, ProgressView,
+    SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
-    CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
+    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
 };
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
-use crate::units::{Joules, Samples, Seconds};
+use crate::units::{Joules, Millijoules, Samples, Seconds};
 
 /// Relative uncertainty of a board's energy: the sensors' gain error (Yang, Adámek, Armour, SC'24).
 const ENERGY_UNCERTAINTY: f64 = 0.05;
@@ -53,6 +54,7 @@ impl Controller {
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             resume_at: job.resume_at(now),
             warnings: self.warnings_of(job),
+            processes: job.spec.processes.as_ref().map(|p| self.processes_view(&job.id, p)),
             ..ended_view(&job.stored(None))
         }
     }
@@ -154,6 +156,9 @@ impl Controller {
         for gpu in self.jobs.get(id).map(|j| j.spec.gpus.clone()).unwrap_or_default() {
             self.close_books_of(&gpu);
         }
+        if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
+            self.refresh_cpu().await;
+        }
         let (stored, profile) = match self.jobs.get(id) {
             Some(job) => (job.stored(None), job.profile()),
             None => {
@@ -175,6 +180,10 @@ impl Controller {
             samples: stored.progress.last.map(|l| l.samples),
             time_s: account.active.get(),
             energy_j: emissions.energy.get(),
+            energy_by_device_j: by_kind(&rows)
+                .into_iter()
+                .filter_map(|(kind, energy)| Some((spelled(&kind)?, energy.to_joules().get())))
+                .collect(),
             carbon_g: emissions.mean_intensity().map(|_| emissions.carbon.get()),
             energy_by_origin_j: emissions
                 .by_origin
@@ -192,7 +201,9 @@ impl Controller {
 
     /// What rows of the books come to with the best intensities known now, and these.
     async fn settle(&self, rows: &[Interval]) -> Result<(Emissions, CarbonSeries), ControlError> {
-        let span = rows.first().zip(rows.last()).and_then(|(a, b)| Slot::new(a.slot.start(), b.slot.end()));
+        let first = rows.iter().map(|row| row.slot.start()).min();
+        let last = rows.iter().map(|row| row.slot.end()).max();
+        let span = first.zip(last).and_then(|(first, last)| Slot::new(first, last));
         let series = match span {
             Some(span) => self.best_intensities(&span).await?,
             None => CarbonSeries::default(),
@@ -206,11 +217,11 @@ impl Controller {
         let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
         for id in ids {
             let counted = match self.store.intervals_of(&id).await {
-                Ok(rows) => self.settle(&rows).await,
+                Ok(rows) => self.settle(&rows).await.map(|(emissions, _)| (emissions, by_kind(&rows))),
                 Err(error) => Err(error.into()),
             };
             match (counted, self.jobs.get_mut(&id)) {
-                (Ok((emissions, _)), Some(job)) => job.emissions = emissions,
+                (Ok(counted), Some(job)) => (job.emissions, job.booked) = counted,
                 (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
                 _ => {}
             }
@@ -258,8 +269,9 @@ fn against_ceiling(
 ) -> Option<ledger::Comparison> {
     let (account, curve, ceiling) = (stored.progress.account, Curve::from_profile(profile)?, profile.ceiling()?);
     let started = stored.progress.started_at.filter(|_| stored.spec.control)?;
-    let rows = ledger::within(rows, &Slot::new(started, stored.progress.last?.received)?);
-    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.gpu, r.slot)).collect();
+    let mut rows = ledger::within(rows, &Slot::new(started, stored.progress.last?.received)?);
+    rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
+    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
     let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
     let booked = ledger::emissions(&rows, series);
     // Boards are read a moment before or after a job reports; more than that is a hole.
@@ -318,6 +330,7 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
         control: spec.control,
         priority: spec.priority,
         tags: spec.tags.clone(),
+        processes: spec.processes.as_ref().map(ProcessesView::of),
         lease_s: spec.lease.get(),
         lease_left_s: None,
         phase: None,
@@ -350,4 +363,13 @@ fn objective_view(objective: &Objective) -> ObjectiveView {
     };
     let carbon_budget_g = carbon_budget.map(|budget| budget.get());
     ObjectiveView { eta, max_slowdown, deadline, carbon_budget_g, price_weight, pausable: pausable.map(pausing) }
+}
+
+/// Energy by what used it.
+fn by_kind(rows: &[Interval]) -> BTreeMap<DeviceKind, Millijoules> {
+    let mut sums = BTreeMap::new();
+    for row in rows {
+        *sums.entry(row.device.kind()).or_default() += row.energy;
+    }
+    sums
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    CarbonView, GpuView, JobView, ObjectiveView, PlanningView, PresentPrice, ScoreView, SourceView,
+    CarbonView, CpuView, CpuZoneView, GpuView, JobView, ObjectiveView, PlanningView, PresentPrice, ScoreView, SourceView,
 };
 use crate::controller::{CapView, Phase};
 
@@ -184,6 +184,31 @@ fn job() -> JobView {
     }
 }
 
+fn cpu() -> CpuView {
+    let zone = |device: &str, zone: &str, kind, power_w| CpuZoneView {
+        device: device.into(),
+        zone: zone.into(),
+        kind,
+        path: "/sys/class/powercap/intel-rapl:0".into(),
+        power_w,
+        energy_j: Some(321.5),
+        energy_in_gaps_j: 0.0,
+        counter_turns: 0,
+        counter_resets: 0,
+        problem: power_w.is_none().then(|| "cannot be read".into()),
+    };
+    CpuView {
+        source: "rapl",
+        simulated: false,
+        cores: Some(64),
+        zones: vec![
+            zone("cpu:package-0", "package-0", "package", Some(88.5)),
+            zone("dram:package-0", "dram-0", "dram", None),
+        ],
+        problems: Vec::new(),
+    }
+}
+
 fn status() -> StatusView {
     StatusView {
         version: "0.1.0",
@@ -194,6 +219,7 @@ fn status() -> StatusView {
         carbon: carbon(),
         price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
         carbon_budget: None,
+        cpu: Some(cpu()),
         cap: Some(CapView {
             limit_w: Some(900.0),
             source: Some("the constant cap".into()),
