@@ -20,6 +20,7 @@
 //! carbon sources ─▶ providers ─▶ forecast ──────────────────┐
 //! jobs (HTTP) ─▶ controller ─▶ profile (just in time) ──────┼─▶ plan ─▶ controller ─▶ gpu: power limits
 //! boards ─▶ gpu ─▶ ledger (energy × intensity) ─▶ store ────┴─▶ status, plans, accounts, metrics (HTTP)
+//! CPUs, processes ─▶ cpu ─┘
 //! ```
 //!
 //! # The rooms, in the order in which they may depend on one another
@@ -69,8 +70,9 @@
 //! 2. **Take the signal.** A new [`providers::FeedState`] is stored, and [`forecast::Model::fit`] learns from past
 //!    forecasts and outcomes how to correct it and how far to follow it. Jobs that were silent for longer than their
 //!    lease are ended.
-//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it over whoever held the board, and it
-//!    goes to the [`store::Store`] with the counter up to which it reaches. If the database is away, it waits.
+//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it by the device's [`ledger::Rule`] (whoever
+//!    held the board, or whose processes had the CPU time), and it goes to the [`store::Store`] with the counter up to
+//!    which it reaches. If the database is away, it waits.
 //! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
 //!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::shrink`] pulls them towards their mean by what
 //!    such outlooks lately lacked in skill, and [`plan::plan`] answers with a [`plan::Plan`].

@@ -4,7 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    CarbonView, CpuView, CpuZoneView, GpuView, JobView, ObjectiveView, PlanningView, PresentPrice, ScoreView, SourceView,
+    CarbonView, CpuView, CpuZoneView, GpuView, JobView, ObjectiveView, PlanningView, PresentPrice, ScoreView,
+    SourceView,
 };
 use crate::controller::{CapView, Phase};
 
@@ -162,6 +163,7 @@ fn job() -> JobView {
         control: true,
         priority: 0,
         tags: tags.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect::<BTreeMap<_, _>>(),
+        processes: None,
         lease_s: 60.0,
         lease_left_s: Some(47.5),
         phase: Some(Phase::Planned),
@@ -249,6 +251,7 @@ fn what_is_absent_has_no_series() {
     status.gpus = vec![mute()];
     status.price = None;
     status.cap = None;
+    status.cpu = None;
     status.planning = PlanningView::default();
     status.carbon = CarbonView {
         zone: None,
@@ -277,6 +280,7 @@ fn what_is_absent_has_no_series() {
         "carbon_source",
         "forecast_error",
         "electricity_price",
+        "cpu",
     ] {
         assert!(!text.contains(name), "{name} in\n{text}");
     }
