@@ -195,6 +195,7 @@ mod tests {
         AccountView
         ArmView
         BeginTrial
+        BookedView
         BudgetView
         CapView
         CarbonView
@@ -209,6 +210,7 @@ mod tests {
         IntensityView
         JobState
         JobView
+        LedgerView
         NewEvent
         ObjectiveView
         Pausable
@@ -238,6 +240,7 @@ mod tests {
         ScoreView
         SegmentView
         SetPowerLimit
+        SettledView
         SourceView
         StatusView
         TrialDocument

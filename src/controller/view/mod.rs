@@ -3,6 +3,7 @@
 //! Field names carry the unit. Absent values are absent (`null`), never zero.
 
 mod carbon;
+mod ledger;
 mod processors;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use utoipa::ToSchema;
 pub use processors::{CpuView, CpuZoneView, ProcessesView};
 
 pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
+pub use ledger::{BookedView, LedgerView, SettledView};
 
 use super::budget::BudgetView;
 use super::cap::CapView;
@@ -42,6 +44,8 @@ pub struct StatusView {
     pub carbon_budget: Option<BudgetView>,
     /// How planning goes.
     pub planning: PlanningView,
+    /// How the books stand.
+    pub ledger: LedgerView,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
     /// CPU packages and memory; absent where the daemon does not look at them.

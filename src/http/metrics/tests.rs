@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    CarbonView, CpuView, CpuZoneView, GpuView, JobView, ObjectiveView, PlanningView, PresentPrice, ScoreView,
-    SourceView,
+    CarbonView, CpuView, CpuZoneView, GpuView, JobView, LedgerView, ObjectiveView, PlanningView, PresentPrice,
+    ScoreView, SourceView,
 };
 use crate::controller::{CapView, Phase};
 
@@ -222,6 +222,7 @@ fn status() -> StatusView {
         price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
         carbon_budget: None,
         cpu: Some(cpu()),
+        ledger: LedgerView::default(),
         cap: Some(CapView {
             limit_w: Some(900.0),
             source: Some("the constant cap".into()),
