@@ -20,6 +20,7 @@
 //! carbon sources ─▶ providers ─▶ forecast ──────────────────┐
 //! jobs (HTTP) ─▶ controller ─▶ profile (just in time) ──────┼─▶ plan ─▶ controller ─▶ gpu: power limits
 //! boards ─▶ gpu ─▶ ledger (energy × intensity) ─▶ store ────┴─▶ status, plans, accounts, metrics (HTTP)
+//! CPUs, processes ─▶ cpu ─┘
 //! ```
 //!
 //! # The rooms, in the order in which they may depend on one another
@@ -38,6 +39,7 @@
 //!   version, the comparison with the ceiling
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
 //! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
+//! * [`cpu`], edge: what CPU packages and memory use, and how much of their time each job's processes have
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
 //! * [`recurring`]: recurring jobs as a service, a transaction of the store for each request
 //! * [`controller`]: the loop and all mutable state of a running daemon
@@ -69,10 +71,11 @@
 //! 2. **Take the signal.** A new [`providers::FeedState`] is stored, and [`forecast::Model::fit`] learns from past
 //!    forecasts and outcomes how to correct it and how far to follow it. Jobs that were silent for longer than their
 //!    lease are ended.
-//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it over whoever held the board, and it
-//!    goes to the [`store::Store`] with the counter up to which it reaches. If the database is away, it waits. At full
-//!    hours the block of intervals is closed against the counters, and its hours are settled; hours of which the grid's
-//!    sources tell something new are settled again, as a new version.
+//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it by the device's [`ledger::Rule`] (whoever
+//!    held the board, or whose processes had the CPU time), and it goes to the [`store::Store`] with the counter up to
+//!    which it reaches. If the database is away, it waits. At full hours the block of intervals is closed against the
+//!    counters, and its hours are settled; hours of which the grid's sources tell something new are settled again, as a
+//!    new version.
 //! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
 //!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::shrink`] pulls them towards their mean by what
 //!    such outlooks lately lacked in skill, and [`plan::plan`] answers with a [`plan::Plan`].
@@ -87,6 +90,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod controller;
+pub mod cpu;
 pub mod domain;
 pub mod forecast;
 pub mod gpu;

@@ -177,6 +177,7 @@ impl Node {
             clock: clock.clone(),
             devices,
             sampling: Sampling::OnRequest,
+            cpu: None,
             signal,
             ranks: RankBoard::default(),
             price: None,
@@ -225,6 +226,7 @@ impl Node {
                     control: true,
                     priority: *priority,
                     tags: BTreeMap::new(),
+                    claim: None,
                 };
                 if let Ok(view) = self.controller.register(job).await {
                     let done = self.boards[*board as usize].work_done();

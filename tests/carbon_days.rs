@@ -118,6 +118,7 @@ impl Outage {
             clock: clock.clone(),
             devices: vec![Box::new(board.device(0, "Long"))],
             sampling: Sampling::OnRequest,
+            cpu: None,
             signal: feed.subscribe(),
             ranks: RankBoard::default(),
             price: None,
@@ -135,6 +136,7 @@ impl Outage {
             control: true,
             priority: 0,
             tags: BTreeMap::new(),
+            claim: None,
         };
         let job = JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id");
         Self { clock, feed, controller, board, job, _state: state }

@@ -281,6 +281,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         clock: clock.clone(),
         devices: vec![Box::new(hardware.device(0, "Fragile"))],
         sampling: Sampling::Every(Seconds::new(0.05)),
+        cpu: None,
         signal,
         ranks: controller::RankBoard::default(),
         price: None,

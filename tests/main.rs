@@ -13,6 +13,7 @@ mod carbon_days;
 mod carbon_faults;
 mod cli;
 mod clocks;
+mod cpu;
 mod crash;
 mod disk;
 mod faults;

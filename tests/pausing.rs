@@ -93,6 +93,7 @@ async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedBoar
         clock: clock.clone(),
         devices: vec![Box::new(board.device(0, "Long"))],
         sampling: Sampling::OnRequest,
+        cpu: None,
         signal: feed.subscribe(),
         ranks: RankBoard::default(),
         price: None,
@@ -114,6 +115,7 @@ fn job(objective: Objective, work: Work) -> NewJob {
         control: true,
         priority: 0,
         tags: BTreeMap::new(),
+        claim: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! `wattune doctor`: what works here, what does not, and what to do about it. Writes nothing to any GPU.
 
+mod cpu;
 mod node;
 
 use std::io::Write;
@@ -18,8 +19,8 @@ use crate::gpu::thread::GpuHandle;
 use crate::providers::{self, Provider};
 use crate::units::Seconds;
 
-/// Checks what the daemon needs: configuration, driver, boards, rights, the node's cap and carbon budget, state directory,
-/// carbon signal, address.
+/// Checks what the daemon needs: configuration, driver, boards, rights, the node's cap and carbon budget, CPU energy, state
+/// directory, carbon signal, address.
 /// Reads only.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -58,6 +59,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         Ok(settings) => {
             let mut findings = vec![finding("configuration", Verdict::Good, "read and checked")];
             findings.extend(gpus(&settings));
+            findings.extend(cpu::findings(&settings));
             findings.extend(state(&settings));
             findings.extend(signals(&settings).await);
             findings.extend(price(&settings).await);

@@ -10,6 +10,9 @@ use super::{Exit, Overrides, runtime, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings, SimulatedSettings};
 use crate::controller::{Bookkeeping, Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
+use crate::cpu;
+use crate::cpu::linux::LinuxNode;
+use crate::cpu::watch::{CpuHandle, Pace};
 use crate::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
 use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
@@ -96,6 +99,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let books = bookkeeping(&settings);
     let parts = Parts {
         sampling: Sampling::Every(settings.control.sample_s),
+        cpu: Some(cpu(&settings.cpu, &clock)),
         settings: settings.control,
         profiling: settings.profile,
         planning: settings.plan,
@@ -151,6 +155,12 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         }
         Err(_) => bail!("not everything ended within {GRACE}; `wattune restore` gives GPUs back that are left"),
     }
+}
+
+/// The CPUs of this machine.
+fn cpu(settings: &cpu::Settings, clock: &Arc<dyn Clock>) -> CpuHandle {
+    let node = LinuxNode::new(settings, clock.clone());
+    CpuHandle::start(Box::new(node), clock.clone(), Pace::Every(settings.sample_s))
 }
 
 /// The price's feed, if the settings name a source of prices.

@@ -78,6 +78,18 @@ fn budget_line(budget: &Value) -> String {
     format!("node's carbon budget {limit} until {until}, {left} left, {expected} expected by its end\n\n")
 }
 
+/// CPU packages and memory, a line for each; nothing where there are none.
+fn cpu_lines(cpu: &Value) -> String {
+    let text = |v: &Value| v.as_str().unwrap_or("–").to_owned();
+    let watts = |v: &Value| v.as_f64().map_or("–".to_owned(), |w| format!("{w:.0} W"));
+    let line = |zone: &Value| {
+        let (name, source, power) = (text(&zone["zone"]), text(&cpu["source"]), watts(&zone["power_w"]));
+        let problem = zone["problem"].as_str().unwrap_or_default();
+        format!("{:<4} {name:<28} {source:<12} {power:>8} {:>15} {:>8}  {problem}\n", "CPU", "", "")
+    };
+    cpu["zones"].as_array().into_iter().flatten().map(line).collect()
+}
+
 fn table(status: &Value) -> String {
     let text = |v: &Value| v.as_str().unwrap_or("–").to_owned();
     let watts = |v: &Value| v.as_f64().map_or("–".to_owned(), |w| format!("{w:.0} W"));
@@ -116,6 +128,7 @@ fn table(status: &Value) -> String {
             gpu["detail"].as_str().unwrap_or_default(),
         );
     }
+    page += &cpu_lines(&status["cpu"]);
     page +=
         &format!("\n{:<38} {:<16} {:<10} {:>15} {:>9}  {}\n", "job", "name", "phase", "limit", "slowdown", "reason");
     for job in status["jobs"].as_array().into_iter().flatten() {

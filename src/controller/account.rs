@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::Controller;
 use crate::domain::{DeviceId, GpuId, JobId};
-use crate::ledger::{self, Interval, OpenInterval, Share};
+use crate::ledger::{self, Interval, OpenInterval, Rule, Share};
 use crate::store::{Checkpoint, StoreError, StoredJob};
 use crate::units::Seconds;
 
@@ -61,16 +61,12 @@ impl Controller {
         let now = self.now();
         let due = self.settings.interval_s - self.settings.tick_s;
         let boundary = self.signal_boundary();
-        let ids: Vec<GpuId> = self
-            .gpus
-            .values()
-            .filter(|g| {
-                let Some(books) = &g.books else { return false };
-                books.age(now) >= due.max(Seconds::new(0.5))
-                    || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
-            })
-            .map(|g| g.id().clone())
-            .collect();
+        let is_due = move |books: &OpenInterval| {
+            books.age(now) >= due.max(Seconds::new(0.5)) || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
+        };
+        let ids: Vec<GpuId> =
+            self.gpus.values().filter(|g| g.books.as_ref().is_some_and(is_due)).map(|g| g.id().clone()).collect();
+        self.close_zones(is_due);
         let unsaved = self.jobs.values().any(|job| job.unsaved);
         if ids.is_empty() && self.backlog.is_empty() && !unsaved {
             return;
@@ -92,11 +88,16 @@ impl Controller {
     /// Closes a board's open interval, if it is long enough to be measured.
     pub(super) fn close_books_of(&mut self, id: &GpuId) {
         let Some(gpu) = self.gpus.get_mut(id) else { return };
-        let (holders, unknown) = (gpu.holders(), gpu.has_unknown_user());
+        let (holders, unknown_user) = (gpu.holders(), gpu.has_unknown_user());
+        // Use says nothing of jobs that did not tell their processes.
+        let told = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
+        let used = gpu.sharing.take(&holders);
+        let used = Some(&used).filter(|_| holders.iter().all(told));
+        let rule = Rule::Holders { jobs: &holders, unknown_user, used };
         let (metered, counter) = (gpu.seen.metered, gpu.seen.counter);
         let (Some(books), Some(at)) = (gpu.books.as_mut(), gpu.seen.at) else { return };
         // Up to the moment at which the energy was read: a board that is silent keeps its interval open.
-        let Some(rows) = books.close(at, metered, &holders, unknown) else { return };
+        let Some(rows) = books.close(at, metered, &rule) else { return };
         self.backlog.intervals.extend(rows);
         if let Some(counter) = counter {
             // Where the interval ends, so that a gap joins it without a seam.
@@ -131,6 +132,7 @@ impl Controller {
                         && let Some(job) = self.jobs.get_mut(id)
                     {
                         job.emissions.add(&ledger::emissions([&row], series));
+                        *job.booked.entry(row.device.kind()).or_default() += row.energy;
                     }
                 }
                 self.backlog.checkpoints.clear();

@@ -1,9 +1,12 @@
 //! One board under control: whose it is, what is wanted of it, and what the hardware says to that.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 
 use super::clocks::Clocks;
 use super::past::Past;
+use super::sharing::Sharing;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};
 use crate::gpu::journal::{self, Journal, JournalError, Standing, WayBack};
@@ -67,6 +70,7 @@ pub struct Gpu {
     pub remark: Option<String>,
     pub(super) clocks: Clocks,
     pub(super) past: Past,
+    pub(super) sharing: Sharing,
     held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
     /// What the last finished write of a limit was, for the ledger: the limit before, the one asked for, the one shown.
@@ -142,6 +146,7 @@ impl Gpu {
             remark: None,
             clocks: Clocks::default(),
             past: Past::default(),
+            sharing: Sharing::default(),
             held: None,
             in_flight: None,
             written: None,
@@ -200,6 +205,16 @@ impl Gpu {
                     self.denied = Some(error.clone());
                 }
             }
+        }
+    }
+
+    /// Asks what processes use of it while it has several holders, and takes in what it said.
+    pub fn observe_sharing(&mut self, owners: &BTreeMap<u32, JobId>) {
+        let shared = self.owner.iter().count() + self.guests.len() > 1;
+        self.handle.watch_processes(shared);
+        match &self.seen.process_use {
+            Some(Ok(used)) if shared => self.sharing.observe(used, owners),
+            _ => self.sharing.clear(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! One registered job: its lease, its progress, its profiler and its plan.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 
 use super::ControlError;
@@ -7,14 +9,15 @@ use super::pacing::Idling;
 use super::reach::Reach;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{
-    EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, SetPoint, Work,
+    DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
+    SetPoint, Work,
 };
 use crate::ledger::Emissions;
 use crate::plan::{Doing, Held, Plan};
 use crate::profile::ladder::{GroupRange, Setting};
 use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage};
 use crate::store::{LastReport, StoredJob, StoredProgress};
-use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
+use crate::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
 
 /// Reasons to plan again that leave the plan before in force unless the new one is better by a threshold. (Under a new
 /// profile the plan before is judged anew.)
@@ -93,6 +96,8 @@ pub struct Job {
     pub reason: String,
     /// What it used up to the last closed interval, for the metrics.
     pub emissions: Emissions,
+    /// Its energy by what used it.
+    pub booked: BTreeMap<DeviceKind, Millijoules>,
     /// The plan's set point that it was given, and since when.
     pub(super) held: Option<Held>,
     pub(super) idling: Idling,
@@ -142,6 +147,7 @@ impl Job {
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
             emissions: Emissions::default(),
+            booked: BTreeMap::new(),
             held: None,
             idling: Idling::default(),
             unsaved: false,

@@ -20,11 +20,13 @@ mod moment;
 mod pacing;
 mod past;
 mod planning;
+mod processors;
 mod reach;
 mod requests;
 mod run;
 mod settings;
 mod share;
+mod sharing;
 mod show;
 mod signal;
 mod start;
@@ -82,6 +84,7 @@ pub struct Controller {
     caps: CapBook,
     budget: BudgetBook,
     ledger: books::Ledger,
+    cpu: processors::Processors,
     desk: planning::Desk,
     signal: watch::Receiver<FeedState>,
     price: Option<PriceSignal>,
@@ -152,6 +155,10 @@ impl Controller {
     fn observe(&mut self) {
         for gpu in self.gpus.values_mut() {
             gpu.observe();
+        }
+        self.observe_cpu();
+        for gpu in self.gpus.values_mut() {
+            gpu.observe_sharing(&self.cpu.seen.usage.owners);
         }
         let now = self.now();
         self.open_books();
@@ -293,6 +300,7 @@ impl Controller {
         for gpu in self.gpus.values_mut() {
             gpu.observe();
         }
+        self.refresh_cpu().await;
         self.close_all_books();
         self.write_backlog().await;
         self.finish_ledger().await;

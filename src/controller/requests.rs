@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::job::{Group, Job, Known, ProgressReport, profile_key};
 use super::view::{AccountView, GpuView, JobView, ProgressView};
 use super::{ControlError, Controller, Override};
-use crate::domain::{GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
+use crate::domain::{Claim, DeviceKind, GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
 use crate::profile::Record;
 use crate::profile::ladder::GroupRange;
 use crate::store::{StoreError, StoredProgress};
@@ -57,6 +57,8 @@ pub struct NewJob {
     pub priority: i32,
     /// The user's labels.
     pub tags: BTreeMap<String, String>,
+    /// Which processes are its own.
+    pub claim: Option<Claim>,
 }
 
 /// Overrides outside this range are refused.
@@ -80,8 +82,9 @@ impl Controller {
             control: new.control,
             priority: new.priority,
             tags: new.tags,
+            processes: None,
         };
-        let spec = spec.check()?;
+        let mut spec = spec.check()?;
         if spec.objective.price_weight > 0.0 && self.price.is_none() {
             let why = "needs a source of prices and this daemon has none; set source in [price] of its settings, or leave \
                        the price_weight out";
@@ -91,11 +94,16 @@ impl Controller {
         if spec.control {
             self.refuse_held_boards(&spec)?;
         }
+        spec.processes = self.find_processes(new.claim).await?;
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
         let job = self.make_job(id.clone(), spec, StoredProgress::default(), self.now().utc).await?;
         self.store.save_job(&job.stored(None)).await?;
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
+        let processes = job.spec.processes.clone();
         self.admit(job);
+        if let Some(processes) = processes {
+            self.follow(&id, &processes).await;
+        }
         self.plan().await;
         self.job(&id).await
     }
@@ -253,7 +261,7 @@ impl Controller {
         }
     }
 
-    /// Energy of a job up to now, and the job. Its books are closed for that, and written.
+    /// Energy of a job's boards up to now, and the job. Its books are closed for that, and written.
     ///
     /// # Errors
     /// If there is no such job.
@@ -268,11 +276,11 @@ impl Controller {
             self.write_backlog().await;
         }
         let job = self.job(id).await?;
-        let energy = match job.energy_j {
-            Some(energy) => energy,
-            None => self.account_of(id).await?.energy_j,
+        let energy = match self.jobs.get(id) {
+            Some(job) => job.booked.get(&DeviceKind::Gpu).copied().unwrap_or_default().to_joules(),
+            None => Joules::new(self.account_of(id).await?.energy_by_device_j.get("gpu").copied().unwrap_or_default()),
         };
-        Ok((job, Joules::new(energy)))
+        Ok((job, energy))
     }
 
     /// Ends a job: its boards get their limits back, its books are closed. Answers with its account.
@@ -295,6 +303,9 @@ impl Controller {
                 gpu.observe();
             }
             self.close_books_of(gpu);
+        }
+        if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
+            self.unfollow(id).await;
         }
         self.store_profile(id).await;
         let Some(job) = self.jobs.remove(id) else { return Ok(()) };

@@ -28,6 +28,7 @@ impl Controller {
             storage: self.storage_view(),
             problems: self.problems(),
             gpus,
+            cpu: self.cpu_view(),
             jobs: self.jobs(),
         }
     }

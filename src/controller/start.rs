@@ -12,9 +12,11 @@ use super::books::{Bookkeeping, Ledger};
 use super::budget::{BudgetBook, BudgetSettings};
 use super::cap::{CapBook, CapSettings, KEPT};
 use super::planning::Desk;
+use super::processors::Processors;
 use super::signal::{Book, PriceSignal, RankBoard, Standing};
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
+use crate::cpu::watch::CpuHandle;
 use crate::forecast::Model;
 use crate::gpu::GpuDevice;
 use crate::gpu::journal::{self, Journal};
@@ -50,6 +52,8 @@ pub struct Parts<'a> {
     pub devices: Vec<Box<dyn GpuDevice>>,
     /// When they are read.
     pub sampling: Sampling,
+    /// The node's CPUs, if it looks at them.
+    pub cpu: Option<CpuHandle>,
     /// What the feed publishes.
     pub signal: watch::Receiver<FeedState>,
     /// Where the feed is told how well its sources forecast.
@@ -148,6 +152,7 @@ impl Controller {
             caps,
             budget: BudgetBook::new(parts.carbon_budget),
             ledger: Ledger::new(parts.books),
+            cpu: Processors::new(parts.cpu),
             desk: Desk::default(),
             signal: parts.signal,
             forecast: None,
@@ -174,7 +179,11 @@ impl Controller {
             match controller.make_job(job.id, job.spec, job.progress, job.registered_at).await {
                 Ok(job) => {
                     tracing::info!(job.id = %id, "job {id} ({}) taken up again; waiting for its next report", job.spec.name);
+                    let processes = job.spec.processes.clone();
                     controller.admit(job);
+                    if let Some(processes) = processes {
+                        controller.follow(&id, &processes).await;
+                    }
                 }
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }

@@ -125,6 +125,18 @@ pub enum DeviceKind {
 }
 
 impl DeviceId {
+    /// The processor package that the kernel calls so ("package-0"), or its memory.
+    ///
+    /// # Errors
+    /// If that is no name.
+    pub fn of_package(package: &str, kind: DeviceKind) -> Result<Self, InvalidName> {
+        match kind {
+            DeviceKind::Gpu => Self::new(package),
+            DeviceKind::Cpu => Self::new(format!("cpu:{package}")),
+            DeviceKind::Dram => Self::new(format!("dram:{package}")),
+        }
+    }
+
     /// Which kind it is.
     pub fn kind(&self) -> DeviceKind {
         match self.0.split_once(':') {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::{GpuId, JobName};
+use super::{GpuId, JobName, Processes};
 use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
 /// A smaller carbon budget is a mistake of units: a board at idle emits it within seconds.
@@ -205,6 +205,9 @@ pub struct JobSpec {
     pub priority: i32,
     /// The user's own labels.
     pub tags: BTreeMap<String, String>,
+    /// Its processes, if it told which they are: CPU energy and shared boards are split by them.
+    #[serde(default)]
+    pub processes: Option<Processes>,
 }
 
 /// No run counts further: beyond it, counts are mistakes, and sums of them would not stay finite.

@@ -4,6 +4,7 @@ mod cap;
 mod gpu;
 mod ids;
 mod job;
+mod processes;
 mod profile;
 mod series;
 mod set_point;
@@ -13,6 +14,7 @@ pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCa
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
 pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
+pub use processes::{CgroupPath, Claim, Process, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use set_point::{ClockLimit, ClockRange, SetPoint};

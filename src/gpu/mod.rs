@@ -12,7 +12,7 @@ pub mod simulated;
 pub mod thread;
 mod worker;
 
-pub use worker::{Observation, Write, WriteOutcome};
+pub use worker::{Observation, ProcessWeights, Write, WriteOutcome};
 
 use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, LimitRange, PowerLimit};
 use crate::units::{Millijoules, Seconds, Watts};
@@ -152,6 +152,15 @@ pub struct Reading {
     pub processes: Option<u32>,
 }
 
+/// What a process used of a board lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessUse {
+    /// Its number, as the host counts.
+    pub pid: u32,
+    /// The multiprocessors' time that it had, in percent.
+    pub percent: u32,
+}
+
 /// One board. Calls may block for as long as the driver likes.
 pub trait GpuDevice: Send {
     /// Who it is.
@@ -166,6 +175,15 @@ pub trait GpuDevice: Send {
     /// [`GpuError::Lost`] if the board is gone. Values that this board does not offer, or that fail for another
     /// reason while the board answers at all, are `None`.
     fn read(&mut self, depth: Depth) -> Result<Reading, GpuError>;
+
+    /// What each process used since this was asked last; those that used nothing are left out. Asked for only while
+    /// several jobs hold the board.
+    ///
+    /// # Errors
+    /// [`GpuError::NotSupported`] where the board cannot tell; whatever the driver says otherwise.
+    fn process_use(&mut self) -> Result<Vec<ProcessUse>, GpuError> {
+        Err(GpuError::NotSupported { call: "nvmlDeviceGetProcessUtilization" })
+    }
 
     /// Sets the power limit. Needs root.
     ///

@@ -9,6 +9,7 @@
 mod device;
 mod error;
 mod library;
+mod processes;
 
 use std::path::PathBuf;
 

@@ -275,6 +275,13 @@ impl SimulatedBoard {
         self.lock().work
     }
 
+    /// How hard it works now: what it draws above idle, of what its largest limit allows; from 0 to 1.
+    pub fn load(&self) -> f64 {
+        let state = self.lock();
+        let most = state.physics.range.max.watts() - state.physics.idle;
+        if most > Watts::ZERO { ((state.power - state.physics.idle) / most).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
     /// The limit it has now.
     pub fn limit(&self) -> PowerLimit {
         self.lock().limit

@@ -1,5 +1,6 @@
 //! One thread per board, so that a driver call that hangs stops nothing but its board.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,7 @@ pub struct GpuHandle {
     call_timeout: Seconds,
     shared: Arc<Mutex<Shared>>,
     link: Link,
+    watching: Arc<AtomicBool>,
 }
 
 #[derive(Clone)]
@@ -84,7 +86,8 @@ impl GpuHandle {
         call_timeout: Seconds,
     ) -> Self {
         let board = Arc::new(device.board().clone());
-        let worker = Worker::new(device, full_every);
+        let watching = Arc::new(AtomicBool::new(false));
+        let worker = Worker::new(device, full_every, watching.clone());
         let shared = Shared {
             observation: worker.observation().clone(),
             capabilities: worker.capabilities().clone(),
@@ -104,7 +107,7 @@ impl GpuHandle {
                 Link::Thread(sender)
             }
         };
-        Self { board, clock, call_timeout, shared, link }
+        Self { board, clock, call_timeout, shared, link, watching }
     }
 
     /// Who it is.
@@ -130,6 +133,11 @@ impl GpuHandle {
             }
         }
         observation
+    }
+
+    /// Whether it is asked from now on what each process uses ([`Observation::process_use`]).
+    pub fn watch_processes(&self, on: bool) {
+        self.watching.store(on, Ordering::Relaxed);
     }
 
     /// Reads the board now if nobody else does ([`Sampling::OnRequest`]).

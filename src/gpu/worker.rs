@@ -1,6 +1,8 @@
 //! What happens on a board's own thread: sampling, metering, writing, and finding a lost board again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use crate::clock::{Monotonic, Now};
@@ -49,6 +51,10 @@ pub struct WriteOutcome {
     pub shown: Option<PowerLimit>,
 }
 
+/// What each process used of a board since it is asked, in percent of the multiprocessors times milliseconds. Numbers only
+/// grow, and only their proportions mean something.
+pub type ProcessWeights = BTreeMap<u32, u64>;
+
 /// Everything known of a board at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
@@ -70,6 +76,8 @@ pub struct Observation {
     pub fault: Option<(GpuError, Now)>,
     /// How the last write ended.
     pub last_write: Option<WriteOutcome>,
+    /// What its processes used; absent while nobody wants to know, and an error where it cannot be told.
+    pub process_use: Option<Result<ProcessWeights, GpuError>>,
 }
 
 impl Observation {
@@ -87,10 +95,13 @@ pub(super) struct Worker {
     last_reopen: Option<Monotonic>,
     full_every: Seconds,
     observation: Observation,
+    /// Whether somebody wants to know what processes use, and when that was asked last.
+    watching: Arc<AtomicBool>,
+    processes_at: Option<Monotonic>,
 }
 
 impl Worker {
-    pub(super) fn new(device: Box<dyn GpuDevice>, full_every: Seconds) -> Self {
+    pub(super) fn new(device: Box<dyn GpuDevice>, full_every: Seconds, watching: Arc<AtomicBool>) -> Self {
         let observation = Observation {
             at: None,
             reading: Reading::default(),
@@ -101,10 +112,12 @@ impl Worker {
             counter_over_power: None,
             fault: None,
             last_write: None,
+            process_use: None,
         };
         let capabilities = Arc::new(device.capabilities().clone());
         let meter = Meter::default();
-        Self { device, capabilities, meter, last_full: None, last_reopen: None, full_every, observation }
+        let (last_full, last_reopen, processes_at) = (None, None, None);
+        Self { device, capabilities, meter, last_full, last_reopen, full_every, observation, watching, processes_at }
     }
 
     /// What the board can do. It is asked again whenever the board was lost and found.
@@ -135,7 +148,32 @@ impl Worker {
     fn read(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
         match self.device.read(depth) {
             Ok(reading) => self.take(reading, depth, clock()),
-            Err(error) => self.fail(error, clock()),
+            Err(error) => return self.fail(error, clock()),
+        }
+        if depth == Depth::Full {
+            self.count_processes(clock());
+        }
+    }
+
+    fn count_processes(&mut self, now: Now) {
+        if !self.watching.load(Ordering::Relaxed) {
+            (self.observation.process_use, self.processes_at) = (None, None);
+            return;
+        }
+        let before = self.processes_at.replace(now.monotonic);
+        match self.device.process_use() {
+            Ok(list) => {
+                let counted = self.observation.process_use.get_or_insert_with(|| Ok(ProcessWeights::new()));
+                // What came before the first time that somebody asked is of no interest.
+                let (Ok(counted), Some(before)) = (counted, before) else { return };
+                let millis = u64::try_from(now.monotonic.since(before).to_std().as_millis()).unwrap_or_default();
+                for process in list {
+                    *counted.entry(process.pid).or_default() += u64::from(process.percent) * millis;
+                }
+            }
+            Err(error) if error.is_unsupported() => self.observation.process_use = Some(Err(error)),
+            // It may answer the next time; a lost board is noticed by its readings.
+            Err(_) => {}
         }
     }
 

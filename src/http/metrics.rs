@@ -3,6 +3,7 @@
 
 mod cap;
 mod carbon;
+mod cpu;
 mod device;
 mod family;
 mod job;
@@ -62,6 +63,7 @@ pub fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -
     carbon::describe(status, &mut families);
     cap::describe(status, &mut families);
     device::describe(&status.gpus, &mut families);
+    cpu::describe(status.cpu.as_ref(), &mut families);
     job::describe(status, &mut families);
     ledger::describe(status, &mut families);
     if let Some((shown, all)) = recurring {

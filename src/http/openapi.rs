@@ -202,6 +202,8 @@ mod tests {
         CapView
         CarbonView
         ComparisonView
+        CpuView
+        CpuZoneView
         EndTrial
         EventView
         ForeseenView
@@ -227,6 +229,7 @@ mod tests {
         PriceSlotView
         PriceView
         Problem
+        ProcessesView
         ProfileView
         ProgressView
         RecurringDocument

@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Wire, optional_object};
 use crate::controller::{GpuRef, NewEvent, NewJob, ProgressReport};
-use crate::domain::{InvalidJob, JobName, Objective, Pausing, Work};
+use crate::domain::{Claim, InvalidJob, JobName, Objective, Pausing, Work};
 use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
 /// A training run to be registered.
@@ -50,6 +50,14 @@ pub struct RegisterJob {
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = json!({}))]
     pub tags: BTreeMap<String, String>,
+    /// Its processes, as the host numbers them; what they start counts too. CPU energy, and boards that several jobs
+    /// hold, are split by them. At most 256; not beside `cgroup`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<Vec<u32>>,
+    /// Its control group (v2) in place of `pids`, as a path from the root of the hierarchy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "/system.slice/training.service")]
+    pub cgroup: Option<String>,
 }
 
 /// Null is as good as absent.
@@ -267,6 +275,8 @@ impl Wire for RegisterJob {
         ("control", "give true or false"),
         ("priority", "give a whole number from -1000 to 1000; higher is more important"),
         ("tags", "give an object of texts, such as {\"team\": \"vision\"}"),
+        ("pids", "give a list of process numbers, such as [4711], or leave it out"),
+        ("cgroup", "give the path of a control group, such as \"/system.slice/training.service\", or leave it out"),
     ];
 }
 
@@ -295,6 +305,7 @@ impl TryFrom<RegisterJob> for NewJob {
             None => Work::Unknown,
         };
         let wishes = wire.objective.unwrap_or_default();
+        let claim = Claim::new(wire.pids, wire.cgroup)?;
         let lease = wire.lease_s.map(|s| finite("lease_s", Seconds::try_new(s))).transpose()?;
         Ok(Self {
             name,
@@ -306,6 +317,7 @@ impl TryFrom<RegisterJob> for NewJob {
             control: wire.control,
             priority: wire.priority,
             tags: wire.tags,
+            claim,
         })
     }
 }

@@ -30,6 +30,7 @@ fn the_documented_request_is_understood() {
         control: true,
         priority: 0,
         tags: BTreeMap::from([("team".to_owned(), "vision".to_owned())]),
+        claim: None,
     };
     assert_eq!(job, expected);
 }

@@ -3,8 +3,8 @@
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::Metered;
 use super::apportion::by_hour;
+use super::{Metered, Rule};
 use crate::clock::{Monotonic, Now};
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::units::{Millijoules, Seconds};
@@ -67,24 +67,16 @@ impl OpenInterval {
         self.start
     }
 
-    /// Closes the interval and opens the next one. The energy is split over `holders` by the rule of equal shares
-    /// (the first ones get the odd millijoules), so that the sum is exact; without holders it is idle energy, or
-    /// unattributed if `unknown_user` runs on the device. Energy over unwatched time is nobody's but the holders'. Rows are
-    /// cut at full hours.
+    /// Closes the interval and opens the next one. The energy is split by `rule`, so that the sum is exact. Rows are cut
+    /// at full hours.
     ///
     /// `None`, and it stays open, while it is shorter than sensors can tell (200 ms).
-    pub fn close(
-        &mut self,
-        now: Now,
-        metered: Metered,
-        holders: &[JobId],
-        unknown_user: bool,
-    ) -> Option<Vec<Interval>> {
+    pub fn close(&mut self, now: Now, metered: Metered, rule: &Rule<'_>) -> Option<Vec<Interval>> {
         let age = self.age(now);
         let end = to_micros(self.start + age.to_delta());
         let slot = Slot::new(self.start, end).filter(|_| age >= SHORTEST)?;
         let parts = metered.since(&self.metered).into_iter();
-        let rows = parts.flat_map(|(source, energy)| split(&self.device, slot, energy, source, holders, unknown_user));
+        let rows = parts.flat_map(|(source, energy)| split(&self.device, slot, energy, source, rule));
         let rows = rows.flat_map(by_hour).collect();
         self.metered = metered;
         self.since = now.monotonic;
@@ -109,7 +101,8 @@ pub fn gap_intervals(
     let slot = Slot::new(from, to).or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to));
     match slot.filter(|_| energy > Millijoules::ZERO) {
         Some(slot) => {
-            let rows = split(device, slot, energy, EnergySource::CounterGap, holders, true);
+            let rule = Rule::Holders { jobs: holders, unknown_user: true, used: None };
+            let rows = split(device, slot, energy, EnergySource::CounterGap, &rule);
             rows.into_iter().flat_map(by_hour).collect()
         }
         None => Vec::new(),
@@ -131,31 +124,9 @@ fn to_micros(t: DateTime<Utc>) -> DateTime<Utc> {
     t.trunc_subsecs(6)
 }
 
-/// Equal shares for the holders, the first ones getting the odd millijoules.
-fn split(
-    device: &DeviceId,
-    slot: Slot,
-    energy: Millijoules,
-    source: EnergySource,
-    holders: &[JobId],
-    unknown_user: bool,
-) -> Vec<Interval> {
-    let count = holders.len().max(1) as u64;
-    let (each, odd) = (energy.get() / count, energy.get() % count);
-    let nobody = match (unknown_user, source) {
-        (false, EnergySource::Counter | EnergySource::IntegratedPower) => Share::Idle,
-        _ => Share::Unattributed,
-    };
-    let shares: Vec<Share> =
-        if holders.is_empty() { vec![nobody] } else { holders.iter().cloned().map(Share::Job).collect() };
-    let row = |(i, share)| Interval {
-        device: device.clone(),
-        share,
-        slot,
-        energy: Millijoules::new(each + u64::from(i < odd)),
-        source,
-    };
-    (0u64..).zip(shares).map(row).collect()
+fn split(device: &DeviceId, slot: Slot, energy: Millijoules, source: EnergySource, rule: &Rule<'_>) -> Vec<Interval> {
+    let row = |(share, energy)| Interval { device: device.clone(), share, slot, energy, source };
+    rule.split(energy, source).into_iter().map(row).collect()
 }
 
 #[cfg(test)]
@@ -177,6 +148,10 @@ mod tests {
         JobId::new(name).expect("an id")
     }
 
+    fn held(jobs: &[JobId], unknown_user: bool) -> Rule<'_> {
+        Rule::Holders { jobs, unknown_user, used: None }
+    }
+
     fn open() -> OpenInterval {
         OpenInterval::open(DeviceId::new("GPU-0").expect("an id"), now(0.0), Metered::default())
     }
@@ -184,9 +159,9 @@ mod tests {
     #[test]
     fn idle_unattributed_and_jobs_are_kept_apart() {
         let mut books = open();
-        assert_eq!(books.close(now(0.1), counter(5), &[], false), None, "too short to be measured");
+        assert_eq!(books.close(now(0.1), counter(5), &held(&[], false)), None, "too short to be measured");
         let mut close = |at, mj, holders: &[JobId], unknown| {
-            books.close(now(at), counter(mj), holders, unknown).expect("long enough")
+            books.close(now(at), counter(mj), &held(holders, unknown)).expect("long enough")
         };
         assert_eq!(close(60.0, 100, &[], false)[0].share, Share::Idle);
         assert_eq!(close(120.0, 200, &[], true)[0].share, Share::Unattributed);
@@ -198,7 +173,7 @@ mod tests {
     #[test]
     fn a_part_of_the_books_is_cut_by_time() {
         let mut books = open();
-        let rows = books.close(now(60.0), counter(600), &[job("a")], false).expect("long enough");
+        let rows = books.close(now(60.0), counter(600), &held(&[job("a")], false)).expect("long enough");
         let span = Slot::new(now(45.0).utc, now(90.0).utc).expect("from < to");
         let part = within(&rows, &span);
         assert_eq!(
@@ -213,7 +188,7 @@ mod tests {
         let mut books = open();
         let mut later = now(60.0);
         later.utc -= chrono::TimeDelta::hours(1);
-        let rows = books.close(later, counter(10), &[], false).expect("long enough");
+        let rows = books.close(later, counter(10), &held(&[], false)).expect("long enough");
         assert_eq!(rows[0].slot.duration(), Seconds::new(60.0));
         assert_eq!(books.start(), later.utc);
     }
@@ -228,9 +203,9 @@ mod tests {
             for (ms, energy, holders) in steps {
                 at += f64::from(ms) / 1e3;
                 total += energy;
-                rows.extend(books.close(now(at), counter(total), &names[..holders], false).into_iter().flatten());
+                rows.extend(books.close(now(at), counter(total), &held(&names[..holders], false)).into_iter().flatten());
             }
-            rows.extend(books.close(now(at + 1.0), counter(total), &[], false).into_iter().flatten());
+            rows.extend(books.close(now(at + 1.0), counter(total), &held(&[], false)).into_iter().flatten());
             prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), total);
             for pair in rows.windows(2) {
                 prop_assert!(pair[1].slot.start() >= pair[0].slot.start());

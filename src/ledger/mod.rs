@@ -2,6 +2,7 @@
 //! that lets somebody else check both.
 
 pub mod apportion;
+mod attribution;
 pub mod block;
 pub mod chain;
 mod counterfactual;
@@ -12,10 +13,13 @@ mod meter;
 mod settings;
 pub mod settlement;
 pub mod verify;
+mod wrapping;
 
+pub use attribution::{CpuTime, Rule, Use};
 pub use counterfactual::{Comparison, Done, compare};
 pub use emissions::{Emissions, emissions, mean_intensity};
 pub use interval::{Interval, OpenInterval, Share, gap_intervals, within};
 pub use meter::{Meter, Metered, rebased};
 pub use settings::Settings;
 pub use settlement::Total;
+pub use wrapping::{WrappingMeter, least_between, whole};

@@ -15,7 +15,9 @@ use crate::controller::{
     BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard,
     Requests, Settings, StartError,
 };
-use crate::domain::{CarbonSeries, JobName, LimitRange, Objective, PowerLimit, Work};
+use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
+use crate::cpu::watch::{CpuHandle, Pace};
+use crate::domain::{CarbonSeries, Claim, JobName, LimitRange, Objective, PowerLimit, Work};
 use crate::gpu::GpuDevice;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::Sampling;
@@ -123,7 +125,7 @@ impl World {
         let grid: Arc<dyn Provider> = Arc::new(scenario.grid);
         let mut feed = Feed::start(vec![vec![grid]], FeedOptions::default(), clock.now()).await;
         feed.poll_due(clock.now()).await;
-        let (mut devices, mut jobs, mut plots) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut devices, mut jobs, mut plots, mut every_board) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (number, plot) in (0u64..).zip(scenario.jobs) {
             let seed = scenario.seed.wrapping_mul(1_000_003).wrapping_add(number * 101);
             let mut boards = Vec::new();
@@ -135,6 +137,7 @@ impl World {
                     board = board.with_clocks(clocks);
                 }
                 devices.push(Box::new(board.device(index, &scenario.model)) as Box<dyn GpuDevice>);
+                every_board.push(board.clone());
                 boards.push((index, board));
             }
             let (indexes, boards): (Vec<u32>, Vec<SimulatedBoard>) = boards.into_iter().unzip();
@@ -142,6 +145,7 @@ impl World {
             jobs.push((Training::new(name, boards, curve, plot.at_ceiling, scenario.noise, seed), plot.objective));
             plots.push((indexes, plot));
         }
+        let node = SimulatedNode::new(every_board, clock.clone());
         let parts = Parts {
             settings,
             profiling: ProfileSettings::default(),
@@ -154,6 +158,7 @@ impl World {
             clock: clock.clone(),
             devices,
             sampling: Sampling::OnRequest,
+            cpu: Some(CpuHandle::start(Box::new(node), clock.clone(), Pace::OnRequest)),
             signal: feed.subscribe(),
             ranks: RankBoard::default(),
             price: None,
@@ -167,6 +172,7 @@ impl World {
             let name = name.map_err(|e| refused(ControlError::Conflict(e.to_string())))?;
             let new = NewJob {
                 name,
+                claim: Some(Claim::Pids(indexes.iter().map(|index| FIRST_PID + index).collect())),
                 gpus: indexes.into_iter().map(GpuRef::Index).collect(),
                 batch_size: None,
                 work: Work::TotalSamples(training.total),

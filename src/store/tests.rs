@@ -6,7 +6,7 @@ use crate::domain::{
     CarbonSeries, EnergySource, Forecast, GpuId, Intensity, Objective, Origin, SignalKind, SignalScope, Slot, Work,
     Zone,
 };
-use crate::ledger::{Interval, Metered, OpenInterval, Share};
+use crate::ledger::{Interval, Metered, OpenInterval, Rule, Share};
 use crate::units::{GramsPerKwh, Samples, Seconds};
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -40,6 +40,7 @@ fn job() -> StoredJob {
         control: true,
         priority: 0,
         tags: [("team".to_owned(), "vision".to_owned())].into(),
+        processes: None,
     };
     let last = LastReport { samples: 0.1 + 0.2, at_s: Some(12.5), received: at(7) };
     let progress = StoredProgress { last: Some(last), started_at: Some(at(3)), ..StoredProgress::default() };
@@ -263,7 +264,9 @@ async fn what_the_ledger_closes_can_be_stored() {
         integrated: Millijoules::new(5),
         rebased_mj: 0,
     };
-    let rows = books.close(now(59.9), metered, &[job_id()], false).expect("long enough");
+    let holders = [job_id()];
+    let rule = Rule::Holders { jobs: &holders, unknown_user: false, used: None };
+    let rows = books.close(now(59.9), metered, &rule).expect("long enough");
     store.append(&rows, &[]).await.expect("written");
     assert_eq!(store.intervals_of(&job_id()).await.expect("read"), rows);
     assert_eq!(rows.len(), 3);

@@ -3,19 +3,22 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    self as sys, nvmlDevice_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlReturn_t, nvmlTemperature_t,
-    nvmlTemperatureSensors_t, nvmlUtilization_t,
+    self as sys, nvmlDevice_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t,
+    nvmlReturn_t, nvmlTemperature_t, nvmlTemperatureSensors_t, nvmlUtilization_t,
 };
 
 use crate::{
     calls::{Call, code, on_board, put},
-    codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, Outcome, VERSION_MISMATCH},
+    codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, Outcome, VERSION_MISMATCH},
+    state::unix_ns,
 };
 
 /// The first PID of the imagined processes: more than Linux ever gives out.
 const FIRST_PID: c_uint = (1 << 22) + 1;
 const MEMORY_EACH: c_ulonglong = 1 << 30;
 const NO_INSTANCE: c_uint = c_uint::MAX;
+/// How often what processes use is sampled, in microseconds.
+const SAMPLED_US: c_ulonglong = 100_000;
 
 getters! {
     nvmlDeviceGetCurrentClocksThrottleReasons(c_ulonglong) =
@@ -100,6 +103,52 @@ unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
 
 fn info_v2(pid: c_uint) -> nvmlProcessInfo_v2_t {
     nvmlProcessInfo_v2_t { pid, usedGpuMemory: MEMORY_EACH, gpuInstanceId: NO_INSTANCE, computeInstanceId: NO_INSTANCE }
+}
+
+/// One sample for each process that used anything, if it is newer than asked for. As with the real library, there is no
+/// empty list: without samples nothing is found.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
+    device: nvmlDevice_t,
+    samples: *mut nvmlProcessUtilizationSample_t,
+    count: *mut c_uint,
+    since: c_ulonglong,
+) -> nvmlReturn_t {
+    let call = "nvmlDeviceGetProcessUtilization";
+    if count.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    let read = on_board(call, &device, |c| {
+        let now = unix_ns() / 1000;
+        let at = now - now % SAMPLED_US;
+        let used = c.board().process_utilization.iter().filter(|(_, percent)| **percent > 0 && at > since);
+        let sample = |(pid, percent): (&c_uint, &c_uint)| nvmlProcessUtilizationSample_t {
+            pid: *pid,
+            timeStamp: at,
+            smUtil: *percent,
+            memUtil: 0,
+            encUtil: 0,
+            decUtil: 0,
+        };
+        let list: Vec<_> = used.map(sample).collect();
+        if list.is_empty() { Err(NOT_FOUND) } else { Ok(list) }
+    });
+    let list = match read {
+        Ok(list) => list,
+        Err(code) => return code,
+    };
+    // SAFETY: not null, and the caller answers for the rest.
+    let room = unsafe { count.replace(list.len() as c_uint) };
+    if list.len() > room as usize || samples.is_null() {
+        return INSUFFICIENT_SIZE;
+    }
+    for (i, sample) in list.into_iter().enumerate() {
+        // SAFETY: there is room for all of them.
+        if let Err(code) = unsafe { put(samples.wrapping_add(i), sample) } {
+            return code;
+        }
+    }
+    code(Ok(()))
 }
 
 /// Lists the processes, or says how many there are where the room does not suffice.

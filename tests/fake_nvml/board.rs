@@ -71,6 +71,8 @@ pub(crate) struct Board {
     pub(crate) vgpu: bool,
     pub(crate) processes: u32,
     pub(crate) utilization: Option<u32>,
+    /// What each process uses, in percent, by its number. Those at 0 have no samples.
+    pub(crate) process_utilization: BTreeMap<u32, u32>,
     /// The clock that the board runs at if neither its limit nor a lock lowers it.
     pub(crate) sm_clock_mhz: u32,
     /// The ends of what it can be locked to, in steps of 15 MHz.
@@ -120,6 +122,7 @@ impl Default for Board {
             vgpu: false,
             processes: 0,
             utilization: None,
+            process_utilization: BTreeMap::new(),
             sm_clock_mhz: 1740,
             min_clock_mhz: 210,
             max_clock_mhz: 1740,

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::spelled;
 use crate::controller::job::Job;
 use crate::controller::view::{
-    AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProfileView, ProgressView, SegmentView,
+    AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView, ProfileView, ProgressView,
+    SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
@@ -15,7 +16,7 @@ use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
-use crate::units::{Joules, Samples, Seconds};
+use crate::units::{Joules, Millijoules, Samples, Seconds};
 
 /// Relative uncertainty of a board's energy: the sensors' gain error (Yang, Adámek, Armour, SC'24).
 const ENERGY_UNCERTAINTY: f64 = 0.05;
@@ -56,6 +57,7 @@ impl Controller {
             planned_carbon_at_max_g: job.plan.as_ref().map(|p| p.expected.carbon_at_ceiling.get()),
             resume_at: job.resume_at(now),
             warnings: self.warnings_of(job),
+            processes: job.spec.processes.as_ref().map(|p| self.processes_view(&job.id, p)),
             ..ended_view(&job.stored(None))
         }
     }
@@ -157,6 +159,9 @@ impl Controller {
         for gpu in self.jobs.get(id).map(|j| j.spec.gpus.clone()).unwrap_or_default() {
             self.close_books_of(&gpu);
         }
+        if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
+            self.refresh_cpu().await;
+        }
         let (stored, profile) = match self.jobs.get(id) {
             Some(job) => (job.stored(None), job.profile()),
             None => {
@@ -178,6 +183,10 @@ impl Controller {
             samples: stored.progress.last.map(|l| l.samples),
             time_s: account.active.get(),
             energy_j: emissions.energy.get(),
+            energy_by_device_j: by_kind(&rows)
+                .into_iter()
+                .filter_map(|(kind, energy)| Some((spelled(&kind)?, energy.to_joules().get())))
+                .collect(),
             carbon_g: emissions.mean_intensity().map(|_| emissions.carbon.get()),
             energy_by_origin_j: emissions
                 .by_origin
@@ -195,7 +204,9 @@ impl Controller {
 
     /// What rows of the books come to with the best intensities known now, and these.
     async fn settle(&self, rows: &[Interval]) -> Result<(Emissions, CarbonSeries), ControlError> {
-        let span = rows.first().zip(rows.last()).and_then(|(a, b)| Slot::new(a.slot.start(), b.slot.end()));
+        let first = rows.iter().map(|row| row.slot.start()).min();
+        let last = rows.iter().map(|row| row.slot.end()).max();
+        let span = first.zip(last).and_then(|(first, last)| Slot::new(first, last));
         let series = match span {
             Some(span) => self.best_intensities(&span).await?,
             None => CarbonSeries::default(),
@@ -209,11 +220,11 @@ impl Controller {
         let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
         for id in ids {
             let counted = match self.store.intervals_of(&id).await {
-                Ok(rows) => self.settle(&rows).await,
+                Ok(rows) => self.settle(&rows).await.map(|(emissions, _)| (emissions, by_kind(&rows))),
                 Err(error) => Err(error.into()),
             };
             match (counted, self.jobs.get_mut(&id)) {
-                (Ok((emissions, _)), Some(job)) => job.emissions = emissions,
+                (Ok(counted), Some(job)) => (job.emissions, job.booked) = counted,
                 (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
                 _ => {}
             }
@@ -322,6 +333,7 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
         control: spec.control,
         priority: spec.priority,
         tags: spec.tags.clone(),
+        processes: spec.processes.as_ref().map(ProcessesView::of),
         lease_s: spec.lease.get(),
         lease_left_s: None,
         phase: None,
@@ -357,4 +369,13 @@ fn objective_view(objective: &Objective) -> ObjectiveView {
     };
     let carbon_budget_g = carbon_budget.map(|budget| budget.get());
     ObjectiveView { eta, max_slowdown, deadline, carbon_budget_g, price_weight, pausable: pausable.map(pausing) }
+}
+
+/// Energy by what used it.
+fn by_kind(rows: &[Interval]) -> BTreeMap<DeviceKind, Millijoules> {
+    let mut sums = BTreeMap::new();
+    for row in rows {
+        *sums.entry(row.device.kind()).or_default() += row.energy;
+    }
+    sums
 }

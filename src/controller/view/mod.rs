@@ -4,6 +4,7 @@
 
 mod carbon;
 mod ledger;
+mod processors;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ pub use carbon::{
     CarbonView, ForeseenView, IntensityView, OutcomeView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
 pub use ledger::{BookedView, LedgerView, SettledView};
+pub use processors::{CpuView, CpuZoneView, ProcessesView};
 
 use super::budget::BudgetView;
 use super::cap::CapView;
@@ -49,6 +51,8 @@ pub struct StatusView {
     pub ledger: LedgerView,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
+    /// CPU packages and memory; absent where the daemon does not look at them.
+    pub cpu: Option<CpuView>,
     /// The jobs that have not ended.
     pub jobs: Vec<JobView>,
     /// What somebody should look at, in one sentence each.
@@ -192,6 +196,8 @@ pub struct JobView {
     pub priority: i32,
     /// The user's labels.
     pub tags: BTreeMap<String, String>,
+    /// Its processes; absent if it did not tell which they are.
+    pub processes: Option<ProcessesView>,
     /// Its lease.
     pub lease_s: f64,
     /// When the lease ends without a further word; absent once the job has ended.
@@ -390,8 +396,11 @@ pub struct AccountView {
     pub samples: Option<f64>,
     /// Time spent training.
     pub time_s: f64,
-    /// Energy of its boards while it held them, up to the last closed interval.
+    /// Energy of its boards while it held them, and its share of CPU packages and memory if it told its processes, up to
+    /// the last closed interval.
     pub energy_j: f64,
+    /// The same by what used it, in joules: `gpu`, `cpu`, `dram`.
+    pub energy_by_device_j: BTreeMap<String, f64>,
     /// Emissions of the energy whose intensity is known.
     pub carbon_g: Option<f64>,
     /// Energy by where its intensity comes from.

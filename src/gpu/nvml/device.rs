@@ -11,8 +11,9 @@ use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
 
 use super::Library;
 use super::error::{gpu_error, is_gone};
+use super::processes::{Sample, since};
 use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit};
-use crate::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
+use crate::gpu::{Capabilities, Depth, GpuDevice, GpuError, ProcessUse, Reading};
 use crate::units::{Millijoules, Watts};
 
 /// The C functions behind the wrapper's, by the names that people can look up.
@@ -35,6 +36,7 @@ mod call {
     pub(super) const CLOCK: &str = "nvmlDeviceGetClockInfo";
     pub(super) const PERSISTENCE: &str = "nvmlDeviceGetPersistenceMode";
     pub(super) const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
+    pub(super) const PROCESS_USE: &str = "nvmlDeviceGetProcessUtilization";
     pub(super) const SET_LIMIT: &str = "nvmlDeviceSetPowerManagementLimit";
     pub(super) const MEMORY_CLOCKS: &str = "nvmlDeviceGetSupportedMemoryClocks";
     pub(super) const GRAPHICS_CLOCKS: &str = "nvmlDeviceGetSupportedGraphicsClocks";
@@ -92,6 +94,8 @@ pub struct NvmlDevice {
     found: Found,
     /// Calls that this board or this driver does not have: made once, then never again.
     absent: Vec<&'static str>,
+    /// The newest sample of its processes' use, by the driver's clock.
+    processes_seen: u64,
 }
 
 /// What the probe found.
@@ -105,7 +109,7 @@ impl NvmlDevice {
         let device = library.nvml().device_by_index(index).map_err(|error| gpu_error(call::HANDLE, error))?;
         let board = identify(&device, index)?;
         let found = probe(&device)?;
-        Ok(Self { library, device, board, found, absent: Vec::new() })
+        Ok(Self { library, device, board, found, absent: Vec::new(), processes_seen: 0 })
     }
 
     /// Where its power readings come from.
@@ -147,6 +151,19 @@ impl GpuDevice for NvmlDevice {
         reading.energy = inquiry.ask(call::ENERGY, |d| d.total_energy_consumption().map(Millijoules::new))?;
         inquiry.end()?;
         Ok(reading)
+    }
+
+    fn process_use(&mut self) -> Result<Vec<ProcessUse>, GpuError> {
+        let samples = match self.device.process_utilization_stats(self.processes_seen) {
+            Ok(samples) => samples,
+            // Nothing ran since; or more runs than a moment before, and the next time tells.
+            Err(NvmlError::NotFound | NvmlError::InsufficientSize(_)) => Vec::new(),
+            Err(error) => return Err(gpu_error(call::PROCESS_USE, error)),
+        };
+        let samples = samples.iter().map(|s| Sample { at: s.timestamp, pid: s.pid, percent: s.sm_util });
+        let (used, newest) = since(self.processes_seen, samples);
+        self.processes_seen = newest;
+        Ok(used)
     }
 
     fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError> {
@@ -191,6 +208,7 @@ impl GpuDevice for NvmlDevice {
         self.found = probe(&device)?;
         self.device = device;
         self.absent.clear();
+        self.processes_seen = 0;
         Ok(())
     }
 }

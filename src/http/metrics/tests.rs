@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    BookedView, CarbonView, ForeseenView, GpuView, JobView, LedgerView, ObjectiveView, OutcomeView, PlanningView,
+    BookedView, CarbonView, CpuView, CpuZoneView, ForeseenView, GpuView, JobView, LedgerView, ObjectiveView, OutcomeView, PlanningView,
     PresentPrice, ScoreView, SettledView, SourceView, StorageView,
 };
 use crate::controller::{CapView, Phase};
@@ -179,6 +179,7 @@ fn job() -> JobView {
         control: true,
         priority: 0,
         tags: tags.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect::<BTreeMap<_, _>>(),
+        processes: None,
         lease_s: 60.0,
         lease_left_s: Some(47.5),
         phase: Some(Phase::Planned),
@@ -257,6 +258,31 @@ fn ledger() -> LedgerView {
     }
 }
 
+fn cpu() -> CpuView {
+    let zone = |device: &str, zone: &str, kind, power_w| CpuZoneView {
+        device: device.into(),
+        zone: zone.into(),
+        kind,
+        path: "/sys/class/powercap/intel-rapl:0".into(),
+        power_w,
+        energy_j: Some(321.5),
+        energy_in_gaps_j: 0.0,
+        counter_turns: 0,
+        counter_resets: 0,
+        problem: power_w.is_none().then(|| "cannot be read".into()),
+    };
+    CpuView {
+        source: "rapl",
+        simulated: false,
+        cores: Some(64),
+        zones: vec![
+            zone("cpu:package-0", "package-0", "package", Some(88.5)),
+            zone("dram:package-0", "dram-0", "dram", None),
+        ],
+        problems: Vec::new(),
+    }
+}
+
 fn status() -> StatusView {
     StatusView {
         version: "0.1.0",
@@ -268,6 +294,7 @@ fn status() -> StatusView {
         price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
         carbon_budget: None,
         ledger: ledger(),
+        cpu: Some(cpu()),
         cap: Some(CapView {
             limit_w: Some(900.0),
             source: Some("the constant cap".into()),
@@ -361,6 +388,7 @@ fn what_is_absent_has_no_series() {
     status.gpus = vec![mute()];
     status.price = None;
     status.cap = None;
+    status.cpu = None;
     status.planning = PlanningView::default();
     status.ledger = LedgerView::default();
     status.carbon = CarbonView {
@@ -399,6 +427,7 @@ fn what_is_absent_has_no_series() {
         "ledger_settled_",
         "forecast_error",
         "electricity_price",
+        "cpu",
     ] {
         assert!(!text.contains(name), "{name} in\n{text}");
     }

@@ -1,0 +1,253 @@
+//! The books of CPU packages and memory, and the processes of jobs that they are split by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use super::view::{CpuView, CpuZoneView, ProcessesView};
+use super::{ControlError, Controller};
+use crate::clock::Now;
+use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
+use crate::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Processes};
+use crate::ledger::{self, CpuTime, OpenInterval, Rule, whole};
+use crate::store::Checkpoint;
+use crate::units::Seconds;
+
+/// The node's CPUs as the controller knows them.
+#[derive(Default)]
+pub(super) struct Processors {
+    handle: Option<CpuHandle>,
+    pub(super) seen: Arc<Observation>,
+    books: BTreeMap<DeviceId, ZoneBooks>,
+}
+
+/// The open interval of one zone.
+struct ZoneBooks {
+    interval: OpenInterval,
+    /// What turns and resets moved the counter by before this daemon's meter began, in millijoules.
+    rebased_before: i64,
+    /// CPU time when the interval began.
+    time: TimeState,
+}
+
+impl ZoneBooks {
+    /// CPU time since the interval began.
+    fn time(&self, now: &TimeState) -> CpuTime {
+        let before = |job: &JobId| self.time.jobs.get(job).copied().unwrap_or_default();
+        CpuTime {
+            capacity: now.capacity_us - self.time.capacity_us,
+            busy: now.busy_us - self.time.busy_us,
+            jobs: now.jobs.iter().map(|(job, used)| (job.clone(), used.saturating_sub(before(job)))).collect(),
+        }
+    }
+}
+
+impl Processors {
+    pub(super) fn new(handle: Option<CpuHandle>) -> Self {
+        Self { handle, ..Self::default() }
+    }
+
+    /// A zone that was read with the newest observation; others keep their intervals open.
+    fn read(&self, device: &DeviceId) -> Option<(&ZoneState, Now)> {
+        let zone = self.seen.zones.iter().find(|zone| zone.device == *device)?;
+        let at = zone.at.filter(|at| self.seen.at == Some(*at) && zone.problem.is_none())?;
+        Some((zone, at))
+    }
+}
+
+impl Controller {
+    /// Takes in what is known of the CPUs now, and opens the books of zones that are read for the first time.
+    pub(super) fn observe_cpu(&mut self) {
+        let Some(handle) = &self.cpu.handle else { return };
+        handle.refresh();
+        self.cpu.seen = handle.observe();
+        self.open_zone_books();
+    }
+
+    fn open_zone_books(&mut self) {
+        let seen = self.cpu.seen.clone();
+        for zone in &seen.zones {
+            if self.cpu.books.contains_key(&zone.device) {
+                continue;
+            }
+            let Some((at, counter)) = self.cpu.read(&zone.device).and_then(|(zone, at)| Some((at, zone.counter_uj?)))
+            else {
+                continue;
+            };
+            let (device, counter) = (zone.device.clone(), whole(counter));
+            let last = self.backlog.recovered.iter().position(|c| c.device == device);
+            let mut rebased_before = 0;
+            if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
+                let gap = self.gap_of(zone, &last, at, seen.usage.booted);
+                self.backlog.intervals.extend(gap.iter().cloned());
+                let booked = gap.iter().map(|row| row.energy).sum();
+                let moved = ledger::rebased(last.counter, counter, booked);
+                rebased_before = last.rebased_mj + moved - zone.metered.rebased_mj;
+            }
+            let interval = OpenInterval::open(device.clone(), at, zone.metered);
+            let books = ZoneBooks { interval, rebased_before, time: seen.time.clone() };
+            let rebased_mj = rebased_before + zone.metered.rebased_mj;
+            self.cpu.books.insert(device.clone(), books);
+            let point = Checkpoint { device, counter, at: at.utc, holders: Vec::new(), rebased_mj };
+            self.backlog.checkpoints.push(point);
+        }
+    }
+
+    /// What a zone used while no daemon looked, as far as its counter can tell: nobody can be named for it. Nothing is
+    /// known across a start of the machine.
+    fn gap_of(
+        &self,
+        zone: &ZoneState,
+        last: &Checkpoint,
+        at: Now,
+        booted: Option<DateTime<Utc>>,
+    ) -> Vec<ledger::Interval> {
+        let device = &zone.device;
+        if booted.is_some_and(|booted| booted > last.at) {
+            tracing::warn!(
+                "the machine was started since {device} was read at {}; what it used meanwhile is not known",
+                last.at
+            );
+            return Vec::new();
+        }
+        let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
+        let counter = whole(zone.counter_uj.unwrap_or_default());
+        let energy = ledger::least_between(last.counter, counter, zone.range_uj, span);
+        ledger::gap_intervals(device, last.at, at.utc, energy, &[])
+    }
+
+    /// Closes the intervals of zones for which `due` says so, if they are long enough to be measured. Answers whether
+    /// there were any.
+    pub(super) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) -> bool {
+        let seen = self.cpu.seen.clone();
+        let devices: Vec<DeviceId> = self.cpu.books.keys().cloned().collect();
+        let mut any = false;
+        for device in devices {
+            let Some((metered, counter, at)) =
+                self.cpu.read(&device).and_then(|(zone, at)| Some((zone.metered, zone.counter_uj?, at)))
+            else {
+                continue;
+            };
+            let Some(books) = self.cpu.books.get_mut(&device).filter(|books| due(&books.interval)) else { continue };
+            let time = books.time(&seen.time);
+            let Some(rows) = books.interval.close(at, metered, &Rule::CpuTime(&time)) else { continue };
+            books.time = seen.time.clone();
+            any = true;
+            self.backlog.intervals.extend(rows);
+            let rebased_mj = books.rebased_before + metered.rebased_mj;
+            let at = books.interval.start();
+            let point = Checkpoint { device, counter: whole(counter), at, holders: Vec::new(), rebased_mj };
+            self.backlog.checkpoints.retain(|c| c.device != point.device);
+            self.backlog.checkpoints.push(point);
+        }
+        any
+    }
+
+    /// Finds the processes that a job claims, and makes sure that no other job has them.
+    ///
+    /// # Errors
+    /// If they are not there, or are another job's.
+    pub(super) async fn find_processes(&self, claim: Option<Claim>) -> Result<Option<Processes>, ControlError> {
+        let Some(claim) = claim else { return Ok(None) };
+        let field = if matches!(claim, Claim::Pids(_)) { "pids" } else { "cgroup" };
+        let invalid = |why: &str| ControlError::Invalid(InvalidJob { field, why: why.to_owned() });
+        let Some(handle) = self.cpu.handle.clone() else {
+            return Err(invalid("cannot be followed: this daemon looks at no processes; leave it out"));
+        };
+        let found = self.off_thread(move || handle.resolve(&claim)).await;
+        let processes = found.ok_or_else(|| invalid("cannot be looked up now; ask again"))??;
+        for job in self.jobs.values() {
+            if let Some(shared) = job.spec.processes.as_ref().and_then(|theirs| processes.shared_with(theirs)) {
+                return Err(ControlError::Conflict(format!(
+                    "{field}: {shared} is already counted for job {} ({}); end that job first, or name other processes",
+                    job.id, job.spec.name
+                )));
+            }
+        }
+        Ok(Some(processes))
+    }
+
+    /// Begins to count a job's CPU time; what was used before is booked without it.
+    pub(super) async fn follow(&mut self, job: &JobId, processes: &Processes) {
+        let Some(handle) = self.cpu.handle.clone() else { return };
+        let (id, processes) = (job.clone(), processes.clone());
+        if self.off_thread(move || handle.follow(&id, &processes)).await.is_none() {
+            tracing::error!(job.id = %job, "the CPU time of job {job} is not counted: /proc does not answer");
+        }
+        self.observe_cpu();
+        self.close_zones(|_| true);
+    }
+
+    /// Books a job's CPU time up to now and counts it no longer.
+    pub(super) async fn unfollow(&mut self, job: &JobId) {
+        let Some(handle) = self.cpu.handle.clone() else { return };
+        self.refresh_cpu().await;
+        let id = job.clone();
+        if self.off_thread(move || handle.unfollow(&id)).await.is_none() {
+            tracing::error!(job.id = %job, "the processes of job {job} are still followed: /proc does not answer");
+        }
+    }
+
+    /// Reads the CPUs now and closes their books.
+    pub(super) async fn refresh_cpu(&mut self) {
+        let Some(handle) = self.cpu.handle.clone() else { return };
+        self.off_thread(move || drop(handle.sample())).await;
+        self.observe_cpu();
+        self.close_zones(|_| true);
+    }
+
+    /// Carries out what can block, at most as long as a call of the driver may take. `None` if it takes longer.
+    async fn off_thread<T: Send + 'static>(&self, what: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let done = tokio::task::spawn_blocking(what);
+        tokio::time::timeout(self.settings.call_timeout_s.to_std(), done).await.ok()?.ok()
+    }
+
+    /// The CPUs; absent where the daemon does not look at them.
+    pub(super) fn cpu_view(&self) -> Option<CpuView> {
+        let (handle, seen) = (self.cpu.handle.as_ref()?, &self.cpu.seen);
+        let zone = |zone: &ZoneState| CpuZoneView {
+            device: zone.device.to_string(),
+            zone: zone_name(&zone.device),
+            kind: match zone.device.kind() {
+                DeviceKind::Dram => "dram",
+                _ => "package",
+            },
+            path: zone.path.clone(),
+            power_w: zone.power.map(|power| power.get()),
+            energy_j: zone.at.map(|_| zone.metered.total().to_joules().get()),
+            energy_in_gaps_j: zone.metered.gap.to_joules().get(),
+            counter_turns: zone.wraps,
+            counter_resets: zone.resets,
+            problem: zone.problem.clone(),
+        };
+        Some(CpuView {
+            source: handle.source(),
+            simulated: handle.source() == "simulated",
+            cores: seen.usage.cores,
+            zones: seen.zones.iter().map(zone).collect(),
+            problems: seen.problems.iter().chain(&seen.usage.problem).cloned().collect(),
+        })
+    }
+
+    /// A running job's processes.
+    pub(super) fn processes_view(&self, job: &JobId, processes: &Processes) -> ProcessesView {
+        let usage = self.cpu.seen.usage.jobs.get(job);
+        ProcessesView {
+            running: usage.map(|usage| usage.running),
+            #[expect(clippy::cast_precision_loss, reason = "for display")]
+            cpu_time_s: usage.map(|usage| usage.used_us as f64 / 1e6),
+            problem: usage.and_then(|usage| usage.problem.clone()),
+            ..ProcessesView::of(processes)
+        }
+    }
+}
+
+/// "package-0" and "dram-0": short, and different from one another.
+fn zone_name(device: &DeviceId) -> String {
+    match device.as_str().split_once(':') {
+        Some(("dram", package)) => package.replacen("package", "dram", 1),
+        Some((_, package)) => package.to_owned(),
+        None => device.to_string(),
+    }
+}

@@ -1,0 +1,70 @@
+//! What the processes of a board's jobs used of it, while there are several: its energy is split by that.
+
+use std::collections::BTreeMap;
+
+use crate::domain::JobId;
+use crate::ledger::Use;
+
+/// Use since the books of the board were closed last.
+#[derive(Debug, Default)]
+pub(super) struct Sharing {
+    /// What the board said of each process last.
+    last: BTreeMap<u32, u64>,
+    /// Whose a process was when that was known: it may have ended since.
+    owners: BTreeMap<u32, JobId>,
+    jobs: BTreeMap<JobId, u64>,
+    others: u64,
+}
+
+impl Sharing {
+    /// Takes what the board says of each process since it is asked; the numbers only grow.
+    pub(super) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
+        for (pid, used) in seen {
+            let before = self.last.insert(*pid, *used).unwrap_or_default();
+            let more = used.saturating_sub(before);
+            if let Some(owner) = owners.get(pid) {
+                self.owners.insert(*pid, owner.clone());
+            }
+            match self.owners.get(pid) {
+                Some(job) => *self.jobs.entry(job.clone()).or_default() += more,
+                None => self.others += more,
+            }
+        }
+        self.last.retain(|pid, _| seen.contains_key(pid));
+        self.owners.retain(|pid, _| seen.contains_key(pid));
+    }
+
+    /// What the holders used, and begins anew. Jobs that hold the board no more count as others.
+    pub(super) fn take(&mut self, holders: &[JobId]) -> Use {
+        let mut used = Use { others: std::mem::take(&mut self.others), ..Use::default() };
+        for (job, weight) in std::mem::take(&mut self.jobs) {
+            if holders.contains(&job) { used.jobs.push((job, weight)) } else { used.others += weight }
+        }
+        used
+    }
+
+    /// Forgets everything: the board has one holder again.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_count_for_their_jobs_even_when_they_have_ended() {
+        let job = |name: &str| JobId::new(name).expect("an id");
+        let (a, b) = (job("a"), job("b"));
+        let owners = BTreeMap::from([(1, a.clone()), (2, b.clone())]);
+        let mut sharing = Sharing::default();
+        sharing.observe(&BTreeMap::from([(1, 10), (2, 20), (3, 5)]), &owners);
+        sharing.observe(&BTreeMap::from([(1, 40), (2, 20), (3, 6)]), &BTreeMap::new());
+        let holders = [a.clone(), b.clone()];
+        assert_eq!(sharing.take(&holders), Use { jobs: vec![(a.clone(), 40), (b.clone(), 20)], others: 6 });
+        assert_eq!(sharing.take(&holders), Use::default());
+        sharing.observe(&BTreeMap::from([(1, 41), (2, 22)]), &owners);
+        assert_eq!(sharing.take(&holders[..1]), Use { jobs: vec![(a, 1)], others: 2 });
+    }
+}

@@ -1,0 +1,307 @@
+//! Jobs' processes and all that they start, followed from reading to reading (pure).
+//!
+//! The kernel keeps for each process what it used itself and, of children that it waited for, what these and theirs had
+//! used. A child that ends therefore moves from the list into its parent's sum, and must count once. Whoever is
+//! once found below a job's process stays the job's, also when its parent ends first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::domain::{JobId, Process};
+
+/// What the kernel says of one process. Times are in its ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// When it started, since the machine did.
+    pub(super) start: u64,
+    /// Who started it, or took it over.
+    pub(super) parent: u32,
+    /// What it used itself, threads included.
+    pub(super) own: u64,
+    /// What children used that it waited for, theirs included.
+    pub(super) waited: u64,
+}
+
+impl Stat {
+    fn all(&self) -> u64 {
+        self.own + self.waited
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    job: JobId,
+    stat: Stat,
+    /// Whether the job named it itself.
+    named: bool,
+}
+
+/// All processes of all jobs that named some.
+#[derive(Debug, Default)]
+pub(super) struct Forest {
+    members: BTreeMap<u32, Member>,
+    /// Processes that are known to be nobody's, so that they need not be read again.
+    strangers: BTreeSet<u32>,
+    /// Ticks of each job since it is followed.
+    used: BTreeMap<JobId, u64>,
+}
+
+impl Forest {
+    /// Follows these and all below them. What they used so far is not counted.
+    pub(super) fn follow(&mut self, job: &JobId, roots: &[Process], all: &[u32], read: impl Fn(u32) -> Option<Stat>) {
+        self.used.insert(job.clone(), 0);
+        for root in roots {
+            if let Some(stat) = read(root.pid).filter(|stat| stat.start == root.start) {
+                self.members.insert(root.pid, Member { job: job.clone(), stat, named: true });
+            }
+        }
+        self.take_over(job);
+        self.strangers.clear();
+        for (other, ticks) in self.adopt(all, &read).into_iter().filter(|(owner, _)| owner != job) {
+            *self.used.entry(other).or_default() += ticks;
+        }
+    }
+
+    /// What is below a job's processes is its own from now on, unless another job named it.
+    fn take_over(&mut self, job: &JobId) {
+        loop {
+            let parent_is_own = |stat: &Stat| self.members.get(&stat.parent).is_some_and(|parent| parent.job == *job);
+            let foreign = |member: &Member| !member.named && member.job != *job && parent_is_own(&member.stat);
+            let found: Vec<u32> = self.members.iter().filter(|(_, m)| foreign(m)).map(|(pid, _)| *pid).collect();
+            if found.is_empty() {
+                break;
+            }
+            for pid in found {
+                if let Some(member) = self.members.get_mut(&pid) {
+                    member.job = job.clone();
+                }
+            }
+        }
+    }
+
+    pub(super) fn unfollow(&mut self, job: &JobId) {
+        self.members.retain(|_, member| member.job != *job);
+        self.used.remove(job);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.used.is_empty()
+    }
+
+    /// Takes a reading: all processes that there are, and what the kernel says of each.
+    pub(super) fn update(&mut self, all: &[u32], read: impl Fn(u32) -> Option<Stat>) {
+        let before: BTreeMap<u32, Stat> = self.members.iter().map(|(pid, member)| (*pid, member.stat)).collect();
+        let mut gone: Vec<(u32, JobId)> = Vec::new();
+        self.members.retain(|pid, member| match read(*pid).filter(|now| now.start == member.stat.start) {
+            Some(now) => {
+                member.stat = now;
+                true
+            }
+            None => {
+                gone.push((*pid, member.job.clone()));
+                false
+            }
+        });
+        // What was counted of those that ended, by the nearest of those above them that is still there: there it may
+        // turn up again.
+        let mut moved: BTreeMap<u32, u64> = BTreeMap::new();
+        for (pid, _) in &gone {
+            let above = std::iter::successors(Some(*pid), |pid| before.get(pid).map(|stat| stat.parent));
+            // A loop of parents would be a reused number; nobody has that many ancestors.
+            if let Some(heir) = above.skip(1).take(before.len() + 1).find(|pid| self.members.contains_key(pid)) {
+                *moved.entry(heir).or_default() += before[pid].all();
+            }
+        }
+        for (pid, member) in &self.members {
+            let Some(before) = before.get(pid) else { continue };
+            let own = member.stat.own.saturating_sub(before.own);
+            let waited = member.stat.waited.saturating_sub(before.waited);
+            let counted = moved.get(pid).copied().unwrap_or_default().min(waited);
+            *self.used.entry(member.job.clone()).or_default() += own + waited - counted;
+        }
+        self.strangers.retain(|pid| all.binary_search(pid).is_ok());
+        for (job, ticks) in self.adopt(all, &read) {
+            *self.used.entry(job).or_default() += ticks;
+        }
+    }
+
+    /// Finds those below members. Answers with all that each has used.
+    fn adopt(&mut self, all: &[u32], read: &impl Fn(u32) -> Option<Stat>) -> Vec<(JobId, u64)> {
+        let unknown = all.iter().filter(|pid| !self.members.contains_key(pid) && !self.strangers.contains(pid));
+        let mut fresh: BTreeMap<u32, Stat> = unknown.filter_map(|pid| Some((*pid, read(*pid)?))).collect();
+        let mut adopted = Vec::new();
+        loop {
+            let found: Vec<u32> =
+                fresh.iter().filter(|(_, stat)| self.members.contains_key(&stat.parent)).map(|(pid, _)| *pid).collect();
+            if found.is_empty() {
+                break;
+            }
+            for pid in found {
+                let Some(stat) = fresh.remove(&pid) else { continue };
+                let Some(job) = self.members.get(&stat.parent).map(|parent| parent.job.clone()) else { continue };
+                adopted.push((job.clone(), stat.all()));
+                self.members.insert(pid, Member { job, stat, named: false });
+            }
+        }
+        self.strangers.extend(fresh.into_keys());
+        adopted
+    }
+
+    /// Ticks that a job's processes used since it is followed.
+    pub(super) fn used(&self, job: &JobId) -> u64 {
+        self.used.get(job).copied().unwrap_or_default()
+    }
+
+    /// Whose each process is.
+    pub(super) fn owners(&self) -> impl Iterator<Item = (u32, &JobId)> {
+        self.members.iter().map(|(pid, member)| (*pid, &member.job))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn job(name: &str) -> JobId {
+        JobId::new(name).expect("an id")
+    }
+
+    /// A kernel without a machine.
+    #[derive(Default)]
+    struct Kernel {
+        processes: BTreeMap<u32, Stat>,
+        /// Of the job's, dead or alive, by what the kernel really gave them.
+        truth: u64,
+        next: u32,
+        ticks: u64,
+    }
+
+    impl Kernel {
+        fn spawn(&mut self, parent: u32) -> u32 {
+            self.next += 1;
+            self.ticks += 1;
+            self.processes.insert(self.next, Stat { start: self.ticks, parent, own: 0, waited: 0 });
+            self.next
+        }
+
+        fn burn(&mut self, pid: u32, ticks: u64) {
+            self.processes.get_mut(&pid).expect("there").own += ticks;
+            self.truth += ticks;
+        }
+
+        /// Ends, and is waited for; its children go to init.
+        fn end(&mut self, pid: u32) {
+            let stat = self.processes.remove(&pid).expect("there");
+            for child in self.processes.values_mut().filter(|s| s.parent == pid) {
+                child.parent = 1;
+            }
+            if let Some(parent) = self.processes.get_mut(&stat.parent) {
+                parent.waited += stat.all();
+            }
+        }
+
+        fn all(&self) -> Vec<u32> {
+            self.processes.keys().copied().collect()
+        }
+
+        fn show(&self, forest: &mut Forest) {
+            forest.update(&self.all(), |pid| self.processes.get(&pid).copied());
+        }
+    }
+
+    fn followed(kernel: &Kernel, root: u32) -> Forest {
+        let mut forest = Forest::default();
+        let root = Process { pid: root, start: kernel.processes[&root].start };
+        forest.follow(&job("a"), &[root], &kernel.all(), |pid| kernel.processes.get(&pid).copied());
+        forest
+    }
+
+    #[test]
+    fn children_count_once_and_what_was_before_does_not() {
+        let mut kernel = Kernel { next: 1, ..Kernel::default() };
+        let root = kernel.spawn(1);
+        kernel.burn(root, 1000);
+        let mut forest = followed(&kernel, root);
+        assert_eq!(forest.used(&job("a")), 0);
+        let child = kernel.spawn(root);
+        let grandchild = kernel.spawn(child);
+        kernel.burn(child, 7);
+        kernel.burn(grandchild, 5);
+        kernel.show(&mut forest);
+        assert_eq!(forest.used(&job("a")), 12);
+        assert_eq!(forest.owners().count(), 3);
+        kernel.burn(child, 3);
+        kernel.end(grandchild);
+        kernel.end(child);
+        kernel.show(&mut forest);
+        assert_eq!(forest.used(&job("a")), 15);
+        kernel.show(&mut forest);
+        assert_eq!(forest.used(&job("a")), 15);
+    }
+
+    #[test]
+    fn a_reused_number_is_somebody_else_and_an_orphan_is_not() {
+        let mut kernel = Kernel { next: 1, ..Kernel::default() };
+        let root = kernel.spawn(1);
+        let mut forest = followed(&kernel, root);
+        let child = kernel.spawn(root);
+        kernel.show(&mut forest);
+        kernel.end(root);
+        // Its number comes back as somebody else's process, at work.
+        kernel.processes.insert(root, Stat { start: 999, parent: 1, own: 500, waited: 0 });
+        kernel.burn(child, 9);
+        kernel.show(&mut forest);
+        assert_eq!(forest.used(&job("a")), 9);
+        assert_eq!(forest.owners().map(|(pid, _)| pid).collect::<Vec<_>>(), [child]);
+    }
+
+    #[test]
+    fn jobs_within_jobs_are_kept_apart() {
+        let mut kernel = Kernel { next: 1, ..Kernel::default() };
+        let outer = kernel.spawn(1);
+        let inner = kernel.spawn(outer);
+        let older = kernel.spawn(inner);
+        let mut forest = Forest::default();
+        let process = |pid: u32, kernel: &Kernel| Process { pid, start: kernel.processes[&pid].start };
+        let (a, b) = (job("a"), job("b"));
+        forest.follow(&a, &[process(outer, &kernel)], &kernel.all(), |pid| kernel.processes.get(&pid).copied());
+        forest.follow(&b, &[process(inner, &kernel)], &kernel.all(), |pid| kernel.processes.get(&pid).copied());
+        let below = kernel.spawn(inner);
+        kernel.burn(outer, 1);
+        kernel.burn(inner, 10);
+        kernel.burn(below, 100);
+        kernel.burn(older, 1000);
+        kernel.show(&mut forest);
+        assert_eq!((forest.used(&a), forest.used(&b)), (1, 1110));
+        forest.unfollow(&b);
+        assert_eq!((forest.is_empty(), forest.used(&b)), (false, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn all_that_is_waited_for_is_counted_to_the_tick(
+            steps in prop::collection::vec((0_u8..5, any::<prop::sample::Index>(), 0_u64..50), 1..200)
+        ) {
+            let mut kernel = Kernel { next: 1, ..Kernel::default() };
+            let root = kernel.spawn(1);
+            let mut forest = followed(&kernel, root);
+            for (what, which, ticks) in steps {
+                let pids = kernel.all();
+                let pid = pids[which.index(pids.len())];
+                match what {
+                    0 => drop(kernel.spawn(pid)),
+                    // Only those without children, as of a program that waits for all of its own.
+                    1 if pid != root && !kernel.processes.values().any(|s| s.parent == pid) => kernel.end(pid),
+                    2 => {
+                        kernel.show(&mut forest);
+                        prop_assert_eq!(forest.used(&job("a")), kernel.truth);
+                    }
+                    _ => kernel.burn(pid, ticks),
+                }
+            }
+            kernel.show(&mut forest);
+            prop_assert_eq!(forest.used(&job("a")), kernel.truth);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! This machine's own CPUs, as the kernel's files show them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::forest::Forest;
+use super::powercap::Powercap;
+use super::usage::{self, TICK_US};
+use super::{JobUsage, Node, Settings, Usage, Zones};
+use crate::clock::Clock;
+use crate::domain::{Claim, InvalidJob, JobId, Processes};
+
+/// RAPL, processes and control groups below the settings' roots.
+pub struct LinuxNode {
+    clock: Arc<dyn Clock>,
+    proc: PathBuf,
+    cgroups: PathBuf,
+    powercap: Option<Powercap>,
+    forest: Forest,
+    jobs: BTreeMap<JobId, Followed>,
+}
+
+/// How a job is followed.
+enum Followed {
+    /// In the forest.
+    Pids,
+    /// By its group's counter.
+    Group(Group),
+}
+
+struct Group {
+    dir: PathBuf,
+    last: Option<u64>,
+    used: u64,
+}
+
+impl LinuxNode {
+    /// Reads nothing yet.
+    pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            proc: settings.proc_root.clone(),
+            cgroups: settings.cgroup_root.clone(),
+            powercap: settings.enabled.then(|| Powercap::at(settings.powercap_root.clone())),
+            forest: Forest::default(),
+            jobs: BTreeMap::new(),
+        }
+    }
+}
+
+impl Group {
+    fn update(&mut self) -> Result<(), String> {
+        let now = usage::group_usage(&self.dir)?;
+        if let Some(last) = self.last {
+            // A group that was removed and made again begins anew.
+            self.used += now.checked_sub(last).unwrap_or(now);
+        }
+        self.last = Some(now);
+        Ok(())
+    }
+}
+
+impl Node for LinuxNode {
+    fn source(&self) -> &'static str {
+        "rapl"
+    }
+
+    fn zones(&mut self) -> Zones {
+        let now = self.clock.monotonic();
+        self.powercap.as_mut().map(|powercap| powercap.read(now)).unwrap_or_default()
+    }
+
+    fn usage(&mut self) -> Usage {
+        let mut found = Usage::default();
+        match usage::node(&self.proc) {
+            Ok(node) => {
+                (found.cores, found.busy_us, found.booted) = (Some(node.cores), Some(node.busy_us), node.booted);
+            }
+            Err(problem) => found.problem = Some(problem),
+        }
+        if !self.forest.is_empty() {
+            let proc = &self.proc;
+            self.forest.update(&usage::processes(proc), |pid| usage::process(proc, pid));
+        }
+        found.owners = self.forest.owners().map(|(pid, job)| (pid, job.clone())).collect();
+        for (job, followed) in &mut self.jobs {
+            let (used_us, problem) = match followed {
+                Followed::Pids => (self.forest.used(job) * TICK_US, None),
+                Followed::Group(group) => {
+                    let problem = group.update().err();
+                    let processes = usage::group_processes(&group.dir);
+                    found.owners.extend(processes.into_iter().map(|pid| (pid, job.clone())));
+                    (group.used, problem)
+                }
+            };
+            let running =
+                u32::try_from(found.owners.values().filter(|owner| *owner == job).count()).unwrap_or(u32::MAX);
+            let ended = matches!(followed, Followed::Pids) && running == 0;
+            let problem = problem.or_else(|| ended.then(|| "all its processes have ended".to_owned()));
+            found.jobs.insert(job.clone(), JobUsage { used_us, running, problem });
+        }
+        found
+    }
+
+    fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob> {
+        match claim {
+            Claim::Pids(pids) => usage::find(&self.proc, pids).map(Processes::Pids),
+            Claim::Cgroup(path) => usage::find_group(&self.cgroups, path).map(|_| Processes::Cgroup(path.clone())),
+        }
+    }
+
+    fn follow(&mut self, job: &JobId, processes: &Processes) {
+        let followed = match processes {
+            Processes::Pids(roots) => {
+                let proc = &self.proc;
+                self.forest.follow(job, roots, &usage::processes(proc), |pid| usage::process(proc, pid));
+                Followed::Pids
+            }
+            Processes::Cgroup(path) => {
+                let mut group = Group { dir: usage::group_dir(&self.cgroups, path), last: None, used: 0 };
+                // A group that cannot be read now is said to be so at each reading.
+                let _ = group.update();
+                Followed::Group(group)
+            }
+        };
+        self.jobs.insert(job.clone(), followed);
+    }
+
+    fn unfollow(&mut self, job: &JobId) {
+        self.jobs.remove(job);
+        self.forest.unfollow(job);
+    }
+}

@@ -1,0 +1,140 @@
+//! A CPU without hardware that follows simulated boards: one package and its memory, and for each board a process that
+//! feeds it. Labelled `simulated` wherever it shows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{JobUsage, Node, Usage, ZoneReading, Zones};
+use crate::clock::{Clock, Monotonic};
+use crate::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Process, Processes};
+use crate::gpu::simulated::SimulatedBoard;
+use crate::units::{Joules, Seconds, Watts};
+
+/// The number of the process that feeds board 0; the others follow.
+pub const FIRST_PID: u32 = 10_000;
+
+const CORES: u32 = 32;
+/// Cores that feed a board at work, and what else runs on the node all the time.
+const PER_BOARD: f64 = 4.0;
+const OTHERS: f64 = 0.5;
+const PACKAGE_IDLE: Watts = Watts::new(45.0);
+const PACKAGE_PER_CORE: Watts = Watts::new(4.5);
+const DRAM_IDLE: Watts = Watts::new(8.0);
+const DRAM_PER_CORE: Watts = Watts::new(0.8);
+/// As of a real package: it turns every hour or two.
+const RANGE_UJ: u64 = 262_143_328_850;
+
+/// The node.
+pub struct SimulatedNode {
+    clock: Arc<dyn Clock>,
+    boards: Vec<SimulatedBoard>,
+    at: Monotonic,
+    package: Joules,
+    dram: Joules,
+    busy: Seconds,
+    feeders: Vec<Seconds>,
+    jobs: BTreeMap<JobId, Vec<(usize, Seconds)>>,
+}
+
+impl SimulatedNode {
+    /// A node with these boards.
+    pub fn new(boards: Vec<SimulatedBoard>, clock: Arc<dyn Clock>) -> Self {
+        let feeders = vec![Seconds::ZERO; boards.len()];
+        let at = clock.monotonic();
+        let (package, dram, busy) = (Joules::ZERO, Joules::ZERO, Seconds::ZERO);
+        Self { clock, boards, at, package, dram, busy, feeders, jobs: BTreeMap::new() }
+    }
+
+    /// Up to now with the load of now: steps are short beside changes of load.
+    fn advance(&mut self) {
+        let now = self.clock.monotonic();
+        let span = now.since(self.at);
+        self.at = now;
+        let mut cores = OTHERS;
+        for (board, feeder) in self.boards.iter().zip(&mut self.feeders) {
+            let load = PER_BOARD * board.load();
+            *feeder += span * load;
+            cores += load;
+        }
+        self.busy += span * cores;
+        self.package += (PACKAGE_IDLE + PACKAGE_PER_CORE * cores) * span;
+        self.dram += (DRAM_IDLE + DRAM_PER_CORE * cores) * span;
+    }
+
+    fn board_of(&self, process: u32) -> Option<usize> {
+        let place = usize::try_from(process.checked_sub(FIRST_PID)?).ok()?;
+        (place < self.boards.len()).then_some(place)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters start at 0 and only grow")]
+fn micro(value: f64) -> u64 {
+    (value * 1e6).round() as u64
+}
+
+impl Node for SimulatedNode {
+    fn source(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn zones(&mut self) -> Zones {
+        self.advance();
+        let zone = |name: &str, kind, energy: Joules| ZoneReading {
+            device: DeviceId::of_package("package-0", kind).expect("letters, digits and dashes"),
+            path: format!("simulated:{name}"),
+            counter_uj: Ok(micro(energy.get()) % RANGE_UJ),
+            range_uj: Some(RANGE_UJ),
+        };
+        let readings =
+            vec![zone("package-0", DeviceKind::Cpu, self.package), zone("dram-0", DeviceKind::Dram, self.dram)];
+        Zones { readings, problems: Vec::new() }
+    }
+
+    fn usage(&mut self) -> Usage {
+        self.advance();
+        let used = |places: &[(usize, Seconds)]| {
+            let used: Seconds = places.iter().map(|(place, before)| self.feeders[*place] - *before).sum();
+            let running = u32::try_from(places.len()).unwrap_or(u32::MAX);
+            JobUsage { used_us: micro(used.get()), running, problem: None }
+        };
+        let owner = |(job, places): (&JobId, &Vec<(usize, Seconds)>)| {
+            let pids = places.iter().filter_map(|(place, _)| u32::try_from(*place).ok());
+            pids.map(|place| (FIRST_PID + place, job.clone())).collect::<Vec<_>>()
+        };
+        Usage {
+            cores: Some(CORES),
+            busy_us: Some(micro(self.busy.get())),
+            jobs: self.jobs.iter().map(|(job, places)| (job.clone(), used(places))).collect(),
+            owners: self.jobs.iter().flat_map(owner).collect(),
+            booted: None,
+            problem: None,
+        }
+    }
+
+    fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob> {
+        let Claim::Pids(pids) = claim else {
+            let why = "the node is simulated and has no control groups".to_owned();
+            return Err(InvalidJob { field: "cgroup", why });
+        };
+        if let Some(stranger) = pids.iter().find(|pid| self.board_of(**pid).is_none()) {
+            let why = format!(
+                "names {stranger}; the node is simulated, and has the processes {FIRST_PID} to {}",
+                FIRST_PID as usize + self.boards.len().saturating_sub(1)
+            );
+            return Err(InvalidJob { field: "pids", why });
+        }
+        Ok(Processes::Pids(pids.iter().map(|pid| Process { pid: *pid, start: 0 }).collect()))
+    }
+
+    fn follow(&mut self, job: &JobId, processes: &Processes) {
+        self.advance();
+        let Processes::Pids(processes) = processes else { return };
+        let places = processes.iter().filter_map(|process| self.board_of(process.pid));
+        let places = places.map(|place| (place, self.feeders[place])).collect();
+        self.jobs.insert(job.clone(), places);
+    }
+
+    fn unfollow(&mut self, job: &JobId) {
+        self.jobs.remove(job);
+    }
+}

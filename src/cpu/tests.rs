@@ -1,0 +1,260 @@
+//! Made-up trees of powercap, `/proc` and control groups, and what is made of them.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Settings;
+use super::linux::LinuxNode;
+use super::watch::{CpuHandle, Observation, Pace};
+use crate::clock::ManualClock;
+use crate::domain::{CgroupPath, Claim, JobId, Processes};
+use crate::units::{Millijoules, Seconds, Watts};
+
+/// A machine of files.
+struct Machine {
+    dir: tempfile::TempDir,
+    clock: Arc<ManualClock>,
+}
+
+const RANGE: u64 = 262_143_328_850;
+
+impl Machine {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        for part in ["powercap", "proc", "cgroup"] {
+            std::fs::create_dir(dir.path().join(part)).expect("made");
+        }
+        let clock = Arc::new(ManualClock::at(chrono::DateTime::UNIX_EPOCH));
+        let machine = Self { dir, clock };
+        machine.stat(0, 0);
+        machine.write("cgroup/cgroup.controllers", "cpu memory");
+        machine
+    }
+
+    fn write(&self, path: &str, text: impl std::fmt::Display) {
+        let path = self.dir.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("below")).expect("made");
+        std::fs::write(path, format!("{text}\n")).expect("written");
+    }
+
+    fn remove(&self, path: &str) {
+        std::fs::remove_dir_all(self.dir.path().join(path)).expect("removed");
+    }
+
+    /// Four cores, with so many busy and idle ticks in all.
+    fn stat(&self, busy: u64, idle: u64) {
+        let cores = "cpu0 0\ncpu1 0\ncpu2 0\ncpu3 0";
+        self.write("proc/stat", format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n{cores}\nbtime 1700000000"));
+    }
+
+    fn process(&self, pid: u32, parent: u32, start: u64, ticks: u64, waited: u64) {
+        let line = format!("{pid} (py (x) y) S {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 {waited} 0 20 0 1 0 {start} 0");
+        self.write(&format!("proc/{pid}/stat"), line);
+    }
+
+    fn zone(&self, id: &str, name: &str, energy: impl std::fmt::Display) {
+        self.write(&format!("powercap/{id}/name"), name);
+        self.write(&format!("powercap/{id}/max_energy_range_uj"), RANGE);
+        self.write(&format!("powercap/{id}/energy_uj"), energy);
+    }
+
+    fn settings(&self) -> Settings {
+        let root = |part: &str| self.dir.path().join(part);
+        Settings {
+            powercap_root: root("powercap"),
+            proc_root: root("proc"),
+            cgroup_root: root("cgroup"),
+            ..Settings::default()
+        }
+    }
+
+    fn handle(&self) -> CpuHandle {
+        let node = LinuxNode::new(&self.settings(), self.clock.clone());
+        CpuHandle::start(Box::new(node), self.clock.clone(), Pace::OnRequest)
+    }
+
+    fn after(&self, seconds: f64, handle: &CpuHandle) -> Arc<Observation> {
+        self.clock.advance(Seconds::new(seconds));
+        handle.sample()
+    }
+}
+
+fn zones(seen: &Observation) -> Vec<&str> {
+    seen.zones.iter().map(|zone| zone.device.as_str()).collect()
+}
+
+fn job(name: &str) -> JobId {
+    JobId::new(name).expect("an id")
+}
+
+#[test]
+fn packages_and_their_memory_count_once() {
+    let machine = Machine::new();
+    for (id, name) in [
+        ("intel-rapl:0", "package-0"),
+        ("intel-rapl:0:0", "core"),
+        ("intel-rapl:0:1", "uncore"),
+        ("intel-rapl:0:2", "dram"),
+        ("intel-rapl:1", "package-1"),
+        ("intel-rapl:1:0", "dram"),
+        ("intel-rapl:2", "psys"),
+        ("intel-rapl-mmio:0", "package-0"),
+    ] {
+        machine.zone(id, name, 1_000);
+    }
+    let seen = machine.handle().sample();
+    assert_eq!(zones(&seen), ["cpu:package-0", "cpu:package-1", "dram:package-0", "dram:package-1"]);
+    assert!(seen.zones[0].path.ends_with("powercap/intel-rapl:0"), "{}", seen.zones[0].path);
+    assert!(seen.problems.is_empty(), "{:?}", seen.problems);
+}
+
+#[test]
+fn the_tree_behind_the_links_and_amds_names_are_read_too() {
+    let machine = Machine::new();
+    machine.zone("amd-rapl/amd-rapl:0", "package-0", 5_000);
+    machine.zone("amd-rapl/amd-rapl:0/amd-rapl:0:0", "dram", 5_000);
+    machine.zone("intel-rapl/intel-rapl:10", "package-10-die-1", 5_000);
+    machine.zone("intel-rapl/intel-rapl:9", "package-9-die-0", 5_000);
+    // As the kernel has it: links that lead back up, and to zones by another way.
+    let up = machine.dir.path().join("powercap");
+    symlink(&up, up.join("amd-rapl/amd-rapl:0/subsystem")).expect("made");
+    symlink(up.join("amd-rapl/amd-rapl:0"), up.join("amd-rapl:0")).expect("made");
+    let seen = machine.handle().sample();
+    let expected = ["cpu:package-0", "cpu:package-9-die-0", "cpu:package-10-die-1", "dram:package-0"];
+    assert_eq!(zones(&seen), expected);
+}
+
+#[test]
+fn a_counter_turns_a_zone_goes_and_comes_and_garbage_is_said_to_be_garbage() {
+    let machine = Machine::new();
+    machine.zone("intel-rapl:0", "package-0", RANGE - 20_000_000);
+    let handle = machine.handle();
+    handle.sample();
+    machine.zone("intel-rapl:0", "package-0", 30_000_999);
+    let seen = machine.after(1.0, &handle);
+    let zone = &seen.zones[0];
+    assert_eq!((zone.metered.counter, zone.wraps), (Millijoules::new(50_000), 1));
+    assert_eq!(zone.power, Some(Watts::new(50.000999)));
+    machine.zone("intel-rapl:0", "package-0", "what?");
+    let seen = machine.after(1.0, &handle);
+    let problem = seen.zones[0].problem.as_deref().expect("told");
+    assert!(problem.contains("energy_uj holds \"what?\", not a count of microjoules"), "{problem}");
+    assert_eq!((seen.zones[0].power, seen.zones[0].metered.counter), (None, Millijoules::new(50_000)));
+    machine.zone("intel-rapl:0", "package-0", RANGE + 1);
+    let seen = machine.after(1.0, &handle);
+    assert!(seen.zones[0].problem.as_deref().is_some_and(|p| p.contains("beyond its range")), "{seen:?}");
+    machine.remove("powercap/intel-rapl:0");
+    let seen = machine.after(1.0, &handle);
+    assert!(seen.zones[0].problem.is_some());
+    // Another one comes while it is away, and then it is back: nothing that its counter knows is lost.
+    machine.zone("intel-rapl:1", "package-1", 7);
+    let seen = machine.after(30.0, &handle);
+    assert!(seen.zones[0].problem.as_deref().is_some_and(|p| p.contains("is not there") || p.contains("beyond")));
+    assert_eq!(seen.zones[1].problem, None);
+    machine.zone("intel-rapl:0", "package-0", 80_000_999);
+    let seen = machine.after(1.0, &handle);
+    assert_eq!(seen.zones[0].problem, None);
+    assert_eq!(seen.zones[0].metered.total(), Millijoules::new(100_000));
+    assert_eq!(seen.zones[0].metered.gap, Millijoules::new(50_000), "nobody looked for half a minute");
+}
+
+#[test]
+fn what_is_missing_is_told_with_what_to_do() {
+    let machine = Machine::new();
+    let handle = machine.handle();
+    let told = handle.sample().problems.join(" ");
+    assert!(told.contains("has no CPU package") && told.contains("cpu.powercap_root"), "{told}");
+    machine.zone("intel-rapl:0", "psys", 1);
+    let told = machine.after(1.0, &handle).problems.join(" ");
+    assert!(told.contains("psys is the whole platform"), "{told}");
+    machine.remove("powercap");
+    let told = machine.after(1.0, &handle).problems.join(" ");
+    assert!(told.contains("powercap is not there"), "{told}");
+    machine.zone("intel-rapl:0", "package-0", 1);
+    machine.write("powercap/intel-rapl:0/max_energy_range_uj", "0");
+    let seen = machine.after(1.0, &handle);
+    assert!(seen.problems.join(" ").contains("count as resets"), "{:?}", seen.problems);
+    assert_eq!(zones(&seen), ["cpu:package-0"]);
+}
+
+#[test]
+fn jobs_times_are_read_by_processes_and_by_group() {
+    let machine = Machine::new();
+    machine.process(100, 1, 50, 1000, 0);
+    machine.write("cgroup/train/cpu.stat", "usage_usec 5000000\nuser_usec 1");
+    machine.write("cgroup/train/cgroup.procs", "200");
+    machine.write("cgroup/train/inner/cgroup.procs", "201\n0");
+    machine.write("cgroup/v1/cpu.shares", "1");
+    let handle = machine.handle();
+    let (a, b) = (job("a"), job("b"));
+    let pids = handle.resolve(&Claim::Pids(vec![100])).expect("there");
+    let group = handle.resolve(&Claim::Cgroup(CgroupPath::new("/train/").expect("right"))).expect("there");
+    handle.follow(&a, &pids);
+    handle.follow(&b, &group);
+    let before = handle.observe();
+    machine.stat(700, 100);
+    machine.process(100, 1, 50, 1150, 0);
+    machine.process(101, 100, 60, 50, 0);
+    machine.process(102, 1, 60, 5000, 0);
+    machine.write("cgroup/train/cpu.stat", "usage_usec 8000000");
+    let seen = machine.after(2.0, &handle);
+    let passed = |seen: &Observation, name: &JobId| seen.time.jobs[name];
+    assert_eq!(passed(&seen, &a) - passed(&before, &a), 2_000_000);
+    assert_eq!(passed(&seen, &b) - passed(&before, &b), 3_000_000);
+    assert_eq!(seen.time.busy_us - before.time.busy_us, 7_000_000);
+    assert_eq!(seen.time.capacity_us - before.time.capacity_us, 8_000_000);
+    let owners: Vec<(u32, &JobId)> = seen.usage.owners.iter().map(|(pid, job)| (*pid, job)).collect();
+    assert_eq!(owners, [(100, &a), (101, &a), (200, &b), (201, &b)]);
+    // The group is made anew, and all processes end.
+    machine.write("cgroup/train/cpu.stat", "usage_usec 250000");
+    machine.remove("proc/100");
+    machine.remove("proc/101");
+    let seen = machine.after(1.0, &handle);
+    assert_eq!((passed(&seen, &a), passed(&seen, &b)), (2_000_000, 3_250_000));
+    assert_eq!(seen.usage.jobs[&a].problem.as_deref(), Some("all its processes have ended"));
+    machine.remove("cgroup/train");
+    let seen = machine.after(1.0, &handle);
+    assert!(seen.usage.jobs[&b].problem.as_deref().is_some_and(|p| p.ends_with("train is gone")), "{seen:?}");
+    assert_eq!(passed(&seen, &b), 3_250_000);
+}
+
+#[test]
+fn claims_that_cannot_be_met_are_refused_with_what_would_be_right() {
+    let machine = Machine::new();
+    let handle = machine.handle();
+    let refused = |claim: Claim| handle.resolve(&claim).expect_err("refused").to_string();
+    let group = |path: &str| Claim::Cgroup(CgroupPath::new(path).expect("right"));
+    let told = refused(Claim::Pids(vec![4242]));
+    assert!(told.starts_with("pids: names 4242, and there is no such process"), "{told}");
+    assert!(refused(group("/absent")).contains("there is no group \"/absent\" below"));
+    let root = machine.dir.path().join("cgroup");
+    let doubled = refused(group(&format!("{}/train", root.display())));
+    assert!(doubled.contains("so leave that out"), "{doubled}");
+    machine.write("cgroup/v1/cpu.shares", "1");
+    assert!(refused(group("/v1")).contains("no group of cgroup v2"));
+    machine.write("cgroup/odd/cpu.stat", "nr_periods 1");
+    assert!(refused(group("/odd")).contains("has no usage_usec"));
+    machine.write("elsewhere/cpu.stat", "usage_usec 1");
+    symlink(machine.dir.path().join("elsewhere"), root.join("way-out")).expect("made");
+    assert!(refused(group("/way-out")).contains("leads out of"));
+    symlink(Path::new("."), root.join("self")).expect("made");
+    assert!(refused(group("/self")).contains("leads out of"));
+    std::fs::remove_file(root.join("cgroup.controllers")).expect("removed");
+    let told = refused(group("/train"));
+    assert!(told.contains("no root of cgroup v2") && told.contains("cpu.cgroup_root"), "{told}");
+}
+
+#[test]
+fn a_process_of_the_same_number_is_not_followed_for_another() {
+    let machine = Machine::new();
+    machine.process(100, 1, 50, 10, 0);
+    let handle = machine.handle();
+    let found = handle.resolve(&Claim::Pids(vec![100])).expect("there");
+    assert!(matches!(&found, Processes::Pids(list) if list[0].start == 50));
+    machine.process(100, 1, 77, 500, 0);
+    handle.follow(&job("a"), &found);
+    machine.process(100, 1, 77, 900, 0);
+    let seen = machine.after(1.0, &handle);
+    assert_eq!((seen.time.jobs[&job("a")], seen.usage.jobs[&job("a")].running), (0, 0));
+}

@@ -1,0 +1,177 @@
+//! CPU time in the kernel's files: `/proc/stat`, `/proc/<pid>/stat`, and `cpu.stat` of control groups.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+
+use super::forest::Stat;
+use crate::domain::{CgroupPath, InvalidJob, Process};
+
+/// Microseconds in a tick: user space sees 100 in a second on every machine that has NVIDIA GPUs (`USER_HZ`).
+pub(super) const TICK_US: u64 = 10_000;
+
+/// Groups below groups that are looked at for their processes.
+const DEEPEST: usize = 16;
+
+/// What the whole node's `stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NodeStat {
+    pub(super) cores: u32,
+    pub(super) busy_us: u64,
+    pub(super) booted: Option<DateTime<Utc>>,
+}
+
+/// Reads the node's own times.
+pub(super) fn node(proc: &Path) -> Result<NodeStat, String> {
+    let path = proc.join("stat");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    parse_node(&text).ok_or_else(|| format!("{} has no line of CPU times", path.display()))
+}
+
+/// user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user. What others of the host took (steal)
+/// is not this node's.
+fn parse_node(text: &str) -> Option<NodeStat> {
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let times: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    let at = |i: usize| times.get(i).copied().unwrap_or_default();
+    let busy = (times.len() >= 4).then(|| at(0) + at(1) + at(2) + at(5) + at(6))?;
+    let numbered =
+        |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let cores = u32::try_from(text.lines().filter(numbered).count()).ok().filter(|cores| *cores > 0)?;
+    let booted = text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
+    Some(NodeStat { cores, busy_us: busy * TICK_US, booted: booted.and_then(|at| DateTime::from_timestamp(at, 0)) })
+}
+
+/// The numbers of all processes, from the smallest up.
+pub(super) fn processes(proc: &Path) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
+    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// What one process has used; `None` if it is not there.
+pub(super) fn process(proc: &Path, pid: u32) -> Option<Stat> {
+    parse_process(&std::fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?)
+}
+
+/// Fields 4, 14 to 17 and 22 (`proc_pid_stat(5)`). The name, field 2, may hold blanks and brackets: the last bracket ends it.
+fn parse_process(text: &str) -> Option<Stat> {
+    let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
+    // The first of these is field 3.
+    let number = |field: usize| fields.get(field - 3)?.parse::<i64>().ok().map(|n| n.max(0).unsigned_abs());
+    Some(Stat {
+        start: number(22)?,
+        parent: u32::try_from(number(4)?).ok()?,
+        own: number(14)? + number(15)?,
+        waited: number(16)? + number(17)?,
+    })
+}
+
+/// Finds processes by their numbers.
+pub(super) fn find(proc: &Path, pids: &[u32]) -> Result<Vec<Process>, InvalidJob> {
+    let one = |pid: &u32| match process(proc, *pid) {
+        Some(stat) => Ok(Process { pid: *pid, start: stat.start }),
+        None => {
+            let why = format!(
+                "names {pid}, and there is no such process ({} cannot be read); give numbers as the host sees them, \
+                 which in a container are others than the container's own",
+                proc.join(format!("{pid}/stat")).display()
+            );
+            Err(InvalidJob { field: "pids", why })
+        }
+    };
+    pids.iter().map(one).collect()
+}
+
+/// The directory of a group, found to be there.
+pub(super) fn find_group(root: &Path, path: &CgroupPath) -> Result<PathBuf, InvalidJob> {
+    let invalid = |why: String| Err(InvalidJob { field: "cgroup", why });
+    let shown = path.as_str();
+    if !root.join("cgroup.controllers").exists() {
+        return invalid(format!(
+            "{} is no root of cgroup v2 (it has no cgroup.controllers); set cpu.cgroup_root (where both versions are \
+             mounted, often /sys/fs/cgroup/unified), or give pids",
+            root.display()
+        ));
+    }
+    let dir = group_dir(root, path);
+    let (Ok(real), Ok(real_root)) = (dir.canonicalize(), root.canonicalize()) else {
+        let doubled = root.to_str().filter(|root| shown.starts_with(root));
+        let hint = match doubled {
+            Some(root) => format!("; the path begins at {root}, so leave that out"),
+            None => "; /proc/PID/cgroup has a process's own after \"0::\"".to_owned(),
+        };
+        return invalid(format!("there is no group {shown:?} below {}{hint}", root.display()));
+    };
+    if real == real_root || !real.starts_with(&real_root) {
+        return invalid(format!("{shown:?} leads out of {}", root.display()));
+    }
+    match group_usage(&dir) {
+        Ok(_) => Ok(dir),
+        Err(why) => invalid(why),
+    }
+}
+
+pub(super) fn group_dir(root: &Path, path: &CgroupPath) -> PathBuf {
+    root.join(&path.as_str()[1..])
+}
+
+/// CPU time of a group and all below it, those that ended included, in microseconds since it was made.
+pub(super) fn group_usage(dir: &Path) -> Result<u64, String> {
+    let path = dir.join("cpu.stat");
+    let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound if dir.is_dir() => {
+            format!("{} is not there: this is no group of cgroup v2", path.display())
+        }
+        ErrorKind::NotFound => format!("the group {} is gone", dir.display()),
+        _ => format!("{} cannot be read: {error}", path.display()),
+    })?;
+    let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec")?.trim().parse().ok());
+    usage.ok_or_else(|| format!("{} has no usage_usec: this is no group of cgroup v2", path.display()))
+}
+
+/// The processes of a group and of all below it.
+pub(super) fn group_processes(dir: &Path) -> Vec<u32> {
+    let mut found = Vec::new();
+    gather(dir, DEEPEST, &mut found);
+    found
+}
+
+fn gather(dir: &Path, depth: usize, found: &mut Vec<u32>) {
+    if let Ok(text) = std::fs::read_to_string(dir.join("cgroup.procs")) {
+        // Processes of another namespace show as 0.
+        found.extend(text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid: &u32| *pid > 0));
+    }
+    let Some(entries) = std::fs::read_dir(dir).ok().filter(|_| depth > 0) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        gather(&entry.path(), depth - 1, found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nodes_times_leave_out_what_was_waited_for_and_what_others_took() {
+        let text = "cpu  100 20 30 4000 50 6 7 8 90 10\ncpu0 1 2 3 4\ncpu1 1 2 3 4\nintr 5\nbtime 1700000000\n";
+        let found = parse_node(text).expect("right");
+        assert_eq!((found.cores, found.busy_us), (2, (100 + 20 + 30 + 6 + 7) * TICK_US));
+        assert_eq!(found.booted, DateTime::from_timestamp(1_700_000_000, 0));
+        for garbage in ["", "cpu  1 2\ncpu0 1 2\n", "cpu  a b c d\ncpu0 1\n", "cpu  1 2 3 4\n"] {
+            assert_eq!(parse_node(garbage), None, "{garbage:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_brackets_and_blanks_shifts_nothing() {
+        let text = "42 (a) b (c d)) S 7 42 42 0 -1 4194304 1 2 3 4 11 22 33 44 20 0 9 0 555 1 2 3";
+        let found = parse_process(text).expect("right");
+        assert_eq!(found, Stat { start: 555, parent: 7, own: 33, waited: 77 });
+        for garbage in ["", "42 (a", "42 (a) S", "42 (a) S x 42 42 0 -1 4194304 1 2 3 4 11 22 33 44 20 0 9 0 555"] {
+            assert_eq!(parse_process(garbage), None, "{garbage:?}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A counter that starts again from zero at the end of its range: RAPL's microjoules to exact millijoules.
+
+use super::{Metered, rebased};
+use crate::clock::Monotonic;
+use crate::units::{Joules, Millijoules, Seconds, Watts};
+
+/// No package draws more than this on average. Readings further apart than a counter takes to run round at this power
+/// may hide whole turns.
+const MOST: Watts = Watts::new(1000.0);
+
+/// A fall that would take more than this as a turn of the counter is a reset. Wide on purpose: a turn that is taken
+/// for a reset loses more energy than a reset of a nearly full counter adds.
+const ABSURD: Watts = Watts::new(10_000.0);
+
+/// The shortest span that [`ABSURD`] is reckoned over, so that readings in quick succession are not judged by their jitter.
+const SHORTEST: Seconds = Seconds::new(2.0);
+
+/// Readings further apart than this leave a time in which nobody looked.
+const GAP: Seconds = Seconds::new(10.0);
+
+/// Turns readings of a counter in microjoules into metered energy. Pure: time comes in with each reading.
+///
+/// A reading below the one before is a turn of the counter at its range, and what was used is the way round. Where
+/// readings lie so far apart that more than one turn is possible ([`Self::longest_span`]), or nobody looked, the energy
+/// counts as a gap's: it is what was used at least. Fractions of a millijoule are kept until they are whole.
+#[derive(Clone, Debug, Default)]
+pub struct WrappingMeter {
+    last: Option<(Monotonic, u64)>,
+    /// What the counter would show had it never turned, in microjoules.
+    straight: u64,
+    metered: Metered,
+    wraps: u32,
+    resets: u32,
+    power: Option<Watts>,
+}
+
+impl WrappingMeter {
+    /// The longest time between two readings in which a counter of this range turns at most once: its range in
+    /// microjoules over 1 kW.
+    #[expect(clippy::cast_precision_loss, reason = "a span for scheduling")]
+    pub fn longest_span(range_uj: u64) -> Seconds {
+        Joules::new(range_uj as f64 / 1e6) / MOST
+    }
+
+    /// Takes a reading of a counter that starts again from zero after `range_uj`; without a range every fall is a reset.
+    pub fn observe(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>) {
+        let Some((then, before)) = self.last.replace((at, counter_uj)) else {
+            self.straight = counter_uj;
+            return;
+        };
+        let span = at.since(then);
+        let certain = range_uj.is_none_or(|range| span <= Self::longest_span(range));
+        let (used, counted) = match advance(before, counter_uj, range_uj, span) {
+            Advance::Forward(used) => (used, certain),
+            Advance::Turn(used) => {
+                self.wraps += 1;
+                (used, certain)
+            }
+            Advance::Reset => {
+                self.resets += 1;
+                // What was used before the reset is not known; what it shows now was used since.
+                (counter_uj, false)
+            }
+        };
+        // Millijoules are whole by what the counter shows, so that another daemon can go on from there.
+        let booked = Millijoules::new((self.straight + used) / 1000 - self.straight / 1000);
+        self.straight += used;
+        match counted && span <= GAP {
+            true => self.metered.counter += booked,
+            false => self.metered.gap += booked,
+        }
+        self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), booked);
+        self.power = power(used, span);
+    }
+
+    /// All energy since the first reading.
+    pub fn metered(&self) -> Metered {
+        self.metered
+    }
+
+    /// Mean power between the last two readings.
+    pub fn power(&self) -> Option<Watts> {
+        self.power
+    }
+
+    /// How often the counter turned while this meter watched.
+    pub fn wraps(&self) -> u32 {
+        self.wraps
+    }
+
+    /// How often it was reset meanwhile.
+    pub fn resets(&self) -> u32 {
+        self.resets
+    }
+}
+
+/// What came between two readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Advance {
+    Forward(u64),
+    Turn(u64),
+    Reset,
+}
+
+fn advance(before: u64, now: u64, range: Option<u64>, span: Seconds) -> Advance {
+    if now >= before {
+        return Advance::Forward(now - before);
+    }
+    match range.and_then(|range| range.checked_sub(before)).map(|left| left + now) {
+        Some(used) if !is_absurd(used, span) => Advance::Turn(used),
+        _ => Advance::Reset,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "compared with a coarse bound")]
+fn is_absurd(used_uj: u64, span: Seconds) -> bool {
+    Joules::new(used_uj as f64 / 1e6) > ABSURD * span.max(SHORTEST)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for display")]
+fn power(used_uj: u64, span: Seconds) -> Option<Watts> {
+    (span > Seconds::ZERO).then(|| Joules::new(used_uj as f64 / 1e6) / span)
+}
+
+/// What a counter in microjoules shows in whole millijoules.
+pub fn whole(counter_uj: u64) -> Millijoules {
+    Millijoules::new(counter_uj / 1000)
+}
+
+/// The energy between two readings by different daemons, with no way to tell how many turns lie between them: the least
+/// that fits, or what it shows now if it was reset.
+pub fn least_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
+    match advance(before.get().saturating_mul(1000), now.get().saturating_mul(1000), range_uj, span) {
+        Advance::Forward(used) | Advance::Turn(used) => whole(used),
+        Advance::Reset => now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RANGE: u64 = 262_143_328_850;
+
+    fn at(seconds: f64) -> Monotonic {
+        Monotonic::default().after(Seconds::new(seconds))
+    }
+
+    #[test]
+    fn a_turn_is_the_way_round_and_a_reset_is_what_it_shows() {
+        let mut meter = WrappingMeter::default();
+        meter.observe(at(0.0), RANGE - 30_000_000, Some(RANGE));
+        meter.observe(at(1.0), 20_000_500, Some(RANGE));
+        assert_eq!((meter.metered().counter, meter.wraps(), meter.resets()), (Millijoules::new(50_000), 1, 0));
+        assert_eq!(meter.power(), Some(Watts::new(50.0005)));
+        // From near the beginning back to the beginning within a second: nobody draws a quarter of a megawatt.
+        meter.observe(at(2.0), 7_000_000, Some(RANGE));
+        assert_eq!((meter.metered().gap, meter.wraps(), meter.resets()), (Millijoules::new(7_000), 1, 1));
+        // Without a range, a fall cannot be a turn.
+        meter.observe(at(3.0), 1_000_000, None);
+        assert_eq!((meter.metered().gap, meter.resets()), (Millijoules::new(8_000), 2));
+    }
+
+    #[test]
+    fn late_readings_are_marked() {
+        let range = 1_000_000_000;
+        let mut meter = WrappingMeter::default();
+        meter.observe(at(0.0), 0, Some(range));
+        meter.observe(at(1.0), 100_000_000, Some(range));
+        assert_eq!((meter.metered().counter.get(), meter.metered().gap.get()), (100_000, 0));
+        // The counter holds 1 kJ, a second at the most that a package draws: after two there may have been another turn.
+        meter.observe(at(3.0), 50_000_000, Some(range));
+        assert_eq!((meter.metered().counter.get(), meter.metered().gap.get()), (100_000, 950_000));
+        let mut meter = WrappingMeter::default();
+        meter.observe(at(0.0), 0, Some(RANGE));
+        meter.observe(at(60.0), 1_000_000, Some(RANGE));
+        assert_eq!(meter.metered().gap, Millijoules::new(1000), "nobody looked for a minute");
+    }
+
+    #[test]
+    fn between_daemons_the_least_that_fits_is_booked() {
+        let day = Seconds::new(86_400.0);
+        let mj = Millijoules::new;
+        assert_eq!(least_between(mj(5), mj(12), Some(RANGE), day), mj(7));
+        assert_eq!(least_between(mj(7), mj(4), Some(10_000), day), mj(7));
+        assert_eq!(least_between(mj(RANGE), mj(4), None, day), mj(4));
+    }
+
+    proptest! {
+        #[test]
+        fn every_millijoule_is_booked_once_over_any_pattern_of_readings_and_turns(
+            range in 5_000_000_000_u64..300_000_000_000,
+            start in any::<prop::sample::Index>(),
+            steps in prop::collection::vec((1_u32..5_000, 0_u64..900, 0_u64..1000), 1..60),
+        ) {
+            // An ideal counter that never turns, and the real one that shows it modulo its range.
+            let first = start.index(usize::try_from(range).expect("64 bits")) as u64;
+            let mut ideal = first;
+            let (mut meter, mut now) = (WrappingMeter::default(), Monotonic::default());
+            meter.observe(now, ideal % range, Some(range));
+            for (ms, watts, odd) in steps {
+                now = now.after(Seconds::new(f64::from(ms) / 1e3));
+                ideal += watts * u64::from(ms) * 1000 + odd;
+                meter.observe(now, ideal % range, Some(range));
+                let told = meter.metered();
+                prop_assert_eq!(told.counter.get(), ideal / 1000 - first / 1000, "to the last whole millijoule");
+                prop_assert_eq!(told.gap, Millijoules::ZERO);
+                // The reading less what turns moved it by is what was booked, but for a constant.
+                let shown = whole(ideal % range).get() as i64 - told.rebased_mj;
+                prop_assert_eq!(shown - whole(first).get() as i64, told.counter.get() as i64);
+            }
+            prop_assert_eq!(u64::from(meter.wraps()), ideal / range);
+        }
+    }
+}
