@@ -21,6 +21,7 @@ mod planning;
 mod reach;
 mod requests;
 mod run;
+mod savings;
 mod settings;
 mod share;
 mod show;

@@ -194,6 +194,8 @@ mod tests {
         insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
         AccountView
         ArmView
+        BatchEffectView
+        BatchFigures
         BeginTrial
         BudgetView
         CapView
@@ -205,6 +207,7 @@ mod tests {
         GpuView
         HealthView
         IntensityView
+        IntervalView
         JobState
         JobView
         NewEvent
@@ -232,6 +235,9 @@ mod tests {
         RegisterJob
         ReportProgress
         ReportTrial
+        SavingFigures
+        SavingView
+        SavingsView
         ScoreView
         SegmentView
         SetPowerLimit
@@ -242,6 +248,7 @@ mod tests {
         TrialKind
         TrialState
         TrialView
+        UnknownView
         VerdictView
         Wishes
         WorkToDo

@@ -7,10 +7,13 @@ pub mod chain;
 mod counterfactual;
 mod emissions;
 pub mod entry;
+pub mod frozen;
 mod interval;
 mod meter;
+pub mod savings;
 mod settings;
 pub mod settlement;
+pub mod sure;
 pub mod verify;
 
 pub use counterfactual::{Comparison, Done, compare};

@@ -3,6 +3,7 @@
 //! Field names carry the unit. Absent values are absent (`null`), never zero.
 
 mod carbon;
+mod savings;
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
+pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
 
 use super::budget::BudgetView;
 use super::cap::CapView;
@@ -356,6 +358,8 @@ pub struct AccountView {
     pub energy_uncertainty: f64,
     /// Against the same work at the ceiling; absent where that cannot be told honestly.
     pub against_max: Option<ComparisonView>,
+    /// What it saved, with how sure that is.
+    pub savings: SavingsView,
     /// When it ended.
     pub ended_at: Option<DateTime<Utc>>,
     /// Why it ended.
