@@ -141,15 +141,14 @@ impl Controller {
 
     async fn step_ledger(&mut self) -> Result<(), StoreError> {
         let now = self.now().utc;
-        while let Some(note) = self.ledger.notes.first() {
-            self.store.note(note).await?;
-            self.ledger.notes.remove(0);
-        }
+        self.write_notes().await?;
         let hour = hour_of(now);
         if self.ledger.closed != Some(hour) {
             self.close_block().await?;
             self.ledger.closed = Some(hour);
             let keep = self.ledger.keeping.settings.keep();
+            let ending = self.store.jobs_to_roll_up(now - keep, ROLLED_AT_ONCE).await?;
+            self.reckon_before_roll_up(ending).await?;
             self.store.roll_up(now - keep, ROLLED_AT_ONCE, now).await?;
         }
         let before = self.ledger.settlements;
@@ -170,6 +169,15 @@ impl Controller {
             let booked = self.store.settled_totals(&span).await?;
             let inventory = booked.iter().filter(|b| b.book == SignalKind::Average);
             self.ledger.settled = Some(inventory.map(|b| b.total).sum());
+        }
+        Ok(())
+    }
+
+    /// Writes what was noted, oldest first.
+    pub(super) async fn write_notes(&mut self) -> Result<(), StoreError> {
+        while let Some(note) = self.ledger.notes.first() {
+            self.store.note(note).await?;
+            self.ledger.notes.remove(0);
         }
         Ok(())
     }

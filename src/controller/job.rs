@@ -90,6 +90,8 @@ pub struct Job {
     pub planned_under: Option<PowerLimit>,
     /// Why a new plan is due.
     pub replan: Option<&'static str>,
+    /// How often it had been profiled anew when its references were frozen last.
+    pub(super) frozen: Option<u32>,
     /// What the daemon does for it.
     pub phase: Phase,
     /// Why it is in that phase, in one sentence.
@@ -144,6 +146,7 @@ impl Job {
             unplannable: None,
             planned_under: None,
             replan: Some("new job"),
+            frozen: None,
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
             emissions: Emissions::default(),
@@ -165,7 +168,10 @@ impl Job {
     /// Gives it a profiler for its boards, now that they say what they can.
     pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: Known) {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
-        self.profiler = Some(Profiler::new(settings, &ranges, known.record).expecting(known.expected));
+        let boards = groups.iter().flat_map(|g| g.members.iter().cloned());
+        let profiler = Profiler::new(settings, &ranges, known.record).expecting(known.expected);
+        self.profiler = Some(profiler.on(boards));
+        self.frozen = self.frozen.map(|_| 0);
         self.key = profile_key(&self.spec, &groups);
         self.whole = groups.iter().map(|g| g.range.ceiling).collect();
         self.groups = groups;
@@ -263,6 +269,12 @@ impl Job {
     /// What was learned so far.
     pub fn profile(&self) -> Profile {
         self.profiler.as_ref().map(Profiler::profile).unwrap_or_default()
+    }
+
+    /// Whether only the sensors of its own boards measured its profile.
+    pub(super) fn measured_itself(&self) -> bool {
+        let boards = self.profiler.as_ref().map(|p| &p.record().boards);
+        boards.is_some_and(|b| !b.is_empty() && b.iter().all(|id| self.spec.gpus.contains(id)))
     }
 
     /// The profiled throughput at the setting in force.

@@ -24,6 +24,7 @@ mod processors;
 mod reach;
 mod requests;
 mod run;
+mod savings;
 mod settings;
 mod share;
 mod sharing;

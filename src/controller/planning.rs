@@ -64,6 +64,7 @@ impl Controller {
                 }
             }
         }
+        self.freeze_references().await;
         for id in &ids {
             let pace = self.pace(id);
             if let Some(job) = self.jobs.get_mut(id) {
@@ -305,7 +306,7 @@ impl Job {
     }
 
     /// Whether all of its points are measured.
-    fn is_profiled(&self) -> bool {
+    pub(super) fn is_profiled(&self) -> bool {
         self.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done)
     }
 

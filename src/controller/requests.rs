@@ -183,18 +183,19 @@ impl Controller {
         for id in &spec.gpus {
             let gpu = self.gpus.get(id)?;
             let (model, range) = (gpu.handle.board().model.clone(), gpu.range()?);
-            let ceiling = gpu.ceiling(&self.journal)?;
+            let (ceiling, found) = (gpu.ceiling(&self.journal)?, gpu.found(&self.journal));
             let clocks = self.lockable_clocks(gpu);
             match groups.iter_mut().find(|g| g.model == model) {
                 Some(group) => {
                     group.members.push(id.clone());
                     group.range.ceiling = group.range.ceiling.min(ceiling);
+                    group.range.found = group.range.found.filter(|own| Some(*own) == found);
                     group.range.min = group.range.min.max(range.min);
                     group.range.boards += 1;
                     group.range.clocks = group.range.clocks.take().filter(|own| Some(own) == clocks.as_ref());
                 }
                 None => {
-                    let range = GroupRange { boards: 1, ceiling, min: range.min, clocks };
+                    let range = GroupRange { boards: 1, ceiling, found, min: range.min, clocks };
                     groups.push(Group { model, members: vec![id.clone()], range });
                 }
             }
@@ -323,7 +324,9 @@ impl Controller {
         if let Err(error) = self.store.save_job(&ended).await {
             self.note_store_fault(&error);
             self.backlog.ended.push(ended);
+            return Ok(());
         }
+        self.note_outcome(&job, &ended, "it ended").await;
         Ok(())
     }
 

@@ -196,6 +196,8 @@ mod tests {
         insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
         AccountView
         ArmView
+        BatchEffectView
+        BatchFigures
         BeginTrial
         BookedView
         BudgetView
@@ -211,6 +213,7 @@ mod tests {
         GpuView
         HealthView
         IntensityView
+        IntervalView
         JobState
         JobView
         LedgerView
@@ -242,6 +245,9 @@ mod tests {
         RegisterJob
         ReportProgress
         ReportTrial
+        SavingFigures
+        SavingView
+        SavingsView
         ScoreView
         SegmentView
         SetPowerLimit
@@ -254,6 +260,7 @@ mod tests {
         TrialKind
         TrialState
         TrialView
+        UnknownView
         VerdictView
         Wishes
         WorkToDo

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::chain::Digest;
+use super::frozen::{Counterfactual, Outcome};
 use super::{Interval, Share};
 use crate::domain::{DeviceId, EnergySource, Origin, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Micrograms, Millijoules};
@@ -31,6 +32,10 @@ pub enum Entry {
     RollUp(RollUp),
     /// Somebody wanted a limit changed.
     Control(Control),
+    /// A job was planned: against what it will be compared.
+    Counterfactual(Box<Counterfactual>),
+    /// A job ended: what came of it.
+    Outcome(Box<Outcome>),
 }
 
 impl Entry {
@@ -43,6 +48,8 @@ impl Entry {
             Self::Correction(_) => "correction",
             Self::RollUp(_) => "roll_up",
             Self::Control(_) => "control",
+            Self::Counterfactual(_) => "counterfactual",
+            Self::Outcome(_) => "outcome",
         }
     }
 
@@ -55,6 +62,8 @@ impl Entry {
             Self::Correction(e) => e.at,
             Self::RollUp(e) => e.at,
             Self::Control(e) => e.at,
+            Self::Counterfactual(e) => e.at,
+            Self::Outcome(e) => e.at,
         }
     }
 }

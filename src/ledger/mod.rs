@@ -8,10 +8,13 @@ pub mod chain;
 mod counterfactual;
 mod emissions;
 pub mod entry;
+pub mod frozen;
 mod interval;
 mod meter;
+pub mod savings;
 mod settings;
 pub mod settlement;
+pub mod sure;
 pub mod verify;
 mod wrapping;
 

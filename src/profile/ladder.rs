@@ -13,6 +13,8 @@ pub struct GroupRange {
     pub boards: u32,
     /// The highest limit (`planning.md` §5).
     pub ceiling: PowerLimit,
+    /// The limit they were found at, where it is one and the same: it is measured too.
+    pub found: Option<PowerLimit>,
     /// The lowest limit.
     pub min: PowerLimit,
     /// The clocks to which they may be locked; none where clocks are left alone.
@@ -22,12 +24,13 @@ pub struct GroupRange {
 impl GroupRange {
     /// One board that is steered by its limit alone.
     pub const fn of_limits(ceiling: PowerLimit, min: PowerLimit) -> Self {
-        Self { boards: 1, ceiling, min, clocks: None }
+        Self { boards: 1, ceiling, found: None, min, clocks: None }
     }
 }
 
 /// The settings of a sweep, from the ceiling down, one list per group: in each list one group's limit is lowered step
-/// by step while the others stay at their ceilings. With one group, which is the usual case, this is Zeus's sweep.
+/// by step while the others stay at their ceilings. With one group, which is the usual case, this is Zeus's sweep, and
+/// the found limit is among its steps: what was saved is told against it.
 pub fn ladders(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec<Vec<Setting>> {
     let ceiling: Setting = groups.iter().map(|g| g.ceiling.into()).collect();
     let step = step.to_milliwatts().max(1_000);
@@ -35,12 +38,20 @@ pub fn ladders(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec
         let floor = lowest.map_or(group.min, |l| group.min.max(PowerLimit::from_watts(l)));
         let rungs = std::iter::successors(Some(group.ceiling.milliwatts()), |l| l.checked_sub(step));
         let rungs = rungs.take_while(|l| *l >= floor.milliwatts() || *l == group.ceiling.milliwatts());
+        let mut rungs: Vec<u32> = rungs.collect();
+        let is_new = |found: &PowerLimit| {
+            let known = rungs.iter().any(|l| PowerLimit::from_milliwatts(*l).same_as(*found));
+            (floor..group.ceiling).contains(found) && groups.len() == 1 && !known
+        };
+        if let Some(found) = group.found.filter(is_new).map(PowerLimit::milliwatts) {
+            rungs.insert(rungs.partition_point(|l| *l > found), found);
+        }
         let at = |limit| {
             let mut setting = ceiling.clone();
             setting[index] = PowerLimit::from_milliwatts(limit).into();
             setting
         };
-        rungs.map(at).collect()
+        rungs.into_iter().map(at).collect()
     };
     groups.iter().enumerate().map(descend).collect()
 }
@@ -138,6 +149,11 @@ mod tests {
         assert_eq!(ladder, [[260, 210, 160, 110].map(|limit| vec![w(limit).into()])]);
         let short = ladders(&[group], Watts::new(50.0), Some(Watts::new(160.0)));
         assert_eq!(short[0].len(), 3);
+        let found = GroupRange { found: Some(w(200)), ..GroupRange::of_limits(w(260), w(100)) };
+        let ladder = ladders(std::slice::from_ref(&found), Watts::new(50.0), None);
+        assert_eq!(ladder, [[260, 210, 200, 160, 110].map(|limit| vec![w(limit).into()])]);
+        let at_ceiling = GroupRange { found: Some(w(260)), ..found };
+        assert_eq!(ladders(&[at_ceiling], Watts::new(50.0), None)[0].len(), 4);
         let fixed = ladders(&[GroupRange::of_limits(w(100), w(100))], Watts::new(25.0), None);
         assert_eq!(fixed, [vec![vec![w(100).into()]]]);
     }

@@ -14,7 +14,7 @@ mod stats;
 
 pub(crate) use curve::concave_envelope;
 pub use curve::{Curve, HullPoint, Mix};
-pub use point::{PointStats, Record};
+pub use point::{Evidence, PointStats, Record};
 pub use profiler::{Profiler, Report, Sight, Stage};
 pub use progress::ProgressAccount;
 pub use settings::Settings;

@@ -1,10 +1,12 @@
 //! What is known of each setting, and what is kept of it between runs.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::ladder::Setting;
 use super::stats::RateStats;
-use crate::domain::{Estimate, OperatingPoint, PowerLimit};
+use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What happened between two progress reports at one settled setting.
@@ -78,6 +80,25 @@ impl PointStats {
         self.loose_s += other.loose_s;
     }
 
+    /// What was measured, for whoever asks how sure it is; `None` before its error can be told. The boards' sensors are
+    /// not part of it.
+    pub(super) fn evidence(&self) -> Option<Evidence> {
+        let (throughput_error, mut freedom) = self.throughput.lasting_error()?;
+        let (mut watts, mut power_error) = (0.0, 0.0_f64);
+        for power in &self.power {
+            let (error, of) = power.lasting_error()?;
+            (power_error, freedom) = (power_error.max(error), freedom.min(of));
+            watts += power.rate()?;
+        }
+        Some(Evidence {
+            throughput: SamplesPerSecond::new(self.throughput.rate()?),
+            throughput_error,
+            power: Watts::new(watts),
+            power_error,
+            freedom,
+        })
+    }
+
     /// What the sums say; `None` before anything is known.
     pub(super) fn operating_point(&self) -> Option<OperatingPoint> {
         let unknown = 1.0;
@@ -96,6 +117,21 @@ impl PointStats {
     }
 }
 
+/// A measured point with how sure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Samples per second of the whole job.
+    pub throughput: SamplesPerSecond,
+    /// Its standard error, relative to it.
+    pub throughput_error: f64,
+    /// Average power of all the job's boards together.
+    pub power: Watts,
+    /// Its standard error, relative to it.
+    pub power_error: f64,
+    /// The degrees of freedom that these errors are known with.
+    pub freedom: f64,
+}
+
 /// What is kept of a profile between runs and restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -105,6 +141,9 @@ pub struct Record {
     pub closed_at: Option<Setting>,
     /// Throughput at the end of the sweep over throughput at its start, at the ceiling, less 1: what warming up did.
     pub thermal_trend: Option<f64>,
+    /// Whose sensors measured it. Records of versions that did not say have none.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub boards: BTreeSet<GpuId>,
 }
 
 impl Record {

@@ -10,11 +10,11 @@ mod sweep;
 
 use super::drift::{Known, Recent};
 use super::ladder::{self, GroupPoint, GroupRange, Setting};
-use super::point::{Chunk, PointStats, Record};
+use super::point::{Chunk, Evidence, PointStats, Record};
 use super::progress::STALL;
 use super::settings::Settings;
 use crate::clock::Monotonic;
-use crate::domain::{OperatingPoint, PowerLimit, Profile, SetPoint};
+use crate::domain::{GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Progress reports closer together than this are taken as one: single steps are not independent readings.
@@ -99,6 +99,10 @@ pub struct Profiler {
     /// Clocks at the ceiling's limit, the ceiling first; empty where they are left alone.
     clocks: Vec<Setting>,
     record: Record,
+    /// Whose sensors measure.
+    boards: Vec<GpuId>,
+    /// How often everything was measured anew.
+    restarts: u32,
     /// Below this limit, the one of least energy with a neighbouring batch size, nothing better is expected.
     expected: Option<PowerLimit>,
     closing: Option<PointStats>,
@@ -130,6 +134,8 @@ impl Profiler {
             ladders,
             clocks,
             record,
+            boards: Vec::new(),
+            restarts: 0,
             expected: None,
             closing: None,
             stage: Stage::Sweep { group: 0, index: 0 },
@@ -155,6 +161,27 @@ impl Profiler {
     pub fn expecting(mut self, limit: Option<PowerLimit>) -> Self {
         self.expected = limit;
         self
+    }
+
+    /// The same, told whose sensors measure: the record says so.
+    #[must_use]
+    pub fn on(mut self, boards: impl IntoIterator<Item = GpuId>) -> Self {
+        self.boards = boards.into_iter().collect();
+        self
+    }
+
+    /// How often everything was measured anew because the job had drifted off its profile.
+    pub fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// What was measured at a setting, with how sure it is; `None` where nothing was, or too little. A limit that cannot
+    /// bind is the ceiling.
+    pub fn evidence(&self, setting: &Setting) -> Option<Evidence> {
+        let loose = self.loose_limits();
+        let is_ceiling = matches!(setting.as_slice(), [set] if set.clock.is_none() && loose.contains(&set.limit));
+        let own = self.stats(setting).and_then(PointStats::evidence);
+        own.or_else(|| self.stats(self.ceiling()).filter(|_| is_ceiling)?.evidence())
     }
 
     /// What [`Self::expecting`] was told.
@@ -334,6 +361,12 @@ impl Profiler {
                 }
             }
         }
+        // Who measured what an earlier version recorded is not known, and stays so.
+        if self.record.points.is_empty() || !self.record.boards.is_empty() {
+            let new = self.boards.iter().filter(|board| !self.record.boards.contains(*board));
+            let new: Vec<GpuId> = new.cloned().collect();
+            self.record.boards.extend(new);
+        }
         if self.stage == Stage::Closing && setting == self.ceiling() {
             self.closing.get_or_insert_with(|| PointStats::new(setting.clone())).add(&chunk);
         } else {
@@ -373,6 +406,7 @@ impl Profiler {
     fn profile_again(&mut self, why: String) {
         self.notes.push(format!("profiling again: {why}"));
         self.record = Record::default();
+        self.restarts += 1;
         self.closing = None;
         self.skipped.clear();
         self.far_below = Seconds::ZERO;

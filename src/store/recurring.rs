@@ -71,6 +71,17 @@ impl Store {
         Ok(load(&mut tx, name).await?.map(|(_, stored)| stored))
     }
 
+    /// The recurring job of which a training run is a trial, with all its trials.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn recurring_of(&self, run: &JobId) -> Result<Option<StoredRecurring>, StoreError> {
+        let sql = "SELECT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job WHERE t.job_id = $1";
+        let name: Option<String> = sqlx::query_scalar(sql).bind(run.as_str()).fetch_optional(&self.pool).await?;
+        let Some(name) = name else { return Ok(None) };
+        self.recurring(&JobName::new(name).map_err(|e| rows::damaged("recurring job", e))?).await
+    }
+
     /// Does something to a recurring job and writes what that changed, or gives `None` if there is none of that name.
     ///
     /// # Errors

@@ -1,25 +1,24 @@
 //! Views of jobs: what is done for them, what will be, what was learned, and what they used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::spelled;
 use crate::controller::job::Job;
+use crate::controller::savings::Sources;
 use crate::controller::view::{
     AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView, ProfileView, ProgressView,
     SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
-    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
+    CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
 };
+use crate::ledger::savings::SENSOR_GAIN;
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
-use crate::units::{Joules, Millijoules, Samples, Seconds};
-
-/// Relative uncertainty of a board's energy: the sensors' gain error (Yang, Adámek, Armour, SC'24).
-const ENERGY_UNCERTAINTY: f64 = 0.05;
+use crate::units::{Joules, Millijoules, Samples};
 
 impl Controller {
     /// The jobs that have not ended, oldest first.
@@ -162,20 +161,22 @@ impl Controller {
         if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
             self.refresh_cpu().await;
         }
-        let (stored, profile) = match self.jobs.get(id) {
-            Some(job) => (job.stored(None), job.profile()),
+        let ended;
+        let (stored, job) = match self.jobs.get(id) {
+            Some(job) => (job.stored(None), job),
             None => {
                 let Some(stored) = self.store.job(id).await? else { return Err(self.no_such_job(id).await) };
-                let job = self.make_job(id.clone(), stored.spec.clone(), stored.progress, stored.registered_at).await?;
-                (stored, job.profile())
+                ended = self.make_job(id.clone(), stored.spec.clone(), stored.progress, stored.registered_at).await?;
+                (stored, &ended)
             }
         };
-        let mut rows = self.store.intervals_of(id).await?;
-        let unwritten = self.backlog.intervals.iter();
-        rows.extend(unwritten.filter(|r| r.share == ledger::Share::Job(id.clone())).cloned());
+        let rows = self.rows_of(id).await?;
         let (emissions, series) = self.settle(&rows).await?;
         let account = stored.progress.account;
-        let against_max = against_ceiling(&stored, &profile, &rows, &series);
+        let sources = Sources { stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
+        let done = self.done(&sources).await?;
+        let against_max = done.as_ref().ok().and_then(|done| against_ceiling(done, &job.profile(), &series));
+        let savings = self.savings(&sources, done).await?;
         Ok(AccountView {
             job_id: id.to_string(),
             name: stored.spec.name.to_string(),
@@ -195,15 +196,27 @@ impl Controller {
                 .collect::<BTreeMap<_, _>>(),
             energy_without_intensity_j: emissions.unknown.get(),
             energy_estimated_j: emissions.estimated.get(),
-            energy_uncertainty: ENERGY_UNCERTAINTY,
+            energy_uncertainty: SENSOR_GAIN,
             against_max: against_max.map(Into::into),
+            savings: savings.into(),
             ended_at: stored.ended.as_ref().map(|(at, _)| *at),
             end_reason: stored.ended.map(|(_, why)| why),
         })
     }
 
+    /// The intervals of a job, those that are not written yet with them.
+    pub(in crate::controller) async fn rows_of(&self, id: &JobId) -> Result<Vec<Interval>, ControlError> {
+        let mut rows = self.store.intervals_of(id).await?;
+        let unwritten = self.backlog.intervals.iter();
+        rows.extend(unwritten.filter(|r| r.share == ledger::Share::Job(id.clone())).cloned());
+        Ok(rows)
+    }
+
     /// What rows of the books come to with the best intensities known now, and these.
-    async fn settle(&self, rows: &[Interval]) -> Result<(Emissions, CarbonSeries), ControlError> {
+    pub(in crate::controller) async fn settle(
+        &self,
+        rows: &[Interval],
+    ) -> Result<(Emissions, CarbonSeries), ControlError> {
         let first = rows.iter().map(|row| row.slot.start()).min();
         let last = rows.iter().map(|row| row.slot.end()).max();
         let span = first.zip(last).and_then(|(first, last)| Slot::new(first, last));
@@ -262,34 +275,11 @@ impl Job {
     }
 }
 
-/// A job against itself at the ceiling, over the time from its first report to its last; stalls are left out on both
-/// sides. `None` where that cannot be told: another job shares its boards, or the books do not cover that time.
-fn against_ceiling(
-    stored: &StoredJob,
-    profile: &Profile,
-    rows: &[Interval],
-    series: &CarbonSeries,
-) -> Option<ledger::Comparison> {
-    let (account, curve, ceiling) = (stored.progress.account, Curve::from_profile(profile)?, profile.ceiling()?);
-    let started = stored.progress.started_at.filter(|_| stored.spec.control)?;
-    let mut rows = ledger::within(rows, &Slot::new(started, stored.progress.last?.received)?);
-    rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
-    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
-    let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
-    let booked = ledger::emissions(&rows, series);
-    // Boards are read a moment before or after a job reports; more than that is a hole.
-    let board_time = account.active * (stored.spec.gpus.len() as f64);
-    let active = board_time / covered;
-    let done = Done {
-        started,
-        active: account.active,
-        samples: account.samples,
-        energy: booked.energy * active,
-        carbon: booked.carbon * active,
-    };
+/// A job against itself at the ceiling.
+fn against_ceiling(done: &Done, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
+    let (curve, ceiling) = (Curve::from_profile(profile)?, profile.ceiling()?);
     let top = (ceiling.throughput.mean, ceiling.power.mean);
-    let comparison = ledger::compare(&done, top, |rate| curve.power_at(rate), series);
-    comparison.filter(|_| active.is_finite() && active < 1.1 && booked.unknown <= Joules::ZERO)
+    ledger::compare(done, top, |rate| curve.power_at(rate), series)
 }
 
 fn watts(setting: &[SetPoint]) -> Vec<f64> {

@@ -5,6 +5,7 @@
 mod carbon;
 mod ledger;
 mod processors;
+mod savings;
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ pub use carbon::{
 };
 pub use ledger::{BookedView, LedgerView, SettledView};
 pub use processors::{CpuView, CpuZoneView, ProcessesView};
+pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
 
 use super::budget::BudgetView;
 use super::cap::CapView;
@@ -413,6 +415,8 @@ pub struct AccountView {
     pub energy_uncertainty: f64,
     /// Against the same work at the ceiling; absent where that cannot be told honestly.
     pub against_max: Option<ComparisonView>,
+    /// What it saved, with how sure that is.
+    pub savings: SavingsView,
     /// When it ended.
     pub ended_at: Option<DateTime<Utc>>,
     /// Why it ended.

@@ -2,6 +2,7 @@
 
 mod export;
 mod roll_up;
+mod savings;
 mod settle;
 mod totals;
 

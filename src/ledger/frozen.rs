@@ -1,0 +1,148 @@
+//! What the ledger keeps of savings: against what a job will be compared, written when it is planned first, and what came
+//! of it, written when it ends.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::savings::{Basis, BatchEffect, Saving};
+use crate::domain::{JobId, PowerLimit, Zone};
+use crate::profile::Evidence;
+use crate::units::{GramsCo2e, Joules, Samples, Seconds};
+
+/// The rule that references go by.
+pub const RULE: &str = "the same work at one power limit from the job's start on, with the throughput and power that its \
+                        profile measured there";
+
+/// Something, or why it is not known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Finding<T> {
+    /// It is not known.
+    Unknown {
+        /// Why, in words.
+        unknown: String,
+    },
+    /// This.
+    Known(T),
+}
+
+impl<T> Finding<T> {
+    /// It, if it is known.
+    pub fn known(&self) -> Option<&T> {
+        match self {
+            Self::Known(it) => Some(it),
+            Self::Unknown { .. } => None,
+        }
+    }
+}
+
+impl<T> From<Result<T, String>> for Finding<T> {
+    fn from(found: Result<T, String>) -> Self {
+        match found {
+            Ok(it) => Self::Known(it),
+            Err(unknown) => Self::Unknown { unknown },
+        }
+    }
+}
+
+/// Against what a job will be compared, as known when it was planned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counterfactual {
+    /// When it was frozen.
+    pub at: DateTime<Utc>,
+    /// Whose.
+    pub job: JobId,
+    /// From 1 for each job. A later one holds for the work after it.
+    pub version: u32,
+    /// Why it was written.
+    pub why: String,
+    /// By which rule the references are reckoned.
+    pub rule: String,
+    /// Samples done by then.
+    pub samples: Samples,
+    /// At the limit found on the boards.
+    pub found: Reference,
+    /// At the boards' maximum.
+    pub max: Reference,
+    /// What the plan was expected to use from then on.
+    pub planned_energy_j: Joules,
+    /// What it was expected to emit.
+    pub planned_carbon_g: GramsCo2e,
+    /// When it was expected to end.
+    pub planned_end: DateTime<Utc>,
+    /// The forecast that it was planned with; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<Said>,
+}
+
+/// Whose forecast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// Who said it.
+    pub source: String,
+    /// Of which part of the grid.
+    pub zone: Zone,
+    /// When.
+    pub issued_at: DateTime<Utc>,
+}
+
+/// A reference as known when it was frozen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reference {
+    /// The limit of each group of equal boards; none where they have no common one.
+    pub limits: Vec<PowerLimit>,
+    /// What was measured there.
+    pub measured: Finding<Evidence>,
+    /// What the planned work would use there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_energy_j: Option<Joules>,
+    /// What it would emit, by the plan's intensities.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_carbon_g: Option<GramsCo2e>,
+}
+
+/// What came of a job, as known when this was written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// When it was reckoned.
+    pub at: DateTime<Utc>,
+    /// Whose.
+    pub job: JobId,
+    /// From 1 for each job.
+    pub version: u32,
+    /// Why it was written.
+    pub why: String,
+    /// Time spent training.
+    pub active_s: Seconds,
+    /// The work done in it.
+    pub samples: Samples,
+    /// What came of it.
+    #[serde(flatten)]
+    pub savings: Savings,
+}
+
+/// A job against both references.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Savings {
+    /// Against the limit found.
+    pub against_found: Finding<Compared>,
+    /// Against the boards' maximum.
+    pub against_max: Finding<Compared>,
+    /// What the batch size did; absent where the job is no trial of a recurring one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_size_effect: Option<Finding<BatchEffect>>,
+}
+
+/// A job against one reference.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The reference's limit of each group of equal boards.
+    pub limits: Vec<PowerLimit>,
+    /// What it is told from.
+    pub basis: Basis,
+    /// What was saved.
+    pub saving: Saving,
+    /// The reduction by what had been measured when the reference was frozen, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_frozen_pct: Option<f64>,
+}

@@ -1,0 +1,230 @@
+//! What a job saved against a reference, and how sure that is.
+//!
+//! The reference is the same work at one setting from the job's start on, with the throughput and power that the job's
+//! profile measured there. What was measured is off by chance: each of these quantities is moved by its standard error
+//! in turn, and what that changes is added up as independent errors are. The sensors' gain is the same on both sides and
+//! cancels in percent, as long as they are the same sensors; in grams it does not. How good the intensities are is told
+//! by their states and is not part of the interval.
+
+use serde::{Deserialize, Serialize};
+
+use super::counterfactual::{Comparison, Done, compare};
+use super::sure::{Errors, LEAST_FREEDOM, Sure, student};
+use crate::domain::CarbonSeries;
+use crate::profile::Evidence;
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// Relative gain error of a board's sensor (Yang, Adámek, Armour, SC'24).
+pub const SENSOR_GAIN: f64 = 0.05;
+/// So many runs with the default batch size must be known before others are compared with them.
+const LEAST_RUNS: usize = 4;
+
+/// What a saving is told from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Basis {
+    /// What was measured.
+    pub points: Vec<Evidence>,
+    /// The reference from the start on, oldest first: a job that was profiled anew has more than one.
+    pub epochs: Vec<Epoch>,
+    /// The places in `points` of the one or two settings that the best constant mix of the job's throughput consists of;
+    /// empty where that is not known.
+    pub mix: Vec<usize>,
+    /// Whether the sensors that measured the points are the job's own.
+    pub same_sensors: bool,
+}
+
+/// A reference from some work on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Epoch {
+    /// Samples done before it.
+    pub from: Samples,
+    /// Its place in [`Basis::points`].
+    pub point: usize,
+}
+
+/// A job against its reference; percent are of the reference's. The two effects add up to the reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Saving {
+    /// What the job would have taken at the reference.
+    pub time_at_reference_s: Seconds,
+    /// What it would have used.
+    pub energy_at_reference_j: Joules,
+    /// What it would have emitted.
+    pub carbon_at_reference_g: GramsCo2e,
+    /// Less carbon, in percent.
+    pub carbon_reduction_pct: Sure,
+    /// Less carbon, in grams.
+    pub carbon_reduction_g: Sure,
+    /// More time, in percent.
+    pub time_increase_pct: Sure,
+    /// The part of the reduction that the best constant mix of limits with the same time would have had.
+    pub energy_effect_pct: Option<Sure>,
+    /// The rest: from following the grid.
+    pub timing_effect_pct: Option<Sure>,
+}
+
+/// What a run's batch size changed against the default one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchEffect {
+    /// The runs with the default batch size that it is compared with.
+    pub runs: u32,
+    /// Less energy than they used on average, in joules.
+    pub energy_j: Sure,
+    /// The same at the mean intensity of this run, in grams.
+    pub carbon_g: Sure,
+    /// Less than they used, in percent of that.
+    pub pct: Sure,
+}
+
+/// Compares a job with its reference.
+///
+/// # Errors
+/// Where it cannot be told honestly: why, in words.
+pub fn saving(done: &Done, basis: &Basis, series: &CarbonSeries) -> Result<Saving, String> {
+    let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
+    if referred.is_empty() {
+        return Err("nothing was measured at that limit".into());
+    }
+    if referred.iter().any(|p| p.freedom < LEAST_FREEDOM) {
+        return Err("that limit was measured in too few windows to say how sure it is".into());
+    }
+    if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO {
+        return Err("nothing was done yet".into());
+    }
+    let found = basis
+        .compared(done, &basis.points, series)
+        .ok_or("an intensity is unknown for part of the time, or was zero throughout it: grams cannot be compared")?;
+    let mut errors: [Errors; FIGURES] = Default::default();
+    for (i, point) in basis.points.iter().enumerate() {
+        let moved = |moved: Evidence| {
+            let mut points = basis.points.clone();
+            points[i] = moved;
+            basis.compared(done, &points, series)
+        };
+        let faster = moved(Evidence { throughput: point.throughput * (1.0 + point.throughput_error), ..*point });
+        let hungrier = moved(Evidence { power: point.power * (1.0 + point.power_error), ..*point });
+        for moved in [faster, hungrier] {
+            let moved = moved.ok_or("the reference is not known well enough to be compared with")?;
+            for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
+                sum.add(off, point.freedom.max(1.0));
+            }
+        }
+    }
+    // Other sensors: the job's own may be off to one side and those of the points to the other.
+    let mut gains = [0.0; FIGURES];
+    if !basis.same_sensors {
+        let gain = 1.0 + SENSOR_GAIN * std::f64::consts::SQRT_2;
+        let points: Vec<Evidence> =
+            basis.points.iter().map(|point| Evidence { power: point.power * gain, ..*point }).collect();
+        let moved = basis.compared(done, &points, series).ok_or("the reference's power is not known")?;
+        gains = difference(&moved, &found);
+    }
+    let half = |i: usize| errors[i].half_width().hypot(gains[i]);
+    let figures = figures(&found);
+    let sure = |i: usize| Sure::about(figures[i], half(i));
+    let split = |i| (!basis.mix.is_empty() && basis.mix_is_known()).then(|| sure(i));
+    Ok(Saving {
+        time_at_reference_s: found.time_at_ceiling,
+        energy_at_reference_j: found.energy_at_ceiling,
+        carbon_at_reference_g: found.carbon_at_ceiling,
+        carbon_reduction_pct: sure(0),
+        carbon_reduction_g: sure(1).with_gain(SENSOR_GAIN),
+        time_increase_pct: sure(2),
+        energy_effect_pct: split(3),
+        timing_effect_pct: split(4),
+    })
+}
+
+const FIGURES: usize = 5;
+
+/// What an interval is told of.
+fn figures(found: &Comparison) -> [f64; FIGURES] {
+    let grams = found.carbon_at_ceiling * (found.carbon_reduction_pct / 100.0);
+    [found.carbon_reduction_pct, grams.get(), found.time_increase_pct, found.energy_effect_pct, found.timing_effect_pct]
+}
+
+fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
+    let (a, b) = (figures(moved), figures(found));
+    std::array::from_fn(|i| a[i] - b[i])
+}
+
+impl Basis {
+    /// The comparison if `points` were the truth.
+    fn compared(&self, done: &Done, points: &[Evidence], series: &CarbonSeries) -> Option<Comparison> {
+        let (mut time, mut energy) = (Seconds::ZERO, Joules::ZERO);
+        for (i, epoch) in self.epochs.iter().enumerate() {
+            let point = points.get(epoch.point).filter(|p| p.throughput > SamplesPerSecond::ZERO)?;
+            let until = self.epochs.get(i + 1).map_or(done.samples, |next| next.from.min(done.samples));
+            let spent = (until - epoch.from).max(Samples::ZERO) / point.throughput;
+            time += spent;
+            energy += point.power * spent;
+        }
+        if time <= Seconds::ZERO {
+            return None;
+        }
+        let reference = (done.samples / time, energy / time);
+        let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
+        let mix = mix?;
+        compare(done, reference, |rate| Some(constant_power(&mix, rate).unwrap_or(reference.1)), series)
+    }
+
+    fn mix_is_known(&self) -> bool {
+        self.mix.iter().all(|place| self.points.get(*place).is_some_and(|p| p.freedom >= LEAST_FREEDOM))
+    }
+}
+
+/// The power of the constant mix of one or two settings that has a throughput; `None` without any.
+fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
+    match mix {
+        [only] => Some(only.power),
+        [a, b] => {
+            let span = a.throughput - b.throughput;
+            let share = if span.abs() > SamplesPerSecond::ZERO { (rate - b.throughput) / span } else { 1.0 };
+            Some(b.power + (a.power - b.power) * share)
+        }
+        _ => None,
+    }
+}
+
+/// Compares the energy of a run with that of earlier ones that had the default batch size. `intensity` is the run's mean
+/// one; `same_sensors` says whether all ran on the same boards.
+///
+/// # Errors
+/// While there are too few of them: how many there are, in words.
+pub fn batch_effect(
+    default_runs: &[Joules],
+    run: Joules,
+    intensity: GramsPerKwh,
+    same_sensors: bool,
+) -> Result<BatchEffect, String> {
+    let runs = default_runs.len();
+    if runs < LEAST_RUNS {
+        return Err(format!(
+            "the default batch size reached the target in {runs} earlier run(s); {LEAST_RUNS} are needed to say what it \
+             costs"
+        ));
+    }
+    let count = runs as f64;
+    let mean = default_runs.iter().copied().sum::<Joules>() / count;
+    if mean <= Joules::ZERO {
+        return Err("the runs with the default batch size have no energy in the books".into());
+    }
+    let squares: f64 = default_runs.iter().map(|e| (*e - mean).get().powi(2)).sum();
+    let half = Joules::new(student(count - 1.0) * (squares / (count - 1.0) / count).sqrt());
+    let gain = if same_sensors { 0.0 } else { SENSOR_GAIN * std::f64::consts::SQRT_2 };
+    let less = mean - run;
+    let energy = Sure::about(less.get(), half.get()).with_gain(SENSOR_GAIN);
+    let other = run.get() * gain;
+    let energy_j = Sure { low: energy.low - other, high: energy.high + other, ..energy };
+    let part = run / mean;
+    Ok(BatchEffect {
+        runs: u32::try_from(runs).unwrap_or(u32::MAX),
+        energy_j,
+        carbon_g: energy_j.times((Joules::new(1.0) * intensity).get()),
+        pct: Sure::about(100.0 * (1.0 - part), 100.0 * part * (half / mean).hypot(gain)),
+    })
+}
+
+#[cfg(test)]
+#[path = "savings_tests.rs"]
+mod tests;

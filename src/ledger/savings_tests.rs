@@ -1,0 +1,171 @@
+//! Invariants of savings, and what is told of them in one case that was reckoned by hand.
+
+use chrono::{DateTime, TimeDelta};
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::{Intensity, Origin, Slot, TimeSeries};
+
+fn grid() -> CarbonSeries {
+    let at = |hours| DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
+    let hour = |i: i64| {
+        let value = GramsPerKwh::new(250.0 + 37.0 * f64::from(i32::try_from(i * i % 11).expect("small")));
+        (Slot::new(at(i), at(i + 1)).expect("an hour"), Intensity { value, origin: Origin::Measured })
+    };
+    TimeSeries::from_points((0..200).map(hour).collect()).0
+}
+
+fn point(throughput: f64, power: f64, error: f64, freedom: f64) -> Evidence {
+    Evidence {
+        throughput: SamplesPerSecond::new(throughput),
+        throughput_error: error,
+        power: Watts::new(power),
+        power_error: error / 2.0,
+        freedom,
+    }
+}
+
+fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> Done {
+    let active = Seconds::new(3600.0 * hours);
+    let energy = Watts::new(power) * active;
+    Done {
+        started: DateTime::UNIX_EPOCH,
+        active,
+        samples: SamplesPerSecond::new(rate) * active,
+        energy,
+        carbon: energy * GramsPerKwh::new(intensity),
+    }
+}
+
+fn against(point: Evidence, mix: Vec<Evidence>) -> Basis {
+    let places = (1..=mix.len()).collect();
+    let points = std::iter::once(point).chain(mix).collect();
+    let epochs = vec![Epoch { from: Samples::ZERO, point: 0 }];
+    Basis { points, epochs, mix: places, same_sensors: true }
+}
+
+prop_compose! {
+    fn any_case()(
+        hours in 1.0..60.0, rate in 70.0..100.0, power in 120.0..250.0, intensity in 200.0..600.0,
+        reference in (95.0..110.0, 200.0..300.0), error in 0.0..0.02, freedom in 3.0..300.0,
+        slow in (60.0..75.0, 100.0..150.0), fast in (85.0..95.0, 160.0..220.0),
+    ) -> (Done, Basis) {
+        let mix = vec![point(fast.0, fast.1, error, freedom), point(slow.0, slow.1, error, freedom)];
+        (done(hours, rate, power, intensity), against(point(reference.0, reference.1, error, freedom), mix))
+    }
+}
+
+fn holds(figure: Sure) -> bool {
+    figure.low <= figure.mean && figure.mean <= figure.high && figure.low.is_finite() && figure.high.is_finite()
+}
+
+proptest! {
+    #[test]
+    fn effects_add_up_and_intervals_hold_their_figures((done, basis) in any_case()) {
+        let found = saving(&done, &basis, &grid()).expect("all is known");
+        let (energy, timing) = (found.energy_effect_pct.expect("a mix"), found.timing_effect_pct.expect("a mix"));
+        prop_assert!((energy.mean + timing.mean - found.carbon_reduction_pct.mean).abs() < 1e-9);
+        for figure in [
+            energy, timing, found.carbon_reduction_pct, found.carbon_reduction_g, found.time_increase_pct,
+        ] {
+            prop_assert!(holds(figure), "{:?}", figure);
+        }
+        let grams = found.carbon_at_reference_g.get() * found.carbon_reduction_pct.mean / 100.0;
+        prop_assert!((grams - found.carbon_reduction_g.mean).abs() < 1e-9 * found.carbon_at_reference_g.get());
+    }
+
+    #[test]
+    fn a_common_gain_changes_no_percentage((done, basis) in any_case(), gain in 0.9..1.1) {
+        let scaled = Done { energy: done.energy * gain, carbon: done.carbon * gain, ..done };
+        let points = basis.points.iter().map(|p| Evidence { power: p.power * gain, ..*p }).collect();
+        let found = saving(&done, &basis, &grid()).expect("all is known");
+        let again = saving(&scaled, &Basis { points, ..basis }, &grid()).expect("all is known");
+        let same = |a: Sure, b: Sure| (a.low - b.low).abs() + (a.mean - b.mean).abs() + (a.high - b.high).abs() < 1e-8;
+        prop_assert!(same(found.carbon_reduction_pct, again.carbon_reduction_pct));
+        prop_assert!(same(found.energy_effect_pct.expect("a mix"), again.energy_effect_pct.expect("a mix")));
+        prop_assert!(same(found.timing_effect_pct.expect("a mix"), again.timing_effect_pct.expect("a mix")));
+        prop_assert!(same(found.carbon_reduction_g.times(gain), again.carbon_reduction_g));
+    }
+
+    #[test]
+    fn worse_evidence_never_makes_it_surer((done, basis) in any_case(), worse in 1.0..3.0) {
+        let width = |b: &Basis| {
+            let found = saving(&done, b, &grid()).expect("all is known").carbon_reduction_pct;
+            found.high - found.low
+        };
+        let before = width(&basis);
+        let mut noisy = basis.clone();
+        noisy.points.iter_mut().for_each(|p| p.power_error *= worse);
+        prop_assert!(width(&noisy) >= before);
+        let others = Basis { same_sensors: false, ..basis };
+        prop_assert!(width(&others) > before, "other sensors have other gains");
+    }
+}
+
+#[test]
+fn a_case_by_hand() {
+    // The grid is even in the first hours: nothing but the errors of the reference matters.
+    let flat = TimeSeries::from_points(vec![(
+        Slot::new(DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + TimeDelta::hours(10)).expect("a span"),
+        Intensity { value: GramsPerKwh::new(400.0), origin: Origin::Measured },
+    )])
+    .0;
+    let done = done(4.0, 97.0, 180.0, 400.0);
+    let reference = Evidence { power_error: 0.002, ..point(100.0, 220.0, 0.003, 1e9) };
+    let found = saving(&done, &against(reference, Vec::new()), &flat).expect("all is known");
+    let at_reference = 220.0 * 4.0 * 0.97 * 0.4;
+    assert!((found.carbon_at_reference_g.get() - at_reference).abs() < 1e-9, "{found:?}");
+    let kept = 180.0 * 4.0 * 0.4 / at_reference;
+    assert!((found.carbon_reduction_pct.mean - 100.0 * (1.0 - kept)).abs() < 1e-9);
+    let half = 1.96 * 100.0 * kept * (0.003_f64.powi(2) + 0.002_f64.powi(2)).sqrt();
+    let interval = found.carbon_reduction_pct;
+    assert!((interval.high - interval.mean - half).abs() < 0.01 * half, "{interval:?}, {half}");
+    assert_eq!((found.energy_effect_pct, found.timing_effect_pct), (None, None));
+    let grams = found.carbon_reduction_g;
+    assert!(grams.low < grams.mean * 0.95 && grams.high > grams.mean * 1.05, "the sensors' gain: {grams:?}");
+}
+
+#[test]
+fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
+    let done = done(4.0, 90.0, 180.0, 400.0);
+    let basis = Basis {
+        points: vec![point(100.0, 200.0, 0.0, 50.0), point(80.0, 200.0, 0.0, 50.0)],
+        epochs: vec![Epoch { from: Samples::ZERO, point: 0 }, Epoch { from: done.samples * 0.5, point: 1 }],
+        mix: Vec::new(),
+        same_sensors: true,
+    };
+    let found = saving(&done, &basis, &grid()).expect("all is known");
+    let half = done.samples * 0.5;
+    let time = half / SamplesPerSecond::new(100.0) + half / SamplesPerSecond::new(80.0);
+    assert!((found.time_at_reference_s - time).abs() < Seconds::new(1e-6));
+    assert!((found.energy_at_reference_j - Watts::new(200.0) * time).abs() < Joules::new(1e-3));
+}
+
+#[test]
+fn what_cannot_be_told_says_why() {
+    let work = done(4.0, 90.0, 180.0, 400.0);
+    let why = |done: &Done, basis: &Basis| saving(done, basis, &grid()).expect_err("not to be told");
+    let sound = against(point(100.0, 200.0, 0.001, 50.0), Vec::new());
+    assert!(why(&Done { samples: Samples::ZERO, ..work }, &sound).contains("nothing was done"));
+    assert!(why(&work, &against(point(100.0, 200.0, 0.001, 2.0), Vec::new())).contains("too few windows"));
+    assert!(why(&Done { started: DateTime::UNIX_EPOCH - TimeDelta::hours(1), ..work }, &sound).contains("intensity"));
+    assert!(why(&work, &Basis { epochs: Vec::new(), ..sound.clone() }).contains("nothing was measured"));
+    let shaky = against(point(100.0, 200.0, 0.001, 50.0), vec![point(90.0, 150.0, 0.1, 1.0)]);
+    let found = saving(&work, &shaky, &grid()).expect("the reference is known");
+    assert_eq!(found.energy_effect_pct, None, "the mix is not");
+}
+
+#[test]
+fn the_default_batch_size_is_compared_once_it_is_known() {
+    let runs = [100.0, 110.0, 90.0, 100.0].map(|k| Joules::new(1000.0 * k));
+    let (run, intensity) = (Joules::new(80_000.0), GramsPerKwh::new(360.0));
+    let few = batch_effect(&runs[..3], run, intensity, true).expect_err("three are few");
+    assert!(few.contains("3 earlier run(s); 4 are needed"), "{few}");
+    let found = batch_effect(&runs, run, intensity, true).expect("four are enough");
+    assert!((found.energy_j.mean - 20_000.0).abs() < 1e-6 && (found.carbon_g.mean - 2.0).abs() < 1e-9, "{found:?}");
+    // The deviation is 8165 J, that of the mean of four 4082 J; Student's quantile for three is 3.182.
+    assert!((found.pct.mean - 20.0).abs() < 1e-9);
+    assert!((found.pct.high - found.pct.mean - 0.8 * 100.0 * 3.182 * 4.082 / 100.0).abs() < 0.03, "{found:?}");
+    let elsewhere = batch_effect(&runs, run, intensity, false).expect("four are enough");
+    assert!(holds(elsewhere.pct) && elsewhere.pct.low < found.pct.low);
+}

@@ -1,0 +1,122 @@
+//! Figures with how sure they are: intervals at 95 %.
+
+use serde::{Deserialize, Serialize};
+
+/// The 97.5 % quantile of the standard normal distribution.
+const NORMAL: f64 = 1.959_964;
+
+/// A figure and the interval that holds the truth 95 times in 100, as far as errors are known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sure {
+    /// The lower end.
+    pub low: f64,
+    /// The figure itself.
+    pub mean: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+impl Sure {
+    /// A figure that may be off by `half` to either side.
+    pub fn about(mean: f64, half: f64) -> Self {
+        Self { low: mean - half, mean, high: mean + half }
+    }
+
+    /// The same in another unit.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        let ends = (self.low * factor, self.high * factor);
+        Self { low: ends.0.min(ends.1), mean: self.mean * factor, high: ends.0.max(ends.1) }
+    }
+
+    /// The same, where in truth all that was measured may be larger or smaller by the part `gain`: each end is moved
+    /// outwards by that part of itself.
+    #[must_use]
+    pub fn with_gain(self, gain: f64) -> Self {
+        Self { low: self.low - self.low.abs() * gain, mean: self.mean, high: self.high + self.high.abs() * gain }
+    }
+}
+
+/// Independent errors that add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Errors {
+    squares: f64,
+    fourths: f64,
+}
+
+impl Errors {
+    /// Adds one that has this standard deviation, known with so many degrees of freedom.
+    pub fn add(&mut self, deviation: f64, freedom: f64) {
+        let square = deviation * deviation;
+        self.squares += square;
+        self.fourths += square * square / freedom;
+    }
+
+    /// Half the width of the interval at 95 %: Student's quantile at the freedom after Welch and Satterthwaite
+    /// (*Biometrics Bulletin* 2, 1946).
+    pub fn half_width(&self) -> f64 {
+        if self.squares <= 0.0 {
+            return 0.0;
+        }
+        student(self.squares * self.squares / self.fourths) * self.squares.sqrt()
+    }
+}
+
+/// The 97.5 % quantile of Student's distribution, for three degrees of freedom and more; for fewer it is asked as for
+/// three. The expansion of Abramowitz and Stegun, 26.7.5: off by less than a part in 500.
+pub fn student(freedom: f64) -> f64 {
+    const TERMS: [f64; 4] = [
+        (NORMAL * NORMAL * NORMAL + NORMAL) / 4.0,
+        (5.0 * odd(5) + 16.0 * odd(3) + 3.0 * NORMAL) / 96.0,
+        (3.0 * odd(7) + 19.0 * odd(5) + 17.0 * odd(3) - 15.0 * NORMAL) / 384.0,
+        (79.0 * odd(9) + 776.0 * odd(7) + 1482.0 * odd(5) - 1920.0 * odd(3) - 945.0 * NORMAL) / 92_160.0,
+    ];
+    let each = 1.0 / freedom.max(LEAST_FREEDOM);
+    TERMS.iter().rev().fold(0.0, |sum, term| (sum + term) * each) + NORMAL
+}
+
+/// With fewer degrees of freedom an error is not known at all.
+pub const LEAST_FREEDOM: f64 = 3.0;
+
+/// A power of the normal quantile.
+const fn odd(power: u32) -> f64 {
+    let mut product = 1.0;
+    let mut i = 0;
+    while i < power {
+        product *= NORMAL;
+        i += 1;
+    }
+    product
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_tables() {
+        for (freedom, quantile) in
+            [(3.0, 3.182), (4.0, 2.776), (5.0, 2.571), (10.0, 2.228), (30.0, 2.042), (120.0, 1.980), (1e9, 1.960)]
+        {
+            assert!((student(freedom) / quantile - 1.0).abs() < 0.002, "{freedom}: {}", student(freedom));
+        }
+    }
+
+    #[test]
+    fn one_error_keeps_its_freedom_and_two_equal_ones_have_both() {
+        let mut errors = Errors::default();
+        assert_eq!(errors.half_width(), 0.0);
+        errors.add(2.0, 5.0);
+        assert!((errors.half_width() - 2.0 * student(5.0)).abs() < 1e-12);
+        errors.add(2.0, 5.0);
+        assert!((errors.half_width() - 8.0_f64.sqrt() * student(10.0)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_gain_moves_the_ends_outwards() {
+        let figure = Sure { low: -10.0, mean: 5.0, high: 20.0 }.with_gain(0.05);
+        assert_eq!(figure, Sure { low: -10.5, mean: 5.0, high: 21.0 });
+        assert_eq!(Sure::about(100.0, 10.0).with_gain(0.1), Sure { low: 81.0, mean: 100.0, high: 121.0 });
+        assert_eq!(Sure::about(2.0, 1.0).times(-2.0), Sure { low: -6.0, mean: -4.0, high: -2.0 });
+    }
+}
