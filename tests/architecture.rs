@@ -33,11 +33,12 @@ const ROOMS: [&str; 19] = [
 const PURE: [&str; 7] = ["units", "domain", "forecast", "profile", "plan", "bandit", "ledger"];
 
 /// Crates that a pure room does not use.
-const WORLDLY_CRATES: [&str; 11] = [
+const WORLDLY_CRATES: [&str; 12] = [
     "tokio",
     "tokio_util",
     "futures_util",
     "reqwest",
+    "rusqlite",
     "hyper",
     "sqlx",
     "axum",

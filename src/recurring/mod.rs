@@ -86,7 +86,7 @@ impl Recurring {
     pub async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.now();
         for name in self.store.overdue_recurring(now).await? {
-            self.store.change_recurring(&name, |job| job.expire(now)).await?;
+            self.store.change_recurring(&name, move |job| job.expire(now)).await?;
         }
         Ok(())
     }
@@ -253,10 +253,10 @@ impl Recurring {
         now.duration_trunc(TimeDelta::microseconds(1)).unwrap_or(now)
     }
 
-    async fn change<T: Send>(
+    async fn change<T: Send + 'static>(
         &self,
         name: &JobName,
-        change: impl FnOnce(&mut Job) -> Result<T, Refused> + Send,
+        change: impl FnOnce(&mut Job) -> Result<T, Refused> + Send + 'static,
     ) -> Result<(T, StoredRecurring), RecurringError> {
         let changed = self.store.change_recurring(name, change).await?;
         let (answer, stored) = changed.ok_or_else(|| RecurringError::NotFound(name.to_string()))?;

@@ -44,6 +44,12 @@ pub enum StoreError {
     /// A statement failed.
     #[error("the database refused a statement")]
     Statement(#[from] sqlx::Error),
+    /// A statement about recurring jobs failed.
+    #[error("the database refused a statement")]
+    Recurring(#[from] rusqlite::Error),
+    /// The daemon is stopping.
+    #[error("the database is closed, since the daemon is stopping")]
+    Closed,
     /// A row is not what this program writes.
     #[error("the database has an unreadable {what}: {why}")]
     Damaged {
@@ -115,8 +121,7 @@ pub struct Checkpoint {
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: SqlitePool,
-    /// One connection: requests about recurring jobs queue up for it, and never for those of the control loop.
-    recurring: SqlitePool,
+    recurring: recurring::Desk,
 }
 
 impl Store {
@@ -136,11 +141,9 @@ impl Store {
             .busy_timeout(std::time::Duration::from_millis(250))
             .foreign_keys(true);
         let failed = |source| StoreError::Open { path: path.display().to_string(), source };
-        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options.clone()).await.map_err(failed)?;
+        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options).await.map_err(failed)?;
         sqlx::migrate!("src/store/migrations").run(&pool).await?;
-        let patient = options.busy_timeout(std::time::Duration::from_secs(2));
-        let one = SqlitePoolOptions::new().max_connections(1).test_before_acquire(false);
-        let recurring = one.connect_with(patient).await.map_err(failed)?;
+        let recurring = recurring::Desk::open(&path)?;
         let store = Self { pool, recurring };
         ledger::chain_old_rows(&store).await?;
         Ok(store)
