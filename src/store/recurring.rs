@@ -184,17 +184,20 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn latest_recurring(&self, limit: u32) -> Result<(Vec<StoredRecurring>, u64), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let all: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM recurring_jobs").fetch_one(&mut *tx).await?;
         let sql = "SELECT name FROM recurring_jobs j ORDER BY COALESCE((SELECT begun_us FROM recurring_trials t \
-                   WHERE t.job = j.id ORDER BY number DESC LIMIT 1), created_us) DESC, name LIMIT $1";
-        let names: Vec<String> = sqlx::query_scalar(sql).bind(limit).fetch_all(&mut *tx).await?;
-        let mut latest = Vec::with_capacity(names.len());
-        for name in names {
-            let name = JobName::new(name).map_err(|e| rows::damaged("recurring job", e))?;
-            latest.extend(load(&mut tx, &name).await?.map(|(_, stored)| stored));
-        }
-        Ok((latest, all.unsigned_abs()))
+                   WHERE t.job = j.id ORDER BY number DESC LIMIT 1), created_us) DESC, name LIMIT ?1";
+        let read = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let all = tx.query_row("SELECT COUNT(*) FROM recurring_jobs", [], |row| row.get(0))?;
+            let names: Vec<JobName> =
+                tx.prepare_cached(sql)?.query_and_then([limit], |row| name(row.get(0)?))?.collect::<Result<_, _>>()?;
+            let mut latest = Vec::with_capacity(names.len());
+            for name in names {
+                latest.extend(load(&tx, name)?.map(|(_, stored)| stored));
+            }
+            Ok((latest, all))
+        };
+        self.recurring.work(read).await
     }
 
     /// The recurring jobs that have trials whose lease ended before `now`.

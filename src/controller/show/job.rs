@@ -11,14 +11,14 @@ use crate::controller::view::{
 };
 use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
-    CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
+    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
 };
 use crate::ledger::savings::SENSOR_GAIN;
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
 use crate::store::StoredJob;
-use crate::units::{Joules, Millijoules, Samples};
+use crate::units::{Millijoules, Samples};
 
 impl Controller {
     /// The jobs that have not ended, oldest first.
