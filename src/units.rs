@@ -307,6 +307,55 @@ impl Sum for Millijoules {
     }
 }
 
+/// Emissions as the books keep them: whole micrograms of CO2 equivalent, so that sums are exact in any order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Micrograms(u64);
+
+impl Micrograms {
+    /// None.
+    pub const ZERO: Self = Self(0);
+
+    /// `value` µg.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// The count of micrograms.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Rounded to the nearest microgram; negative emissions are none.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped at zero; 2^64 µg is 18,000 t")]
+    pub fn from_grams(grams: GramsCo2e) -> Self {
+        Self((grams.0 * 1e6).round().max(0.0) as u64)
+    }
+
+    /// For display.
+    #[expect(clippy::cast_precision_loss, reason = "2^53 µg is 9 t")]
+    pub fn to_grams(self) -> GramsCo2e {
+        GramsCo2e(self.0 as f64 / 1e6)
+    }
+}
+
+impl Add for Micrograms {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+impl AddAssign for Micrograms {
+    fn add_assign(&mut self, other: Self) {
+        self.0 += other.0;
+    }
+}
+impl Sum for Micrograms {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Add::add)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

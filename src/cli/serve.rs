@@ -9,13 +9,14 @@ use tokio_util::sync::CancellationToken;
 use super::{Exit, Overrides, runtime, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings, SimulatedSettings};
-use crate::controller::{Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
+use crate::controller::{Bookkeeping, Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
 use crate::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
 use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::gpu::{GpuDevice, nvml};
 use crate::http;
+use crate::ledger::chain::Digest;
 use crate::providers::{self, Feed, FeedOptions};
 use crate::recurring::Recurring;
 use crate::units::{SamplesPerSecond, Seconds, Watts};
@@ -59,6 +60,13 @@ fn give_back_anyway(settings: &Settings) {
     }
 }
 
+/// How the books are kept under these settings. Secrets are not part of settings: they name where secrets are.
+fn bookkeeping(settings: &Settings) -> Bookkeeping {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let digest = serde_json::to_string(settings).map(|json| Digest::of(&json)).unwrap_or_default();
+    Bookkeeping { settings: settings.ledger.clone(), host: host.trim().to_owned(), digest }
+}
+
 async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let state_dir = settings.state_dir();
     let _lock = Lock::take(&state_dir)?;
@@ -85,6 +93,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let (handle, requests) = Handle::queue();
     let ready = http::Ready::default();
     let server = http::Server::bind(&settings.http, handle, ready.clone()).await?;
+    let books = bookkeeping(&settings);
     let parts = Parts {
         sampling: Sampling::Every(settings.control.sample_s),
         settings: settings.control,
@@ -93,6 +102,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         carbon: settings.carbon,
         cap: settings.cap,
         carbon_budget: settings.carbon_budget,
+        books,
         state_dir: &state_dir,
         clock: clock.clone(),
         devices,

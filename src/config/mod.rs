@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
-use crate::{controller, http, plan, profile, telemetry};
+use crate::{controller, http, ledger, plan, profile, telemetry};
 
 /// Which boards the daemon steers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -65,6 +65,8 @@ pub struct Settings {
     pub cap: controller::CapSettings,
     /// What all jobs together may emit.
     pub carbon_budget: controller::BudgetSettings,
+    /// The books.
+    pub ledger: ledger::Settings,
     /// The just-in-time profiler.
     pub profile: profile::Settings,
     /// The planner.
@@ -153,6 +155,7 @@ impl Settings {
         self.control.check().map_err(in_section("control"))?;
         self.cap.check().map_err(in_section("cap"))?;
         self.carbon_budget.check().map_err(in_section("carbon_budget"))?;
+        self.ledger.check().map_err(in_section("ledger"))?;
         self.profile.check().map_err(in_section("profile"))?;
         self.plan.check().map_err(in_section("plan"))?;
         let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::Controller;
-use crate::domain::{GpuId, JobId};
+use crate::domain::{DeviceId, GpuId, JobId};
 use crate::ledger::{self, Interval, OpenInterval, Share};
 use crate::store::{Checkpoint, StoreError, StoredJob};
 use crate::units::Seconds;
@@ -27,14 +27,14 @@ impl Controller {
             if gpu.books.is_some() || gpu.seen.at.is_none() || gpu.seen.fault.is_some() {
                 continue;
             }
-            let id = gpu.id().clone();
-            let last = self.backlog.recovered.iter().position(|c| c.gpu == id);
+            let device = DeviceId::from(gpu.id());
+            let last = self.backlog.recovered.iter().position(|c| c.device == device);
             let has_counter = gpu.handle.capabilities().energy_counter.is_ok();
             if last.is_some() && has_counter && gpu.seen.counter.is_none() {
                 // Opened without the counter's first value, the books would never know what the gap used.
                 continue;
             }
-            gpu.books = Some(OpenInterval::open(id.clone(), now, gpu.seen.metered));
+            gpu.books = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
             let Some(counter) = gpu.seen.counter else { continue };
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
                 let jobs = &self.jobs;
@@ -46,10 +46,13 @@ impl Controller {
                     .cloned()
                     .collect();
                 let energy = counter.checked_since(last.counter).unwrap_or(counter);
-                self.backlog.intervals.extend(ledger::gap_intervals(&id, last.at, now.utc, energy, &holders));
+                self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, now.utc, energy, &holders));
+                // What this daemon's meter will say of resets comes on top.
+                let moved = ledger::rebased(last.counter, counter, energy);
+                gpu.rebased_before = last.rebased_mj + moved - gpu.seen.metered.rebased_mj;
             }
-            let holders = gpu.holders();
-            self.backlog.checkpoints.push(Checkpoint { gpu: id, counter, at: now.utc, holders });
+            let (holders, rebased_mj) = (gpu.holders(), gpu.rebased_before + gpu.seen.metered.rebased_mj);
+            self.backlog.checkpoints.push(Checkpoint { device, counter, at: now.utc, holders, rebased_mj });
         }
     }
 
@@ -97,8 +100,10 @@ impl Controller {
         self.backlog.intervals.extend(rows);
         if let Some(counter) = counter {
             // Where the interval ends, so that a gap joins it without a seam.
-            let point = Checkpoint { gpu: id.clone(), counter, at: books.start(), holders };
-            self.backlog.checkpoints.retain(|c| c.gpu != point.gpu);
+            let rebased_mj = gpu.rebased_before + metered.rebased_mj;
+            let (device, at) = (DeviceId::from(id), books.start());
+            let point = Checkpoint { device, counter, at, holders, rebased_mj };
+            self.backlog.checkpoints.retain(|c| c.device != point.device);
             self.backlog.checkpoints.push(point);
         }
     }
@@ -120,6 +125,7 @@ impl Controller {
             Ok(()) => {
                 let series = &self.book.series;
                 self.budget.add(&self.backlog.intervals, series);
+                self.ledger.count(&self.backlog.intervals);
                 for row in std::mem::take(&mut self.backlog.intervals) {
                     if let Share::Job(id) = &row.share
                         && let Some(job) = self.jobs.get_mut(id)

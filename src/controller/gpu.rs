@@ -55,12 +55,17 @@ pub struct Gpu {
     pub persistence_denied: Option<GpuError>,
     /// The open interval of its books; none before the board answered for the first time.
     pub books: Option<OpenInterval>,
+    /// What resets of its counter moved readings by before this daemon's meter began, in millijoules.
+    pub(super) rebased_before: i64,
     /// What was done to it last, for people.
     pub remark: Option<String>,
     pub(super) clocks: Clocks,
     pub(super) past: Past,
     held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
+    /// What the last finished write of a limit was, for the ledger: the limit before, the one asked for, the one shown.
+    pub(super) written: Option<Written>,
+    before: Option<PowerLimit>,
     last_asked: Option<Monotonic>,
     /// [`Observation::restarts`] when the board last showed the limit it is held at.
     restarts_seen: u32,
@@ -77,6 +82,15 @@ struct Held {
     asked: PowerLimit,
     /// What the board showed right after the write: some round, some ignore.
     shown: Option<PowerLimit>,
+}
+
+/// A write of a limit that came to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    pub(super) before: Option<PowerLimit>,
+    pub(super) asked: PowerLimit,
+    pub(super) shown: Option<PowerLimit>,
+    pub(super) failed: bool,
 }
 
 /// What acting on a board came to.
@@ -113,11 +127,14 @@ impl Gpu {
             denied: None,
             persistence_denied: None,
             books: None,
+            rebased_before: 0,
             remark: None,
             clocks: Clocks::default(),
             past: Past::default(),
             held: None,
             in_flight: None,
+            written: None,
+            before: None,
             last_asked: None,
             restarts_seen: 0,
             cap: None,
@@ -145,6 +162,10 @@ impl Gpu {
         };
         self.in_flight = None;
         let outcome = outcome.clone();
+        if let Write::PowerLimit(asked) = write {
+            let (before, shown, failed) = (self.before, outcome.shown, outcome.result.is_err());
+            self.written = Some(Written { before, asked, shown, failed });
+        }
         match (&outcome.result, write) {
             (result, Write::LockClocks(_) | Write::ResetClocks) => self.take_clock_outcome(write, result),
             (Ok(()), Write::PowerLimit(asked)) => {
@@ -416,6 +437,7 @@ impl Gpu {
         if self.handle.request(write) {
             self.in_flight = Some((write, now.monotonic));
             if let Write::PowerLimit(limit) = write {
+                self.before = self.seen.reading.requested;
                 self.remark = Some(format!("set to {limit} at {}", now.utc.format("%FT%TZ")));
             }
             // Boards without a thread of their own have done it already.

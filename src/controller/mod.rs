@@ -6,6 +6,7 @@
 
 mod account;
 mod boards;
+mod books;
 mod budget;
 mod cap;
 mod clocks;
@@ -35,6 +36,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
+pub use books::Bookkeeping;
+use books::Change;
 use budget::BudgetBook;
 pub use budget::{BudgetSettings, BudgetView, Period};
 use cap::CapBook;
@@ -76,6 +79,7 @@ pub struct Controller {
     jobs: BTreeMap<JobId, Job>,
     caps: CapBook,
     budget: BudgetBook,
+    ledger: books::Ledger,
     desk: planning::Desk,
     signal: watch::Receiver<FeedState>,
     price: Option<PriceSignal>,
@@ -107,6 +111,7 @@ impl Controller {
         self.take_signal().await;
         self.end_silent_jobs().await;
         self.account().await;
+        self.keep_ledger().await;
         self.count_budget().await;
         self.equip_jobs().await;
         self.withdraw_clocks();
@@ -152,6 +157,15 @@ impl Controller {
             let (setting, reasons) = in_force(job, gpus);
             let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
             job.see(now.monotonic, setting, reasons, energy);
+        }
+        let mut written = Vec::new();
+        for gpu in self.gpus.values_mut() {
+            written.extend(gpu.written.take().map(|w| (gpu.id().clone(), w)));
+        }
+        for (id, w) in written {
+            let what = if w.failed { "power limit refused" } else { "power limit" };
+            let (before, enforced) = (w.before, w.shown);
+            self.note_control(&id, Change { what, foreign: false, before, asked: Some(w.asked), enforced });
         }
         for gpu in self.gpus.values_mut() {
             if gpu.manual.is_some_and(|m| m.until < now.monotonic) {
@@ -205,6 +219,9 @@ impl Controller {
                     self.close_books_of(&id);
                 }
                 Ok(Act::Yielded(foreign)) => {
+                    let (what, enforced) = ("power limit found changed", Some(foreign.limit));
+                    let change = Change { what, foreign: true, before: None, asked: None, enforced };
+                    self.note_control(&id, change);
                     tracing::warn!(gpu.uuid = %id, "GPU {id}: somebody else set {}; leaving it alone", foreign.limit);
                     self.replan_all("a GPU was taken over by somebody else");
                 }
@@ -275,6 +292,7 @@ impl Controller {
         }
         self.close_all_books();
         self.write_backlog().await;
+        self.finish_ledger().await;
         self.store_jobs().await;
         self.store.close().await;
         restored

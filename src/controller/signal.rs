@@ -12,7 +12,7 @@ use crate::clock::Monotonic;
 use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, SignalKind, SignalScope, Slot};
 use crate::forecast::{Basis, HorizonPolicy, Model, ModelPolicy, score_issued};
 use crate::providers::{Currency, FeedState, Ranks, SourceState};
-use crate::store::{SourceKey, Store, StoreError};
+use crate::store::{SourceKey, Store, StoreError, Why};
 use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 /// Time between two looks at what the present rests on.
@@ -213,11 +213,18 @@ impl Controller {
         if taken.forecast.as_ref() != Some(newest) {
             let before = taken.forecast.as_ref().filter(|b| SourceKey::of(b) == SourceKey::of(newest));
             let mut news = changes(&newest.actual, before.map(|b| &b.actual));
+            let withdrawn = match before {
+                Some(before) => withdrawn(&before.actual, &newest.actual),
+                None => self.withdrawn_since(newest).await?,
+            };
             if before.is_none() {
                 news = self.not_stored(newest, news).await?;
                 self.taken[index].begun_until = None;
             }
+            self.store.withdraw_intensities(newest, &withdrawn).await?;
             self.store.append_intensities(newest, &news).await?;
+            self.told(&news);
+            self.told(&withdrawn);
             self.taken[index].forecast = Some(Arc::clone(newest));
         }
         let issued = source.issued.as_ref().filter(|i| !i.expected.is_empty());
@@ -230,7 +237,16 @@ impl Controller {
         if source.final_until > self.taken[index].final_until
             && let Some(until) = source.final_until
         {
-            self.store.settle(&SourceKey::of(newest), until).await?;
+            let key = SourceKey::of(newest);
+            let before = self.store.settled_until(&key).await?;
+            self.store.settle(&key, until).await?;
+            for hour in self.store.unsettled_hours(before.unwrap_or_default() - TimeDelta::hours(1)).await? {
+                if hour < until
+                    && let Some(hour) = Slot::new(hour, hour + TimeDelta::hours(1))
+                {
+                    self.ledger.resettle(&hour, Why::Intensity);
+                }
+            }
             self.taken[index].final_until = source.final_until;
         }
         Ok(())
@@ -246,6 +262,15 @@ impl Controller {
         let Some(span) = span else { return Ok(points) };
         let stored = self.store.intensities(&[SourceKey::of(newest)], &span).await?;
         Ok(points.into_iter().filter(|p| stored.at(p.0.start()) != Some(p)).collect())
+    }
+
+    /// What an earlier run stored of the past that a source does not say any more.
+    async fn withdrawn_since(&self, newest: &Forecast) -> Result<Vec<(Slot, Intensity)>, StoreError> {
+        let span = newest.actual.start().zip(newest.actual.end()).and_then(|(start, end)| Slot::new(start, end));
+        let Some(span) = span else { return Ok(Vec::new()) };
+        let stored = self.store.intensities(&[SourceKey::of(newest)], &span).await?;
+        let came = stored.points().iter().filter(|(_, i)| i.origin >= Origin::Estimated).copied().collect();
+        Ok(withdrawn(&CarbonSeries::from_points(came).0, &newest.actual))
     }
 
     /// Stores what is expected of slots as they begin: whether what came will ever be told is not known then. Later ones
@@ -356,6 +381,14 @@ pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>,
 
 /// Where the ranks of the feed are kept.
 pub type RankBoard = Arc<Mutex<Ranks>>;
+
+/// What `before` said of the time that `now` speaks of, and `now` does not: since its beginning, as older values only
+/// fall out of view. An answer without any past takes nothing back.
+fn withdrawn(before: &CarbonSeries, now: &CarbonSeries) -> Vec<(Slot, Intensity)> {
+    let Some(start) = now.start() else { return Vec::new() };
+    let gone = |(slot, _): &&(Slot, Intensity)| slot.start() >= start && now.overlapping(slot).is_empty();
+    before.points().iter().filter(gone).copied().collect()
+}
 
 /// The points of `now` that `before` did not have.
 fn changes(now: &CarbonSeries, before: Option<&CarbonSeries>) -> Vec<(Slot, Intensity)> {

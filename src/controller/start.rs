@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 use super::account::Backlog;
+use super::books::{Bookkeeping, Ledger};
 use super::budget::{BudgetBook, BudgetSettings};
 use super::cap::{CapBook, CapSettings, KEPT};
 use super::planning::Desk;
@@ -43,6 +44,8 @@ pub struct Parts<'a> {
     pub cap: CapSettings,
     /// What its jobs together may emit.
     pub carbon_budget: BudgetSettings,
+    /// How the books are kept.
+    pub books: Bookkeeping,
     /// The boards.
     pub devices: Vec<Box<dyn GpuDevice>>,
     /// When they are read.
@@ -144,6 +147,7 @@ impl Controller {
             jobs: BTreeMap::new(),
             caps,
             budget: BudgetBook::new(parts.carbon_budget),
+            ledger: Ledger::new(parts.books),
             desk: Desk::default(),
             signal: parts.signal,
             forecast: None,
@@ -159,6 +163,7 @@ impl Controller {
             store_fault: None,
             journal_fault: None,
         };
+        controller.open_ledger().await?;
         controller.signal.mark_changed();
         for gpu in controller.gpus.values_mut() {
             gpu.observe();

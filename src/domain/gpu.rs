@@ -179,6 +179,15 @@ impl EnergySource {
             Self::CounterGap => "counter_gap",
         }
     }
+
+    /// Relative uncertainty of an amount found that way, in percent: the gain error of boards' sensors (Yang, Adámek,
+    /// Armour, SC'24), and twice that where power was sampled in place of the counter.
+    pub const fn uncertainty_pct(self) -> f64 {
+        match self {
+            Self::Counter | Self::CounterGap => 5.0,
+            Self::IntegratedPower => 10.0,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -95,6 +95,15 @@ name_type!(
     "UUIDs have 1 to 96 letters, digits, '-' and '_'"
 );
 name_type!(
+    /// What the books count the energy of: a board by its UUID, or a part of the node's processors ("cpu:package-0",
+    /// "dram:package-0").
+    DeviceId,
+    "device",
+    96,
+    |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | ':'),
+    "devices have 1 to 96 letters, digits, '-', '_' and ':'"
+);
+name_type!(
     /// A part of the grid, in its provider's own code ("GB", "13", "MISO_MASON_CITY").
     Zone,
     "zone",
@@ -102,6 +111,35 @@ name_type!(
     |c| !c.is_control(),
     "zones have 1 to 96 characters, none of them a control character"
 );
+
+/// What kind of hardware a device of the books is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A GPU.
+    Gpu,
+    /// A processor package.
+    Cpu,
+    /// Memory.
+    Dram,
+}
+
+impl DeviceId {
+    /// Which kind it is.
+    pub fn kind(&self) -> DeviceKind {
+        match self.0.split_once(':') {
+            Some(("cpu", _)) => DeviceKind::Cpu,
+            Some(("dram", _)) => DeviceKind::Dram,
+            _ => DeviceKind::Gpu,
+        }
+    }
+}
+
+impl From<&GpuId> for DeviceId {
+    fn from(gpu: &GpuId) -> Self {
+        Self(gpu.0.clone())
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ mod signal;
 
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window, check_level};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
-pub use ids::{EventId, GpuId, InvalidName, JobId, JobName, Zone};
+pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};

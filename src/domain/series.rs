@@ -101,15 +101,24 @@ impl<V: Clone> TimeSeries<V> {
 
     /// Writes `value` over `slot`; what was there before keeps only the time outside it.
     pub fn insert(&mut self, slot: Slot, value: V) {
+        self.put(slot, Some(value));
+    }
+
+    /// Takes away what is said of `slot`; what was there before keeps only the time outside it.
+    pub fn remove(&mut self, slot: Slot) {
+        self.put(slot, None);
+    }
+
+    fn put(&mut self, slot: Slot, value: Option<V>) {
         let from = self.points.partition_point(|(s, _)| s.end <= slot.start);
-        let to = self.points.partition_point(|(s, _)| s.start < slot.end);
+        let to = self.points.partition_point(|(s, _)| s.start < slot.end).max(from);
         let mut replacement = Vec::with_capacity(3);
         if let Some((first, v)) = self.points[from..to].first()
             && let Some(head) = Slot::new(first.start, slot.start)
         {
             replacement.push((head, v.clone()));
         }
-        replacement.push((slot, value));
+        replacement.extend(value.map(|value| (slot, value)));
         if let Some((last, v)) = self.points[from..to].last()
             && let Some(tail) = Slot::new(slot.end, last.end)
         {

@@ -197,6 +197,7 @@ mod tests {
         AccountView
         ArmView
         BeginTrial
+        BookedView
         BudgetView
         CapView
         CarbonView
@@ -209,6 +210,7 @@ mod tests {
         IntensityView
         JobState
         JobView
+        LedgerView
         LimitSpanView
         NewEvent
         ObjectiveView
@@ -238,6 +240,7 @@ mod tests {
         ScoreView
         SegmentView
         SetPowerLimit
+        SettledView
         SourceView
         StatusView
         TrialDocument

@@ -84,7 +84,7 @@ mod tests {
     use chrono::{DateTime, TimeDelta};
 
     use super::*;
-    use crate::domain::{GpuId, Intensity, TimeSeries};
+    use crate::domain::{DeviceId, Intensity, TimeSeries};
     use crate::ledger::Share;
     use crate::units::Millijoules;
 
@@ -95,8 +95,8 @@ mod tests {
 
     fn interval(slot: Slot, joules: u64) -> Interval {
         let energy = Millijoules::new(joules * 1000);
-        let gpu = GpuId::new("GPU-0").expect("an id");
-        Interval { gpu, share: Share::Idle, slot, energy, source: EnergySource::Counter }
+        let device = DeviceId::new("GPU-0").expect("an id");
+        Interval { device, share: Share::Idle, slot, energy, source: EnergySource::Counter }
     }
 
     #[test]

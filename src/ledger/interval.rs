@@ -1,11 +1,12 @@
-//! Closed intervals: energy of one board over at most a minute, in whole millijoules, written once.
+//! Closed intervals: energy of one device over at most a minute, in whole millijoules, written once.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::Metered;
+use super::apportion::by_hour;
 use crate::clock::{Monotonic, Now};
-use crate::domain::{EnergySource, GpuId, JobId, Slot};
+use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::units::{Millijoules, Seconds};
 
 /// Whose energy it is.
@@ -23,8 +24,8 @@ pub enum Share {
 /// One row of the books.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The board.
-    pub gpu: GpuId,
+    /// What used it.
+    pub device: DeviceId,
     /// Whose energy it is.
     pub share: Share,
     /// When it was used.
@@ -41,19 +42,19 @@ const SHORTEST: Seconds = Seconds::new(0.2);
 /// A wall clock that is this far off what the duration clock expects was set by somebody.
 const CLOCK_STEP: Seconds = Seconds::new(2.0);
 
-/// The open interval of one board. Pure; durations come from the monotonic clock, keys from the wall clock.
+/// The open interval of one device. Pure; durations come from the monotonic clock, keys from the wall clock.
 #[derive(Clone, Debug)]
 pub struct OpenInterval {
-    gpu: GpuId,
+    device: DeviceId,
     start: DateTime<Utc>,
     since: Monotonic,
     metered: Metered,
 }
 
 impl OpenInterval {
-    /// Opens the books of a board: what it has metered so far is not part of the interval.
-    pub fn open(gpu: GpuId, now: Now, metered: Metered) -> Self {
-        Self { gpu, start: now.utc, since: now.monotonic, metered }
+    /// Opens the books of a device: what it has metered so far is not part of the interval.
+    pub fn open(device: DeviceId, now: Now, metered: Metered) -> Self {
+        Self { device, start: to_micros(now.utc), since: now.monotonic, metered }
     }
 
     /// How long it has been open.
@@ -68,7 +69,8 @@ impl OpenInterval {
 
     /// Closes the interval and opens the next one. The energy is split over `holders` by the rule of equal shares
     /// (the first ones get the odd millijoules), so that the sum is exact; without holders it is idle energy, or
-    /// unattributed if `unknown_user` runs on the board. Energy over unwatched time is nobody's but the holders'.
+    /// unattributed if `unknown_user` runs on the device. Energy over unwatched time is nobody's but the holders'. Rows are
+    /// cut at full hours.
     ///
     /// `None`, and it stays open, while it is shorter than sensors can tell (200 ms).
     pub fn close(
@@ -79,16 +81,16 @@ impl OpenInterval {
         unknown_user: bool,
     ) -> Option<Vec<Interval>> {
         let age = self.age(now);
-        let end = self.start + age.to_delta();
+        let end = to_micros(self.start + age.to_delta());
         let slot = Slot::new(self.start, end).filter(|_| age >= SHORTEST)?;
         let parts = metered.since(&self.metered).into_iter();
-        let rows = parts.flat_map(|(source, energy)| split(&self.gpu, slot, energy, source, holders, unknown_user));
-        let rows = rows.collect();
+        let rows = parts.flat_map(|(source, energy)| split(&self.device, slot, energy, source, holders, unknown_user));
+        let rows = rows.flat_map(by_hour).collect();
         self.metered = metered;
         self.since = now.monotonic;
         // Consecutive intervals join without a seam, unless the wall clock was set in between.
         let off = Seconds::from_delta(now.utc - end).abs();
-        self.start = if off <= CLOCK_STEP { end } else { now.utc };
+        self.start = if off <= CLOCK_STEP { end } else { to_micros(now.utc) };
         Some(rows)
     }
 }
@@ -96,16 +98,20 @@ impl OpenInterval {
 /// The energy of a time in which no daemon ran, known from the hardware's counter. It belongs to `holders`; without
 /// any it is nobody's who can be named.
 pub fn gap_intervals(
-    gpu: &GpuId,
+    device: &DeviceId,
     from: DateTime<Utc>,
     to: DateTime<Utc>,
     energy: Millijoules,
     holders: &[JobId],
 ) -> Vec<Interval> {
+    let (from, to) = (to_micros(from), to_micros(to));
     // A wall clock that was set back meanwhile must not lose the joules.
     let slot = Slot::new(from, to).or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to));
     match slot.filter(|_| energy > Millijoules::ZERO) {
-        Some(slot) => split(gpu, slot, energy, EnergySource::CounterGap, holders, true),
+        Some(slot) => {
+            let rows = split(device, slot, energy, EnergySource::CounterGap, holders, true);
+            rows.into_iter().flat_map(by_hour).collect()
+        }
         None => Vec::new(),
     }
 }
@@ -120,9 +126,14 @@ pub fn within(intervals: &[Interval], span: &Slot) -> Vec<Interval> {
     intervals.iter().filter_map(part).collect()
 }
 
+/// The books' times are whole microseconds.
+fn to_micros(t: DateTime<Utc>) -> DateTime<Utc> {
+    t.trunc_subsecs(6)
+}
+
 /// Equal shares for the holders, the first ones getting the odd millijoules.
 fn split(
-    gpu: &GpuId,
+    device: &DeviceId,
     slot: Slot,
     energy: Millijoules,
     source: EnergySource,
@@ -138,7 +149,7 @@ fn split(
     let shares: Vec<Share> =
         if holders.is_empty() { vec![nobody] } else { holders.iter().cloned().map(Share::Job).collect() };
     let row = |(i, share)| Interval {
-        gpu: gpu.clone(),
+        device: device.clone(),
         share,
         slot,
         energy: Millijoules::new(each + u64::from(i < odd)),
@@ -167,7 +178,7 @@ mod tests {
     }
 
     fn open() -> OpenInterval {
-        OpenInterval::open(GpuId::new("GPU-0").expect("an id"), now(0.0), Metered::default())
+        OpenInterval::open(DeviceId::new("GPU-0").expect("an id"), now(0.0), Metered::default())
     }
 
     #[test]

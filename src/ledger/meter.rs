@@ -19,6 +19,9 @@ pub struct Metered {
     pub integrated: Millijoules,
     /// Counter differences over time that was not watched.
     pub gap: Millijoules,
+    /// What the counter's reading gained, in millijoules, without that being booked from it: resets make it smaller.
+    /// The reading less this is what was booked from the counter, but for a constant.
+    pub rebased_mj: i64,
 }
 
 impl Metered {
@@ -86,7 +89,14 @@ impl Meter {
                 None => {
                     self.resets += 1;
                     self.check = CrossCheck::default();
-                    if watched { self.integrate(last.power, power, span) } else { self.metered.gap += now }
+                    let booked = if watched {
+                        self.integrate(last.power, power, span);
+                        Millijoules::ZERO
+                    } else {
+                        self.metered.gap += now;
+                        now
+                    };
+                    self.metered.rebased_mj += rebased(before, now, booked);
                 }
             },
             // The counter fell silent or came back: keep its last value, so that nothing it still knows is lost.
@@ -131,6 +141,12 @@ impl Meter {
     }
 }
 
+/// How far a counter's reading moved from `before` to `now` beyond what was booked from it.
+pub fn rebased(before: Millijoules, now: Millijoules, booked: Millijoules) -> i64 {
+    let signed = |energy: Millijoules| i64::try_from(energy.get()).unwrap_or(i64::MAX);
+    signed(now) - signed(before) - signed(booked)
+}
+
 fn mean_power(before: Option<Watts>, now: Option<Watts>) -> Option<Watts> {
     match (before, now) {
         (Some(a), Some(b)) => Some((a + b) / 2.0),
@@ -160,6 +176,7 @@ mod tests {
             counter: Millijoules::new(400_000),
             integrated: Millijoules::new(200_000),
             gap: Millijoules::ZERO,
+            rebased_mj: -5_130_000,
         };
         assert_eq!((meter.metered(), meter.resets()), (expected, 1));
     }
@@ -200,6 +217,23 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn readings_less_what_resets_moved_them_by_are_what_was_booked(
+            steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, 0u8..8), 1..50)
+        ) {
+            let (mut meter, mut now, mut counter) = (Meter::default(), Monotonic::default(), 9_999_999);
+            meter.observe(now, Some(Millijoules::new(counter)), Some(Watts::new(100.0)));
+            for (ms, used, what) in steps {
+                now = now.after(Seconds::new(f64::from(ms) / 1e3));
+                counter = if what == 0 { used } else { counter + used };
+                meter.observe(now, (what != 1).then_some(Millijoules::new(counter)), Some(Watts::new(100.0)));
+            }
+            meter.observe(now.after(Seconds::new(1.0)), Some(Millijoules::new(counter)), None);
+            let metered = meter.metered();
+            let booked = i64::try_from((metered.counter + metered.gap).get()).expect("small");
+            prop_assert_eq!(i64::try_from(counter).expect("small") - metered.rebased_mj - 9_999_999, booked);
+        }
+
         #[test]
         fn the_sum_of_parts_is_the_counters_difference(steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, any::<bool>()), 1..50)) {
             let (mut meter, mut now, mut counter) = (Meter::default(), Monotonic::default(), Millijoules::ZERO);

@@ -1,11 +1,21 @@
-//! The books (pure): energy per closed interval, grams as a view of energy × the best intensity known.
+//! The books (pure): energy per closed interval, grams as a view of energy × the best intensity known, and the chain
+//! that lets somebody else check both.
 
+pub mod apportion;
+pub mod block;
+pub mod chain;
 mod counterfactual;
 mod emissions;
+pub mod entry;
 mod interval;
 mod meter;
+mod settings;
+pub mod settlement;
+pub mod verify;
 
 pub use counterfactual::{Comparison, Done, compare};
 pub use emissions::{Emissions, emissions, mean_intensity};
 pub use interval::{Interval, OpenInterval, Share, gap_intervals, within};
-pub use meter::{Meter, Metered};
+pub use meter::{Meter, Metered, rebased};
+pub use settings::Settings;
+pub use settlement::Total;

@@ -4,6 +4,7 @@
 //! intervals that it covers, so that after a crash no joule is counted twice or lost.
 
 mod events;
+mod ledger;
 mod recurring;
 mod rows;
 mod signals;
@@ -14,11 +15,11 @@ use chrono::{DateTime, Utc};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Row, SqlitePool};
 
-use crate::domain::{Activity, GpuId, JobId, JobSpec, ProfileKey, Slot};
-use crate::ledger::Interval;
+use crate::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
 use crate::profile::{ProgressAccount, Record};
 use crate::units::Millijoules;
 
+pub use ledger::{Booked, Settling, Why};
 pub use recurring::{ListedRecurring, StoredRecurring};
 pub use signals::SourceKey;
 
@@ -95,17 +96,19 @@ pub struct LastReport {
     pub received: DateTime<Utc>,
 }
 
-/// The counter up to which a board's energy stands in the books.
+/// The counter up to which a device's energy stands in the books.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// The board.
-    pub gpu: GpuId,
+    /// The device.
+    pub device: DeviceId,
     /// The hardware's counter.
     pub counter: Millijoules,
     /// When it was read.
     pub at: DateTime<Utc>,
-    /// The jobs that held the board then.
+    /// The jobs that held the device then.
     pub holders: Vec<JobId>,
+    /// What the counter's reading gained without that being booked from it, in millijoules: resets move it.
+    pub rebased_mj: i64,
 }
 
 /// The embedded database.
@@ -138,83 +141,15 @@ impl Store {
         let patient = options.busy_timeout(std::time::Duration::from_secs(2));
         let one = SqlitePoolOptions::new().max_connections(1).test_before_acquire(false);
         let recurring = one.connect_with(patient).await.map_err(failed)?;
-        Ok(Self { pool, recurring })
+        let store = Self { pool, recurring };
+        ledger::chain_old_rows(&store).await?;
+        Ok(store)
     }
 
     /// Writes everything down and closes the file.
     pub async fn close(&self) {
         self.recurring.close().await;
         self.pool.close().await;
-    }
-
-    /// Appends closed intervals and moves the checkpoints they reach up to, together.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is written.
-    pub async fn append(&self, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
-        let mut tx = self.pool.begin().await?;
-        for row in intervals {
-            let (share, job) = rows::share_columns(&row.share);
-            sqlx::query(
-                "INSERT INTO intervals (gpu, share, job_id, start_us, end_us, energy_mj, source) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7)",
-            )
-            .bind(row.gpu.as_str())
-            .bind(share)
-            .bind(job)
-            .bind(row.slot.start().timestamp_micros())
-            .bind(row.slot.end().timestamp_micros())
-            .bind(rows::to_i64(row.energy)?)
-            .bind(row.source.as_str())
-            .execute(&mut *tx)
-            .await?;
-        }
-        for point in checkpoints {
-            sqlx::query(
-                "INSERT INTO checkpoints (gpu, counter_mj, at_us, holders) VALUES ($1, $2, $3, $4) \
-                 ON CONFLICT (gpu) DO UPDATE SET counter_mj = $2, at_us = $3, holders = $4",
-            )
-            .bind(point.gpu.as_str())
-            .bind(rows::to_i64(point.counter)?)
-            .bind(point.at.timestamp_micros())
-            .bind(rows::json(&point.holders)?)
-            .execute(&mut *tx)
-            .await?;
-        }
-        Ok(tx.commit().await?)
-    }
-
-    /// Where each board's books stand.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
-        let found =
-            sqlx::query("SELECT gpu, counter_mj, at_us, holders FROM checkpoints").fetch_all(&self.pool).await?;
-        found.iter().map(rows::checkpoint).collect()
-    }
-
-    /// A job's intervals, oldest first.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub async fn intervals_of(&self, job: &JobId) -> Result<Vec<Interval>, StoreError> {
-        let sql = "SELECT gpu, share, job_id, start_us, end_us, energy_mj, source FROM intervals \
-                   WHERE job_id = $1 ORDER BY start_us, id";
-        let found = sqlx::query(sql).bind(job.as_str()).fetch_all(&self.pool).await?;
-        found.iter().map(rows::interval).collect()
-    }
-
-    /// The intervals of all jobs that overlap a span, oldest first.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub async fn intervals_of_jobs(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-        let sql = "SELECT gpu, share, job_id, start_us, end_us, energy_mj, source FROM intervals \
-                   WHERE job_id IS NOT NULL AND start_us < $1 AND end_us > $2 ORDER BY start_us, id";
-        let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
-        let found = sqlx::query(sql).bind(end).bind(start).fetch_all(&self.pool).await?;
-        found.iter().map(rows::interval).collect()
     }
 
     /// Writes a job for the first time, or its present state over the stored one.

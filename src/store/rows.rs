@@ -1,13 +1,13 @@
 //! Between rows and domain types.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::{Checkpoint, StoreError, StoredJob};
-use crate::domain::{GpuId, JobId, Slot};
+use crate::domain::{DeviceId, JobId, Slot};
 use crate::ledger::{Interval, Share};
 use crate::units::Millijoules;
 
@@ -57,19 +57,37 @@ pub(super) fn share_columns(share: &Share) -> (&'static str, Option<&str>) {
     }
 }
 
+pub(super) fn share(name: &str, job: Option<String>) -> Result<Share, StoreError> {
+    match (name, job) {
+        ("job", Some(id)) => Ok(Share::Job(JobId::new(id).map_err(|e| damaged("interval", e))?)),
+        ("idle", None) => Ok(Share::Idle),
+        ("unattributed", None) => Ok(Share::Unattributed),
+        (other, _) => Err(damaged("interval", format!("share {other:?}"))),
+    }
+}
+
+fn device(row: &SqliteRow) -> Result<DeviceId, StoreError> {
+    DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| damaged("interval", e))
+}
+
 pub(super) fn interval(row: &SqliteRow) -> Result<Interval, StoreError> {
-    let share: String = row.try_get("share")?;
-    let job: Option<String> = row.try_get("job_id")?;
-    let share = match (share.as_str(), job) {
-        ("job", Some(id)) => Share::Job(JobId::new(id).map_err(|e| damaged("interval", e))?),
-        ("idle", None) => Share::Idle,
-        ("unattributed", None) => Share::Unattributed,
-        (other, _) => return Err(damaged("interval", format!("share {other:?}"))),
-    };
     Ok(Interval {
-        gpu: GpuId::new(row.try_get::<String, _>("gpu")?).map_err(|e| damaged("interval", e))?,
-        share,
+        device: device(row)?,
+        share: share(&row.try_get::<String, _>("share")?, row.try_get("job_id")?)?,
         slot: slot(row)?,
+        energy: from_i64(row.try_get("energy_mj")?)?,
+        source: from_name("interval", row.try_get("source")?)?,
+    })
+}
+
+/// An hour's sum as an interval of that hour.
+pub(super) fn rolled_up(row: &SqliteRow) -> Result<Interval, StoreError> {
+    let hour = moment(row.try_get("hour_us")?)?;
+    let job: String = row.try_get("job_id")?;
+    Ok(Interval {
+        device: device(row)?,
+        share: share(&row.try_get::<String, _>("share")?, Some(job).filter(|j| !j.is_empty()))?,
+        slot: Slot::new(hour, hour + TimeDelta::hours(1)).ok_or_else(|| damaged("slot", hour))?,
         energy: from_i64(row.try_get("energy_mj")?)?,
         source: from_name("interval", row.try_get("source")?)?,
     })
@@ -77,10 +95,11 @@ pub(super) fn interval(row: &SqliteRow) -> Result<Interval, StoreError> {
 
 pub(super) fn checkpoint(row: &SqliteRow) -> Result<Checkpoint, StoreError> {
     Ok(Checkpoint {
-        gpu: GpuId::new(row.try_get::<String, _>("gpu")?).map_err(|e| damaged("checkpoint", e))?,
+        device: device(row)?,
         counter: from_i64(row.try_get("counter_mj")?)?,
         at: moment(row.try_get("at_us")?)?,
         holders: from_json("checkpoint", &row.try_get::<String, _>("holders")?)?,
+        rebased_mj: row.try_get("rebased_mj")?,
     })
 }
 

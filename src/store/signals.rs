@@ -1,5 +1,7 @@
 //! The grid's signals: intensities with their provenance, forecasts as issued, and what is final.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::Row;
 
@@ -7,10 +9,20 @@ use super::{Store, StoreError, rows};
 use crate::domain::{
     CarbonSeries, Forecast, Intensity, Issued, Origin, SignalKind, SignalScope, Slot, TimeSeries, Zone,
 };
+use crate::ledger::entry::{Factor, State};
 use crate::units::GramsPerKwh;
 
 /// How long issued forecasts are kept.
 const ISSUED_KEPT: TimeDelta = TimeDelta::days(35);
+
+/// An intensity, which of the sources said it, and when.
+#[derive(Clone, Copy)]
+struct Sourced {
+    intensity: Intensity,
+    source: usize,
+    issued_at: DateTime<Utc>,
+    retrieved_at: DateTime<Utc>,
+}
 
 /// A source, the part of the grid that it was asked for, and what its values mean: settings may change what one source
 /// gives, and series of different kinds or scopes are never joined.
@@ -44,11 +56,20 @@ impl Store {
     /// # Errors
     /// If the transaction fails; then none of it is written.
     pub async fn append_intensities(&self, answer: &Forecast, points: &[(Slot, Intensity)]) -> Result<(), StoreError> {
+        self.write_intensities(answer, points, false).await
+    }
+
+    async fn write_intensities(
+        &self,
+        answer: &Forecast,
+        points: &[(Slot, Intensity)],
+        withdrawn: bool,
+    ) -> Result<(), StoreError> {
         let mut tx = self.pool.begin().await?;
         for (slot, intensity) in points {
             sqlx::query(
                 "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
-                 issued_us, retrieved_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                 issued_us, retrieved_us, withdrawn) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
             )
             .bind(answer.zone.as_str())
             .bind(&answer.source)
@@ -61,10 +82,23 @@ impl Store {
             .bind(intensity.origin as i32)
             .bind(answer.issued_at.timestamp_micros())
             .bind(answer.retrieved_at.timestamp_micros())
+            .bind(withdrawn)
             .execute(&mut *tx)
             .await?;
         }
         Ok(tx.commit().await?)
+    }
+
+    /// Notes that a source took back what it had said of slots: those values hold no more.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn withdraw_intensities(
+        &self,
+        answer: &Forecast,
+        points: &[(Slot, Intensity)],
+    ) -> Result<(), StoreError> {
+        self.write_intensities(answer, points, true).await
     }
 
     /// The best intensities known for a time, from sources of one kind and scope, the preferred one first. What came is
@@ -74,11 +108,48 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn intensities(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, StoreError> {
-        let sql = "SELECT start_us, end_us, g_per_kwh, origin FROM intensities \
+        Ok(self.sourced(sources, span).await?.map(|s| s.intensity))
+    }
+
+    /// The same with their provenance, whole slots, oldest first.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn factors(&self, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
+        let mut settled = Vec::with_capacity(sources.len());
+        for key in sources {
+            settled.push(self.settled_until(key).await?);
+        }
+        let sourced = self.sourced(sources, span).await?;
+        let factor = |(slot, said): &(Slot, Sourced)| {
+            let origin = said.intensity.origin;
+            let state = match settled[said.source] {
+                _ if origin < Origin::Estimated => State::Forecast,
+                Some(until) if slot.end() <= until => State::Final,
+                _ => State::Provisional,
+            };
+            Factor {
+                start: slot.start(),
+                end: slot.end(),
+                g_per_kwh: said.intensity.value,
+                origin,
+                state,
+                source: sources[said.source].source.clone(),
+                zone: sources[said.source].zone.clone(),
+                scope: sources[said.source].scope,
+                issued_at: said.issued_at,
+                retrieved_at: said.retrieved_at,
+            }
+        };
+        Ok(sourced.points().iter().map(factor).collect())
+    }
+
+    async fn sourced(&self, sources: &[SourceKey], span: &Slot) -> Result<TimeSeries<Sourced>, StoreError> {
+        let sql = "SELECT start_us, end_us, g_per_kwh, origin, issued_us, retrieved_us, withdrawn FROM intensities \
                    WHERE end_us > $1 AND start_us < $2 AND zone = $3 AND source = $4 AND kind = $5 AND scope = $6 \
                    ORDER BY trust, id";
         let (mut expected, mut came) = (TimeSeries::default(), TimeSeries::default());
-        for key in sources.iter().rev() {
+        for (source, key) in sources.iter().enumerate().rev() {
             let found = sqlx::query(sql)
                 .bind(span.start().timestamp_micros())
                 .bind(span.end().timestamp_micros())
@@ -88,12 +159,25 @@ impl Store {
                 .bind(rows::name(&key.scope)?)
                 .fetch_all(&self.pool)
                 .await?;
+            // A withdrawal takes back what was said with the same trust, and nothing beneath it.
+            let mut layers: BTreeMap<Origin, TimeSeries<Sourced>> = BTreeMap::new();
             for row in &found {
                 let value: f64 = row.try_get("g_per_kwh")?;
                 let value = GramsPerKwh::try_new(value).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
                 let origin: Origin = rows::from_name("intensity", row.try_get("origin")?)?;
+                let layer = layers.entry(origin).or_default();
+                if row.try_get("withdrawn")? {
+                    layer.remove(rows::slot(row)?);
+                    continue;
+                }
+                let intensity = Intensity { value, origin };
+                let issued_at = rows::moment(row.try_get("issued_us")?)?;
+                let retrieved_at = rows::moment(row.try_get("retrieved_us")?)?;
+                layer.insert(rows::slot(row)?, Sourced { intensity, source, issued_at, retrieved_at });
+            }
+            for (origin, layer) in layers {
                 let series = if origin >= Origin::Estimated { &mut came } else { &mut expected };
-                series.insert(rows::slot(row)?, Intensity { value, origin });
+                series.overwrite(&layer);
             }
         }
         expected.overwrite(&came);

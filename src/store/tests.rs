@@ -3,9 +3,10 @@
 use super::*;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{
-    CarbonSeries, EnergySource, Forecast, Intensity, Objective, Origin, SignalKind, SignalScope, Slot, Work, Zone,
+    CarbonSeries, EnergySource, Forecast, GpuId, Intensity, Objective, Origin, SignalKind, SignalScope, Slot, Work,
+    Zone,
 };
-use crate::ledger::{Metered, OpenInterval, Share};
+use crate::ledger::{Interval, Metered, OpenInterval, Share};
 use crate::units::{GramsPerKwh, Samples, Seconds};
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -14,6 +15,10 @@ fn at(seconds: i64) -> DateTime<Utc> {
 
 fn slot(from: i64, to: i64) -> Slot {
     Slot::new(at(from), at(to)).expect("from < to")
+}
+
+fn device() -> DeviceId {
+    DeviceId::from(&gpu())
 }
 
 fn gpu() -> GpuId {
@@ -51,7 +56,7 @@ async fn store() -> (tempfile::TempDir, Store) {
 async fn intervals_and_checkpoints_go_together() {
     let (dir, store) = store().await;
     let row = |from, to, share, energy| Interval {
-        gpu: gpu(),
+        device: device(),
         share,
         slot: slot(from, to),
         energy: Millijoules::new(energy),
@@ -59,7 +64,13 @@ async fn intervals_and_checkpoints_go_together() {
     };
     let rows =
         [row(0, 60, Share::Job(job_id()), 7), row(60, 120, Share::Idle, 5), row(120, 180, Share::Job(job_id()), 1)];
-    let point = Checkpoint { gpu: gpu(), counter: Millijoules::new(13), at: at(180), holders: vec![job_id()] };
+    let point = Checkpoint {
+        device: device(),
+        counter: Millijoules::new(13),
+        at: at(180),
+        holders: vec![job_id()],
+        rebased_mj: -3,
+    };
     store.append(&rows, std::slice::from_ref(&point)).await.expect("written");
     store.close().await;
     let again = Store::open(dir.path()).await.expect("opens");
@@ -72,14 +83,15 @@ async fn intervals_and_checkpoints_go_together() {
 async fn a_transaction_that_fails_leaves_nothing() {
     let (_dir, store) = store().await;
     let good = Interval {
-        gpu: gpu(),
+        device: device(),
         share: Share::Job(job_id()),
         slot: slot(0, 60),
         energy: Millijoules::new(5),
         source: EnergySource::Counter,
     };
     let too_much = Interval { energy: Millijoules::new(u64::MAX), ..good.clone() };
-    let point = Checkpoint { gpu: gpu(), counter: Millijoules::new(5), at: at(60), holders: vec![] };
+    let point =
+        Checkpoint { device: device(), counter: Millijoules::new(5), at: at(60), holders: vec![], rebased_mj: 0 };
     assert!(store.append(&[good, too_much], &[point]).await.is_err());
     assert_eq!(store.checkpoints().await.expect("read"), []);
     assert_eq!(store.intervals_of(&job_id()).await.expect("read"), []);
@@ -244,8 +256,13 @@ async fn what_the_ledger_closes_can_be_stored() {
         utc: at(0) + Seconds::new(s).to_delta(),
         monotonic: Monotonic::default().after(Seconds::new(s)),
     };
-    let mut books = OpenInterval::open(gpu(), now(0.0), Metered::default());
-    let metered = Metered { counter: Millijoules::new(3), gap: Millijoules::new(4), integrated: Millijoules::new(5) };
+    let mut books = OpenInterval::open(device(), now(0.0), Metered::default());
+    let metered = Metered {
+        counter: Millijoules::new(3),
+        gap: Millijoules::new(4),
+        integrated: Millijoules::new(5),
+        rebased_mj: 0,
+    };
     let rows = books.close(now(59.9), metered, &[job_id()], false).expect("long enough");
     store.append(&rows, &[]).await.expect("written");
     assert_eq!(store.intervals_of(&job_id()).await.expect("read"), rows);

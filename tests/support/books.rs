@@ -33,9 +33,9 @@ impl Books {
     pub(crate) async fn of(&self, board: usize) -> (Vec<Row>, Option<i64>) {
         let uuid = FakeDriver::uuid(board);
         let mut tx = self.pool.begin().await.expect("begun");
-        let sql = "SELECT * FROM intervals WHERE gpu = $1 ORDER BY start_us, id";
+        let sql = "SELECT * FROM intervals WHERE device = $1 ORDER BY start_us, id";
         let rows = sqlx::query(sql).bind(&uuid).fetch_all(&mut *tx).await.expect("readable");
-        let sql = "SELECT counter_mj FROM checkpoints WHERE gpu = $1";
+        let sql = "SELECT counter_mj FROM checkpoints WHERE device = $1";
         let counter = sqlx::query_scalar(sql).bind(&uuid).fetch_optional(&mut *tx).await.expect("readable");
         let row = |r: &sqlx::sqlite::SqliteRow| Row {
             share: r.get("share"),

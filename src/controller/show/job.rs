@@ -9,7 +9,7 @@ use crate::controller::view::{
 };
 use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
-    CarbonSeries, ClockLimit, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
+    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
 };
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
@@ -258,8 +258,9 @@ fn against_ceiling(
 ) -> Option<ledger::Comparison> {
     let (account, curve, ceiling) = (stored.progress.account, Curve::from_profile(profile)?, profile.ceiling()?);
     let started = stored.progress.started_at.filter(|_| stored.spec.control)?;
-    let rows = ledger::within(rows, &Slot::new(started, stored.progress.last?.received)?);
-    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.gpu, r.slot)).collect();
+    let mut rows = ledger::within(rows, &Slot::new(started, stored.progress.last?.received)?);
+    rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
+    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
     let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
     let booked = ledger::emissions(&rows, series);
     // Boards are read a moment before or after a job reports; more than that is a hole.

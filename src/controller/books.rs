@@ -1,0 +1,265 @@
+//! The ledger beside the intervals: blocks closed each hour, hours settled as the grid's values come, minutes rolled up,
+//! and who changed which limit.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::Controller;
+use super::view::{BookedView, LedgerView, SettledView};
+use crate::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, PowerLimit, SignalKind, Slot};
+use crate::ledger::apportion::{hour_of, hours_of};
+use crate::ledger::chain::Digest;
+use crate::ledger::entry::{Control, Entry};
+use crate::ledger::{self, Interval, Total};
+use crate::store::{Settling, SourceKey, StoreError, Why};
+use crate::units::Millijoules;
+
+/// So many hours are settled in one tick.
+const SETTLED_AT_ONCE: usize = 24;
+/// So many blocks are rolled up at once.
+const ROLLED_AT_ONCE: u32 = 24;
+/// Hours whose values may still come are looked at again so far back after a start.
+const LOOK_BACK: TimeDelta = TimeDelta::days(60);
+
+/// The view sums up so many days.
+const SHOWN: TimeDelta = TimeDelta::days(30);
+
+/// Under which terms the books are kept.
+#[derive(Clone, Debug, Default)]
+pub struct Bookkeeping {
+    /// `[ledger]`.
+    pub settings: ledger::Settings,
+    /// The host's name.
+    pub host: String,
+    /// The digest of everything that is set.
+    pub digest: Digest,
+}
+
+/// What is to be done on the ledger.
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) keeping: Bookkeeping,
+    /// The hour in which the last block was closed.
+    closed: Option<DateTime<Utc>>,
+    /// Hours to be settled anew, and why.
+    pending: BTreeMap<DateTime<Utc>, Why>,
+    /// What is to be noted and was not written yet.
+    pub(super) notes: Vec<Entry>,
+    /// What was booked since the start, by device, share and source.
+    booked: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
+    gaps: u64,
+    closed_at: Option<DateTime<Utc>>,
+    difference_mj: u64,
+    settlements: u64,
+    settled: Option<Total>,
+}
+
+impl Ledger {
+    /// Counts rows that were written.
+    pub(super) fn count(&mut self, rows: &[Interval]) {
+        let mut before: Option<&Interval> = None;
+        for row in rows {
+            let key = (row.device.clone(), row.share.name(), row.source);
+            *self.booked.entry(key).or_default() += row.energy;
+            // A gap is cut at full hours and shared out.
+            let of_gap = |r: &Interval| r.source == EnergySource::CounterGap && r.device == row.device;
+            self.gaps += u64::from(of_gap(row) && !before.is_some_and(of_gap));
+            before = Some(row);
+        }
+    }
+
+    pub(super) fn view(&self) -> LedgerView {
+        let joules = |energy: Millijoules| energy.to_joules().get();
+        let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
+            device: device.to_string(),
+            share: (*share).to_owned(),
+            source: source.as_str().into(),
+            energy_j: joules(*energy),
+        };
+        let of_gaps = self.booked.iter().filter(|((_, _, source), _)| *source == EnergySource::CounterGap);
+        LedgerView {
+            closed_at: self.closed_at,
+            booked: self.booked.iter().map(booked).collect(),
+            gaps: self.gaps,
+            gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
+            difference_j: joules(Millijoules::new(self.difference_mj)),
+            settlements: self.settlements,
+            pending_hours: self.pending.len() as u64,
+            settled: self.settled.map(|total| SettledView {
+                forecast_j: joules(total.forecast),
+                provisional_j: joules(total.provisional),
+                final_j: joules(total.final_),
+                unknown_j: joules(total.unknown),
+                carbon_g: total.carbon.to_grams().get(),
+            }),
+        }
+    }
+
+    pub(super) fn new(keeping: Bookkeeping) -> Self {
+        Self { keeping, ..Self::default() }
+    }
+
+    /// Has the hours of a span settled anew.
+    pub(super) fn resettle(&mut self, span: &Slot, why: Why) {
+        for hour in hours_of(span) {
+            self.pending.entry(hour).or_insert(why);
+        }
+    }
+}
+
+impl Controller {
+    /// Notes the terms under which books are kept, unless they stand there already, and which hours may still change.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read or written.
+    pub(super) async fn open_ledger(&mut self) -> Result<(), StoreError> {
+        let now = self.now().utc;
+        let keeping = &self.ledger.keeping;
+        let terms = keeping.settings.terms(now, &keeping.host, keeping.digest);
+        let known = match self.store.newest_entry("terms").await? {
+            Some(Entry::Terms(before)) => ledger::entry::Terms { at: now, ..before } == terms,
+            _ => false,
+        };
+        if !known {
+            self.store.note(&Entry::Terms(terms)).await?;
+        }
+        let open = self.store.unsettled_hours(now - LOOK_BACK).await?;
+        self.ledger.pending = open.into_iter().map(|hour| (hour, Why::Intensity)).collect();
+        Ok(())
+    }
+
+    /// Keeps the ledger: a step of it in each tick. What fails is tried again at the next one.
+    pub(super) async fn keep_ledger(&mut self) {
+        if self.store_fault.is_some() {
+            return;
+        }
+        if let Err(error) = self.step_ledger().await {
+            self.note_store_fault(&error);
+        }
+    }
+
+    async fn step_ledger(&mut self) -> Result<(), StoreError> {
+        let now = self.now().utc;
+        while let Some(note) = self.ledger.notes.first() {
+            self.store.note(note).await?;
+            self.ledger.notes.remove(0);
+        }
+        let hour = hour_of(now);
+        if self.ledger.closed != Some(hour) {
+            self.close_block().await?;
+            self.ledger.closed = Some(hour);
+            let keep = self.ledger.keeping.settings.keep();
+            self.store.roll_up(now - keep, ROLLED_AT_ONCE, now).await?;
+        }
+        let before = self.ledger.settlements;
+        for _ in 0..SETTLED_AT_ONCE {
+            // The newest first: what people look at.
+            let Some((hour, why)) = self.ledger.pending.last_key_value().map(|(hour, why)| (*hour, *why)) else {
+                break;
+            };
+            for (book, sources) in self.books() {
+                let settling = Settling { book, sources: &sources, at: now, why };
+                self.ledger.settlements += u64::from(self.store.settle_hour(hour, &settling).await?);
+            }
+            self.ledger.pending.remove(&hour);
+        }
+        if self.ledger.settlements > before
+            && let Some(span) = Slot::new(now - SHOWN, now + TimeDelta::days(1))
+        {
+            let booked = self.store.settled_totals(&span).await?;
+            let inventory = booked.iter().filter(|b| b.book == SignalKind::Average);
+            self.ledger.settled = Some(inventory.map(|b| b.total).sum());
+        }
+        Ok(())
+    }
+
+    /// Ends the open block and has its hours settled.
+    pub(super) async fn close_block(&mut self) -> Result<(), StoreError> {
+        let now = self.now().utc;
+        let Some(close) = self.store.close_block(now).await? else { return Ok(()) };
+        for cell in &close.cells {
+            self.ledger.pending.insert(cell.hour, Why::Energy);
+        }
+        self.ledger.difference_mj += close.balances.iter().map(|b| b.difference_mj.unsigned_abs()).sum::<u64>();
+        self.ledger.closed_at = Some(now);
+        Ok(())
+    }
+
+    /// Settles all that is to be settled, at the end.
+    pub(super) async fn finish_ledger(&mut self) {
+        let mut done = self.close_block().await;
+        while done.is_ok() && !(self.ledger.pending.is_empty() && self.ledger.notes.is_empty()) {
+            done = self.step_ledger().await;
+        }
+        if let Err(error) = done {
+            self.note_store_fault(&error);
+        }
+    }
+
+    /// The books and whose intensities they use: the one of averages always, so that energy is settled even where nothing
+    /// is known of the grid; the one of marginal intensities where a source gives them.
+    fn books(&self) -> Vec<(SignalKind, Vec<SourceKey>)> {
+        let state = self.signal.borrow();
+        let said: Vec<&Forecast> = state.sources.iter().filter_map(|s| s.forecast.as_deref()).collect();
+        let of = |kinds: &[SignalKind]| -> Vec<SourceKey> {
+            let leading = self.book.sources.first().filter(|s| kinds.contains(&s.kind));
+            let first =
+                leading.cloned().or_else(|| said.iter().find(|f| kinds.contains(&f.kind)).map(|f| SourceKey::of(f)));
+            let Some(first) = first else { return Vec::new() };
+            let alike = |key: &SourceKey| (key.kind, key.scope) == (first.kind, first.scope);
+            let all = said.iter().map(|f| SourceKey::of(f));
+            let mut keys: Vec<SourceKey> = all.filter(|key| *key == first || alike(key)).collect();
+            if keys.is_empty() {
+                keys.push(first);
+            }
+            keys
+        };
+        let mut books = vec![(SignalKind::Average, of(&[SignalKind::Average, SignalKind::Unspecified]))];
+        let marginal = of(&[SignalKind::Marginal]);
+        if !marginal.is_empty() {
+            books.push((SignalKind::Marginal, marginal));
+        }
+        books
+    }
+
+    /// Has the hours settled anew of which something was told.
+    pub(super) fn told(&mut self, points: &[(Slot, Intensity)]) {
+        let now = self.now().utc;
+        for (slot, _) in points.iter().filter(|(slot, _)| slot.start() < now) {
+            self.ledger.resettle(slot, Why::Intensity);
+        }
+    }
+
+    /// Notes a change of a limit for whoever asks later: who wanted it, and what came of it.
+    pub(super) fn note_control(&mut self, id: &GpuId, change: Change) {
+        let who = match self.gpus.get(id) {
+            _ if change.foreign => "somebody outside".to_owned(),
+            Some(gpu) if gpu.manual.is_some() => "a manual override".to_owned(),
+            Some(gpu) => match &gpu.owner {
+                Some(job) => format!("the plan of job {job}"),
+                None => "nobody: it goes back to what was found".to_owned(),
+            },
+            None => return,
+        };
+        let milliwatts = |limit: Option<PowerLimit>| limit.map(PowerLimit::milliwatts);
+        self.ledger.notes.push(Entry::Control(Control {
+            at: self.now().utc,
+            who,
+            what: change.what.into(),
+            device: DeviceId::from(id),
+            before_mw: milliwatts(change.before),
+            asked_mw: milliwatts(change.asked),
+            enforced_mw: milliwatts(change.enforced),
+        }));
+    }
+}
+
+/// A change of a board's limit.
+pub(super) struct Change {
+    pub(super) what: &'static str,
+    pub(super) foreign: bool,
+    pub(super) before: Option<PowerLimit>,
+    pub(super) asked: Option<PowerLimit>,
+    pub(super) enforced: Option<PowerLimit>,
+}

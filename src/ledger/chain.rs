@@ -1,0 +1,103 @@
+//! The chain of hashes over the books: each line's digest covers the line and the digest before it, so that whoever
+//! keeps one digest can tell later whether anything before it was changed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// SHA-256 over a chain of lines up to here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// Where every chain begins: 32 zeros.
+    pub const GENESIS: Self = Self([0; 32]);
+
+    /// The chain with one more line: SHA-256 of this digest's 32 bytes and the line's bytes.
+    #[must_use]
+    pub fn then(&self, line: &str) -> Self {
+        let mut hasher = Sha256::new();
+        hasher.update(self.0);
+        hasher.update(line.as_bytes());
+        Self(hasher.finalize().into())
+    }
+
+    /// SHA-256 of a text alone.
+    pub fn of(text: &str) -> Self {
+        Self(Sha256::digest(text.as_bytes()).into())
+    }
+
+    /// As the store keeps it.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// From the store; `None` unless it is 32 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text that is no digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a digest is 64 lower-case hexadecimal digits")]
+pub struct NoDigest;
+
+impl FromStr for Digest {
+    type Err = NoDigest;
+
+    fn from_str(text: &str) -> Result<Self, NoDigest> {
+        let digit = |c: u8| match c {
+            b'0'..=b'9' => Ok(c - b'0'),
+            b'a'..=b'f' => Ok(c - b'a' + 10),
+            _ => Err(NoDigest),
+        };
+        let mut bytes = [0; 32];
+        if text.len() != 64 {
+            return Err(NoDigest);
+        }
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = NoDigest;
+    fn try_from(text: String) -> Result<Self, NoDigest> {
+        text.parse()
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_sha_256_and_come_back_from_text() {
+        // FIPS 180-4's example.
+        let abc = Digest::of("abc").to_string();
+        assert_eq!(abc, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(abc.parse(), Ok(Digest::of("abc")));
+        assert_eq!(abc.to_uppercase().parse::<Digest>(), Err(NoDigest));
+        let chain = Digest::GENESIS.then("a").then("b");
+        assert_ne!(chain, Digest::GENESIS.then("b").then("a"));
+        assert_eq!(Digest::from_bytes(chain.as_bytes()), Some(chain));
+    }
+}

@@ -1,0 +1,137 @@
+//! `[ledger]`: what is counted beside the devices' own meters, and how long minutes are kept.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::chain::Digest;
+use super::entry::{Boundary, Embodied, METHOD, Terms};
+use crate::units::{GramsPerKwh, Short};
+
+/// Settings of the books.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The node's name in the books; the host's where it is not set.
+    pub node: Option<String>,
+    /// Intervals older than this are rolled up to hours.
+    pub keep_intervals_days: f64,
+    /// The devices' energy times this is the node's.
+    pub node_factor: Option<f64>,
+    /// Where that comes from.
+    pub node_factor_source: Option<String>,
+    /// The node's energy times this is the facility's.
+    pub pue: Option<f64>,
+    /// Where that comes from.
+    pub pue_source: Option<String>,
+    /// Since when it is said to hold, as a date.
+    pub pue_date: Option<String>,
+    /// The factor of a contract for electricity.
+    pub contract_g_per_kwh: Option<GramsPerKwh>,
+    /// Which contract.
+    pub contract_source: Option<String>,
+    /// What making one board with its part of the node emitted, in grams.
+    pub embodied_per_gpu_g: Option<f64>,
+    /// Over how many years that is spread.
+    pub embodied_life_years: Option<f64>,
+    /// Where the figures come from.
+    pub embodied_source: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            node: None,
+            keep_intervals_days: 35.0,
+            node_factor: None,
+            node_factor_source: None,
+            pue: None,
+            pue_source: None,
+            pue_date: None,
+            contract_g_per_kwh: None,
+            contract_source: None,
+            embodied_per_gpu_g: None,
+            embodied_life_years: None,
+            embodied_source: None,
+        }
+    }
+}
+
+const YEAR_S: f64 = 365.25 * 86_400.0;
+
+impl Settings {
+    /// Checks what the types cannot; the answer names the key and what would be right. What makes totals larger needs
+    /// a source: a figure that nobody can trace is worth nothing to an auditor.
+    ///
+    /// # Errors
+    /// For the first value that is out of range or lacks what belongs to it.
+    pub fn check(&self) -> Result<(), String> {
+        let within = |key: &str, value: Option<f64>, low: f64, high: f64| match value {
+            Some(value) if !(low..=high).contains(&value) => {
+                Err(format!("{key} = {} must be within {low} to {high}", Short(value)))
+            }
+            _ => Ok(()),
+        };
+        within("keep_intervals_days", Some(self.keep_intervals_days), 1.0, 36_525.0)?;
+        within("node_factor", self.node_factor, 1.0, 10.0)?;
+        within("pue", self.pue, 1.0, 10.0)?;
+        within("contract_g_per_kwh", self.contract_g_per_kwh.map(GramsPerKwh::get), 0.0, 20_000.0)?;
+        within("embodied_per_gpu_g", self.embodied_per_gpu_g, 1.0, 1e9)?;
+        within("embodied_life_years", self.embodied_life_years, 0.1, 100.0)?;
+        let goes_with = |key: &str, value: bool, other: &str, present: bool| match (value, present) {
+            (true, false) => Err(format!("{key} needs {other}: say where the figure comes from")),
+            (false, true) => Err(format!("{other} stands without {key}")),
+            _ => Ok(()),
+        };
+        goes_with("node_factor", self.node_factor.is_some(), "node_factor_source", self.node_factor_source.is_some())?;
+        goes_with("pue", self.pue.is_some(), "pue_source", self.pue_source.is_some())?;
+        goes_with("pue", self.pue.is_some(), "pue_date", self.pue_date.is_some())?;
+        let contract = self.contract_g_per_kwh.is_some();
+        goes_with("contract_g_per_kwh", contract, "contract_source", self.contract_source.is_some())?;
+        let embodied = self.embodied_per_gpu_g.is_some();
+        goes_with("embodied_per_gpu_g", embodied, "embodied_life_years", self.embodied_life_years.is_some())?;
+        goes_with("embodied_per_gpu_g", embodied, "embodied_source", self.embodied_source.is_some())?;
+        if let Some(date) = &self.pue_date
+            && date.parse::<chrono::NaiveDate>().is_err()
+        {
+            return Err(format!("pue_date = {date:?} is no date; write it as 2026-01-31"));
+        }
+        Ok(())
+    }
+
+    /// How long intervals are kept.
+    pub fn keep(&self) -> TimeDelta {
+        crate::units::Seconds::new(self.keep_intervals_days * 86_400.0).to_delta()
+    }
+
+    /// What is counted beside the devices.
+    pub fn boundary(&self) -> Boundary {
+        let embodied = |per_gpu_g| {
+            let (life, source) = (self.embodied_life_years?, self.embodied_source.clone()?);
+            Some(Embodied { per_gpu_g, life_s: life * YEAR_S, source })
+        };
+        Boundary {
+            node_factor: self.node_factor.unwrap_or(1.0),
+            node_factor_source: self.node_factor_source.clone(),
+            pue: self.pue.unwrap_or(1.0),
+            pue_source: self.pue_source.clone(),
+            pue_date: self.pue_date.clone(),
+            contract_g_per_kwh: self.contract_g_per_kwh,
+            contract_source: self.contract_source.clone(),
+            embodied: self.embodied_per_gpu_g.and_then(embodied),
+        }
+    }
+
+    /// The terms under which books are kept from `at` on, on `node` where no name is set; `settings` is the digest of
+    /// everything that is set.
+    pub fn terms(&self, at: DateTime<Utc>, node: &str, settings: Digest) -> Terms {
+        Terms {
+            at,
+            node: self.node.clone().unwrap_or_else(|| node.to_owned()),
+            software: env!("CARGO_PKG_VERSION").into(),
+            method: METHOD,
+            settings,
+            clock: "durations: monotonic; keys: UTC".into(),
+            boundary: self.boundary(),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Settling an hour: its energy, split over the intensities known, and what that emitted.
+//!
+//! `carbon = Σ energy · intensity`, each part rounded once to the microgram, so that all sums over parts are exact.
+
+use std::collections::BTreeMap;
+
+use super::apportion::by_time;
+use super::entry::{Factor, Part, Settlement, State};
+use super::{Interval, Share};
+use crate::domain::{EnergySource, Slot};
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Micrograms, Millijoules};
+
+/// Splits rows over factors, which are in time order and do not overlap. Within a row power is taken as even.
+pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
+    let mut parts: BTreeMap<_, Part> = BTreeMap::new();
+    for row in rows {
+        let part = parts.entry((&row.device, &row.share, row.source)).or_insert_with(|| Part {
+            device: row.device.clone(),
+            share: row.share.clone(),
+            source: row.source,
+            energy_mj: vec![Millijoules::ZERO; factors.len()],
+            unknown_mj: Millijoules::ZERO,
+            carbon_ug: Micrograms::ZERO,
+        });
+        let (mut slots, mut places) = (Vec::new(), Vec::new());
+        let mut at = row.slot.start();
+        for (i, factor) in factors.iter().enumerate() {
+            let Some(shared) = Slot::new(factor.start, factor.end).and_then(|s| s.intersection(&row.slot)) else {
+                continue;
+            };
+            if let Some(hole) = Slot::new(at, shared.start()) {
+                slots.push(hole);
+                places.push(None);
+            }
+            slots.push(shared);
+            places.push(Some(i));
+            at = shared.end();
+        }
+        if let Some(hole) = Slot::new(at, row.slot.end()) {
+            slots.push(hole);
+            places.push(None);
+        }
+        for (place, energy) in places.into_iter().zip(by_time(row.energy, &slots)) {
+            match place {
+                Some(i) => part.energy_mj[i] += energy,
+                None => part.unknown_mj += energy,
+            }
+        }
+    }
+    let mut parts: Vec<Part> = parts.into_values().collect();
+    for part in &mut parts {
+        part.carbon_ug = carbon(part, factors);
+    }
+    parts
+}
+
+/// What a part's known energy emitted.
+pub fn carbon(part: &Part, factors: &[Factor]) -> Micrograms {
+    let each = part.energy_mj.iter().zip(factors).map(|(energy, factor)| energy.to_joules() * factor.g_per_kwh);
+    Micrograms::from_grams(each.sum::<GramsCo2e>())
+}
+
+/// Energy and emissions with what is known of them. Sums are exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Total {
+    /// All the energy.
+    pub energy: Millijoules,
+    /// Of it, what was not read off a watched counter.
+    pub estimated: Millijoules,
+    /// Of it, what has a forecast or a filled-in intensity.
+    pub forecast: Millijoules,
+    /// Of it, what has an intensity that may be revised.
+    pub provisional: Millijoules,
+    /// Of it, what has an intensity that changes no more.
+    pub final_: Millijoules,
+    /// Of it, what has none: it is not in `carbon`.
+    pub unknown: Millijoules,
+    /// What the rest emitted.
+    pub carbon: Micrograms,
+}
+
+impl Total {
+    /// A part of a settlement.
+    pub fn of(part: &Part, factors: &[Factor]) -> Self {
+        let in_state = |state| -> Millijoules {
+            let of = part.energy_mj.iter().zip(factors).filter(|(_, factor)| factor.state == state);
+            of.map(|(energy, _)| *energy).sum()
+        };
+        let energy = part.energy_mj.iter().copied().sum::<Millijoules>() + part.unknown_mj;
+        Self {
+            energy,
+            estimated: if part.source == EnergySource::Counter { Millijoules::ZERO } else { energy },
+            forecast: in_state(State::Forecast),
+            provisional: in_state(State::Provisional),
+            final_: in_state(State::Final),
+            unknown: part.unknown_mj,
+            carbon: part.carbon_ug,
+        }
+    }
+
+    /// Mean intensity of the energy whose intensity is known.
+    pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
+        let known = self.energy.to_joules() - self.unknown.to_joules();
+        (known > Joules::ZERO).then(|| GramsPerKwh::new(self.carbon.to_grams() / (known * GramsPerKwh::new(1.0))))
+    }
+
+    /// `forecast`, `provisional` or `final` where all of the energy is in that state; else `mixed`, and `unknown` where
+    /// nothing is known of any of it.
+    pub fn state(&self) -> &'static str {
+        match self.energy {
+            energy if energy == self.unknown => "unknown",
+            energy if energy == self.final_ => "final",
+            energy if energy == self.provisional => "provisional",
+            energy if energy == self.forecast => "forecast",
+            _ => "mixed",
+        }
+    }
+}
+
+impl std::ops::AddAssign for Total {
+    fn add_assign(&mut self, more: Self) {
+        self.energy += more.energy;
+        self.estimated += more.estimated;
+        self.forecast += more.forecast;
+        self.provisional += more.provisional;
+        self.final_ += more.final_;
+        self.unknown += more.unknown;
+        self.carbon += more.carbon;
+    }
+}
+
+impl std::iter::Sum for Total {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::default(), |mut sum, more| {
+            sum += more;
+            sum
+        })
+    }
+}
+
+impl Settlement {
+    /// What its parts come to, by device and share.
+    pub fn totals(&self) -> impl Iterator<Item = (&Part, Total)> {
+        self.parts.iter().map(|part| (part, Total::of(part, &self.factors)))
+    }
+
+    /// Whether it says the same as another: the same energy by the same intensities, whenever those were told.
+    pub fn says_the_same_as(&self, other: &Self) -> bool {
+        let alike = |a: &Factor, b: &Factor| {
+            (a.start, a.end, a.g_per_kwh, a.origin, a.state, &a.source, &a.zone, a.scope)
+                == (b.start, b.end, b.g_per_kwh, b.origin, b.state, &b.source, &b.zone, b.scope)
+        };
+        self.parts == other.parts
+            && self.factors.len() == other.factors.len()
+            && self.factors.iter().zip(&other.factors).all(|(a, b)| alike(a, b))
+    }
+
+    /// All of its energy and emissions.
+    pub fn total(&self) -> Total {
+        self.totals().map(|(_, total)| total).sum()
+    }
+
+    /// Whether everything in it changes no more.
+    pub fn is_final(&self) -> bool {
+        let total = self.total();
+        total.energy == total.final_
+    }
+}
+
+/// Whose energy a share is, in one word.
+impl Share {
+    /// `job`, `idle` or `unattributed`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Job(_) => "job",
+            Self::Idle => "idle",
+            Self::Unattributed => "unattributed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, TimeDelta, Utc};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::{DeviceId, Origin, SignalScope, Zone};
+
+    fn at(minutes: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)
+    }
+
+    fn factor(from: i64, to: i64, value: f64, state: State) -> Factor {
+        Factor {
+            start: at(from),
+            end: at(to),
+            g_per_kwh: GramsPerKwh::new(value),
+            origin: Origin::Measured,
+            state,
+            source: "file".into(),
+            zone: Zone::new("X").expect("a zone"),
+            scope: SignalScope::Lifecycle,
+            issued_at: at(0),
+            retrieved_at: at(0),
+        }
+    }
+
+    fn row(from: i64, to: i64, energy: u64, share: Share) -> Interval {
+        let (device, slot) = (DeviceId::new("GPU-0").expect("an id"), Slot::new(at(from), at(to)).expect("from < to"));
+        Interval { device, share, slot, energy: Millijoules::new(energy), source: EnergySource::Counter }
+    }
+
+    #[test]
+    fn an_hour_is_settled_by_time_and_the_unknown_has_no_grams() {
+        let factors = [factor(0, 30, 300.0, State::Final), factor(45, 60, 100.0, State::Forecast)];
+        let rows = [row(0, 60, 3_600_000_000, Share::Idle)];
+        let found = parts(&rows, &factors);
+        let total = Total::of(&found[0], &factors);
+        let expected = [1_800_000_000, 900_000_000, 900_000_000, 3_600_000_000].map(Millijoules::new);
+        assert_eq!([total.final_, total.forecast, total.unknown, total.energy], expected);
+        // 0.5 kWh at 300 and 0.25 kWh at 100 g/kWh.
+        assert_eq!(total.carbon, Micrograms::from_grams(GramsCo2e::new(175.0)));
+        assert_eq!((total.state(), total.estimated), ("mixed", Millijoules::ZERO));
+    }
+
+    proptest! {
+        #[test]
+        fn no_energy_is_lost_between_factors(
+            rows in prop::collection::vec((0i64..59, 1i64..60, 0u64..10_000_000_000), 1..8),
+            cuts in prop::collection::btree_set(0i64..60, 2..8),
+        ) {
+            let rows: Vec<Interval> =
+                rows.into_iter().map(|(from, length, mj)| row(from, from + length, mj, Share::Idle)).collect();
+            let cuts: Vec<i64> = cuts.into_iter().collect();
+            let factors: Vec<Factor> =
+                cuts.windows(2).step_by(2).map(|w| factor(w[0], w[1], 123.0, State::Provisional)).collect();
+            let found = parts(&rows, &factors);
+            let total: Total = found.iter().map(|part| Total::of(part, &factors)).sum();
+            prop_assert_eq!(total.energy, rows.iter().map(|r| r.energy).sum::<Millijoules>());
+            prop_assert_eq!(total.provisional + total.unknown, total.energy);
+            let grams = total.provisional.to_joules() * GramsPerKwh::new(123.0);
+            prop_assert!((total.carbon.to_grams() - grams).abs() < GramsCo2e::new(1e-5));
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Checking an exported ledger without the daemon that wrote it: every digest, every sum, every settlement.
+//!
+//! An export is lines of JSON. The intervals of a block stand before its close, `{"block":…,"row":…,"hash":…,
+//! "interval":{…}}`; entries are `{"seq":…,"hash":…,"entry":{…}}`; the last line, `{"entries":…,"head":…}`, says where
+//! the chain ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+
+use super::chain::Digest;
+use super::entry::{Close, Corrected, Correction, Entry, RollUp, Row, Settlement};
+use super::{Share, block, settlement};
+use crate::domain::{DeviceId, EnergySource, SignalKind};
+use crate::units::Millijoules;
+
+/// What is wrong with a ledger, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {why}")]
+pub struct Broken {
+    /// The line of the export, and what it is.
+    pub place: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// What a ledger holds that was found in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Entries.
+    pub entries: u64,
+    /// Intervals.
+    pub intervals: u64,
+    /// Blocks that were closed.
+    pub blocks: u64,
+    /// Of them, those whose intervals were rolled up.
+    pub rolled_up: u64,
+    /// Settlements, all versions.
+    pub settlements: u64,
+    /// All energy booked.
+    pub energy: Millijoules,
+    /// Devices and blocks whose books are not what the counter gained.
+    pub differences: Vec<(u64, DeviceId, i64)>,
+    /// The last entry's digest: who has kept it knows that nothing before it was changed since.
+    pub head: Digest,
+}
+
+type Sums = BTreeMap<(DeviceId, Share, EnergySource), Millijoules>;
+
+/// Takes an export line by line.
+#[derive(Default)]
+pub struct Verifier {
+    line: u64,
+    found: Verified,
+    /// The open block's intervals.
+    rows: Vec<super::Interval>,
+    last_row: u64,
+    details: Option<Digest>,
+    /// Blocks without intervals that no roll-up has named yet.
+    bare: BTreeSet<u64>,
+    hours: BTreeMap<DateTime<Utc>, Sums>,
+    versions: BTreeMap<(DateTime<Utc>, &'static str), u32>,
+    ended: bool,
+}
+
+/// An entry's line in an export.
+pub fn entry_line(seq: u64, hash: Digest, entry: &str) -> String {
+    format!("{{\"seq\":{seq},\"hash\":\"{hash}\",\"entry\":{entry}}}")
+}
+
+/// An interval's line in an export.
+pub fn row_line(block: u64, row: u64, hash: Digest, interval: &str) -> String {
+    format!("{{\"block\":{block},\"row\":{row},\"hash\":\"{hash}\",\"interval\":{interval}}}")
+}
+
+/// The last line of an export.
+pub fn last_line(entries: u64, head: Digest) -> String {
+    format!("{{\"entries\":{entries},\"head\":\"{head}\"}}")
+}
+
+impl Verifier {
+    /// Takes the next line, without its line break.
+    ///
+    /// # Errors
+    /// If it is not what was written, or does not follow from the lines before.
+    pub fn take(&mut self, line: &[u8]) -> Result<(), Broken> {
+        self.line += 1;
+        let Ok(text) = std::str::from_utf8(line) else { return Err(self.broken("", "is no text in UTF-8")) };
+        if self.ended {
+            return Err(self.broken("", "stands after the end"));
+        }
+        if let Some(rest) = text.strip_prefix("{\"seq\":") {
+            self.take_entry(text, rest)
+        } else if let Some(rest) = text.strip_prefix("{\"block\":") {
+            self.take_row(text, rest)
+        } else if let Some(rest) = text.strip_prefix("{\"entries\":") {
+            self.take_end(text, rest)
+        } else {
+            Err(self.broken("", "is neither an entry nor an interval nor the end"))
+        }
+    }
+
+    /// What was found, once all lines were taken.
+    ///
+    /// # Errors
+    /// If the end is missing, or blocks lack their intervals without a roll-up.
+    pub fn finish(self) -> Result<Verified, Broken> {
+        if !self.ended {
+            let why = "the last line is missing: the export was cut off".to_owned();
+            return Err(Broken { place: format!("after line {}", self.line), why });
+        }
+        if let Some(block) = self.bare.first() {
+            let why = "its intervals are missing, and no roll-up names it".to_owned();
+            return Err(Broken { place: format!("block {block}"), why });
+        }
+        Ok(self.found)
+    }
+
+    fn broken(&self, what: &str, why: impl ToString) -> Broken {
+        let what = if what.is_empty() { String::new() } else { format!(" ({what})") };
+        Broken { place: format!("line {}{what}", self.line), why: why.to_string() }
+    }
+
+    fn take_entry(&mut self, text: &str, rest: &str) -> Result<(), Broken> {
+        let (seq, hash, entry) = parts_of(rest, "\"entry\":").ok_or_else(|| self.broken("", "is no entry"))?;
+        let name = format!("entry {seq}");
+        let expected = self.found.head.then(entry);
+        let written = entry_line(seq, hash, entry);
+        if written != text {
+            return Err(self.broken(&name, "is not written as an entry is"));
+        }
+        if seq != self.found.entries + 1 {
+            return Err(self.broken(&name, format!("follows entry {}: an entry is missing", self.found.entries)));
+        }
+        if hash != expected {
+            return Err(self.broken(&name, "its hash does not fit: the line, or one before it, was changed"));
+        }
+        let entry: Entry = serde_json::from_str(entry).map_err(|e| self.broken(&name, e))?;
+        let result = match &entry {
+            Entry::Close(close) => self.close(close),
+            Entry::Settlement(settlement) => self.settle(settlement),
+            Entry::Correction(correction) => self.correct(correction),
+            Entry::RollUp(rolled) => self.roll_up(rolled),
+            Entry::Terms(_) | Entry::Control(_) => Ok(()),
+        };
+        result.map_err(|why| self.broken(&name, why))?;
+        self.found.entries = seq;
+        self.found.head = hash;
+        if matches!(entry, Entry::Close(_)) {
+            self.details = Some(hash);
+        }
+        Ok(())
+    }
+
+    fn take_row(&mut self, text: &str, rest: &str) -> Result<(), Broken> {
+        let parsed = rest.split_once(",\"row\":").and_then(|(block, rest)| {
+            let (row, hash, interval) = parts_of(rest, "\"interval\":")?;
+            Some((block.parse::<u64>().ok()?, row, hash, interval))
+        });
+        let Some((block, row, hash, interval)) = parsed else { return Err(self.broken("", "is no interval")) };
+        let name = format!("row {row} of block {block}");
+        if row_line(block, row, hash, interval) != text {
+            return Err(self.broken(&name, "is not written as an interval is"));
+        }
+        if block != self.found.blocks + 1 {
+            return Err(self.broken(&name, format!("stands in block {}", self.found.blocks + 1)));
+        }
+        if row <= self.last_row {
+            return Err(self.broken(&name, format!("follows row {}", self.last_row)));
+        }
+        if hash != self.details.unwrap_or(Digest::GENESIS).then(interval) {
+            return Err(self.broken(&name, "its hash does not fit: the line, or one before it, was changed"));
+        }
+        let parsed: Row = serde_json::from_str(interval).map_err(|e| self.broken(&name, e))?;
+        let Some(parsed) = parsed.interval() else { return Err(self.broken(&name, "ends before it begins")) };
+        self.found.energy += parsed.energy;
+        self.found.intervals += 1;
+        self.rows.push(parsed);
+        self.details = Some(hash);
+        self.last_row = row;
+        Ok(())
+    }
+
+    fn take_end(&mut self, text: &str, rest: &str) -> Result<(), Broken> {
+        let entries = rest.split_once(',').and_then(|(n, _)| n.parse().ok());
+        let (seen, head) = (self.found.entries, self.found.head);
+        if entries != Some(seen) || text != last_line(seen, head) {
+            return Err(self.broken("the end", format!("does not say {seen} entries and the digest {head}")));
+        }
+        self.ended = true;
+        Ok(())
+    }
+
+    fn close(&mut self, close: &Close) -> Result<(), String> {
+        if close.block != self.found.blocks + 1 {
+            return Err(format!("closes block {}, not {}", close.block, self.found.blocks + 1));
+        }
+        let rows = std::mem::take(&mut self.rows);
+        if rows.is_empty() && close.rows > 0 {
+            self.bare.insert(close.block);
+            self.found.energy += close.cells.iter().map(|c| c.energy_mj).sum();
+        } else {
+            let details = self.details.unwrap_or(Digest::GENESIS);
+            if (close.rows, close.details) != (rows.len() as u64, details) {
+                return Err(format!("speaks of {} intervals and not of the {} above", close.rows, rows.len()));
+            }
+            if close.cells != block::cells(&rows) {
+                return Err("its sums are not those of its intervals".into());
+            }
+        }
+        let gained = close.balances.iter().map(|b| (b.device.clone(), b.counter_mj)).collect();
+        if close.balances != block::balances(&close.cells, &gained) {
+            return Err("its balances are not those of its sums".into());
+        }
+        let off = close.balances.iter().filter(|b| b.difference_mj != 0);
+        self.found.differences.extend(off.map(|b| (close.block, b.device.clone(), b.difference_mj)));
+        for cell in &close.cells {
+            let key = (cell.device.clone(), cell.share.clone(), cell.source);
+            *self.hours.entry(cell.hour).or_default().entry(key).or_default() += cell.energy_mj;
+        }
+        self.found.blocks = close.block;
+        Ok(())
+    }
+
+    fn settle(&mut self, settled: &Settlement) -> Result<(), String> {
+        let version = self.versions.entry((settled.hour, book_name(settled.book))).or_default();
+        if settled.version != *version + 1 {
+            return Err(format!("is version {}, after version {version}", settled.version));
+        }
+        *version = settled.version;
+        let mut sums = Sums::new();
+        for part in &settled.parts {
+            if part.energy_mj.len() != settled.factors.len() {
+                return Err("has parts without their factors".into());
+            }
+            if part.carbon_ug != settlement::carbon(part, &settled.factors) {
+                return Err("its emissions are not its energy times its intensities".into());
+            }
+            let energy = part.energy_mj.iter().copied().sum::<Millijoules>() + part.unknown_mj;
+            *sums.entry((part.device.clone(), part.share.clone(), part.source)).or_default() += energy;
+        }
+        let booked = self.hours.entry(settled.hour).or_default();
+        booked.retain(|_, energy| *energy > Millijoules::ZERO);
+        sums.retain(|_, energy| *energy > Millijoules::ZERO);
+        if *booked != sums {
+            return Err("does not settle the energy that was booked".into());
+        }
+        self.found.settlements += 1;
+        Ok(())
+    }
+
+    fn correct(&mut self, correction: &Correction) -> Result<(), String> {
+        for Corrected { device, hour, source, energy_mj, row } in &correction.rows {
+            let sums = self.hours.entry(*hour).or_default();
+            let from = sums.entry((device.clone(), correction.from.clone(), *source)).or_default();
+            let Some(left) = from.checked_since(*energy_mj) else {
+                return Err(format!("takes more from row {row}'s share than it has"));
+            };
+            *from = left;
+            *sums.entry((device.clone(), correction.to.clone(), *source)).or_default() += *energy_mj;
+        }
+        Ok(())
+    }
+
+    fn roll_up(&mut self, rolled: &RollUp) -> Result<(), String> {
+        if rolled.last_block > self.found.blocks || rolled.first_block > rolled.last_block {
+            return Err(format!("names the blocks {} to {}", rolled.first_block, rolled.last_block));
+        }
+        for block in rolled.first_block..=rolled.last_block {
+            self.bare.remove(&block);
+        }
+        self.found.rolled_up += rolled.last_block - rolled.first_block + 1;
+        Ok(())
+    }
+}
+
+const fn book_name(book: SignalKind) -> &'static str {
+    match book {
+        SignalKind::Average => "average",
+        SignalKind::Marginal => "marginal",
+        SignalKind::Unspecified => "unspecified",
+    }
+}
+
+/// Number, digest and JSON of what follows a line's first key.
+fn parts_of<'a>(rest: &'a str, key: &str) -> Option<(u64, Digest, &'a str)> {
+    let (number, rest) = rest.split_once(",\"hash\":\"")?;
+    let (hash, rest) = rest.split_once("\",")?;
+    let json = rest.strip_prefix(key)?.strip_suffix('}')?;
+    Some((number.parse().ok()?, hash.parse().ok()?, json))
+}

@@ -1,0 +1,243 @@
+//! The ledger's tables: rows and entries are appended with their digests in one transaction with what follows from them.
+
+mod export;
+mod roll_up;
+mod settle;
+mod totals;
+
+pub use settle::{Settling, Why};
+pub use totals::Booked;
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Row as _, Sqlite, Transaction};
+
+use super::{Checkpoint, Store, StoreError, rows};
+use crate::domain::{DeviceId, EnergySource, JobId, Slot};
+use crate::ledger::block::{balances, cells};
+use crate::ledger::chain::Digest;
+use crate::ledger::entry::{Close, Entry, Row};
+use crate::ledger::{Interval, Share};
+
+const INTERVAL: &str = "device, share, job_id, start_us, end_us, energy_mj, source";
+
+impl Store {
+    /// Appends closed intervals and moves the checkpoints they reach up to, together.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn append(&self, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        let (block, mut hash) = open_block(&mut tx).await?;
+        for row in intervals {
+            hash = hash.then(&Row::line(row));
+            let (share, job) = rows::share_columns(&row.share);
+            sqlx::query(
+                "INSERT INTO intervals (device, share, job_id, start_us, end_us, energy_mj, source, block, hash) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            )
+            .bind(row.device.as_str())
+            .bind(share)
+            .bind(job)
+            .bind(row.slot.start().timestamp_micros())
+            .bind(row.slot.end().timestamp_micros())
+            .bind(rows::to_i64(row.energy)?)
+            .bind(row.source.as_str())
+            .bind(block)
+            .bind(hash.as_bytes())
+            .execute(&mut *tx)
+            .await?;
+        }
+        for point in checkpoints {
+            // What these rows took from the counter lies behind it: the base of a device that is new lies before them.
+            let of_counter = |r: &&Interval| r.device == point.device && r.source != EnergySource::IntegratedPower;
+            let booked = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
+            let counter = rows::to_i64(point.counter)?;
+            sqlx::query(
+                "INSERT INTO checkpoints (device, counter_mj, at_us, holders, rebased_mj, base_mj) \
+                 VALUES ($1, $2, $3, $4, $5, $6) \
+                 ON CONFLICT (device) DO UPDATE SET counter_mj = $2, at_us = $3, holders = $4, rebased_mj = $5",
+            )
+            .bind(point.device.as_str())
+            .bind(counter)
+            .bind(point.at.timestamp_micros())
+            .bind(rows::json(&point.holders)?)
+            .bind(point.rebased_mj)
+            .bind(counter - point.rebased_mj - booked)
+            .execute(&mut *tx)
+            .await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    /// Where each device's books stand.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
+        let sql = "SELECT device, counter_mj, at_us, holders, rebased_mj FROM checkpoints";
+        sqlx::query(sql).fetch_all(&self.pool).await?.iter().map(rows::checkpoint).collect()
+    }
+
+    /// A job's intervals, oldest first; hours of it that were rolled up come as intervals of an hour.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn intervals_of(&self, job: &JobId) -> Result<Vec<Interval>, StoreError> {
+        let sql = format!("SELECT {INTERVAL} FROM intervals WHERE job_id = $1 ORDER BY start_us, id");
+        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(job.as_str()).fetch_all(&self.pool).await?;
+        let minutes = found.iter().map(rows::interval);
+        let sql = "SELECT * FROM rolled_up WHERE job_id = $1 ORDER BY hour_us";
+        let hours = sqlx::query(sql).bind(job.as_str()).fetch_all(&self.pool).await?;
+        hours.iter().map(rows::rolled_up).chain(minutes).collect()
+    }
+
+    /// The intervals of all jobs that overlap a span, oldest first.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn intervals_of_jobs(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
+        let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+        let sql = format!(
+            "SELECT {INTERVAL} FROM intervals WHERE job_id IS NOT NULL AND start_us < $1 AND end_us > $2 \
+             ORDER BY start_us, id"
+        );
+        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(end).bind(start).fetch_all(&self.pool).await?;
+        let minutes = found.iter().map(rows::interval);
+        let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us < $1 AND hour_us > $2 - 3600000000 \
+                   ORDER BY hour_us";
+        let hours = sqlx::query(sql).bind(end).bind(start).fetch_all(&self.pool).await?;
+        hours.iter().map(rows::rolled_up).chain(minutes).collect()
+    }
+
+    /// Appends an entry. Answers with its number.
+    ///
+    /// # Errors
+    /// If the transaction fails; then it is not written.
+    pub async fn note(&self, entry: &Entry) -> Result<u64, StoreError> {
+        let mut tx = self.begin().await?;
+        let seq = append_entry(&mut tx, entry).await?;
+        tx.commit().await?;
+        u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))
+    }
+
+    /// The newest entry of a kind.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn newest_entry(&self, kind: &str) -> Result<Option<Entry>, StoreError> {
+        let sql = "SELECT line FROM ledger WHERE kind = $1 ORDER BY seq DESC LIMIT 1";
+        let found: Option<String> = sqlx::query_scalar(sql).bind(kind).fetch_optional(&self.pool).await?;
+        found.map(|line| rows::from_json("ledger", &line)).transpose()
+    }
+
+    /// Ends the open block: its sums, each device's balance, the chain of its intervals. `None`, and nothing is written,
+    /// if it has no intervals.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn close_block(&self, at: DateTime<Utc>) -> Result<Option<Close>, StoreError> {
+        let mut tx = self.begin().await?;
+        let (block, details) = open_block(&mut tx).await?;
+        let sql = format!("SELECT {INTERVAL} FROM intervals WHERE block = $1 ORDER BY id");
+        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(block).fetch_all(&mut *tx).await?;
+        let intervals: Vec<Interval> = found.iter().map(rows::interval).collect::<Result<_, _>>()?;
+        if intervals.is_empty() {
+            return Ok(None);
+        }
+        let points = sqlx::query("SELECT * FROM checkpoints").fetch_all(&mut *tx).await?;
+        let gained = points.iter().map(gained).collect::<Result<BTreeMap<_, _>, _>>()?;
+        sqlx::query("UPDATE checkpoints SET base_mj = counter_mj - rebased_mj").execute(&mut *tx).await?;
+        let cells = cells(&intervals);
+        let balances = balances(&cells, &gained);
+        for off in balances.iter().filter(|b| b.difference_mj != 0) {
+            tracing::error!(
+                "the books of {} differ from its counter by {} mJ in block {block}",
+                off.device,
+                off.difference_mj
+            );
+        }
+        let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
+        let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
+        append_entry(&mut tx, &Entry::Close(close.clone())).await?;
+        tx.commit().await?;
+        Ok(Some(close))
+    }
+
+    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
+        Ok(self.pool.begin_with("BEGIN IMMEDIATE").await?)
+    }
+}
+
+/// What a device's counter gained since the last close.
+fn gained(row: &SqliteRow) -> Result<(DeviceId, Option<i64>), StoreError> {
+    let device = DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| rows::damaged("checkpoint", e))?;
+    let reading: i64 = row.try_get::<i64, _>("counter_mj")? - row.try_get::<i64, _>("rebased_mj")?;
+    Ok((device, Some(reading - row.try_get::<i64, _>("base_mj")?)))
+}
+
+/// The number of the open block, and the digest that its next row follows.
+async fn open_block(tx: &mut SqliteConnection) -> Result<(i64, Digest), StoreError> {
+    let sql = "SELECT hash, (SELECT COUNT(*) FROM ledger WHERE kind = 'close') AS closed FROM ledger \
+               WHERE kind = 'close' ORDER BY seq DESC LIMIT 1";
+    let closed = sqlx::query(sql).fetch_optional(&mut *tx).await?;
+    let (closed, base) = match closed {
+        Some(row) => (row.try_get::<i64, _>("closed")?, digest(&row)?),
+        None => (0, Digest::GENESIS),
+    };
+    let sql = "SELECT hash FROM intervals WHERE block = $1 ORDER BY id DESC LIMIT 1";
+    let last = sqlx::query(sql).bind(closed + 1).fetch_optional(&mut *tx).await?;
+    Ok((closed + 1, last.as_ref().map(digest).transpose()?.unwrap_or(base)))
+}
+
+/// Appends an entry to the chain. Answers with its number.
+async fn append_entry(tx: &mut SqliteConnection, entry: &Entry) -> Result<i64, StoreError> {
+    let last = sqlx::query("SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1").fetch_optional(&mut *tx).await?;
+    let (seq, hash) = match last {
+        Some(row) => (row.try_get::<i64, _>("seq")?, digest(&row)?),
+        None => (0, Digest::GENESIS),
+    };
+    let line = rows::json(entry)?;
+    sqlx::query("INSERT INTO ledger (seq, kind, about_us, line, hash) VALUES ($1, $2, $3, $4, $5)")
+        .bind(seq + 1)
+        .bind(entry.kind())
+        .bind(entry.about().timestamp_micros())
+        .bind(&line)
+        .bind(hash.then(&line).as_bytes())
+        .execute(&mut *tx)
+        .await?;
+    Ok(seq + 1)
+}
+
+/// Chains the rows that an earlier version wrote without digests.
+pub(super) async fn chain_old_rows(store: &Store) -> Result<(), StoreError> {
+    let mut tx = store.begin().await?;
+    let sql = format!("SELECT id, {INTERVAL} FROM intervals WHERE hash IS NULL ORDER BY id");
+    let old = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *tx).await?;
+    let mut hash = Digest::GENESIS;
+    for row in &old {
+        hash = hash.then(&Row::line(&rows::interval(row)?));
+        sqlx::query("UPDATE intervals SET hash = $1 WHERE id = $2")
+            .bind(hash.as_bytes())
+            .bind(row.try_get::<i64, _>("id")?)
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+fn digest(row: &SqliteRow) -> Result<Digest, StoreError> {
+    let bytes: Vec<u8> = row.try_get("hash")?;
+    Digest::from_bytes(&bytes).ok_or_else(|| rows::damaged("ledger", "a digest is not 32 bytes"))
+}
+
+/// A share's columns in the tables where a job's absence is an empty text.
+fn share_key(share: &Share) -> (&'static str, &str) {
+    let (name, job) = rows::share_columns(share);
+    (name, job.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

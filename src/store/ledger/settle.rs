@@ -1,0 +1,194 @@
+//! Settling hours: their energy with the intensities known now, as a new version where that says something new.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use sqlx::sqlite::SqliteConnection;
+
+use super::{INTERVAL, append_entry, share_key};
+use crate::domain::{SignalKind, Slot};
+use crate::ledger::Total;
+use crate::ledger::entry::{Entry, Factor, Settlement};
+use crate::ledger::settlement::parts;
+use crate::ledger::{Interval, Share};
+use crate::store::{SourceKey, Store, StoreError, rows};
+
+/// Why hours are settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// They got energy.
+    Energy,
+    /// Something was told about the grid in them.
+    Intensity,
+    /// Somebody corrected their books.
+    Correction,
+}
+
+impl Why {
+    const fn text(self, first: bool) -> &'static str {
+        match self {
+            _ if first => "first",
+            Self::Energy => "more energy was booked",
+            Self::Intensity => "intensities were told or revised",
+            Self::Correction => "corrected",
+        }
+    }
+}
+
+/// What hours are settled with.
+#[derive(Clone, Debug)]
+pub struct Settling<'a> {
+    /// Which book.
+    pub book: SignalKind,
+    /// Who is believed about the grid, the preferred source first; all of one kind and scope.
+    pub sources: &'a [SourceKey],
+    /// When.
+    pub at: DateTime<Utc>,
+    /// Why.
+    pub why: Why,
+}
+
+impl Store {
+    /// Settles an hour's booked energy anew. Says whether that made a new version: it does unless the one that holds says
+    /// the same.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn settle_hour(&self, hour: DateTime<Utc>, with: &Settling<'_>) -> Result<bool, StoreError> {
+        let Some(span) = Slot::new(hour, hour + TimeDelta::hours(1)) else { return Ok(false) };
+        let mut factors: Vec<Factor> = self.factors(with.sources, &span).await?;
+        for factor in &mut factors {
+            factor.start = factor.start.max(span.start());
+            factor.end = factor.end.min(span.end());
+        }
+        let mut tx = self.begin().await?;
+        let closed: i64 =
+            sqlx::query_scalar("SELECT COUNT(*) FROM ledger WHERE kind = 'close'").fetch_one(&mut *tx).await?;
+        let energy = booked(&mut tx, hour, closed).await?;
+        let before = holding(&mut tx, hour, with.book).await?;
+        if energy.is_empty() && before.is_none() {
+            return Ok(false);
+        }
+        let settlement = Settlement {
+            hour,
+            book: with.book,
+            version: before.as_ref().map_or(0, |b| b.version) + 1,
+            at: with.at,
+            reason: with.why.text(before.is_none()).into(),
+            through_block: u64::try_from(closed).map_err(|e| rows::damaged("ledger", e))?,
+            parts: parts(&energy, &factors),
+            factors,
+        };
+        if before.as_ref().is_some_and(|before| settlement.says_the_same_as(before)) {
+            return Ok(false);
+        }
+        let entry = Entry::Settlement(settlement);
+        let seq = append_entry(&mut tx, &entry).await?;
+        let Entry::Settlement(settlement) = entry else { return Ok(false) };
+        let sql = "INSERT INTO settled (hour_us, book, version, seq, final) VALUES ($1, $2, $3, $4, $5) \
+                   ON CONFLICT (hour_us, book) DO UPDATE SET version = $3, seq = $4, final = $5";
+        sqlx::query(sql)
+            .bind(hour.timestamp_micros())
+            .bind(rows::name(&with.book)?)
+            .bind(i64::from(settlement.version))
+            .bind(seq)
+            .bind(settlement.is_final())
+            .execute(&mut *tx)
+            .await?;
+        if let Some(before) = &before {
+            add_to_day(&mut tx, before, -1).await?;
+        }
+        add_to_day(&mut tx, &settlement, 1).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// The hours since `from` whose settlement may still change, in any book.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn unsettled_hours(&self, from: DateTime<Utc>) -> Result<BTreeSet<DateTime<Utc>>, StoreError> {
+        let sql = "SELECT DISTINCT hour_us FROM settled WHERE NOT final AND hour_us >= $1";
+        let found = sqlx::query_scalar::<_, i64>(sql).bind(from.timestamp_micros()).fetch_all(&self.pool).await?;
+        found.into_iter().map(rows::moment).collect()
+    }
+
+    /// The settlement of an hour that holds, or an earlier version of it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn settlements_of(&self, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
+        let sql = "SELECT line FROM ledger WHERE kind = 'settlement' AND about_us = $1 ORDER BY seq";
+        let found: Vec<String> = sqlx::query_scalar(sql).bind(hour.timestamp_micros()).fetch_all(&self.pool).await?;
+        found.iter().map(|line| settlement(line)).collect()
+    }
+}
+
+/// An hour's energy in closed blocks: its rows, and what was rolled up of it.
+pub(super) async fn booked(
+    tx: &mut SqliteConnection,
+    hour: DateTime<Utc>,
+    through_block: i64,
+) -> Result<Vec<Interval>, StoreError> {
+    let (start, end) = (hour.timestamp_micros(), (hour + TimeDelta::hours(1)).timestamp_micros());
+    let sql = "SELECT * FROM rolled_up WHERE hour_us = $1";
+    let rolled = sqlx::query(sql).bind(start).fetch_all(&mut *tx).await?;
+    let sql =
+        format!("SELECT {INTERVAL} FROM intervals WHERE start_us >= $1 AND start_us < $2 AND block <= $3 ORDER BY id");
+    let found =
+        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(start).bind(end).bind(through_block).fetch_all(&mut *tx).await?;
+    rolled.iter().map(rows::rolled_up).chain(found.iter().map(rows::interval)).collect()
+}
+
+async fn holding(
+    tx: &mut SqliteConnection,
+    hour: DateTime<Utc>,
+    book: SignalKind,
+) -> Result<Option<Settlement>, StoreError> {
+    let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us = $1 AND book = $2";
+    let found: Option<String> =
+        sqlx::query_scalar(sql).bind(hour.timestamp_micros()).bind(rows::name(&book)?).fetch_optional(&mut *tx).await?;
+    found.map(|line| settlement(&line)).transpose()
+}
+
+pub(super) fn settlement(line: &str) -> Result<Settlement, StoreError> {
+    match rows::from_json("settlement", line)? {
+        Entry::Settlement(settlement) => Ok(settlement),
+        other => Err(rows::damaged("settlement", other.kind())),
+    }
+}
+
+/// Adds a settlement to its day's totals, or takes it away.
+async fn add_to_day(tx: &mut SqliteConnection, settlement: &Settlement, sign: i64) -> Result<(), StoreError> {
+    let day = settlement.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(settlement.hour);
+    let mut sums: std::collections::BTreeMap<(&str, &Share), Total> = Default::default();
+    for (part, total) in settlement.totals() {
+        *sums.entry((part.device.as_str(), &part.share)).or_default() += total;
+    }
+    for ((device, share), total) in sums {
+        let (share, job) = share_key(share);
+        let mj = |energy| rows::to_i64(energy).map(|mj| sign * mj);
+        let carbon = i64::try_from(total.carbon.get()).map_err(|e| rows::damaged("emissions", e))?;
+        sqlx::query(
+            "INSERT INTO day_totals VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
+             ON CONFLICT (day_us, book, device, share, job_id) DO UPDATE SET energy_mj = energy_mj + $6, \
+             estimated_mj = estimated_mj + $7, forecast_mj = forecast_mj + $8, provisional_mj = provisional_mj + $9, \
+             final_mj = final_mj + $10, unknown_mj = unknown_mj + $11, carbon_ug = carbon_ug + $12",
+        )
+        .bind(day.timestamp_micros())
+        .bind(rows::name(&settlement.book)?)
+        .bind(device)
+        .bind(share)
+        .bind(job)
+        .bind(mj(total.energy)?)
+        .bind(mj(total.estimated)?)
+        .bind(mj(total.forecast)?)
+        .bind(mj(total.provisional)?)
+        .bind(mj(total.final_)?)
+        .bind(mj(total.unknown)?)
+        .bind(sign * carbon)
+        .execute(&mut *tx)
+        .await?;
+    }
+    Ok(())
+}
