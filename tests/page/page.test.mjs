@@ -379,6 +379,14 @@ test("a signal that grows old is said to be stale, and with what plans are made 
   assert.equal(carbon.freshness, "stale");
   assert.ok(now.sources[0][5].text.includes(carbon.sources[0].last_error.slice(1, 30)), now.sources[0][5].text);
   await looksRight(page, "stale");
+
+  await t.test("a daemon that goes silent is lost, too, and found again when it speaks", async () => {
+    daemon.child.kill("SIGSTOP");
+    await eventually("the loss", async () => /lost since \d\d:\d\d:\d\d \(it has gone silent\)/.test((await shown(page)).notices));
+    daemon.child.kill("SIGCONT");
+    await eventually("the daemon", async () => /^live/.test((await shown(page)).link));
+    assert.doesNotMatch((await shown(page)).notices, /lost since/);
+  });
 });
 
 test("a daemon that wants a token is given one, kept for the tab alone", { timeout: 60000 }, async (t) => {
@@ -442,6 +450,8 @@ test("what goes wrong with boards and jobs is said in words, and texts of others
   assert.equal(booked.facts["Power limit"].text, "none wanted");
   assert.equal(now.tiles["Node's cap"].text, "1,200 W");
   assert.equal(now.tiles["Carbon budget left"].text, "−1.00 kg");
+  assert.equal(now.tiles["Booked in 30 days"].text, "4.20 kg");
+  assert.equal(now.tiles["Booked in 30 days"].below, "10.0 kWh: 70 % final, 20 % provisional, 10 % forecast; 2 times nobody looked");
   assert.equal(now.tiles.Price.text, "-3.5 EUR/MWh".replace("-", "−"));
   assert.ok(now.notices.includes(hostile));
   assert.equal(await page.locator("img").count(), 0);

@@ -33,6 +33,8 @@ export const everythingAtOnce = (status) => {
   return {
     status: {
       ...status, simulated: false, gpus, jobs,
+      ledger: { closed_at: now, booked: [], gaps: 2, gap_j: 5000, difference_j: 0, settlements: 9, pending_hours: 1,
+        settled: { forecast_j: 3.6e6, provisional_j: 7.2e6, final_j: 2.52e7, unknown_j: 0, carbon_g: 4200 } },
       price: { zone: "DE-LU", currency: "EUR", price_per_mwh: -3.5 },
       cap: { limit_w: 1200, source: "always", limits_sum_w: 1100, headroom_w: 100, lowest_sum_w: 700, next_change: now, next_limit_w: 900, lead_s: 5 },
       carbon_budget: { from: now, until: now, limit_g: 20000, emitted_g: 21000, left_g: -1000, expected_g: 22000 },

@@ -74,11 +74,22 @@ const budgetTile = ({ carbon_budget: budget, now }) =>
   budget && tile("Carbon budget left", quantity(budget.left_g, (g) => signed(gramsText(g))),
     [`of ${gramsText(budget.limit_g)} until `, moment(budget.until, now), `; ${gramsText(budget.expected_g)} expected`]);
 
+/** What the books have of 30 days, and how much of it rests on what. */
+const booksTile = ({ ledger }) => {
+  const settled = ledger?.settled;
+  if (!settled) return null;
+  const parts = [["final", settled.final_j], ["provisional", settled.provisional_j], ["forecast", settled.forecast_j], ["unknown", settled.unknown_j]];
+  const all = parts.reduce((a, [, j]) => a + j, 0);
+  const shares = parts.filter(([, j]) => j > 0).map(([name, j]) => `${percentText((100 * j) / all, 0)} ${name}`);
+  const gaps = ledger.gaps > 0 ? `; ${plural(ledger.gaps, "time")} nobody looked` : "";
+  return tile("Booked in 30 days", all > settled.unknown_j ? grams(settled.carbon_g) : absent(), `${energyText(all)}: ${shares.join(", ") || "nothing yet"}${gaps}`);
+};
+
 const priceTile = ({ price }) =>
   price && tile("Price", quantity(price.price_per_mwh, (p) => `${signed(number(p, 1))} ${price.currency}/MWh`), `${price.zone}, day ahead`);
 
 const showTiles = (status, details) =>
-  show("tiles", intensityTile(status), drawTile(status), emittedTile(status), savedTile(status, details), capTile(status), budgetTile(status), priceTile(status));
+  show("tiles", intensityTile(status), drawTile(status), emittedTile(status), savedTile(status, details), capTile(status), budgetTile(status), booksTile(status), priceTile(status));
 
 const signalNotice = ({ carbon, now }) => {
   if (carbon.freshness === "fresh") return null;
