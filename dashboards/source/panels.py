@@ -170,7 +170,7 @@ def dashboard(uid, title, description, variables, panels, since="now-24h"):
     datasource = {
         "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "regex": "",
         "refresh": 1, "hide": 0, "multi": False, "includeAll": False, "skipUrlSync": False, "options": [],
-        "current": {"selected": False, "text": "", "value": ""},
+        "current": {"selected": False, "text": "default", "value": "default"},
     }
     placed, x, y, tallest = [], 0, 0, 0
     for number, one in enumerate(panels, 1):

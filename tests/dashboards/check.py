@@ -35,7 +35,7 @@ QUIET = {
     "WattuneRestoreFailed", "WattuneBooksNotWritten", "WattuneJournalNotWritten", "WattuneNodeCapExceeded",
     "WattuneLimitExceeded", "WattuneSearchLate", "WattuneGpuSilent", "WattuneEnergyImplausible",
 }
-PATIENCE_S = 170
+PATIENCE_S = 240
 
 failures = []
 

@@ -132,9 +132,9 @@ class Scene:
         return base
 
     def demo(self):
-        """Ten simulated days within about three minutes."""
+        """Ten simulated days within about five minutes, of which the first two matter."""
         port = free_port()
-        command = [self.wattune, "demo", "--days", "10", "--duration", "200", "--jobs", "2", "--listen",
+        command = [self.wattune, "demo", "--days", "10", "--duration", "300", "--jobs", "2", "--listen",
                    f"127.0.0.1:{port}"]
         self.spawn("demo", command, f"http://127.0.0.1:{port}/healthz")
         self.targets["demo"] = f"127.0.0.1:{port}"
@@ -153,6 +153,7 @@ class Scene:
 shortest_slot_s = 1
 dwell_s = 0
 [control]
+clocks = "off"
 tick_s = 0.2
 interval_s = 5
 [profile]
