@@ -128,10 +128,10 @@ fn the_tree_behind_the_links_and_amds_names_are_read_too() {
 #[test]
 fn a_counter_turns_a_zone_goes_and_comes_and_garbage_is_said_to_be_garbage() {
     let machine = Machine::new();
-    machine.zone("intel-rapl:0", "package-0", RANGE - 20_000_000);
+    machine.zone("intel-rapl:0", "package-0", RANGE - 20_000_850);
     let handle = machine.handle();
     handle.sample();
-    machine.zone("intel-rapl:0", "package-0", 30_000_999);
+    machine.zone("intel-rapl:0", "package-0", 30_000_149);
     let seen = machine.after(1.0, &handle);
     let zone = &seen.zones[0];
     assert_eq!((zone.metered.counter, zone.wraps), (Millijoules::new(50_000), 1));
@@ -152,7 +152,7 @@ fn a_counter_turns_a_zone_goes_and_comes_and_garbage_is_said_to_be_garbage() {
     let seen = machine.after(30.0, &handle);
     assert!(seen.zones[0].problem.as_deref().is_some_and(|p| p.contains("is not there") || p.contains("beyond")));
     assert_eq!(seen.zones[1].problem, None);
-    machine.zone("intel-rapl:0", "package-0", 80_000_999);
+    machine.zone("intel-rapl:0", "package-0", 80_000_149);
     let seen = machine.after(1.0, &handle);
     assert_eq!(seen.zones[0].problem, None);
     assert_eq!(seen.zones[0].metered.total(), Millijoules::new(100_000));
