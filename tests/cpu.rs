@@ -127,7 +127,7 @@ async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
     let machine = Machine::new();
     let driver = FakeDriver::new(&[json!({"idle": true})]);
     let state = tempfile::tempdir().expect("a directory");
-    machine.energy("intel-rapl:0", RANGE - 1_000_000);
+    machine.energy("intel-rapl:0", RANGE - 1_000_850);
     let daemon = machine.daemon(&driver, state.path()).await;
     until_read(&daemon, "cpu:package-0", 0.0).await;
     let status = daemon.get("/v1/status").await.expect(200);
@@ -138,7 +138,7 @@ async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
     assert_eq!((&cpu["source"], &cpu["simulated"], &cpu["cores"]), (&json!("rapl"), &json!(false), &json!(4)));
 
     // Round the end of the counter, with the fraction of a millijoule that is left over.
-    machine.energy("intel-rapl:0", 6_000_400);
+    machine.energy("intel-rapl:0", 5_999_550);
     until_read(&daemon, "cpu:package-0", 7.0).await;
     machine.energy("intel-rapl:0:1", 1_700_900);
     until_read(&daemon, "dram:package-0", 0.7).await;
@@ -157,15 +157,15 @@ async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
     machine.remove("powercap/intel-rapl:0");
     machine.write("powercap/intel-rapl:0/name", "package-0");
     machine.write("powercap/intel-rapl:0/max_energy_range_uj", RANGE);
-    machine.energy("intel-rapl:0", 9_000_600);
+    machine.energy("intel-rapl:0", 8_999_750);
     until_read(&daemon, "cpu:package-0", 10.0).await;
     let rows = until_booked(state.path(), "cpu:package-0", 10_000).await;
     // No process was busy on this machine.
     assert_eq!(sum(&rows, "idle", None), 10_000, "{rows:?}");
     assert!(daemon.stop("TERM").await.success());
 
-    // While no daemon runs nobody can be named, and the fractions of both add up.
-    machine.energy("intel-rapl:0", 11_000_000);
+    // While no daemon runs nobody can be named; millijoules are whole by what the counter shows.
+    machine.energy("intel-rapl:0", 10_999_900);
     let daemon = machine.daemon(&driver, state.path()).await;
     let rows = until_booked(state.path(), "cpu:package-0", 12_000).await;
     assert_eq!(sum(&rows, "unattributed", None), 2_000, "{rows:?}");

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::Controller;
-use crate::domain::{DeviceId, GpuId, JobId};
+use crate::domain::{DeviceId, DeviceKind, GpuId, JobId};
 use crate::ledger::{self, Interval, OpenInterval, Rule, Share};
 use crate::store::{Checkpoint, StoreError, StoredJob};
 use crate::units::Seconds;
@@ -131,8 +131,11 @@ impl Controller {
                     if let Share::Job(id) = &row.share
                         && let Some(job) = self.jobs.get_mut(id)
                     {
-                        job.emissions.add(&ledger::emissions([&row], series));
-                        *job.booked.entry(row.device.kind()).or_default() += row.energy;
+                        let sum = match row.device.kind() {
+                            DeviceKind::Gpu => &mut job.emissions,
+                            DeviceKind::Cpu | DeviceKind::Dram => &mut job.beside,
+                        };
+                        sum.add(&ledger::emissions([&row], series));
                     }
                 }
                 self.backlog.checkpoints.clear();

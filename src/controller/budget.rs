@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::moment::optional_moment;
 use super::{ControlError, Controller};
-use crate::domain::{CarbonSeries, Slot, TimeSeries};
+use crate::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
 use crate::ledger::{self, Emissions, Interval, Share};
 use crate::units::{GramsCo2e, GramsPerKwh, Short};
 
@@ -120,7 +120,7 @@ impl BudgetBook {
     /// Adds closed intervals to what was counted.
     pub(super) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
-        let of_jobs: Vec<Interval> = rows.iter().filter(|r| matches!(r.share, Share::Job(_))).cloned().collect();
+        let of_jobs: Vec<Interval> = rows.iter().filter(|r| counts(r)).cloned().collect();
         sum.add(&ledger::emissions(&ledger::within(&of_jobs, span), series));
     }
 
@@ -202,10 +202,16 @@ impl Controller {
     }
 
     async fn emitted_within(&self, span: &Slot) -> Result<Emissions, ControlError> {
-        let rows = ledger::within(&self.store.intervals_of_jobs(span).await?, span);
+        let mut rows = ledger::within(&self.store.intervals_of_jobs(span).await?, span);
+        rows.retain(counts);
         let series = self.best_intensities(span).await?;
         Ok(ledger::emissions(&rows, &series))
     }
+}
+
+/// Budgets are of what is planned: what jobs use of boards.
+fn counts(row: &Interval) -> bool {
+    matches!(row.share, Share::Job(_)) && row.device.kind() == DeviceKind::Gpu
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! One registered job: its lease, its progress, its profiler and its plan.
 
-use std::collections::BTreeMap;
-
 use chrono::{DateTime, Utc};
 
 use super::ControlError;
@@ -9,15 +7,14 @@ use super::pacing::Idling;
 use super::reach::Reach;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{
-    DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
-    SetPoint, Work,
+    EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, SetPoint, Work,
 };
 use crate::ledger::Emissions;
 use crate::plan::{Doing, Held, Plan};
 use crate::profile::ladder::{GroupRange, Setting};
 use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage};
 use crate::store::{LastReport, StoredJob, StoredProgress};
-use crate::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
+use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
 
 /// Reasons to plan again that leave the plan before in force unless the new one is better by a threshold. (Under a new
 /// profile the plan before is judged anew.)
@@ -98,8 +95,8 @@ pub struct Job {
     pub reason: String,
     /// What it used up to the last closed interval, for the metrics.
     pub emissions: Emissions,
-    /// Its energy by what used it.
-    pub booked: BTreeMap<DeviceKind, Millijoules>,
+    /// What it used of CPU packages and memory, and emitted with that; promises are about boards alone.
+    pub beside: Emissions,
     /// The plan's set point that it was given, and since when.
     pub(super) held: Option<Held>,
     pub(super) idling: Idling,
@@ -150,7 +147,7 @@ impl Job {
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
             emissions: Emissions::default(),
-            booked: BTreeMap::new(),
+            beside: Emissions::default(),
             held: None,
             idling: Idling::default(),
             unsaved: false,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::job::{Group, Job, Known, ProgressReport, profile_key};
 use super::view::{AccountView, GpuView, JobView, ProgressView};
 use super::{ControlError, Controller, Override};
-use crate::domain::{Claim, DeviceKind, GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
+use crate::domain::{Claim, GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
 use crate::profile::Record;
 use crate::profile::ladder::GroupRange;
 use crate::store::{StoreError, StoredProgress};
@@ -278,7 +278,7 @@ impl Controller {
         }
         let job = self.job(id).await?;
         let energy = match self.jobs.get(id) {
-            Some(job) => job.booked.get(&DeviceKind::Gpu).copied().unwrap_or_default().to_joules(),
+            Some(job) => job.emissions.energy,
             None => Joules::new(self.account_of(id).await?.energy_by_device_j.get("gpu").copied().unwrap_or_default()),
         };
         Ok((job, energy))

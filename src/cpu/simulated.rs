@@ -80,7 +80,7 @@ impl Node for SimulatedNode {
     fn zones(&mut self) -> Zones {
         self.advance();
         let zone = |name: &str, kind, energy: Joules| ZoneReading {
-            device: DeviceId::of_package("package-0", kind).expect("letters, digits and dashes"),
+            device: DeviceId::of_package("simulated-package-0", kind).expect("letters, digits and dashes"),
             path: format!("simulated:{name}"),
             counter_uj: Ok(micro(energy.get()) % RANGE_UJ),
             range_uj: Some(RANGE_UJ),

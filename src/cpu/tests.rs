@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use super::Settings;
 use super::linux::LinuxNode;
+use super::simulated::{FIRST_PID, SimulatedNode};
 use super::watch::{CpuHandle, Observation, Pace};
 use crate::clock::ManualClock;
-use crate::domain::{CgroupPath, Claim, JobId, Processes};
-use crate::units::{Millijoules, Seconds, Watts};
+use crate::domain::{CgroupPath, Claim, JobId, LimitRange, PowerLimit, Processes};
+use crate::gpu::simulated::{CurvePoint, LoadCurve, Physics, SimulatedBoard};
+use crate::units::{Millijoules, SamplesPerSecond, Seconds, Watts};
 
 /// A machine of files.
 struct Machine {
@@ -128,10 +130,10 @@ fn the_tree_behind_the_links_and_amds_names_are_read_too() {
 #[test]
 fn a_counter_turns_a_zone_goes_and_comes_and_garbage_is_said_to_be_garbage() {
     let machine = Machine::new();
-    machine.zone("intel-rapl:0", "package-0", RANGE - 20_000_000);
+    machine.zone("intel-rapl:0", "package-0", RANGE - 20_000_850);
     let handle = machine.handle();
     handle.sample();
-    machine.zone("intel-rapl:0", "package-0", 30_000_999);
+    machine.zone("intel-rapl:0", "package-0", 30_000_149);
     let seen = machine.after(1.0, &handle);
     let zone = &seen.zones[0];
     assert_eq!((zone.metered.counter, zone.wraps), (Millijoules::new(50_000), 1));
@@ -152,7 +154,7 @@ fn a_counter_turns_a_zone_goes_and_comes_and_garbage_is_said_to_be_garbage() {
     let seen = machine.after(30.0, &handle);
     assert!(seen.zones[0].problem.as_deref().is_some_and(|p| p.contains("is not there") || p.contains("beyond")));
     assert_eq!(seen.zones[1].problem, None);
-    machine.zone("intel-rapl:0", "package-0", 80_000_999);
+    machine.zone("intel-rapl:0", "package-0", 80_000_149);
     let seen = machine.after(1.0, &handle);
     assert_eq!(seen.zones[0].problem, None);
     assert_eq!(seen.zones[0].metered.total(), Millijoules::new(100_000));
@@ -257,4 +259,39 @@ fn a_process_of_the_same_number_is_not_followed_for_another() {
     machine.process(100, 1, 77, 900, 0);
     let seen = machine.after(1.0, &handle);
     assert_eq!((seen.time.jobs[&job("a")], seen.usage.jobs[&job("a")].running), (0, 0));
+}
+
+#[test]
+fn a_simulated_node_follows_its_boards_and_says_what_it_is() {
+    let clock = Arc::new(ManualClock::at(chrono::DateTime::UNIX_EPOCH));
+    let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
+    let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
+    let (idle, settling) = (Watts::new(25.0), Seconds::ZERO);
+    let physics = Physics { range, found: range.max, idle, settling, noise: 0.0, seed: 1 };
+    let board = SimulatedBoard::new(physics, clock.clone());
+    let node = SimulatedNode::new(vec![board.clone()], clock.clone());
+    let handle = CpuHandle::start(Box::new(node), clock.clone(), Pace::OnRequest);
+    let processes = handle.resolve(&Claim::Pids(vec![FIRST_PID])).expect("there");
+    assert!(handle.resolve(&Claim::Pids(vec![FIRST_PID + 1])).is_err());
+    handle.follow(&job("a"), &processes);
+    let power = |handle: &CpuHandle| {
+        clock.advance(Seconds::new(5.0));
+        handle.sample().zones.iter().map(|zone| zone.power.expect("read")).sum::<Watts>()
+    };
+    let at_rest = power(&handle);
+    board.run(LoadCurve::new(vec![CurvePoint {
+        limit: Watts::new(300.0),
+        throughput: SamplesPerSecond::new(1.0),
+        power: Watts::new(300.0),
+    }]));
+    clock.advance(Seconds::new(1.0));
+    handle.sample();
+    assert!(power(&handle) > at_rest);
+    let seen = handle.observe();
+    assert_eq!(handle.source(), "simulated");
+    assert!(seen.zones.iter().all(|zone| zone.path.starts_with("simulated:")));
+    assert_eq!(zones(&seen), ["cpu:simulated-package-0", "dram:simulated-package-0"]);
+    // It fed the board for the last five seconds with four cores.
+    assert!((20_000_000..=24_000_000).contains(&seen.time.jobs[&job("a")]), "{:?}", seen.time);
+    assert!(seen.time.busy_us > seen.time.jobs[&job("a")] && seen.time.capacity_us == 11 * 32_000_000);
 }

@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn a_turn_is_the_way_round_and_a_reset_is_what_it_shows() {
         let mut meter = WrappingMeter::default();
-        meter.observe(at(0.0), RANGE - 30_000_000, Some(RANGE));
-        meter.observe(at(1.0), 20_000_500, Some(RANGE));
+        meter.observe(at(0.0), RANGE - 30_000_850, Some(RANGE));
+        meter.observe(at(1.0), 19_999_650, Some(RANGE));
         assert_eq!((meter.metered().counter, meter.wraps(), meter.resets()), (Millijoules::new(50_000), 1, 0));
         assert_eq!(meter.power(), Some(Watts::new(50.0005)));
         // From near the beginning back to the beginning within a second: nobody draws a quarter of a megawatt.

@@ -40,6 +40,8 @@ impl Controller {
         let now = self.now();
         let limits: Vec<Option<f64>> =
             job.spec.gpus.iter().map(|g| self.wanted(g, now).map(|set| set.limit.watts().get())).collect();
+        let mut booked = job.emissions.clone();
+        booked.add(&job.beside);
         JobView {
             lease_left_s: Some(job.lease_left(now).get()),
             phase: Some(job.phase),
@@ -48,8 +50,8 @@ impl Controller {
             power_limits_w: limits,
             clock_limit_mhz: job.spec.gpus.first().and_then(|g| self.clock_wanted(g)),
             slowdown: job.slowdown(),
-            energy_j: Some(job.emissions.energy.get()),
-            carbon_g: job.emissions.mean_intensity().map(|_| job.emissions.carbon.get()),
+            energy_j: Some(booked.energy.get()),
+            carbon_g: booked.mean_intensity().map(|_| booked.carbon.get()),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             plan_made_at: job.plan.as_ref().map(|p| p.made_at),
             planned_carbon_g: job.plan.as_ref().map(|p| p.expected.carbon.get()),
@@ -233,11 +235,18 @@ impl Controller {
         let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
         for id in ids {
             let counted = match self.store.intervals_of(&id).await {
-                Ok(rows) => self.settle(&rows).await.map(|(emissions, _)| (emissions, by_kind(&rows))),
+                Ok(rows) => {
+                    let (boards, beside): (Vec<_>, Vec<_>) =
+                        rows.into_iter().partition(|row| row.device.kind() == DeviceKind::Gpu);
+                    match (self.settle(&boards).await, self.settle(&beside).await) {
+                        (Ok((boards, _)), Ok((beside, _))) => Ok((boards, beside)),
+                        (Err(error), _) | (_, Err(error)) => Err(error),
+                    }
+                }
                 Err(error) => Err(error.into()),
             };
             match (counted, self.jobs.get_mut(&id)) {
-                (Ok(counted), Some(job)) => (job.emissions, job.booked) = counted,
+                (Ok(counted), Some(job)) => (job.emissions, job.beside) = counted,
                 (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
                 _ => {}
             }

@@ -220,7 +220,7 @@ pub struct JobView {
     pub active_s: f64,
     /// Time in which it stood still for its own reasons.
     pub stalled_s: f64,
-    /// Energy booked for it so far; once it has ended, its account has it (`…/emissions`).
+    /// Energy booked for it so far, of CPU packages and memory too if it told its processes; once it has ended, its account has it (`…/emissions`).
     pub energy_j: Option<f64>,
     /// Emissions booked for it so far; absent while no intensity is known, and once it has ended.
     pub carbon_g: Option<f64>,
