@@ -208,6 +208,8 @@ fn wrong_use_is_told_what_would_be_right() {
     wrong(2, "--beta 1", "above 1, or none");
     wrong(2, "--drift-at 5", "--drift-train-trace");
     wrong(2, "--recurrences 0", "1..=1000000");
+    wrong(1, "--recurrences 9 --drift-at 10 --drift-target-metric 0.4", "after the last of 9 recurrences");
+    wrong(1, "--recurrences 9 --drift-at 9 --drift-target-metric -0.4", "target metric -0.4");
     let Some(ended) = simulate(&CIFAR.replace("0.6", "0.61")) else { return };
     assert!(ended.failed(1).contains("no runs of cifar100/shufflenetv2 with target metric 0.61"), "{}", ended.err);
     let ended = simulate(&CIFAR.replace("--max-epochs 100", "--max-epochs 3")).expect("as before");

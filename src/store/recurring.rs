@@ -222,7 +222,8 @@ impl Store {
         let sql = "UPDATE recurring_trials SET lease_us = MAX(lease_us, ?1 + CAST(1000000 * \
                    (SELECT json_extract(terms, '$.lease') FROM recurring_jobs WHERE id = job) AS INTEGER)) \
                    WHERE state = 'running'";
-        self.recurring.work(move |db| Ok(drop(db.execute(sql, [now.timestamp_micros()])?))).await
+        let renewed = self.recurring.work(move |db| Ok(db.execute(sql, [now.timestamp_micros()])?));
+        renewed.await.map(|_| ())
     }
 }
 

@@ -22,14 +22,23 @@ pub(super) struct Belief {
 impl Belief {
     /// Around `level` ± `deviation` at the arm `from`.
     pub(super) fn new(octaves: &[f64], from: usize, level: f64, deviation: f64, drift: Drift) -> Self {
-        let away: Vec<f64> = octaves.iter().map(|x| x - octaves[from]).collect();
-        let covariance = |a: f64, b: f64| {
-            let shared = if a * b > 0.0 { a.abs().min(b.abs()) } else { 0.0 };
-            deviation.powi(2) + drift.slope_deviation.powi(2) * a * b + drift.walk.powi(2) * shared
-        };
-        Self {
-            mean: away.iter().map(|x| level + drift.slope * x).collect(),
-            covariance: away.iter().flat_map(|a| away.iter().map(move |b| covariance(*a, *b))).collect(),
+        let n = octaves.len();
+        let mut made = Self { mean: vec![level; n], covariance: vec![0.0; n * n] };
+        made.shift_by_unknown(octaves, from, deviation, drift);
+        made
+    }
+
+    /// Adds something unknown: ± `deviation` at the arm `from`, and away from it what drifts.
+    pub(super) fn shift_by_unknown(&mut self, octaves: &[f64], from: usize, deviation: f64, drift: Drift) {
+        for a in 0..octaves.len() {
+            let x = octaves[a] - octaves[from];
+            self.mean[a] += drift.slope * x;
+            for b in 0..octaves.len() {
+                let y = octaves[b] - octaves[from];
+                let shared = if x * y > 0.0 { x.abs().min(y.abs()) } else { 0.0 };
+                *self.at(a, b) +=
+                    deviation.powi(2) + drift.slope_deviation.powi(2) * x * y + drift.walk.powi(2) * shared;
+            }
         }
     }
 

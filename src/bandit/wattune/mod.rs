@@ -25,7 +25,10 @@
 //! losses together stay below four fifths of a run for each batch size beside the default, and what was gained since.
 //! After a run that was given up comes the best known.
 //!
-//! *Change.* Two results in a row that lie on one side of what was known (`regime.rs`) begin everything anew from there.
+//! *Change.* After two results in a row that lie on one side of what was known (`regime.rs`), f and g are what they were
+//! and something unknown: of any size, and drifting as f and g did before anything was seen, with a mean slope of none.
+//! So what the batch sizes cost over one another is a guess still, and the walk, which begins anew, goes only where that
+//! guess is below the best.
 
 mod belief;
 mod regime;
@@ -33,6 +36,8 @@ mod regime;
 use self::belief::{Belief, Drift, hazard};
 use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
 
+/// By how much all may change at once, in logarithms.
+const CHANGE: f64 = 1.0;
 /// Of log epochs, an octave.
 const EPOCHS: Drift = Drift { slope: 0.15, slope_deviation: 0.12, walk: 0.07 };
 /// Of the log cost of an epoch, an octave.
@@ -97,6 +102,7 @@ struct Standing {
     noise: f64,
     /// Where it began: the default, and after a change what ran then.
     first: usize,
+    changed: bool,
 }
 
 /// The best batch size so far.
@@ -111,16 +117,22 @@ impl Standing {
     fn new(spec: &Spec, trials: &[Trial]) -> Option<Self> {
         let mut seen: Vec<Seen> = trials.iter().filter_map(|t| Seen::of(spec, t)).collect();
         let octaves: Vec<f64> = spec.batch_sizes.iter().map(|b| log2(*b)).collect();
-        seen.drain(..regime::begin(octaves.len(), &seen));
+        let changes = regime::changes(octaves.len(), &seen);
+        let present = changes.last().copied().unwrap_or(0);
+        let noise = noise(octaves.len(), &seen[present..]);
         let begun = *seen.first()?;
-        let noise = noise(octaves.len(), &seen);
         let (mut epochs, mut epoch_cost) = (
             Belief::new(&octaves, begun.arm, begun.log_epochs, FIRST, EPOCHS),
             Belief::new(&octaves, begun.arm, begun.log_epoch_cost, 0.0, EPOCH_COST),
         );
         epochs.add_own(OWN);
         let mut tried = vec![false; octaves.len()];
-        for s in &seen {
+        for (i, s) in seen.iter().enumerate() {
+            if changes.contains(&i) {
+                epochs.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCHS });
+                epoch_cost.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCH_COST });
+                tried.fill(false);
+            }
             if !std::mem::replace(&mut tried[s.arm], true) {
                 epoch_cost.observe(s.arm, s.log_epoch_cost, 1e-6);
             }
@@ -130,9 +142,11 @@ impl Standing {
                 epochs.exceeds(s.arm, s.log_epochs, noise);
             }
         }
+        seen.drain(..present);
+        let first = seen.first()?.arm;
         let failed: Vec<bool> = spec.batch_sizes.iter().map(|b| has_failed(spec, trials, *b)).collect();
         tried.iter_mut().zip(&failed).for_each(|(tried, failed)| *tried |= failed);
-        Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first: begun.arm })
+        Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first, changed: present > 0 })
     }
 
     /// The expected cost of a run.
@@ -170,7 +184,8 @@ impl Standing {
             let free = || self.octave(next..self.tried.len(), best, next);
             Some(bound.map_or_else(free, |tried| usize::midpoint(best, tried)))
         };
-        down().or_else(up)
+        let promising = |k: &usize| !self.changed || self.cost(*k) < self.cost(best);
+        down().filter(promising).or_else(|| up().filter(promising))
     }
 
     /// The last of `outwards` that lies within a step of `from`, or the `next` one.

@@ -49,10 +49,10 @@ impl Spread {
     }
 }
 
-/// Where the present begins: at the first of two results in a row, among those of well-known batch sizes, that lie off
-/// on the same side.
-pub(super) fn begin(arms: usize, seen: &[Seen]) -> usize {
-    let mut begun = 0;
+/// Where things changed, the oldest change first: at the first of two results in a row, among those of well-known batch
+/// sizes, that lie off on the same side.
+pub(super) fn changes(arms: usize, seen: &[Seen]) -> Vec<usize> {
+    let mut changes = Vec::new();
     let (mut spread, mut epoch_cost) = (Spread::new(arms), vec![None; arms]);
     let mut off: Option<(usize, bool)> = None;
     for (at, s) in seen.iter().enumerate() {
@@ -62,7 +62,7 @@ pub(super) fn begin(arms: usize, seen: &[Seen]) -> usize {
         let telling = longer.filter(|z| z.abs() > FAR && (s.reached || *z > 0.0));
         match (dearer.or(telling).map(|by| by > 0.0), off) {
             (Some(up), Some((since, before))) if up == before => {
-                begun = since;
+                changes.push(since);
                 (spread, epoch_cost, off) = (Spread::new(arms), vec![None; arms], None);
                 for s in &seen[since..=at] {
                     epoch_cost[s.arm] = Some(s.log_epoch_cost);
@@ -84,5 +84,5 @@ pub(super) fn begin(arms: usize, seen: &[Seen]) -> usize {
             spread.add(s.arm, s.log_epochs);
         }
     }
-    begun
+    changes
 }

@@ -151,21 +151,44 @@ fn lost_runs_leave_no_trace() {
     assert_eq!(next(&spec, &trials, &mut Generator::new(9)), without);
 }
 
-#[test]
-fn after_a_change_everything_is_learnt_anew() {
-    let spec = spec(&[16, 32, 64, 128, 256], 64);
-    let valley = |bottom: f64| move |b: u64| (20, 1000.0 * (0.3 * ((b as f64).log2() - bottom).abs()).exp());
-    let mut trials = play(&spec, 30, 11, valley(4.0));
-    assert_eq!(super::favourite(&spec, &trials), 16);
+/// A valley of run costs with this bottom (log₂ of the batch size), and the epochs that runs need.
+fn valley(bottom: f64, epochs: u32) -> impl Fn(u64) -> (u32, f64) {
+    move |b| (epochs, 1000.0 * (0.3 * ((b as f64).log2() - bottom).abs()).exp())
+}
+
+/// Runs as often as asked, after what was; gives the batch sizes.
+fn go_on(spec: &Spec, trials: &mut Vec<Trial>, times: usize, curve: impl Fn(u64) -> (u32, f64)) -> Vec<u64> {
     let mut generator = Generator::new(12);
-    for _ in 0..30 {
-        let choice = next(&spec, &trials, &mut generator).expect("something to run");
-        let (needed, epoch_cost) = valley(8.0)(choice.batch_size);
-        let allowed = patience(&spec, &trials, choice.batch_size, Cost::new(epoch_cost));
+    let before = trials.len();
+    for _ in 0..times {
+        let choice = next(spec, trials, &mut generator).expect("something to run");
+        let (needed, epoch_cost) = curve(choice.batch_size);
+        let allowed = patience(spec, trials, choice.batch_size, Cost::new(epoch_cost));
         let outcome = if needed <= allowed { Outcome::Reached } else { Outcome::Stopped };
-        trials.push(trial(&trials, choice.batch_size, needed.min(allowed), epoch_cost, outcome));
+        trials.push(trial(trials, choice.batch_size, needed.min(allowed), epoch_cost, outcome));
     }
+    trials[before..].iter().map(|t| t.batch_size).collect()
+}
+
+#[test]
+fn after_a_change_the_new_best_is_found() {
+    let spec = spec(&[16, 32, 64, 128, 256], 64);
+    let mut trials = play(&spec, 30, 11, valley(4.0, 20));
+    assert_eq!(super::favourite(&spec, &trials), 16);
+    go_on(&spec, &mut trials, 30, valley(8.0, 20));
     assert_eq!(super::favourite(&spec, &trials), 256);
+}
+
+#[test]
+fn a_change_that_is_the_same_for_all_batch_sizes_is_no_reason_to_look_around() {
+    let spec = spec(&[16, 32, 64, 128, 256], 64);
+    for epochs in [8, 50] {
+        let mut trials = play(&spec, 30, 11, valley(4.0, 20));
+        let ran = go_on(&spec, &mut trials, 30, valley(4.0, epochs));
+        assert_eq!(super::favourite(&spec, &trials), 16);
+        let elsewhere = ran.iter().filter(|b| **b != 16).count();
+        assert!(elsewhere <= 2, "{epochs} epochs: {ran:?}");
+    }
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     optimizer: Vec<String>,
     /// What a run is to reach, as the train trace has it.
-    #[arg(long, value_name = "METRIC", value_delimiter = ',', required = true, value_parser = metric)]
+    #[arg(long, value_name = "METRIC", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = metric)]
     target_metric: Vec<f64>,
     /// A run has so many epochs at the most.
     #[arg(long, value_name = "N", value_delimiter = ',', required = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -78,7 +78,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", group = "drift", requires = "drift_at")]
     drift_power_trace: Option<PathBuf>,
     /// Another target from then on.
-    #[arg(long, value_name = "METRIC", group = "drift", requires = "drift_at", value_parser = metric)]
+    #[arg(long, value_name = "METRIC", group = "drift", requires = "drift_at", allow_negative_numbers = true, value_parser = metric)]
     drift_target_metric: Option<f64>,
     /// Writes a row for each run, too.
     #[arg(long)]
@@ -206,6 +206,9 @@ fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &m
     }
     let recurrences = args.recurrences.unwrap_or(case.before.recurrences);
     let after = case.after.as_ref().map(|job| best(job).map(|cost| (job, cost))).transpose()?;
+    if let Some(at) = args.drift_at.filter(|at| *at > recurrences) {
+        bail!("--drift-at is {at}, after the last of {recurrences} recurrences; give less, or more --recurrences");
+    }
     let at = args.drift_at.unwrap_or(u32::MAX);
     let switch = after.map(|(job, _)| Switch { at, job, new_board: args.drift_power_trace.is_some() });
     let ends = recur(&Plan { job: &case.before, recurrences, knobs, switch }, policy, seed)?;
