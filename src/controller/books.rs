@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
 use super::Controller;
 use crate::domain::{DeviceId, Forecast, GpuId, Intensity, PowerLimit, SignalKind, Slot};
@@ -37,6 +37,8 @@ pub(super) struct Ledger {
     pub(super) keeping: Bookkeeping,
     /// The hour in which the last block was closed.
     closed: Option<DateTime<Utc>>,
+    /// The minute in which was looked for hours that are due.
+    looked: Option<DateTime<Utc>>,
     /// Hours to be settled anew, and why.
     pending: BTreeMap<DateTime<Utc>, Why>,
     /// What is to be noted and was not written yet.
@@ -100,6 +102,12 @@ impl Controller {
             let keep = self.ledger.keeping.settings.keep();
             self.store.roll_up(now - keep, ROLLED_AT_ONCE, now).await?;
         }
+        let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
+        if self.ledger.looked != Some(minute) {
+            // The hour in progress waits: it would only be settled again.
+            self.take_due(hour).await?;
+            self.ledger.looked = Some(minute);
+        }
         for _ in 0..SETTLED_AT_ONCE {
             // The newest first: what people look at.
             let Some((hour, why)) = self.ledger.pending.last_key_value().map(|(hour, why)| (*hour, *why)) else {
@@ -114,10 +122,19 @@ impl Controller {
         Ok(())
     }
 
-    /// Ends the open block and has its hours settled.
+    /// Ends the open block: its hours are due to be settled.
     pub(super) async fn close_block(&mut self) -> Result<(), StoreError> {
-        for hour in self.store.close_block(self.now().utc).await? {
-            self.ledger.pending.insert(hour, Why::Energy);
+        self.store.close_block(self.now().utc).await?;
+        self.ledger.looked = None;
+        Ok(())
+    }
+
+    /// Takes up the hours before `end` that are due because of what was booked or corrected, by whomever.
+    async fn take_due(&mut self, end: DateTime<Utc>) -> Result<(), StoreError> {
+        for (hour, why) in self.store.due_hours().await? {
+            if hour < end {
+                self.ledger.pending.insert(hour, why);
+            }
         }
         Ok(())
     }
@@ -125,6 +142,9 @@ impl Controller {
     /// Settles all that is to be settled, at the end.
     pub(super) async fn finish_ledger(&mut self) {
         let mut done = self.close_block().await;
+        if done.is_ok() {
+            done = self.take_due(DateTime::<Utc>::MAX_UTC).await;
+        }
         while done.is_ok() && !(self.ledger.pending.is_empty() && self.ledger.notes.is_empty()) {
             done = self.step_ledger().await;
         }

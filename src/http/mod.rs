@@ -4,6 +4,7 @@
 //! asks the controller one question through its [`Handle`], or [`Recurring`], and shows the answer. Requests from foreign web pages end in
 //! [`guard`]; every refusal is a [`error::Problem`].
 
+pub mod document;
 pub mod error;
 mod extract;
 pub mod guard;
@@ -11,6 +12,7 @@ mod health;
 mod listen;
 pub mod metrics;
 mod openapi;
+pub mod report;
 mod routes;
 mod server;
 mod settings;

@@ -28,6 +28,7 @@ use super::wire::JobState;
         (name = "demand response", description = "Caps for a while"),
         (name = "carbon", description = "The carbon signal"),
         (name = "jobs", description = "Training runs"),
+        (name = "books", description = "Energy and emissions: reports and the ledger"),
         (name = "recurring jobs", description = "Which batch size the next run of a job takes"),
         (name = "health", description = "Health, metrics and description"),
     ),
@@ -167,12 +168,14 @@ mod tests {
         GET /v1/jobs/{id}/emissions
         GET /v1/jobs/{id}/plan
         GET /v1/jobs/{id}/profile
+        GET /v1/ledger
         GET /v1/price
         GET /v1/recurring
         GET /v1/recurring/{name}
         GET /v1/recurring/{name}/export
         GET /v1/recurring/{name}/trials
         GET /v1/recurring/{name}/trials/{number}
+        GET /v1/report
         GET /v1/status
         POST /v1/demand-response
         POST /v1/jobs
@@ -198,7 +201,10 @@ mod tests {
         BudgetView
         CapView
         CarbonView
+        CompletenessView
         ComparisonView
+        DeviceView
+        EmbodiedView
         EndTrial
         EventView
         GpuName

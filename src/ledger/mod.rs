@@ -9,6 +9,7 @@ mod emissions;
 pub mod entry;
 mod interval;
 mod meter;
+pub mod report;
 mod settings;
 pub mod settlement;
 pub mod verify;

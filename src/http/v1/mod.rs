@@ -5,4 +5,5 @@ pub(super) mod demand_response;
 pub(super) mod gpus;
 pub(super) mod jobs;
 pub(super) mod recurring;
+pub(super) mod report;
 pub(super) mod status;
