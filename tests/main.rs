@@ -22,5 +22,6 @@ mod jobs;
 mod nvml;
 mod pausing;
 mod recurring;
+mod report;
 mod simulate;
 mod support;

@@ -11,6 +11,7 @@ use utoipa::{IntoResponses, OpenApi, ToResponse};
 
 use super::error::{PROBLEM_JSON, Problem};
 use super::wire::JobState;
+use super::wire::ledger::ReportFormat;
 
 /// What is common to all routes.
 #[derive(OpenApi)]
@@ -32,7 +33,7 @@ use super::wire::JobState;
         (name = "recurring jobs", description = "Which batch size the next run of a job takes"),
         (name = "health", description = "Health, metrics and description"),
     ),
-    components(schemas(Problem, JobState), responses(Problem))
+    components(schemas(Problem, JobState, ReportFormat), responses(Problem))
 )]
 pub(super) struct Api;
 
@@ -64,8 +65,10 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// The units by which field names end, the longest first.
-const UNITS: [(&str, &str); 15] = [
+const UNITS: [(&str, &str); 17] = [
     ("_g_per_kwh", "gCO2e/kWh"),
+    ("_kwh", "kWh"),
+    ("_mj", "mJ"),
     ("samples_per_s", "samples/s"),
     ("samples_per_s_error", "a fraction"),
     ("joules_per_sample", "J per sample"),
@@ -201,18 +204,23 @@ mod tests {
         BudgetView
         CapView
         CarbonView
-        CompletenessView
         ComparisonView
+        CompletenessView
         DeviceView
         EmbodiedView
         EndTrial
         EventView
+        GapView
         GpuName
         GpuView
         HealthView
         IntensityView
         JobState
         JobView
+        LedgerEntry
+        LedgerRow
+        LedgerView
+        MethodView
         NewEvent
         ObjectiveView
         Pausable
@@ -236,19 +244,27 @@ mod tests {
         RecurringStage
         RecurringView
         RegisterJob
+        ReportFormat
         ReportProgress
+        ReportRow
         ReportTrial
+        ReportView
+        RestatementView
+        RolledUpRow
         ScoreView
         SegmentView
         SetPowerLimit
+        SourceOf
         SourceView
         StatusView
+        TermsView
         TrialDocument
         TrialEnding
         TrialKind
         TrialState
         TrialView
         VerdictView
+        VersionView
         Wishes
         WorkToDo
         ");

@@ -13,7 +13,6 @@ use crate::store::{Settling, Store, ToCorrect};
 /// Gives intervals to somebody else than they were booked to. What was booked stays in the ledger; the correction is a new
 /// entry with its author and reason, and the hours are settled anew: by the daemon within a minute if it runs, else here.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("whose").required(true))]
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
@@ -26,7 +25,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SHARE", value_parser = share)]
     of: Share,
     /// Whose they should be: job:ID, idle or unattributed.
-    #[arg(long, value_name = "SHARE", value_parser = share, group = "whose")]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
     give_to: Share,
     /// Who says so.
     #[arg(long, value_name = "NAME", value_parser = words)]

@@ -205,17 +205,17 @@ pub struct CompletenessView {
 pub struct DeviceView {
     /// The device.
     pub device: String,
-    /// Booked to jobs, in millijoules.
+    /// Booked to jobs.
     pub jobs_mj: u64,
-    /// Booked as idle, in millijoules.
+    /// Booked as idle.
     pub idle_mj: u64,
-    /// Booked as unattributed, in millijoules.
+    /// Booked as unattributed.
     pub unattributed_mj: u64,
-    /// What its counter gained, in millijoules; absent if it has none.
+    /// What its counter gained; absent if it has none.
     pub counter_mj: Option<i64>,
-    /// What was integrated from power, in millijoules.
+    /// What was integrated from power.
     pub integrated_mj: u64,
-    /// What is left, in millijoules: zero, or the books are wrong.
+    /// What is left: zero, or the books are wrong.
     pub difference_mj: i64,
     /// In how many blocks it is not zero.
     pub unequal_blocks: u64,

@@ -225,7 +225,7 @@ pub struct LedgerRow {
     pub start: DateTime<Utc>,
     /// Until when.
     pub end: DateTime<Utc>,
-    /// How much, in millijoules.
+    /// How much.
     pub energy_mj: u64,
     /// How it was found: `counter`, `integrated_power` or `counter_gap`.
     pub source: &'static str,
@@ -244,7 +244,7 @@ pub struct RolledUpRow {
     pub share: &'static str,
     /// Whose job's.
     pub job_id: Option<String>,
-    /// How much, in millijoules.
+    /// How much.
     pub energy_mj: u64,
     /// How it was found.
     pub source: &'static str,

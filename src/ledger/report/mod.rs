@@ -149,6 +149,8 @@ pub struct Sum {
 /// The sums of a time in which one boundary held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
+    /// The time.
+    pub span: Slot,
     /// What is counted beside the devices.
     pub boundary: Boundary,
     /// What they used.

@@ -114,8 +114,8 @@ proptest! {
         let boundary = Boundary { pue, ..Boundary::default() };
         let (early, late) = sums.split_at(sums.len() / 2);
         let pieces = vec![
-            Piece { boundary: Boundary::default(), sums: early.to_vec() },
-            Piece { boundary, sums: late.to_vec() },
+            Piece { span: span(0, 72), boundary: Boundary::default(), sums: early.to_vec() },
+            Piece { span: span(0, 72), boundary, sums: late.to_vec() },
         ];
         let books = books(pieces, (2..8).map(job).collect());
         for by in groupings() {
@@ -146,7 +146,7 @@ fn boards_are_held_by_their_jobs_and_the_rest_of_the_time_is_idle() {
     let used = |n| sum(n, 0, Whose::Job(id(n as usize)), total(1000, 0, 10), Total::default());
     let idle = sum(30, 0, Whose::Idle, total(5, 0, 1), Total::default());
     let sums = vec![used(2), used(3), idle];
-    let report = build(wanted(By::Job), books(vec![Piece { boundary, sums }], vec![job(2), job(3)]));
+    let report = build(wanted(By::Job), books(vec![Piece { span: span(0, 72), boundary, sums }], vec![job(2), job(3)]));
     // Job 2 from 02:00 to 04:00, job 3 from 03:00 to 05:00 on the same board: an hour is split.
     let held: Vec<f64> = report.rows.iter().map(|row| row.held.get() / 3600.0).collect();
     assert_eq!(held, [1.5, 1.5, 69.0]);
@@ -171,7 +171,7 @@ fn sci_is_of_whole_runs_and_says_why_there_is_none() {
     let mut unended = job(4);
     unended.ended_at = None;
     let jobs = vec![job(2), unended];
-    let books = books(vec![Piece { boundary, sums }], jobs);
+    let books = books(vec![Piece { span: span(0, 72), boundary, sums }], jobs);
     let with = |unit, by| build(Wanted { unit, ..wanted(by) }, books.clone());
     let close = |found: &Result<Score, String>, expected: f64| {
         let found = found.clone().expect("a score").per_unit.get();
@@ -196,8 +196,8 @@ fn market_based_figures_stand_only_where_a_contract_covers_all() {
     let covered = Boundary { contract_g_per_kwh: Some(GramsPerKwh::new(50.0)), ..Boundary::default() };
     let of = |whose| vec![sum(0, 0, whose, total(3_600_000_000, 0, 0), Total::default())];
     let pieces = vec![
-        Piece { boundary: covered, sums: of(Whose::Job(id(2))) },
-        Piece { boundary: Boundary::default(), sums: of(Whose::Idle) },
+        Piece { span: span(0, 72), boundary: covered, sums: of(Whose::Job(id(2))) },
+        Piece { span: span(0, 72), boundary: Boundary::default(), sums: of(Whose::Idle) },
     ];
     let report = build(wanted(By::Job), books(pieces, vec![job(2)]));
     let market: Vec<Option<f64>> = report.rows.iter().map(|row| row.market.map(|g| g.get())).collect();
@@ -211,7 +211,11 @@ fn uncertainty_is_that_of_the_sensors() {
     let report = build(
         wanted(By::Device),
         books(
-            vec![Piece { boundary: Boundary::default(), sums: vec![sum(0, 0, Whose::Idle, of, Total::default())] }],
+            vec![Piece {
+                span: span(0, 72),
+                boundary: Boundary::default(),
+                sums: vec![sum(0, 0, Whose::Idle, of, Total::default())],
+            }],
             Vec::new(),
         ),
     );

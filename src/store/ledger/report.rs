@@ -3,6 +3,8 @@
 //! The database's rows are summed by the database, and come as one text each: thousands of rows by themselves would
 //! take several times as long.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use serde::Deserialize;
 use sqlx::Row as _;
@@ -12,7 +14,7 @@ use super::INTERVAL;
 use super::settle::settlement;
 use crate::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
-use crate::ledger::entry::{Entry, Settlement, Terms};
+use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
 use crate::ledger::report::{
     Books, By, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, Sum, Version, Wanted, Whose, build,
 };
@@ -48,7 +50,7 @@ impl Store {
                     sums.extend(of_settlement(&settled));
                 }
             }
-            pieces.push(Piece { boundary, sums });
+            pieces.push(Piece { span: part, boundary, sums });
         }
         let kept = kept(&mut tx, span).await?;
         let open = open_rows(&mut tx, span).await?;
@@ -59,7 +61,7 @@ impl Store {
             gaps: gaps(&mut tx, span).await?,
             terms,
             sources: sources(&mut tx, span).await?,
-            kept: kept.0,
+            kept: kept.0.and_then(|kept| Slot::new(kept.start(), kept.end().min(wanted.now))),
             hours_booked: kept.1,
             unsettled: open.iter().map(|row| row.energy).sum(),
             version: version(&mut tx, wanted).await?,
@@ -71,25 +73,28 @@ impl Store {
 
     /// Settles in memory what no settlement has yet.
     async fn add_open(&self, books: &mut Books, open: &[Interval], wanted: &Wanted) -> Result<(), StoreError> {
-        let Some(last) = books.pieces.last_mut() else { return Ok(()) };
-        let starts = open.iter().map(|row| row.slot.start());
-        let Some(span) = starts.clone().min().zip(open.iter().map(|row| row.slot.end()).max()) else { return Ok(()) };
-        let Some(span) = Slot::new(hour_of(span.0), span.1) else { return Ok(()) };
+        let mut hours: BTreeMap<DateTime<Utc>, Vec<Interval>> = BTreeMap::new();
+        for row in open {
+            hours.entry(hour_of(row.slot.start())).or_default().push(row.clone());
+        }
+        let ends = hours.keys().next().zip(hours.keys().next_back());
+        let Some(span) = ends.and_then(|(first, last)| Slot::new(*first, *last + HOUR)) else { return Ok(()) };
         for book in [SignalKind::Average, SignalKind::Marginal] {
             let sources = self.latest_sources(book).await?;
             if sources.is_empty() && book == SignalKind::Marginal {
                 continue;
             }
             let factors = self.factors(&sources, &span).await?;
-            for part in parts(open, &factors) {
-                let of_part: Vec<&Interval> =
-                    open.iter().filter(|r| r.device == part.device && r.share == part.share).collect();
-                let day = of_part.first().map_or(span.start(), |row| row.slot.start());
-                last.sums.push(sum(day, part.device.clone(), &part.share, book, Total::of(&part, &factors)));
+            for (hour, rows) in &hours {
+                let Some(piece) = books.pieces.iter_mut().find(|p| p.span.contains(*hour)) else { continue };
+                for part in parts(rows, &factors) {
+                    let total = Total::of(&part, &factors);
+                    piece.sums.push(sum(*hour, part.device, &part.share, book, total));
+                }
             }
         }
-        let kept = Slot::new(span.start(), span.end().min(wanted.now).max(span.start() + TimeDelta::seconds(1)));
-        books.kept = match (books.kept, kept) {
+        let present = Slot::new(span.start(), span.end().min(wanted.now));
+        books.kept = match (books.kept, present) {
             (Some(a), Some(b)) => Slot::new(a.start().min(b.start()), a.end().max(b.end())),
             (a, b) => a.or(b),
         };
@@ -179,8 +184,8 @@ async fn terms(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Terms>, Sto
 }
 
 /// A span cut, at full hours, where the boundary changed. What was booked before the first terms counts under those.
-fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, crate::ledger::entry::Boundary)> {
-    let mut found: Vec<(Slot, crate::ledger::entry::Boundary)> = Vec::new();
+fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
+    let mut found: Vec<(Slot, Boundary)> = Vec::new();
     let mut from = span.start();
     let mut present = terms.first().map(|t| t.boundary.clone()).unwrap_or_default();
     for next in terms.iter().skip(1).filter(|t| t.at > span.start()) {
@@ -274,9 +279,7 @@ async fn holding_within(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Se
 }
 
 fn of_settlement(settled: &Settlement) -> Vec<Sum> {
-    let of = |(part, total): (&crate::ledger::entry::Part, Total)| {
-        sum(settled.hour, part.device.clone(), &part.share, settled.book, total)
-    };
+    let of = |(part, total): (&Part, Total)| sum(settled.hour, part.device.clone(), &part.share, settled.book, total);
     settled.totals().map(of).collect()
 }
 
@@ -337,7 +340,7 @@ struct JobLine {
 struct SpecPart {
     name: JobName,
     gpus: Vec<GpuId>,
-    tags: std::collections::BTreeMap<String, String>,
+    tags: BTreeMap<String, String>,
 }
 
 /// The jobs that a span touches; some of their energy is booked a moment after their end.
