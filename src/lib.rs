@@ -34,7 +34,8 @@
 //! * [`profile`], pure: the just-in-time profiler, the curve of throughput over power, its concave hull
 //! * [`plan`], pure: the problem, its optimum, the same as a linear programme, the receding horizon, reasons
 //! * [`bandit`], pure: which batch size a recurring job's next run takes, and the life of its trials
-//! * [`ledger`], pure: meters, closed intervals in whole millijoules, emissions, the comparison with the ceiling
+//! * [`ledger`], pure: meters, closed intervals in whole millijoules, the chain over them, what hours emitted and in which
+//!   version, the comparison with the ceiling
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
 //! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
@@ -69,7 +70,9 @@
 //!    forecasts and outcomes how to correct it and how far to follow it. Jobs that were silent for longer than their
 //!    lease are ended.
 //! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it over whoever held the board, and it
-//!    goes to the [`store::Store`] with the counter up to which it reaches. If the database is away, it waits.
+//!    goes to the [`store::Store`] with the counter up to which it reaches. If the database is away, it waits. At full
+//!    hours the block of intervals is closed against the counters, and its hours are settled; hours of which the grid's
+//!    sources tell something new are settled again, as a new version.
 //! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
 //!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::shrink`] pulls them towards their mean by what
 //!    such outlooks lately lacked in skill, and [`plan::plan`] answers with a [`plan::Plan`].

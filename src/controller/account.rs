@@ -125,6 +125,7 @@ impl Controller {
             Ok(()) => {
                 let series = &self.book.series;
                 self.budget.add(&self.backlog.intervals, series);
+                self.ledger.count(&self.backlog.intervals);
                 for row in std::mem::take(&mut self.backlog.intervals) {
                     if let Share::Job(id) = &row.share
                         && let Some(job) = self.jobs.get_mut(id)

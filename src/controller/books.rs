@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
 use super::Controller;
-use crate::domain::{DeviceId, Forecast, GpuId, Intensity, PowerLimit, SignalKind, Slot};
+use super::view::{BookedView, LedgerView, SettledView};
+use crate::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, PowerLimit, SignalKind, Slot};
 use crate::ledger::apportion::{hour_of, hours_of};
 use crate::ledger::chain::Digest;
 use crate::ledger::entry::{Control, Entry};
-use crate::ledger::{self};
+use crate::ledger::{self, Interval, Total};
 use crate::store::{Settling, SourceKey, StoreError, Why};
+use crate::units::Millijoules;
 
 /// So many hours are settled in one tick.
 const SETTLED_AT_ONCE: usize = 24;
@@ -19,6 +21,9 @@ const SETTLED_AT_ONCE: usize = 24;
 const ROLLED_AT_ONCE: u32 = 24;
 /// Hours whose values may still come are looked at again so far back after a start.
 const LOOK_BACK: TimeDelta = TimeDelta::days(60);
+
+/// The view sums up so many days.
+const SHOWN: TimeDelta = TimeDelta::days(30);
 
 /// Under which terms the books are kept.
 #[derive(Clone, Debug, Default)]
@@ -43,9 +48,56 @@ pub(super) struct Ledger {
     pending: BTreeMap<DateTime<Utc>, Why>,
     /// What is to be noted and was not written yet.
     pub(super) notes: Vec<Entry>,
+    /// What was booked since the start, by device, share and source.
+    booked: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
+    gaps: u64,
+    closed_at: Option<DateTime<Utc>>,
+    difference_mj: u64,
+    settlements: u64,
+    settled: Option<Total>,
 }
 
 impl Ledger {
+    /// Counts rows that were written.
+    pub(super) fn count(&mut self, rows: &[Interval]) {
+        let mut before: Option<&Interval> = None;
+        for row in rows {
+            let key = (row.device.clone(), row.share.name(), row.source);
+            *self.booked.entry(key).or_default() += row.energy;
+            // A gap is cut at full hours and shared out.
+            let of_gap = |r: &Interval| r.source == EnergySource::CounterGap && r.device == row.device;
+            self.gaps += u64::from(of_gap(row) && !before.is_some_and(of_gap));
+            before = Some(row);
+        }
+    }
+
+    pub(super) fn view(&self) -> LedgerView {
+        let joules = |energy: Millijoules| energy.to_joules().get();
+        let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
+            device: device.to_string(),
+            share: (*share).to_owned(),
+            source: source.as_str().into(),
+            energy_j: joules(*energy),
+        };
+        let of_gaps = self.booked.iter().filter(|((_, _, source), _)| *source == EnergySource::CounterGap);
+        LedgerView {
+            closed_at: self.closed_at,
+            booked: self.booked.iter().map(booked).collect(),
+            gaps: self.gaps,
+            gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
+            difference_j: joules(Millijoules::new(self.difference_mj)),
+            settlements: self.settlements,
+            pending_hours: self.pending.len() as u64,
+            settled: self.settled.map(|total| SettledView {
+                forecast_j: joules(total.forecast),
+                provisional_j: joules(total.provisional),
+                final_j: joules(total.final_),
+                unknown_j: joules(total.unknown),
+                carbon_g: total.carbon.to_grams().get(),
+            }),
+        }
+    }
+
     pub(super) fn new(keeping: Bookkeeping) -> Self {
         Self { keeping, ..Self::default() }
     }
@@ -108,24 +160,36 @@ impl Controller {
             self.take_due(hour).await?;
             self.ledger.looked = Some(minute);
         }
+        let before = self.ledger.settlements;
         for _ in 0..SETTLED_AT_ONCE {
             // The newest first: what people look at.
             let Some((hour, why)) = self.ledger.pending.last_key_value().map(|(hour, why)| (*hour, *why)) else {
                 break;
             };
-            for (book, sources) in self.books() {
+            // The book of averages last: it takes the hour off the list of those that are due.
+            for (book, sources) in self.books().into_iter().rev() {
                 let settling = Settling { book, sources: &sources, at: now, why };
-                self.store.settle_hour(hour, &settling).await?;
+                self.ledger.settlements += u64::from(self.store.settle_hour(hour, &settling).await?);
             }
             self.ledger.pending.remove(&hour);
+        }
+        if self.ledger.settlements > before
+            && let Some(span) = Slot::new(now - SHOWN, now + TimeDelta::days(1))
+        {
+            let booked = self.store.settled_totals(&span).await?;
+            let inventory = booked.iter().filter(|b| b.book == SignalKind::Average);
+            self.ledger.settled = Some(inventory.map(|b| b.total).sum());
         }
         Ok(())
     }
 
     /// Ends the open block: its hours are due to be settled.
     pub(super) async fn close_block(&mut self) -> Result<(), StoreError> {
-        self.store.close_block(self.now().utc).await?;
+        let now = self.now().utc;
+        let Some(close) = self.store.close_block(now).await? else { return Ok(()) };
         self.ledger.looked = None;
+        self.ledger.difference_mj += close.balances.iter().map(|b| b.difference_mj.unsigned_abs()).sum::<u64>();
+        self.ledger.closed_at = Some(now);
         Ok(())
     }
 

@@ -23,6 +23,7 @@ impl Controller {
             price: self.price_of_the_present(),
             cap: self.cap_view(),
             carbon_budget: self.budget_view(),
+            ledger: self.ledger.view(),
             planning: self.planning_view(),
             problems: self.problems(),
             gpus,

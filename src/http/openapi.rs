@@ -201,6 +201,7 @@ mod tests {
         AccountView
         ArmView
         BeginTrial
+        BookedView
         BudgetView
         CapView
         CarbonView
@@ -218,6 +219,7 @@ mod tests {
         JobState
         JobView
         LedgerEntry
+        LedgerPageView
         LedgerRow
         LedgerView
         MethodView
@@ -254,6 +256,7 @@ mod tests {
         ScoreView
         SegmentView
         SetPowerLimit
+        SettledView
         SourceOf
         SourceView
         StatusView

@@ -3,6 +3,7 @@
 //! Field names carry the unit. Absent values are absent (`null`), never zero.
 
 mod carbon;
+mod ledger;
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 pub use carbon::{CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView};
+pub use ledger::{BookedView, LedgerView, SettledView};
 
 use super::budget::BudgetView;
 use super::cap::CapView;
@@ -39,6 +41,8 @@ pub struct StatusView {
     pub carbon_budget: Option<BudgetView>,
     /// How planning goes.
     pub planning: PlanningView,
+    /// How the books stand.
+    pub ledger: LedgerView,
     /// The boards and their owners.
     pub gpus: Vec<GpuView>,
     /// The jobs that have not ended.

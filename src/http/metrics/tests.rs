@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    CarbonView, GpuView, JobView, ObjectiveView, PlanningView, PresentPrice, ScoreView, SourceView,
+    CarbonView, GpuView, JobView, LedgerView, ObjectiveView, PlanningView, PresentPrice, ScoreView, SourceView,
 };
 use crate::controller::{CapView, Phase};
 
@@ -194,6 +194,7 @@ fn status() -> StatusView {
         carbon: carbon(),
         price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
         carbon_budget: None,
+        ledger: LedgerView::default(),
         cap: Some(CapView {
             limit_w: Some(900.0),
             source: Some("the constant cap".into()),

@@ -11,7 +11,7 @@ use crate::http::error::Problem;
 use crate::http::extract::Params;
 use crate::http::openapi::Problems;
 use crate::http::report::{ReportView, page};
-use crate::http::wire::ledger::{LedgerQuery, LedgerView, ReportFormat, ReportQuery};
+use crate::http::wire::ledger::{LedgerPageView, LedgerQuery, ReportFormat, ReportQuery};
 use crate::store::Store;
 
 /// The database, and the daemon's present. Reading it needs no tick of the control loop.
@@ -52,14 +52,14 @@ pub(in crate::http) async fn report(
 /// all settlements of its hours, in all their versions, and the corrections made within it.
 #[utoipa::path(
     get, path = "/v1/ledger", operation_id = "get_ledger", tag = "books", params(LedgerQuery),
-    responses((status = OK, body = LedgerView), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
+    responses((status = OK, body = LedgerPageView), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
 )]
 pub(in crate::http) async fn ledger(
     State(shared): State<Shared>,
     Params(query): Params<LedgerQuery>,
-) -> Result<Json<LedgerView>, Problem> {
+) -> Result<Json<LedgerPageView>, Problem> {
     let (store, now) = books(&shared).await?;
     let (span, after, limit) = query.checked(now)?;
     let page = shared.within(store.ledger_page(&span, after, limit)).await?;
-    Ok(Json(LedgerView::of(page, &span)))
+    Ok(Json(LedgerPageView::of(page, &span)))
 }

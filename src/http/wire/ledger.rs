@@ -186,7 +186,7 @@ impl LedgerQuery {
 
 /// A part of the ledger.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct LedgerView {
+pub struct LedgerPageView {
     /// The span's beginning.
     pub from: DateTime<Utc>,
     /// The span's end.
@@ -269,7 +269,7 @@ fn job_of(share: &Share) -> Option<String> {
     }
 }
 
-impl LedgerView {
+impl LedgerPageView {
     /// What a page of the ledger shows.
     pub fn of(page: LedgerPage, span: &Slot) -> Self {
         let row = |r: crate::store::LedgerRow| LedgerRow {

@@ -138,26 +138,24 @@ impl Store {
         found.map(|line| rows::from_json("ledger", &line)).transpose()
     }
 
-    /// Ends the open block: its sums, each device's balance, the chain of its intervals. Answers with the hours that
-    /// got energy; none if the block has no intervals, and then nothing is written.
+    /// Ends the open block: its sums, each device's balance, the chain of its intervals. `None`, and nothing is written,
+    /// if it has no intervals.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
-    pub async fn close_block(&self, at: DateTime<Utc>) -> Result<Vec<DateTime<Utc>>, StoreError> {
+    pub async fn close_block(&self, at: DateTime<Utc>) -> Result<Option<Close>, StoreError> {
         let mut tx = self.begin().await?;
         let (block, details) = open_block(&mut tx).await?;
         let sql = format!("SELECT {INTERVAL} FROM intervals WHERE block = $1 ORDER BY id");
         let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(block).fetch_all(&mut *tx).await?;
         let intervals: Vec<Interval> = found.iter().map(rows::interval).collect::<Result<_, _>>()?;
         if intervals.is_empty() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let points = sqlx::query("SELECT * FROM checkpoints").fetch_all(&mut *tx).await?;
         let gained = points.iter().map(gained).collect::<Result<BTreeMap<_, _>, _>>()?;
         sqlx::query("UPDATE checkpoints SET base_mj = counter_mj - rebased_mj").execute(&mut *tx).await?;
         let cells = cells(&intervals);
-        let mut hours: Vec<DateTime<Utc>> = cells.iter().map(|cell| cell.hour).collect();
-        hours.dedup();
         let balances = balances(&cells, &gained);
         for off in balances.iter().filter(|b| b.difference_mj != 0) {
             tracing::error!(
@@ -168,11 +166,11 @@ impl Store {
         }
         let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
         keep_balances(&mut tx, block, at, &balances).await?;
-        settle::make_due(&mut tx, hours.iter().copied(), "energy").await?;
+        settle::make_due(&mut tx, cells.iter().map(|cell| cell.hour), "energy").await?;
         let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
-        append_entry(&mut tx, &Entry::Close(close)).await?;
+        append_entry(&mut tx, &Entry::Close(close.clone())).await?;
         tx.commit().await?;
-        Ok(hours)
+        Ok(Some(close))
     }
 
     async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
@@ -271,3 +269,6 @@ fn share_key(share: &Share) -> (&'static str, &str) {
     let (name, job) = rows::share_columns(share);
     (name, job.unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! A ledger's life: booked, closed, settled, revised, taken back, rolled up, and checked by somebody else.
+
+use chrono::TimeDelta;
+
+use super::*;
+use crate::domain::{Forecast, Intensity, Origin, SignalKind, SignalScope, TimeSeries, Zone};
+use crate::ledger::Total;
+use crate::ledger::verify::{Broken, Verified, Verifier};
+use crate::store::{Settling, SourceKey, Why};
+use crate::units::{GramsPerKwh, Micrograms, Millijoules};
+
+fn at(minutes: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp(1_767_225_600, 0).expect("a moment") + TimeDelta::minutes(minutes)
+}
+
+fn slot(from: i64, to: i64) -> Slot {
+    Slot::new(at(from), at(to)).expect("from < to")
+}
+
+fn device() -> DeviceId {
+    DeviceId::new("GPU-1").expect("an id")
+}
+
+fn row(from: i64, share: Share, mj: u64) -> Interval {
+    let (slot, energy) = (slot(from, from + 1), Millijoules::new(mj));
+    Interval { device: device(), share, slot, energy, source: EnergySource::Counter }
+}
+
+fn job() -> Share {
+    Share::Job(JobId::new("job-1").expect("an id"))
+}
+
+fn answer(now: i64) -> Forecast {
+    Forecast {
+        zone: Zone::new("X").expect("a zone"),
+        source: "file".into(),
+        kind: SignalKind::Average,
+        scope: SignalScope::Lifecycle,
+        issued_at: at(now),
+        retrieved_at: at(now),
+        expected: TimeSeries::default(),
+        actual: TimeSeries::default(),
+    }
+}
+
+async fn say(store: &Store, now: i64, hour: i64, value: f64, origin: Origin) {
+    let point = (slot(hour * 60, hour * 60 + 60), Intensity { value: GramsPerKwh::new(value), origin });
+    store.append_intensities(&answer(now), &[point]).await.expect("written");
+}
+
+/// Two hours of minutes, 1 kJ each, the first hour a job's; closed each hour.
+async fn two_hours(store: &Store) {
+    for minute in 0..120i64 {
+        let share = if minute < 60 { job() } else { Share::Idle };
+        let counter = Millijoules::new(5_000_000 + 1_000_000 * (minute.unsigned_abs() + 1));
+        let point = Checkpoint { device: device(), counter, at: at(minute + 1), holders: vec![], rebased_mj: 0 };
+        store.append(&[row(minute, share, 1_000_000)], &[point]).await.expect("written");
+        if minute % 60 == 59 {
+            let close = store.close_block(at(minute + 1)).await.expect("closed").expect("has rows");
+            assert!(close.cells.iter().all(|cell| cell.hour == at(minute - 59)), "{close:?}");
+        }
+    }
+}
+
+async fn settle(store: &Store, hour: i64, now: i64) -> bool {
+    let sources = [SourceKey::of(&answer(0))];
+    let with = Settling { book: SignalKind::Average, sources: &sources, at: at(now), why: Why::Intensity };
+    store.settle_hour(at(hour * 60), &with).await.expect("settled")
+}
+
+async fn lines(store: &Store) -> Vec<String> {
+    let mut lines = Vec::new();
+    let take = |line: &str| {
+        lines.push(line.to_owned());
+        Ok::<_, StoreError>(())
+    };
+    store.export(take).await.expect("exported");
+    lines
+}
+
+fn verify(lines: &[String]) -> Result<Verified, Broken> {
+    let mut verifier = Verifier::default();
+    lines.iter().try_for_each(|line| verifier.take(line.as_bytes()))?;
+    verifier.finish()
+}
+
+async fn of_day(store: &Store) -> Vec<(Share, Total)> {
+    let found = store.settled_totals(&slot(0, 24 * 60)).await.expect("read");
+    found.into_iter().map(|booked| (booked.share, booked.total)).collect()
+}
+
+#[tokio::test]
+async fn totals_follow_what_is_told_and_every_version_stays() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    two_hours(&store).await;
+    // Nothing is known yet: energy without grams.
+    assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await);
+    assert!(!settle(&store, 0, 122).await, "it says the same");
+    let total = of_day(&store).await[0].1;
+    assert_eq!((total.state(), total.carbon, total.energy.get()), ("unknown", Micrograms::ZERO, 60_000_000));
+
+    // 60 kJ are a 60th of a kWh: 5 g at 300 g/kWh.
+    for (now, value, origin, version, micrograms, state) in [
+        (130, 240.0, Origin::Forecast, 2, 4_000_000, "forecast"),
+        (140, 300.0, Origin::Estimated, 3, 5_000_000, "provisional"),
+        (150, 360.0, Origin::Measured, 4, 6_000_000, "provisional"),
+        (160, 330.0, Origin::Measured, 5, 5_500_000, "provisional"),
+    ] {
+        say(&store, now, 0, value, origin).await;
+        assert!(settle(&store, 0, now).await);
+        let total = of_day(&store).await.iter().find(|(share, _)| *share == job()).expect("the job's").1;
+        assert_eq!((total.carbon, total.state()), (Micrograms::new(micrograms), state));
+        let versions = store.settlements_of(at(0)).await.expect("read");
+        assert_eq!(versions.last().map(|s| s.version), Some(version));
+    }
+    // What was measured is taken back: the estimate holds again.
+    let gone = (slot(0, 60), Intensity { value: GramsPerKwh::new(330.0), origin: Origin::Measured });
+    store.withdraw_intensities(&answer(170), &[gone]).await.expect("written");
+    assert!(settle(&store, 0, 170).await);
+    store.settle(&SourceKey::of(&answer(0)), at(60)).await.expect("noted");
+    assert!(settle(&store, 0, 180).await);
+    let total = of_day(&store).await.iter().find(|(share, _)| *share == job()).expect("the job's").1;
+    assert_eq!((total.carbon.get(), total.state()), (5_000_000, "final"));
+    let carbon: Vec<u64> =
+        store.settlements_of(at(0)).await.expect("read").iter().map(|s| s.total().carbon.get()).collect();
+    assert_eq!(carbon, [0, 4_000_000, 5_000_000, 6_000_000, 5_500_000, 5_000_000, 5_000_000]);
+    assert_eq!(store.unsettled_hours(at(0)).await.expect("read").into_iter().collect::<Vec<_>>(), [at(60)]);
+
+    let found = verify(&lines(&store).await).expect("in order");
+    assert_eq!((found.intervals, found.blocks, found.settlements, found.energy.get()), (120, 2, 8, 120_000_000));
+    assert_eq!(found.differences, []);
+}
+
+#[tokio::test]
+async fn minutes_are_rolled_up_and_no_total_changes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    two_hours(&store).await;
+    say(&store, 121, 0, 300.0, Origin::Measured).await;
+    assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await);
+    let before = of_day(&store).await;
+    assert_eq!(store.roll_up(at(61), 10, at(130)).await.expect("rolled up"), 60);
+    assert_eq!(store.roll_up(at(61), 10, at(131)).await.expect("nothing more"), 0);
+    assert_eq!(of_day(&store).await, before);
+    assert!(!settle(&store, 0, 132).await, "the hour's energy is the same");
+    let of_job = store.intervals_of(&JobId::new("job-1").expect("an id")).await.expect("read");
+    assert_eq!(of_job, [Interval { slot: slot(0, 60), energy: Millijoules::new(60_000_000), ..row(0, job(), 0) }]);
+    // What is told later still counts.
+    say(&store, 140, 0, 360.0, Origin::Measured).await;
+    assert!(settle(&store, 0, 140).await);
+    let found = verify(&lines(&store).await).expect("in order");
+    assert_eq!((found.intervals, found.rolled_up, found.energy.get()), (60, 1, 120_000_000));
+
+    // Minutes that go without a roll-up are missed.
+    sqlx::query("DELETE FROM intervals WHERE block = 2").execute(&store.pool).await.expect("deleted");
+    assert_eq!(verify(&lines(&store).await).expect_err("missed").place, "block 2");
+    // Entries cannot be changed by mistake.
+    assert!(sqlx::query("UPDATE ledger SET line = '{}'").execute(&store.pool).await.is_err());
+    assert!(sqlx::query("DELETE FROM ledger").execute(&store.pool).await.is_err());
+}
+
+#[tokio::test]
+async fn a_changed_line_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    two_hours(&store).await;
+    say(&store, 121, 0, 300.0, Origin::Measured).await;
+    settle(&store, 0, 121).await;
+    let lines = lines(&store).await;
+    verify(&lines).expect("in order");
+    for (i, line) in lines.iter().enumerate() {
+        let named = format!("line {}", i + 1);
+        // A byte in the beginning, the middle and the end of each line.
+        for place in [0, 9, line.len() / 2, line.len() - 3, line.len() - 1] {
+            let mut verifier = Verifier::default();
+            let mut taken = lines.iter().map(|l| l.clone().into_bytes()).collect::<Vec<_>>();
+            taken[i][place] ^= 0x20;
+            let found = taken.iter().try_for_each(|line| verifier.take(line)).expect_err("changed").place;
+            assert!(found == named || found.starts_with(&format!("{named} ")), "{found} in place of {named}");
+        }
+        let mut without = lines.clone();
+        without.remove(i);
+        assert!(verify(&without).is_err(), "line {} is missed", i + 1);
+    }
+}
+
+#[tokio::test]
+async fn books_that_differ_from_the_counter_are_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    let point = |counter, at| Checkpoint { device: device(), counter, at, holders: vec![], rebased_mj: 0 };
+    store.append(&[row(0, Share::Idle, 100)], &[point(Millijoules::new(1_100), at(1))]).await.expect("written");
+    store.append(&[row(1, Share::Idle, 100)], &[point(Millijoules::new(1_207), at(2))]).await.expect("written");
+    store.close_block(at(60)).await.expect("closed");
+    let found = verify(&lines(&store).await).expect("in order");
+    assert_eq!(found.differences, [(1, device(), -7)]);
+    // A new block begins where the counter stands.
+    store.append(&[row(61, Share::Idle, 5)], &[point(Millijoules::new(1_212), at(62))]).await.expect("written");
+    store.close_block(at(120)).await.expect("closed");
+    assert_eq!(verify(&lines(&store).await).expect("in order").differences.len(), 1);
+}
