@@ -25,5 +25,6 @@ mod nvml;
 mod page;
 mod pausing;
 mod recurring;
+mod report;
 mod simulate;
 mod support;

@@ -4,6 +4,7 @@ mod ask;
 mod carbon;
 mod demo;
 mod doctor;
+mod report;
 mod restore;
 mod serve;
 mod settings;
@@ -32,6 +33,7 @@ enum Command {
     Carbon(carbon::Args),
     Simulate(simulate::Args),
     Status(status::Args),
+    Report(Box<report::Args>),
     Doctor(doctor::Args),
     Restore(restore::Args),
 }
@@ -66,6 +68,7 @@ impl Cli {
             Command::Carbon(args) => block_on(carbon::run(args)),
             Command::Simulate(args) => simulate::run(args).map(|()| Exit::Done),
             Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),
+            Command::Report(args) => block_on(report::run(*args)),
             Command::Doctor(args) => block_on(doctor::run(args)),
             Command::Restore(args) => restore::run(args),
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
 use super::Controller;
 use super::view::{BookedView, LedgerView, SettledView};
@@ -42,6 +42,8 @@ pub(super) struct Ledger {
     pub(super) keeping: Bookkeeping,
     /// The hour in which the last block was closed.
     closed: Option<DateTime<Utc>>,
+    /// The minute in which was looked for hours that are due.
+    looked: Option<DateTime<Utc>>,
     /// Hours to be settled anew, and why.
     pending: BTreeMap<DateTime<Utc>, Why>,
     /// What is to be noted and was not written yet.
@@ -151,13 +153,20 @@ impl Controller {
             self.reckon_before_roll_up(ending).await?;
             self.store.roll_up(now - keep, ROLLED_AT_ONCE, now).await?;
         }
+        let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
+        if self.ledger.looked != Some(minute) {
+            // The hour in progress waits: it would only be settled again.
+            self.take_due(hour).await?;
+            self.ledger.looked = Some(minute);
+        }
         let before = self.ledger.settlements;
         for _ in 0..SETTLED_AT_ONCE {
             // The newest first: what people look at.
             let Some((hour, why)) = self.ledger.pending.last_key_value().map(|(hour, why)| (*hour, *why)) else {
                 break;
             };
-            for (book, sources) in self.books() {
+            // The book of averages last: it takes the hour off the list of those that are due.
+            for (book, sources) in self.books().into_iter().rev() {
                 let settling = Settling { book, sources: &sources, at: now, why };
                 self.ledger.settlements += u64::from(self.store.settle_hour(hour, &settling).await?);
             }
@@ -182,21 +191,32 @@ impl Controller {
         Ok(())
     }
 
-    /// Ends the open block and has its hours settled.
+    /// Ends the open block: its hours are due to be settled.
     pub(super) async fn close_block(&mut self) -> Result<(), StoreError> {
         let now = self.now().utc;
         let Some(close) = self.store.close_block(now).await? else { return Ok(()) };
-        for cell in &close.cells {
-            self.ledger.pending.insert(cell.hour, Why::Energy);
-        }
+        self.ledger.looked = None;
         self.ledger.difference_mj += close.balances.iter().map(|b| b.difference_mj.unsigned_abs()).sum::<u64>();
         self.ledger.closed_at = Some(now);
+        Ok(())
+    }
+
+    /// Takes up the hours before `end` that are due because of what was booked or corrected, by whomever.
+    async fn take_due(&mut self, end: DateTime<Utc>) -> Result<(), StoreError> {
+        for (hour, why) in self.store.due_hours().await? {
+            if hour < end {
+                self.ledger.pending.insert(hour, why);
+            }
+        }
         Ok(())
     }
 
     /// Settles all that is to be settled, at the end.
     pub(super) async fn finish_ledger(&mut self) {
         let mut done = self.close_block().await;
+        if done.is_ok() {
+            done = self.take_due(DateTime::<Utc>::MAX_UTC).await;
+        }
         while done.is_ok() && !(self.ledger.pending.is_empty() && self.ledger.notes.is_empty()) {
             done = self.step_ledger().await;
         }

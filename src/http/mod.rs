@@ -4,6 +4,7 @@
 //! asks the controller one question through its [`Handle`], or [`Recurring`], and shows the answer; those who listen to
 //! events share one asker. Requests from foreign web pages end in [`guard`]; every refusal is a [`error::Problem`].
 
+pub mod document;
 pub mod error;
 mod extract;
 pub mod guard;
@@ -13,6 +14,7 @@ mod live;
 pub mod metrics;
 mod openapi;
 mod page;
+pub mod report;
 mod routes;
 mod server;
 mod settings;

@@ -11,6 +11,7 @@ use utoipa::{IntoResponses, OpenApi, ToResponse};
 
 use super::error::{PROBLEM_JSON, Problem};
 use super::wire::JobState;
+use super::wire::ledger::ReportFormat;
 
 /// What is common to all routes.
 #[derive(OpenApi)]
@@ -28,10 +29,11 @@ use super::wire::JobState;
         (name = "demand response", description = "Caps for a while"),
         (name = "carbon", description = "The carbon signal"),
         (name = "jobs", description = "Training runs"),
+        (name = "books", description = "Energy and emissions: reports and the ledger"),
         (name = "recurring jobs", description = "Which batch size the next run of a job takes"),
         (name = "health", description = "Health, metrics and description"),
     ),
-    components(schemas(Problem, JobState), responses(Problem))
+    components(schemas(Problem, JobState, ReportFormat), responses(Problem))
 )]
 pub(super) struct Api;
 
@@ -63,8 +65,10 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// The units by which field names end, the longest first.
-const UNITS: [(&str, &str); 15] = [
+const UNITS: [(&str, &str); 17] = [
     ("_g_per_kwh", "gCO2e/kWh"),
+    ("_kwh", "kWh"),
+    ("_mj", "mJ"),
     ("samples_per_s", "samples/s"),
     ("samples_per_s_error", "a fraction"),
     ("joules_per_sample", "J per sample"),
@@ -169,12 +173,14 @@ mod tests {
         GET /v1/jobs/{id}/emissions
         GET /v1/jobs/{id}/plan
         GET /v1/jobs/{id}/profile
+        GET /v1/ledger
         GET /v1/price
         GET /v1/recurring
         GET /v1/recurring/{name}
         GET /v1/recurring/{name}/export
         GET /v1/recurring/{name}/trials
         GET /v1/recurring/{name}/trials/{number}
+        GET /v1/report
         GET /v1/status
         POST /v1/demand-response
         POST /v1/jobs
@@ -204,11 +210,15 @@ mod tests {
         CapView
         CarbonView
         ComparisonView
+        CompletenessView
         CpuView
         CpuZoneView
+        DeviceView
+        EmbodiedView
         EndTrial
         EventView
         ForeseenView
+        GapView
         GpuName
         GpuView
         HealthView
@@ -216,8 +226,12 @@ mod tests {
         IntervalView
         JobState
         JobView
+        LedgerEntry
+        LedgerPageView
+        LedgerRow
         LedgerView
         LimitSpanView
+        MethodView
         NewEvent
         ObjectiveView
         OutcomeView
@@ -243,8 +257,13 @@ mod tests {
         RecurringStage
         RecurringView
         RegisterJob
+        ReportFormat
         ReportProgress
+        ReportRow
         ReportTrial
+        ReportView
+        RestatementView
+        RolledUpRow
         SavingFigures
         SavingView
         SavingsView
@@ -252,9 +271,11 @@ mod tests {
         SegmentView
         SetPowerLimit
         SettledView
+        SourceOf
         SourceView
         StatusView
         StorageView
+        TermsView
         TrialDocument
         TrialEnding
         TrialKind
@@ -262,6 +283,7 @@ mod tests {
         TrialView
         UnknownView
         VerdictView
+        VersionView
         Wishes
         WorkToDo
         ");

@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 use super::error::Problem;
 use super::guard::{self, Guard};
 use super::openapi::Api;
-use super::v1::{carbon, demand_response, events, gpus, jobs, recurring, status};
+use super::v1::{carbon, demand_response, events, gpus, jobs, recurring, report, status};
 use super::{Shared, health, metrics, openapi, page};
 
 /// All routes with their descriptions.
@@ -40,6 +40,8 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(jobs::plan))
         .routes(routes!(jobs::profile))
         .routes(routes!(jobs::emissions))
+        .routes(routes!(report::report))
+        .routes(routes!(report::ledger))
         .routes(routes!(recurring::list))
         .routes(routes!(recurring::put, recurring::show, recurring::delete))
         .routes(routes!(recurring::begin, recurring::trials))

@@ -1,5 +1,6 @@
 //! What clients send. Each type becomes the controller's own by one constructor that fails.
 
+pub mod ledger;
 pub mod recurring;
 
 use std::collections::BTreeMap;

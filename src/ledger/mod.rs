@@ -12,6 +12,7 @@ pub mod frozen;
 mod interval;
 mod meter;
 pub mod savings;
+pub mod report;
 mod settings;
 pub mod settlement;
 pub mod sure;

@@ -5,6 +5,7 @@
 
 mod events;
 mod ledger;
+mod look;
 mod recurring;
 mod rows;
 mod signals;
@@ -19,7 +20,7 @@ use crate::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
 use crate::profile::{ProgressAccount, Record};
 use crate::units::Millijoules;
 
-pub use ledger::{Booked, Settling, Why};
+pub use ledger::{Booked, CorrectionError, Done as Corrected, LedgerPage, LedgerRow, Settling, ToCorrect, Why};
 pub use recurring::{ListedRecurring, StoredRecurring};
 pub use signals::SourceKey;
 
@@ -37,6 +38,37 @@ pub enum StoreError {
         /// The reason.
         #[source]
         source: sqlx::Error,
+    },
+    /// There is none.
+    #[error(
+        "there is no database at {path}; name the daemon's state directory with --state-dir, or its settings with --config"
+    )]
+    Missing {
+        /// The file.
+        path: String,
+    },
+    /// It may not be read.
+    #[error("cannot read the database {path}; do it as the daemon's user or as root")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// The reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Its tables are of another version.
+    #[error("the database {path} was written by {whose} wattune (tables of version {theirs}, not {ours}); {right}")]
+    Version {
+        /// The file.
+        path: String,
+        /// "a newer" or "an older".
+        whose: &'static str,
+        /// The version of its tables.
+        theirs: i64,
+        /// The version of this program's tables.
+        ours: i64,
+        /// What would be right.
+        right: &'static str,
     },
     /// Its tables cannot be brought up to this version.
     #[error("cannot migrate the database; was it written by a newer wattune?")]
@@ -122,6 +154,8 @@ pub struct Checkpoint {
 pub struct Store {
     pool: SqlitePool,
     recurring: recurring::Desk,
+    /// One connection that only reads: reports queue up for it.
+    reading: SqlitePool,
 }
 
 impl Store {
@@ -141,16 +175,20 @@ impl Store {
             .busy_timeout(std::time::Duration::from_millis(250))
             .foreign_keys(true);
         let failed = |source| StoreError::Open { path: path.display().to_string(), source };
-        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options).await.map_err(failed)?;
+        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options.clone()).await.map_err(failed)?;
         sqlx::migrate!("src/store/migrations").run(&pool).await?;
         let recurring = recurring::Desk::open(&path)?;
-        let store = Self { pool, recurring };
+        let patient = options.busy_timeout(std::time::Duration::from_secs(2));
+        let one = SqlitePoolOptions::new().max_connections(1).test_before_acquire(false);
+        let reading = one.connect_lazy_with(patient.read_only(true).create_if_missing(false));
+        let store = Self { pool, recurring, reading };
         ledger::chain_old_rows(&store).await?;
         Ok(store)
     }
 
     /// Writes everything down and closes the file.
     pub async fn close(&self) {
+        self.reading.close().await;
         self.recurring.close().await;
         self.pool.close().await;
     }

@@ -3,7 +3,6 @@
 mod bandit;
 mod carbon;
 mod page;
-mod plot;
 mod progress;
 mod write;
 
@@ -52,7 +51,7 @@ enum Format {
 }
 
 /// Fails now, and not after the work, if the file cannot be written. Leaves what is there as it is.
-fn check_writable(output: Option<&Path>) -> anyhow::Result<()> {
+pub(super) fn check_writable(output: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = output else { return Ok(()) };
     let check = || {
         if path.exists() {
@@ -65,7 +64,7 @@ fn check_writable(output: Option<&Path>) -> anyhow::Result<()> {
 }
 
 /// Writes to a file or to standard output.
-fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()> {
+pub(super) fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()> {
     match output {
         Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
         None => std::io::stdout().lock().write_all(bytes).context("cannot write to standard output"),
@@ -73,7 +72,7 @@ fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()> {
 }
 
 /// A number of an argument. `right` says what would be one.
-fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64, String> {
+pub(super) fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|n| (low..=high).contains(n));
     number.ok_or_else(|| format!("give {right}"))
 }

@@ -1,11 +1,9 @@
 //! Rows as one self-contained page with plots: no script, nothing loaded, light and dark.
 
-use super::plot::{Mark, Plot, escaped};
 use crate::domain::CarbonSeries;
+use crate::http::document::{Mark, Plot, document, escaped};
 use crate::simulate::replay::{Act, Job, RecordedGrid, Replayed};
 use crate::simulate::study::{Found, Mean, means};
-
-const STYLE: &str = include_str!("page/style.css");
 
 /// The page: means, the frontier of each job, and what was done over the intensity, for each job's first start.
 pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String {
@@ -24,15 +22,6 @@ pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String
         }
     }
     document("wattune simulate carbon", &body)
-}
-
-/// A whole page around its body.
-pub(super) fn document(title: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n\
-         <body>\n{body}</body>\n</html>\n"
-    )
 }
 
 fn is_of(found: &Found, job: &Job) -> bool {

@@ -6,4 +6,5 @@ pub(super) mod events;
 pub(super) mod gpus;
 pub(super) mod jobs;
 pub(super) mod recurring;
+pub(super) mod report;
 pub(super) mod status;

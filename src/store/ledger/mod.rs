@@ -1,11 +1,16 @@
 //! The ledger's tables: rows and entries are appended with their digests in one transaction with what follows from them.
 
+mod correct;
 mod export;
+mod page;
+mod report;
 mod roll_up;
 mod savings;
 mod settle;
 mod totals;
 
+pub use correct::{CorrectionError, Done, ToCorrect};
+pub use page::{LedgerPage, LedgerRow};
 pub use settle::{Settling, Why};
 pub use totals::Booked;
 
@@ -19,7 +24,7 @@ use super::{Checkpoint, Store, StoreError, rows};
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::ledger::block::{balances, cells};
 use crate::ledger::chain::Digest;
-use crate::ledger::entry::{Close, Entry, Row};
+use crate::ledger::entry::{Balance, Close, Entry, Row};
 use crate::ledger::{Interval, Share};
 
 const INTERVAL: &str = "device, share, job_id, start_us, end_us, energy_mj, source";
@@ -161,6 +166,8 @@ impl Store {
             );
         }
         let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
+        keep_balances(&mut tx, block, at, &balances).await?;
+        settle::make_due(&mut tx, cells.iter().map(|cell| cell.hour), "energy").await?;
         let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
         append_entry(&mut tx, &Entry::Close(close.clone())).await?;
         tx.commit().await?;
@@ -170,6 +177,30 @@ impl Store {
     async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
         Ok(self.pool.begin_with("BEGIN IMMEDIATE").await?)
     }
+}
+
+/// Keeps a block's balances where reports find them.
+async fn keep_balances(
+    tx: &mut SqliteConnection,
+    block: u64,
+    at: DateTime<Utc>,
+    balances: &[Balance],
+) -> Result<(), StoreError> {
+    for balance in balances {
+        sqlx::query("INSERT INTO balances VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+            .bind(i64::try_from(block).map_err(|e| rows::damaged("ledger", e))?)
+            .bind(at.timestamp_micros())
+            .bind(balance.device.as_str())
+            .bind(balance.counter_mj)
+            .bind(rows::to_i64(balance.jobs_mj)?)
+            .bind(rows::to_i64(balance.idle_mj)?)
+            .bind(rows::to_i64(balance.unattributed_mj)?)
+            .bind(rows::to_i64(balance.integrated_mj)?)
+            .bind(balance.difference_mj)
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(())
 }
 
 /// What a device's counter gained since the last close.

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use sqlx::sqlite::SqliteConnection;
+use sqlx::Row as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::{INTERVAL, append_entry, share_key};
 use crate::domain::{SignalKind, Slot};
@@ -66,7 +67,11 @@ impl Store {
             sqlx::query_scalar("SELECT COUNT(*) FROM ledger WHERE kind = 'close'").fetch_one(&mut *tx).await?;
         let energy = booked(&mut tx, hour, closed).await?;
         let before = holding(&mut tx, hour, with.book).await?;
+        if with.book == SignalKind::Average {
+            sqlx::query("DELETE FROM due WHERE hour_us = $1").bind(hour.timestamp_micros()).execute(&mut *tx).await?;
+        }
         if energy.is_empty() && before.is_none() {
+            tx.commit().await?;
             return Ok(false);
         }
         let settlement = Settlement {
@@ -80,23 +85,28 @@ impl Store {
             factors,
         };
         if before.as_ref().is_some_and(|before| settlement.says_the_same_as(before)) {
+            tx.commit().await?;
             return Ok(false);
         }
         let entry = Entry::Settlement(settlement);
         let seq = append_entry(&mut tx, &entry).await?;
         let Entry::Settlement(settlement) = entry else { return Ok(false) };
-        let sql = "INSERT INTO settled (hour_us, book, version, seq, final) VALUES ($1, $2, $3, $4, $5) \
-                   ON CONFLICT (hour_us, book) DO UPDATE SET version = $3, seq = $4, final = $5";
+        let sql = "INSERT INTO settled (hour_us, book, version, seq, final, through_block, sources) \
+                   VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (hour_us, book) DO UPDATE SET version = $3, \
+                   seq = $4, final = $5, through_block = $6, sources = $7";
         sqlx::query(sql)
             .bind(hour.timestamp_micros())
             .bind(rows::name(&with.book)?)
             .bind(i64::from(settlement.version))
             .bind(seq)
             .bind(settlement.is_final())
+            .bind(closed)
+            .bind(sources_of(&settlement)?)
             .execute(&mut *tx)
             .await?;
         if let Some(before) = &before {
             add_to_day(&mut tx, before, -1).await?;
+            note_restated(&mut tx, before, &settlement).await?;
         }
         add_to_day(&mut tx, &settlement, 1).await?;
         tx.commit().await?;
@@ -113,7 +123,20 @@ impl Store {
         found.into_iter().map(rows::moment).collect()
     }
 
-    /// The settlement of an hour that holds, or an earlier version of it.
+    /// The hours that are to be settled because of what was booked or corrected, and why.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, Why)>, StoreError> {
+        let found = sqlx::query("SELECT hour_us, why FROM due ORDER BY hour_us").fetch_all(&self.pool).await?;
+        let hour = |row: &SqliteRow| {
+            let why = if row.try_get::<&str, _>("why")? == "correction" { Why::Correction } else { Why::Energy };
+            Ok((rows::moment(row.try_get("hour_us")?)?, why))
+        };
+        found.iter().map(hour).collect()
+    }
+
+    /// All versions of an hour's settlements in all books, oldest first.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -156,6 +179,47 @@ pub(super) fn settlement(line: &str) -> Result<Settlement, StoreError> {
         Entry::Settlement(settlement) => Ok(settlement),
         other => Err(rows::damaged("settlement", other.kind())),
     }
+}
+
+/// Has hours settled.
+pub(super) async fn make_due(
+    tx: &mut SqliteConnection,
+    hours: impl IntoIterator<Item = DateTime<Utc>>,
+    why: &'static str,
+) -> Result<(), StoreError> {
+    for hour in hours {
+        let sql = "INSERT INTO due (hour_us, why) VALUES ($1, $2) ON CONFLICT (hour_us) DO NOTHING";
+        sqlx::query(sql).bind(hour.timestamp_micros()).bind(why).execute(&mut *tx).await?;
+    }
+    Ok(())
+}
+
+/// Whose intensities a settlement uses, of which zone and scope.
+fn sources_of(settlement: &Settlement) -> Result<String, StoreError> {
+    let mut all = BTreeSet::new();
+    for factor in &settlement.factors {
+        all.insert(format!("{} {} ({})", factor.source, factor.zone, rows::name(&factor.scope)?));
+    }
+    Ok(if all.is_empty() { "none".into() } else { all.into_iter().collect::<Vec<_>>().join(", ") })
+}
+
+/// Keeps what a version changed where reports find it.
+async fn note_restated(tx: &mut SqliteConnection, before: &Settlement, after: &Settlement) -> Result<(), StoreError> {
+    let (old, new) = (before.total(), after.total());
+    let grams = |total: &Total| i64::try_from(total.carbon.get()).map_err(|e| rows::damaged("emissions", e));
+    sqlx::query("INSERT INTO restated VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+        .bind(after.hour.timestamp_micros())
+        .bind(rows::name(&after.book)?)
+        .bind(i64::from(after.version))
+        .bind(after.at.timestamp_micros())
+        .bind(&after.reason)
+        .bind(rows::to_i64(old.energy)?)
+        .bind(rows::to_i64(new.energy)?)
+        .bind(grams(&old)?)
+        .bind(grams(&new)?)
+        .execute(&mut *tx)
+        .await?;
+    Ok(())
 }
 
 /// Adds a settlement to its day's totals, or takes it away.

@@ -4,8 +4,8 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
+use super::rows;
 use super::settle::settlement;
-use super::{INTERVAL, rows};
 use crate::domain::{DeviceId, SignalKind, Slot};
 use crate::ledger::{Interval, Share, Total};
 use crate::store::{Store, StoreError};
@@ -74,21 +74,13 @@ impl Store {
         Ok(found)
     }
 
-    /// The rows of the open block that begin in `span`: they are booked and not settled yet.
+    /// The rows that begin in `span` and are booked and in no settlement yet.
     ///
     /// # Errors
     /// If they cannot be read.
     pub async fn unsettled_rows(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-        let sql = format!(
-            "SELECT {INTERVAL} FROM intervals WHERE block > (SELECT COUNT(*) FROM ledger WHERE kind = 'close') \
-             AND start_us >= $1 AND start_us < $2 ORDER BY id"
-        );
-        let found = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(span.start().timestamp_micros())
-            .bind(span.end().timestamp_micros())
-            .fetch_all(&self.pool)
-            .await?;
-        found.iter().map(rows::interval).collect()
+        let mut tx = self.pool.begin().await?;
+        super::report::open_rows(&mut tx, span).await
     }
 }
 

@@ -8,6 +8,8 @@ ALTER TABLE intervals ADD COLUMN booked_share TEXT;
 ALTER TABLE intervals ADD COLUMN booked_job TEXT;
 CREATE INDEX intervals_by_block ON intervals (block, id);
 CREATE INDEX intervals_by_time ON intervals (start_us);
+CREATE INDEX intervals_of_gaps ON intervals (start_us) WHERE source = 'counter_gap';
+DROP INDEX intervals_by_gpu; -- nothing asks by board alone, and every index on minutes costs its size
 
 -- Readings less `rebased_mj` gain what is booked from them. `base_mj` is what that was at the last close.
 ALTER TABLE checkpoints RENAME COLUMN gpu TO device;
@@ -42,17 +44,54 @@ CREATE TABLE rolled_up (
     PRIMARY KEY (hour_us, device, share, job_id, source)
 ) WITHOUT ROWID;
 CREATE INDEX rolled_up_by_job ON rolled_up (job_id, hour_us);
+CREATE INDEX rolled_up_gaps ON rolled_up (hour_us) WHERE source = 'counter_gap';
+
+-- Each device's books against its counter, by block. Follows from the closes.
+CREATE TABLE balances (
+    block           BIGINT NOT NULL,
+    at_us           BIGINT NOT NULL,
+    device          TEXT NOT NULL,
+    counter_mj      BIGINT, -- absent without a counter
+    jobs_mj         BIGINT NOT NULL,
+    idle_mj         BIGINT NOT NULL,
+    unattributed_mj BIGINT NOT NULL,
+    integrated_mj   BIGINT NOT NULL,
+    difference_mj   BIGINT NOT NULL,
+    PRIMARY KEY (block, device)
+) WITHOUT ROWID;
+
+-- Hours whose energy is in closed blocks and not all in a settlement yet, or was corrected since.
+CREATE TABLE due (
+    hour_us BIGINT PRIMARY KEY NOT NULL,
+    why     TEXT NOT NULL
+) WITHOUT ROWID;
 
 -- Which settlement of an hour holds. Follows from the ledger.
 CREATE TABLE settled (
-    hour_us BIGINT NOT NULL,
-    book    TEXT NOT NULL,
-    version BIGINT NOT NULL,
-    seq     BIGINT NOT NULL,
-    final   BOOLEAN NOT NULL,
+    hour_us       BIGINT NOT NULL,
+    book          TEXT NOT NULL,
+    version       BIGINT NOT NULL,
+    seq           BIGINT NOT NULL,
+    through_block BIGINT NOT NULL,
+    final         BOOLEAN NOT NULL,
+    sources       TEXT NOT NULL, -- whose intensities, in words
     PRIMARY KEY (hour_us, book)
 ) WITHOUT ROWID;
 CREATE INDEX settled_open ON settled (hour_us) WHERE NOT final;
+
+-- What each version after an hour's first one changed. Follows from the ledger.
+CREATE TABLE restated (
+    hour_us          BIGINT NOT NULL,
+    book             TEXT NOT NULL,
+    version          BIGINT NOT NULL,
+    at_us            BIGINT NOT NULL,
+    reason           TEXT NOT NULL,
+    energy_before_mj BIGINT NOT NULL,
+    energy_mj        BIGINT NOT NULL,
+    carbon_before_ug BIGINT NOT NULL,
+    carbon_ug        BIGINT NOT NULL,
+    PRIMARY KEY (hour_us, book, version)
+) WITHOUT ROWID;
 
 -- The settlements that hold, summed by day. Follows from the ledger.
 CREATE TABLE day_totals (

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::page::document;
-use super::super::plot::{Mark, Plot, escaped};
 use super::write::{by_policy, job, usual};
+use crate::http::document::{Mark, Plot, document, escaped};
 use crate::simulate::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
 /// The page: a table of means; for each job cumulative regret over recurrences, and what the first seed's runs chose.

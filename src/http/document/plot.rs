@@ -10,7 +10,7 @@ const COLOURS: usize = 7;
 
 /// How a line is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
+pub enum Mark {
     /// A line.
     Line,
     /// A thin line.
@@ -26,7 +26,7 @@ struct Line {
 }
 
 /// What is to be drawn.
-pub(super) struct Plot {
+pub struct Plot {
     x: &'static str,
     y: &'static str,
     lines: Vec<Line>,
@@ -35,30 +35,30 @@ pub(super) struct Plot {
 
 impl Plot {
     /// With what the axes say.
-    pub(super) fn new(x: &'static str, y: &'static str) -> Self {
+    pub fn new(x: &'static str, y: &'static str) -> Self {
         Self { x, y, lines: Vec::new(), beside: None }
     }
 
     /// With an axis at the right.
-    pub(super) fn beside(mut self, unit: &'static str) -> Self {
+    pub fn beside(mut self, unit: &'static str) -> Self {
         self.beside = Some((unit, Line { name: String::new(), points: Vec::new(), mark: Mark::Thin }));
         self
     }
 
     /// Adds a line.
-    pub(super) fn line(&mut self, name: &str, points: Vec<(f64, f64)>, mark: Mark) {
+    pub fn line(&mut self, name: &str, points: Vec<(f64, f64)>, mark: Mark) {
         self.lines.push(Line { name: name.to_owned(), points, mark });
     }
 
     /// Sets the line of the axis at the right.
-    pub(super) fn line_beside(&mut self, name: &str, points: Vec<(f64, f64)>) {
+    pub fn line_beside(&mut self, name: &str, points: Vec<(f64, f64)>) {
         if let Some((_, line)) = &mut self.beside {
             *line = Line { name: name.to_owned(), points, mark: Mark::Thin };
         }
     }
 
     /// The drawing; `label` says in words what it shows, to those who cannot see it.
-    pub(super) fn svg(&self, label: &str) -> String {
+    pub fn svg(&self, label: &str) -> String {
         let all = || self.lines.iter().chain(self.beside.iter().map(|(_, line)| line));
         let x = Scale::of(all().flat_map(|l| l.points.iter().map(|p| p.0)), (LEFT, WIDTH - RIGHT));
         let y = Scale::of(self.lines.iter().flat_map(|l| l.points.iter().map(|p| p.1)), (HEIGHT - BOTTOM, TOP));
@@ -169,7 +169,7 @@ fn shown(value: f64) -> String {
 }
 
 /// Text that is no markup.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -1,0 +1,147 @@
+//! `wattune report badge`: energy and emissions of a model, for its card.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+use super::table::plain;
+use super::{Place, Time};
+use crate::domain::JobName;
+use crate::http::document::escaped;
+use crate::http::report::{ReportRow, ReportView};
+use crate::http::wire::ledger::RESTATED_BY_PCT;
+use crate::ledger::report::{By, Wanted};
+
+/// A small SVG badge and a Markdown summary with energy, emissions, state and method, for model cards.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    time: Time,
+    /// One training run, by its id.
+    #[arg(long, value_name = "ID", group = "what")]
+    job: Option<String>,
+    /// All runs of this name.
+    #[arg(long, value_name = "NAME", group = "what", value_parser = job_name)]
+    name: Option<JobName>,
+    /// Write the badge to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the summary to this file, and not to standard output.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+fn job_name(text: &str) -> Result<JobName, String> {
+    JobName::new(text).map_err(|e| e.to_string())
+}
+
+/// Writes both.
+///
+/// # Errors
+/// If there is no such job in the books of that time, or a file cannot be written.
+pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+    let (store, now) = args.place.look().await?;
+    let mut span = args.time.span(now)?;
+    if args.time.from.is_none() {
+        // A model's runs are all of its runs, whenever they were.
+        span = crate::domain::Slot::new(chrono::DateTime::UNIX_EPOCH, span.end()).unwrap_or(span);
+    }
+    let by = if args.job.is_some() { By::Job } else { By::Name };
+    let wanted = Wanted { by, span, unit: None, restated_by_pct: RESTATED_BY_PCT, now };
+    let view = ReportView::of(&store.report(wanted).await?);
+    let meant = |row: &&ReportRow| match (&args.job, &args.name) {
+        (Some(id), _) => row.job_id.as_ref() == Some(id),
+        (None, Some(name)) => row.kind == "name" && row.key == name.as_str(),
+        (None, None) => false,
+    };
+    let Some(row) = view.rows.iter().find(meant) else {
+        bail!(
+            "the books have no energy of {} from {} to {}; `wattune report --by job` lists jobs",
+            args.job.as_deref().or(args.name.as_ref().map(JobName::as_str)).unwrap_or_default(),
+            view.from.format("%FT%RZ"),
+            view.to.format("%FT%RZ")
+        );
+    };
+    if let Some(path) = &args.svg {
+        std::fs::write(path, badge(row)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let summary = summary(row, &view, args.svg.as_deref());
+    match &args.markdown {
+        Some(path) => std::fs::write(path, summary).with_context(|| format!("cannot write {}", path.display())),
+        None => Ok(std::io::stdout().lock().write_all(summary.as_bytes())?),
+    }
+}
+
+fn grams(grams: f64) -> String {
+    match grams {
+        g if g >= 1e6 => format!("{:.3} t", g / 1e6),
+        g if g >= 1e3 => format!("{:.2} kg", g / 1e3),
+        g => format!("{g:.1} g"),
+    }
+}
+
+fn emitted(row: &ReportRow) -> String {
+    row.carbon_g.map_or_else(|| "emissions unknown".to_owned(), |g| format!("{} CO2e", grams(g)))
+}
+
+/// Two fields side by side: what it is, and the figures with their state.
+fn badge(row: &ReportRow) -> String {
+    let (left, right) = ("training", format!("{:.2} kWh · {} ({})", row.energy_kwh, emitted(row), row.state));
+    let width = |text: &str| 6.6 * text.chars().count() as f64 + 12.0;
+    let (a, b) = (width(left), width(&right));
+    let label = escaped(&format!("{left}: {right}"));
+    let right = escaped(&right);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{total:.0}\" height=\"20\" role=\"img\" aria-label=\"{label}\">\
+         <title>{label}</title><rect width=\"{total:.0}\" height=\"20\" rx=\"3\" fill=\"#3d3d3d\"/>\
+         <rect x=\"{a:.0}\" width=\"{b:.0}\" height=\"20\" rx=\"3\" fill=\"#1f6b3a\"/>\
+         <g fill=\"#ffffff\" font-family=\"Verdana,DejaVu Sans,sans-serif\" font-size=\"11\" text-anchor=\"middle\">\
+         <text x=\"{x:.0}\" y=\"14\" textLength=\"{la:.0}\">{left}</text>\
+         <text x=\"{y:.0}\" y=\"14\" textLength=\"{lb:.0}\">{right}</text></g></svg>\n",
+        total = a + b,
+        x = a / 2.0,
+        y = a + b / 2.0,
+        la = a - 12.0,
+        lb = b - 12.0,
+    )
+}
+
+fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) -> String {
+    let image = svg.map(|path| format!("![{}]({})\n\n", plain(&emitted(row)), path.display())).unwrap_or_default();
+    let or = |value: Option<String>, absent: &str| value.unwrap_or_else(|| absent.to_owned());
+    let carbon = row.carbon_g.zip(row.carbon_low_g).zip(row.carbon_high_g);
+    let carbon = carbon.map(|((mean, low), high)| format!("{} CO2e ({} to {})", grams(mean), grams(low), grams(high)));
+    let carbon = or(carbon, "unknown");
+    let intensity = or(row.mean_intensity_g_per_kwh.map(|i| format!("{i:.0} gCO2e/kWh")), "unknown");
+    let states = format!(
+        "{} (final {:.0} %, provisional {:.0} %, forecast {:.0} %, unknown {:.0} %)",
+        row.state, row.final_pct, row.provisional_pct, row.forecast_pct, row.unknown_pct
+    );
+    let saved = row.saved_g.zip(row.saved_low_g).zip(row.saved_high_g);
+    let saved = saved.map(|((mean, low), high)| format!("{} ({} to {})", grams(mean), grams(low), grams(high)));
+    let lines = [
+        ("Runs", format!("{} ({} ended)", row.jobs, row.ended_jobs)),
+        ("Board time", format!("{:.2} h", row.held_s / 3600.0)),
+        ("Energy", format!("{:.4} kWh ({:.4} to {:.4})", row.energy_kwh, row.energy_low_kwh, row.energy_high_kwh)),
+        ("Emissions, location-based", carbon),
+        ("Mean intensity", intensity),
+        ("State", states),
+        (
+            "With node factor and PUE",
+            format!("{:.4} kWh, {}", row.facility_energy_kwh, or(row.facility_carbon_g.map(grams), "unknown")),
+        ),
+        ("Embodied", or(row.embodied_g.map(grams), "not declared")),
+        ("Saved against the largest limit", or(saved, "unknown")),
+        ("Boundary", view.method.boundary.clone()),
+        ("Method", format!("wattune {}, method {}: {}", view.method.software, view.method.version, view.method.energy)),
+    ];
+    let mut text = format!("{image}## Energy and emissions of training {}\n\n| | |\n|---|---|\n", plain(&row.key));
+    for (name, value) in lines {
+        text += &format!("| {name} | {} |\n", plain(&value));
+    }
+    text
+}

@@ -1,0 +1,36 @@
+//! `wattune report export`: the ledger as lines that anybody can check.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use super::{Place, check_writable};
+
+/// Writes the whole ledger as lines of JSON that `wattune report verify` checks anywhere.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Write to this file.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Writes it.
+///
+/// # Errors
+/// If there are no books, or it cannot be written.
+pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+    check_writable(args.output.as_deref())?;
+    let (store, _) = args.place.look().await?;
+    let mut out: Box<dyn Write> = match &args.output {
+        Some(path) => {
+            Box::new(BufWriter::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?))
+        }
+        None => Box::new(BufWriter::new(std::io::stdout())),
+    };
+    store.export(|line| writeln!(out, "{line}").map_err(anyhow::Error::from)).await?;
+    Ok(out.flush()?)
+}

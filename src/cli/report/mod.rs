@@ -1,0 +1,184 @@
+//! `wattune report`: what was used and emitted, how sure that is, and whether the books are as they were written.
+
+mod badge;
+mod correct;
+mod export;
+mod table;
+mod verify;
+
+use std::path::PathBuf;
+
+use clap::{Subcommand, ValueEnum};
+
+use super::simulate::{check_writable, deliver};
+use super::{Exit, Overrides};
+use crate::clock::{Clock, SystemClock};
+use crate::domain::InvalidJob;
+use crate::http::report::{ReportView, page};
+use crate::http::wire::ledger::{RESTATED_BY_PCT, functional_unit, span};
+use crate::ledger::report::{By, Wanted};
+use crate::store::Store;
+
+/// What was used and emitted, by job, name, GPU, label, day or month.
+///
+/// Reads the database in the state directory; no daemon is needed, and one that runs is not disturbed.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    show: ShowArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Verify(verify::Args),
+    Export(export::Args),
+    Correct(correct::Args),
+    Badge(badge::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct ShowArgs {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    time: Time,
+    /// What the rows are: job, name, gpu, day, month, or tag:KEY with a label's key.
+    #[arg(long, value_name = "BY", default_value = "job")]
+    by: By,
+    /// How it is written.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Write to this file.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    unit: Unit,
+    /// List hours whose emissions changed by more than this, in percent, when they were settled again.
+    #[arg(long, value_name = "PERCENT", default_value_t = RESTATED_BY_PCT, value_parser = percent)]
+    restated_by: f64,
+}
+
+/// Where the books are.
+#[derive(Debug, clap::Args)]
+struct Place {
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+/// Which time. Hours are the grain of settled books, so the span is widened to full UTC hours.
+#[derive(Debug, clap::Args)]
+struct Time {
+    /// From when: 2026-01-31, or 2026-01-31T12:00:00Z. Thirty days before --to if absent. Moved down to a full UTC hour.
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// Until when; a date is meant with its day. Now if absent. Moved up to a full UTC hour.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Unit {
+    /// What SCI (ISO/IEC 21031) is counted per; without one there is no score.
+    #[arg(long, value_enum, value_name = "UNIT")]
+    functional_unit: Option<UnitName>,
+    /// Samples of an epoch; of each job's label samples_per_epoch if absent.
+    #[arg(long, value_name = "SAMPLES")]
+    samples_per_epoch: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum UnitName {
+    /// A training run.
+    #[value(name = "run")]
+    Run,
+    /// An epoch.
+    #[value(name = "epoch")]
+    Epoch,
+    /// A million samples.
+    #[value(name = "1e6-samples")]
+    MillionSamples,
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// Everything, for programs.
+    Json,
+    /// The rows, for spreadsheets.
+    Csv,
+    /// For documents.
+    Markdown,
+    /// A self-contained page with plots, to be looked at or printed.
+    Html,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    super::simulate::within(text, 0.0, 1e6, "a number of percent, 0 to 1000000")
+}
+
+/// Carries the subcommand out.
+///
+/// # Errors
+/// What a person should read.
+pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+    match args.command {
+        None => show(args.show).await.map(|()| Exit::Done),
+        Some(Command::Verify(args)) => verify::run(args).await,
+        Some(Command::Export(args)) => export::run(args).await.map(|()| Exit::Done),
+        Some(Command::Correct(args)) => correct::run(args).await.map(|()| Exit::Done),
+        Some(Command::Badge(args)) => badge::run(args).await.map(|()| Exit::Done),
+    }
+}
+
+async fn show(args: ShowArgs) -> anyhow::Result<()> {
+    check_writable(args.output.as_deref())?;
+    let (store, now) = args.place.look().await?;
+    let unit = args.unit.functional_unit.and_then(|u| u.to_possible_value()).map(|v| v.get_name().to_owned());
+    let unit = functional_unit(unit.as_deref(), args.unit.samples_per_epoch).map_err(wrong)?;
+    let span = args.time.span(now)?;
+    let wanted = Wanted { by: args.by, span, unit, restated_by_pct: args.restated_by, now };
+    let view = ReportView::of(&store.report(wanted).await?);
+    let bytes = match args.format {
+        Format::Table => table::table(&view).into_bytes(),
+        Format::Json => {
+            let mut text = serde_json::to_vec_pretty(&view)?;
+            text.push(b'\n');
+            text
+        }
+        Format::Csv => view.csv()?,
+        Format::Markdown => table::markdown(&view).into_bytes(),
+        Format::Html => page(&view).into_bytes(),
+    };
+    deliver(&bytes, args.output.as_deref())
+}
+
+/// Wrong use ends with code 2, as clap's own refusals do.
+fn wrong(error: InvalidJob) -> anyhow::Error {
+    let flag = match error.field {
+        "from" => "--from",
+        "to" => "--to",
+        "samples_per_epoch" => "--samples-per-epoch",
+        _ => "--functional-unit",
+    };
+    clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{flag}: {}\n", error.why)).exit()
+}
+
+impl Place {
+    /// The books, to be read, and the present.
+    async fn look(&self) -> anyhow::Result<(Store, chrono::DateTime<chrono::Utc>)> {
+        let settings = self.overrides.settings()?;
+        let store = Store::look(&settings.state_dir()).await?;
+        Ok((store, SystemClock::start().utc()))
+    }
+}
+
+impl Time {
+    fn span(&self, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<crate::domain::Slot> {
+        span(self.from.as_deref(), self.to.as_deref(), now).map_err(wrong)
+    }
+}

@@ -1,0 +1,180 @@
+//! A report for people: as a table and as Markdown.
+
+use crate::http::report::{ReportRow, ReportView};
+
+const HEAD: [&str; 9] = ["row", "kWh", "±%", "gCO2e", "g/kWh", "state", "final %", "unknown %", "estimated %"];
+
+/// Columns that only stand where something is declared, known or asked for.
+fn more(view: &ReportView) -> Vec<(&'static str, fn(&ReportRow) -> Option<f64>)> {
+    let all: [(&'static str, fn(&ReportRow) -> Option<f64>); 7] = [
+        ("marginal g", |row| row.marginal_carbon_g),
+        ("market g", |row| row.market_based_carbon_g),
+        ("facility kWh", |row| Some(row.facility_energy_kwh)),
+        ("facility g", |row| row.facility_carbon_g),
+        ("embodied g", |row| row.embodied_g),
+        ("saved g", |row| row.saved_g),
+        ("SCI g", |row| row.sci_g_per_unit),
+    ];
+    let facility = view.terms.iter().any(|t| t.node_factor_source.is_some() || t.pue_source.is_some());
+    let rows = || view.rows.iter().chain([&view.total]);
+    let is_shown = |(name, of): &(&str, fn(&ReportRow) -> Option<f64>)| match *name {
+        "facility kWh" | "facility g" => facility,
+        _ => rows().any(|row| of(row).is_some()),
+    };
+    all.into_iter().filter(is_shown).collect()
+}
+
+fn figures(row: &ReportRow, more: &[(&'static str, fn(&ReportRow) -> Option<f64>)]) -> Vec<String> {
+    let shown = |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.digits$}"));
+    let error = if row.energy_kwh > 0.0 { 100.0 * (row.energy_high_kwh / row.energy_kwh - 1.0) } else { 0.0 };
+    let name = match &row.job_id {
+        Some(id) => format!("{} {id}", row.key),
+        None => row.key.clone(),
+    };
+    let mut cells = vec![
+        name,
+        format!("{:.4}", row.energy_kwh),
+        format!("{error:.1}"),
+        shown(row.carbon_g, 2),
+        shown(row.mean_intensity_g_per_kwh, 1),
+        row.state.to_owned(),
+        format!("{:.1}", row.final_pct),
+        format!("{:.1}", row.unknown_pct),
+        format!("{:.1}", row.estimated_pct),
+    ];
+    cells.extend(more.iter().map(|(_, of)| shown(of(row), 3)));
+    cells
+}
+
+fn cells(view: &ReportView) -> Vec<Vec<String>> {
+    let more = more(view);
+    let head = HEAD.iter().copied().chain(more.iter().map(|(name, _)| *name)).map(str::to_owned).collect();
+    let rows = view.rows.iter().chain([&view.total]).map(|row| figures(row, &more));
+    std::iter::once(head).chain(rows).collect()
+}
+
+/// What stands under the figures, a sentence each.
+fn notes(view: &ReportView) -> Vec<String> {
+    let (total, whole, version) = (&view.total, &view.completeness, &view.version);
+    let mut notes = vec![
+        format!("Emissions are location-based, by average intensities; {}.", states(total)),
+        format!("Boundary: {}. Embodied: {}.", view.method.boundary, view.method.embodied),
+    ];
+    let unequal: u64 = whole.devices.iter().map(|d| d.unequal_blocks).sum();
+    let balance = match unequal {
+        0 => "jobs + idle + unattributed is what the counters gained, to the millijoule".to_owned(),
+        blocks => format!("the books differ from the counters in {blocks} block(s); see the JSON"),
+    };
+    let gaps: f64 = whole.gaps.iter().map(|gap| gap.energy_j).sum();
+    notes.push(format!(
+        "Completeness: {balance}; {} gap(s) with {gaps:.0} J, filled from the counters; {:.0} J not settled yet.",
+        whole.gaps.len(),
+        whole.unsettled_j
+    ));
+    let last = version.last_restated_at.map_or_else(|| "never".to_owned(), |at| at.format("%F %TZ").to_string());
+    notes.push(format!(
+        "Version: {} settlements, the highest of an hour {}; settled again last: {last}; {} hour(s) changed by more than {} %.",
+        version.settlements,
+        version.highest,
+        version.restatements.len() as u64 + version.restatements_left_out,
+        version.threshold_pct
+    ));
+    let sources: Vec<String> = view.sources.iter().map(|s| format!("{} ({} h)", s.said, s.hours)).collect();
+    if !sources.is_empty() {
+        notes.push(format!("Intensities: {}.", sources.join("; ")));
+    }
+    if let Some(terms) = view.terms.last() {
+        notes.push(format!(
+            "wattune {}, method {}, settings {}, node {}.",
+            terms.software,
+            terms.method,
+            &terms.settings[..16.min(terms.settings.len())],
+            terms.node
+        ));
+    }
+    if total.sci_note != "no functional unit was declared" {
+        notes.push(format!("SCI: {}.", total.sci_note));
+    }
+    notes
+}
+
+fn states(row: &ReportRow) -> String {
+    format!(
+        "final {:.0} J ({:.1} %), provisional {:.0} J ({:.1} %), forecast {:.0} J ({:.1} %), unknown {:.0} J ({:.1} %)",
+        row.final_j,
+        row.final_pct,
+        row.provisional_j,
+        row.provisional_pct,
+        row.forecast_j,
+        row.forecast_pct,
+        row.unknown_j,
+        row.unknown_pct
+    )
+}
+
+fn title(view: &ReportView) -> String {
+    format!("{} to {} UTC, by {}", view.from.format("%F %R"), view.to.format("%F %R"), view.by)
+}
+
+/// Columns of text, numbers to the right.
+pub(super) fn table(view: &ReportView) -> String {
+    let cells = cells(view);
+    let columns = cells[0].len();
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = title(view) + "\n\n";
+    for (place, row) in cells.iter().enumerate() {
+        if place + 1 == cells.len() {
+            text += &"-".repeat(widths.iter().sum::<usize>() + 2 * (columns - 1));
+            text.push('\n');
+        }
+        let line: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            })
+            .collect();
+        text += line.join("  ").trim_end();
+        text.push('\n');
+    }
+    text.push('\n');
+    for note in notes(view) {
+        text += &note;
+        text.push('\n');
+    }
+    text
+}
+
+/// The same as Markdown.
+pub(super) fn markdown(view: &ReportView) -> String {
+    let mut text = format!("# Energy and carbon, {}\n\n", title(view));
+    for (place, row) in cells(view).iter().enumerate() {
+        let row: Vec<String> = row.iter().map(|cell| plain(cell)).collect();
+        text += &format!("| {} |\n", row.join(" | "));
+        if place == 0 {
+            text += &format!("|---|{}\n", "--:|".repeat(row.len() - 1));
+        }
+    }
+    text.push('\n');
+    for note in notes(view) {
+        text += &format!("- {}\n", plain(&note));
+    }
+    text
+}
+
+/// Text that is no markup.
+pub(super) fn plain(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => safe += "&lt;",
+            '&' => safe += "&amp;",
+            '|' | '*' | '_' | '`' | '[' | ']' | '\\' => safe.extend(['\\', c]),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

@@ -1,0 +1,312 @@
+//! What is asked of the books, and the ledger as it is shown.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::domain::{InvalidJob, Slot};
+use crate::ledger::apportion::hour_of;
+use crate::ledger::report::{By, FunctionalUnit, Wanted};
+use crate::ledger::{Interval, Share};
+use crate::store::LedgerPage;
+use crate::units::{Samples, Short};
+
+/// A restatement is listed if an hour's emissions changed by more than so many percent, unless asked otherwise.
+pub const RESTATED_BY_PCT: f64 = 5.0;
+
+const LONGEST: TimeDelta = TimeDelta::days(7);
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReportFormat {
+    /// Everything.
+    #[default]
+    Json,
+    /// The rows.
+    Csv,
+    /// A page with plots.
+    Html,
+}
+
+/// Which report.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ReportQuery {
+    /// `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
+    #[serde(default = "by_job")]
+    #[param(default = "job")]
+    pub by: String,
+    /// From when: RFC 3339, or a date. Thirty days before `to` if absent. Full UTC hours count: it is moved down to one.
+    pub from: Option<String>,
+    /// Until when: RFC 3339, or a date, which is then its end. Now if absent. It is moved up to a full hour.
+    pub to: Option<String>,
+    /// How it is written.
+    #[serde(default)]
+    pub format: ReportFormat,
+    /// What SCI is counted per: `run`, `epoch` or `1e6-samples`.
+    pub functional_unit: Option<String>,
+    /// Samples of an epoch; of each job's label `samples_per_epoch` if absent.
+    pub samples_per_epoch: Option<f64>,
+    /// Hours whose emissions changed by more than this are listed.
+    pub restated_by_pct: Option<f64>,
+}
+
+fn by_job() -> String {
+    "job".into()
+}
+
+fn invalid(field: &'static str, why: impl ToString) -> InvalidJob {
+    InvalidJob { field, why: why.to_string() }
+}
+
+impl ReportQuery {
+    /// What the ledger is asked.
+    ///
+    /// # Errors
+    /// For the first parameter that is wrong.
+    pub fn checked(self, now: DateTime<Utc>) -> Result<Wanted, InvalidJob> {
+        let by: By = self.by.parse().map_err(|e| invalid("by", e))?;
+        let span = span(self.from.as_deref(), self.to.as_deref(), now)?;
+        let unit = functional_unit(self.functional_unit.as_deref(), self.samples_per_epoch)?;
+        let restated_by_pct = self.restated_by_pct.unwrap_or(RESTATED_BY_PCT);
+        if !(0.0..=1e6).contains(&restated_by_pct) {
+            let why = format!("is {}; it must be within 0 to 1000000 percent", Short(restated_by_pct));
+            return Err(invalid("restated_by_pct", why));
+        }
+        Ok(Wanted { by, span, unit, restated_by_pct, now })
+    }
+}
+
+/// What SCI is counted per.
+///
+/// # Errors
+/// If it is no functional unit, or the samples of an epoch make no sense.
+pub fn functional_unit(unit: Option<&str>, samples: Option<f64>) -> Result<Option<FunctionalUnit>, InvalidJob> {
+    let field = "samples_per_epoch";
+    let samples = match samples {
+        Some(number) if number >= 1.0 => Some(Samples::try_new(number).ok_or_else(|| invalid(field, "is not finite"))?),
+        Some(number) => return Err(invalid(field, format!("is {}; it must be at least 1", Short(number)))),
+        None => None,
+    };
+    match unit {
+        Some("epoch") => Ok(Some(FunctionalUnit::Epoch(samples))),
+        _ if samples.is_some() => Err(invalid(field, "belongs to the functional unit epoch; give that too")),
+        None => Ok(None),
+        Some("run") => Ok(Some(FunctionalUnit::Run)),
+        Some("1e6-samples") => Ok(Some(FunctionalUnit::MillionSamples)),
+        Some(other) => {
+            let other: String = other.chars().take(80).collect();
+            Err(invalid("functional_unit", format!("{other:?} is none; give run, epoch or 1e6-samples")))
+        }
+    }
+}
+
+/// Whole UTC hours: from the hour in which `from` lies to the end of that in which `to` lies. A date stands for its
+/// first moment as `from`, and for its last as `to`.
+///
+/// # Errors
+/// If one is no time, or nothing lies between them.
+pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<Slot, InvalidJob> {
+    let hour = TimeDelta::hours(1);
+    let end = match to {
+        Some(text) => moment("to", text, true)?,
+        None => now,
+    };
+    let floor = hour_of(end);
+    let end = if floor == end { end } else { floor + hour };
+    let start = match from {
+        Some(text) => hour_of(moment("from", text, false)?),
+        None => end - TimeDelta::days(30),
+    };
+    let why = format!("is not before the end, {}", end.format("%FT%RZ"));
+    Slot::new(start, end).ok_or_else(|| invalid("from", why))
+}
+
+fn moment(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>, InvalidJob> {
+    let years = DateTime::UNIX_EPOCH..=DateTime::UNIX_EPOCH + TimeDelta::days(366 * 400);
+    let found = match text.parse::<chrono::NaiveDate>() {
+        Ok(date) => {
+            let day = date.and_time(chrono::NaiveTime::MIN).and_utc();
+            Some(if is_end { day + TimeDelta::days(1) } else { day })
+        }
+        Err(_) => DateTime::parse_from_rfc3339(text).ok().map(|t| t.to_utc()),
+    };
+    found.filter(|t| years.contains(t)).ok_or_else(|| {
+        let text: String = text.chars().take(80).collect();
+        let why = format!("{text:?} is no time since 1970; write it as 2026-01-31 or 2026-01-31T12:00:00Z");
+        invalid(field, why)
+    })
+}
+
+/// Which part of the ledger.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct LedgerQuery {
+    /// From when: RFC 3339, or a date. The day before `to` if absent.
+    pub from: Option<String>,
+    /// Until when: RFC 3339, or a date, which is then its end. Now if absent.
+    pub to: Option<String>,
+    /// Only intervals after this one's number: `next_after` of the page before.
+    pub after: Option<u64>,
+    /// At most so many intervals, 1 to 10000.
+    #[serde(default = "a_page")]
+    #[param(default = 1000, minimum = 1, maximum = 10000)]
+    pub limit: u32,
+}
+
+const fn a_page() -> u32 {
+    1000
+}
+
+impl LedgerQuery {
+    /// The span, after which interval, and how many.
+    ///
+    /// # Errors
+    /// For the first parameter that is wrong.
+    pub fn checked(self, now: DateTime<Utc>) -> Result<(Slot, Option<u64>, u32), InvalidJob> {
+        let mut found = span(self.from.as_deref(), self.to.as_deref(), now)?;
+        if self.from.is_none() {
+            found = Slot::new(found.end() - TimeDelta::days(1), found.end()).unwrap_or(found);
+        }
+        if found.end() - found.start() > LONGEST {
+            return Err(invalid("from", "is more than seven days before the end; ask for a week at a time"));
+        }
+        if !(1..=10_000).contains(&self.limit) {
+            return Err(invalid("limit", format!("is {}; it must be within 1 to 10000", self.limit)));
+        }
+        if self.after.is_some_and(|after| i64::try_from(after).is_err()) {
+            return Err(invalid("after", "is no interval's number; take next_after of the page before"));
+        }
+        Ok((found, self.after, self.limit))
+    }
+}
+
+/// A part of the ledger.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LedgerPageView {
+    /// The span's beginning.
+    pub from: DateTime<Utc>,
+    /// The span's end.
+    pub to: DateTime<Utc>,
+    /// Intervals, in the order in which they were booked.
+    pub intervals: Vec<LedgerRow>,
+    /// What to ask the next page with; absent after the last one.
+    pub next_after: Option<u64>,
+    /// Sums of hours whose intervals were rolled up; with the first page.
+    pub rolled_up: Vec<RolledUpRow>,
+    /// Settlements of the span's hours, in all versions, and corrections made in it, as they stand in the ledger; with the
+    /// first page.
+    pub entries: Vec<LedgerEntry>,
+}
+
+/// One interval.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LedgerRow {
+    /// Its number in the books.
+    pub row: u64,
+    /// Its block.
+    pub block: u64,
+    /// SHA-256 over the block's chain up to it.
+    pub hash: String,
+    /// What used it.
+    pub device: String,
+    /// `job`, `idle` or `unattributed`: whose it is now.
+    pub share: &'static str,
+    /// Whose job's.
+    pub job_id: Option<String>,
+    /// As what it was booked, where a correction gave it to somebody else since.
+    pub booked_share: Option<&'static str>,
+    /// As whose job's it was booked then.
+    pub booked_job_id: Option<String>,
+    /// From when.
+    pub start: DateTime<Utc>,
+    /// Until when.
+    pub end: DateTime<Utc>,
+    /// How much.
+    pub energy_mj: u64,
+    /// How it was found: `counter`, `integrated_power` or `counter_gap`.
+    pub source: &'static str,
+    /// Its relative uncertainty.
+    pub uncertainty_pct: f64,
+}
+
+/// An hour's sum of intervals that were rolled up.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct RolledUpRow {
+    /// The hour's beginning.
+    pub hour: DateTime<Utc>,
+    /// What used it.
+    pub device: String,
+    /// `job`, `idle` or `unattributed`.
+    pub share: &'static str,
+    /// Whose job's.
+    pub job_id: Option<String>,
+    /// How much.
+    pub energy_mj: u64,
+    /// How it was found.
+    pub source: &'static str,
+}
+
+/// An entry of the ledger.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LedgerEntry {
+    /// Its number.
+    pub seq: u64,
+    /// SHA-256 over the chain up to it.
+    pub hash: String,
+    /// The entry as it was written.
+    #[schema(value_type = Object)]
+    pub entry: serde_json::Value,
+}
+
+fn job_of(share: &Share) -> Option<String> {
+    match share {
+        Share::Job(id) => Some(id.to_string()),
+        Share::Idle | Share::Unattributed => None,
+    }
+}
+
+impl LedgerPageView {
+    /// What a page of the ledger shows.
+    pub fn of(page: LedgerPage, span: &Slot) -> Self {
+        let row = |r: crate::store::LedgerRow| LedgerRow {
+            row: r.row,
+            block: r.block,
+            hash: r.hash.to_string(),
+            device: r.interval.device.to_string(),
+            share: r.interval.share.name(),
+            job_id: job_of(&r.interval.share),
+            booked_share: r.booked.as_ref().map(Share::name),
+            booked_job_id: r.booked.as_ref().and_then(job_of),
+            start: r.interval.slot.start(),
+            end: r.interval.slot.end(),
+            energy_mj: r.interval.energy.get(),
+            source: r.interval.source.as_str(),
+            uncertainty_pct: r.interval.source.uncertainty_pct(),
+        };
+        let hour = |r: Interval| RolledUpRow {
+            hour: r.slot.start(),
+            device: r.device.to_string(),
+            share: r.share.name(),
+            job_id: job_of(&r.share),
+            energy_mj: r.energy.get(),
+            source: r.source.as_str(),
+        };
+        let entry = |(seq, hash, entry): (u64, crate::ledger::chain::Digest, serde_json::Value)| LedgerEntry {
+            seq,
+            hash: hash.to_string(),
+            entry,
+        };
+        Self {
+            from: span.start(),
+            to: span.end(),
+            intervals: page.rows.into_iter().map(row).collect(),
+            next_after: page.next_after,
+            rolled_up: page.rolled_up.into_iter().map(hour).collect(),
+            entries: page.entries.into_iter().map(entry).collect(),
+        }
+    }
+}

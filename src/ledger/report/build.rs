@@ -1,0 +1,211 @@
+//! From what the books hold to rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Datelike, Utc};
+
+use super::held::holds;
+use super::score::{Scored, is_whole};
+use super::{Books, By, JobFacts, Key, Report, Row, Saved, Split, Sum, Wanted, Whose};
+use crate::domain::{DeviceId, DeviceKind, JobId};
+use crate::ledger::Total;
+use crate::ledger::entry::{Boundary, Embodied};
+use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
+
+/// Makes a report of what the books hold.
+pub fn build(wanted: Wanted, books: Books) -> Report {
+    let embodied = books.terms.last().and_then(|terms| terms.boundary.embodied.clone());
+    let mut making = Making::new(&wanted, &books, embodied.as_ref());
+    for piece in &books.pieces {
+        for sum in &piece.sums {
+            making.add(sum, &piece.boundary);
+        }
+    }
+    for job in &books.jobs {
+        making.count(job);
+    }
+    making.hold();
+    let (rows, total) = making.finish();
+    Report { wanted, rows, total, embodied, books }
+}
+
+struct Making<'a> {
+    wanted: &'a Wanted,
+    books: &'a Books,
+    embodied: Option<&'a Embodied>,
+    jobs: BTreeMap<&'a JobId, &'a JobFacts>,
+    rows: BTreeMap<Key, Draft>,
+    total: Draft,
+    has_marginal: bool,
+}
+
+#[derive(Default)]
+struct Draft {
+    average: Total,
+    marginal: Total,
+    split: Split,
+    /// Grams by contract, and the energy that had none.
+    market: (GramsCo2e, Millijoules),
+    facility: (Joules, GramsCo2e),
+    held: Seconds,
+    jobs: u64,
+    ended: u64,
+    saved: Option<(Saved, u64)>,
+    scored: Scored,
+}
+
+impl<'a> Making<'a> {
+    fn new(wanted: &'a Wanted, books: &'a Books, embodied: Option<&'a Embodied>) -> Self {
+        let jobs = books.jobs.iter().map(|job| (&job.id, job)).collect();
+        let sums = || books.pieces.iter().flat_map(|p| &p.sums);
+        let has_marginal = sums().any(|s| s.marginal.energy > Millijoules::ZERO);
+        Self { wanted, books, embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
+    }
+
+    fn key(&self, day: DateTime<Utc>, device: &DeviceId, whose: &Whose) -> Key {
+        let of_job = |id: &JobId| match (&self.wanted.by, self.jobs.get(id)) {
+            (By::Name, Some(job)) => Key::Name(job.name.clone()),
+            (By::Tag(key), Some(job)) => job.tags.get(key).map_or(Key::Untagged, |value| Key::Tag(value.clone())),
+            (By::Tag(_), None) => Key::Untagged,
+            (_, known) => {
+                let unnamed = || crate::domain::JobName::new(id.as_str()).expect("an id is a name");
+                Key::Job(known.map_or_else(unnamed, |job| job.name.clone()), id.clone())
+            }
+        };
+        match (&self.wanted.by, whose) {
+            (By::Device, _) => Key::Device(device.clone()),
+            (By::Day, _) => Key::Time(day),
+            (By::Month, _) => Key::Time(day.with_day(1).unwrap_or(day)),
+            (_, Whose::Job(id)) => of_job(id),
+            (_, Whose::Jobs) => Key::Untagged,
+            (_, Whose::Idle) => Key::Idle,
+            (_, Whose::Unattributed) => Key::Unattributed,
+        }
+    }
+
+    fn add(&mut self, sum: &Sum, boundary: &Boundary) {
+        let key = self.key(sum.day, &sum.device, &sum.whose);
+        let whole = match &sum.whose {
+            Whose::Job(id) => self.jobs.get(id).is_some_and(|job| is_whole(job, self.wanted)),
+            _ => false,
+        };
+        for draft in [self.rows.entry(key).or_default(), &mut self.total] {
+            draft.add(sum, boundary, whole);
+        }
+    }
+
+    fn count(&mut self, job: &JobFacts) {
+        let key = match self.wanted.by {
+            By::Device | By::Day | By::Month => None,
+            _ => {
+                let device = job.gpus.first().map(DeviceId::from);
+                device.map(|device| self.key(self.wanted.span.start(), &device, &Whose::Job(job.id.clone())))
+            }
+        };
+        // A job without energy in the span has no row.
+        let Some(key) = key else { return self.total.count(job, self.wanted) };
+        let Some(row) = self.rows.get_mut(&key) else { return };
+        row.count(job, self.wanted);
+        self.total.count(job, self.wanted);
+    }
+
+    fn hold(&mut self) {
+        let Some(kept) = &self.books.kept else { return };
+        let mut boards: BTreeSet<DeviceId> = self.books.devices.iter().map(|d| d.device.clone()).collect();
+        boards.extend(self.books.jobs.iter().flat_map(|job| &job.gpus).map(DeviceId::from));
+        boards.retain(|device| device.kind() == DeviceKind::Gpu);
+        for hold in holds(&self.books.jobs, &boards, kept) {
+            let whose = hold.job.map_or(Whose::Idle, |job| Whose::Job(job.id.clone()));
+            let key = self.key(hold.day, hold.device, &whose);
+            let embodied = self.embodied.map_or(GramsCo2e::ZERO, |e| share(e, hold.time));
+            let whole = hold.job.is_some_and(|job| is_whole(job, self.wanted));
+            // Time without energy makes no row; in the total it counts.
+            for draft in self.rows.get_mut(&key).into_iter().chain([&mut self.total]) {
+                draft.held += hold.time;
+                if whole {
+                    draft.scored.embodied += embodied;
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> (Vec<Row>, Row) {
+        let Self { wanted, embodied, has_marginal, rows, total, .. } = self;
+        let row = |(key, draft): (Key, Draft)| {
+            let work = match (&key, wanted.by.is_of_jobs()) {
+                (Key::Idle | Key::Unattributed, _) => Err("energy without a job does no work".into()),
+                (_, false) if wanted.unit.is_some() => Err("work belongs to jobs: group by job, name or tag".into()),
+                _ => draft.scored.score(wanted.unit),
+            };
+            let (contract, without) = draft.market;
+            Row {
+                key,
+                total: draft.average,
+                split: draft.split,
+                marginal: has_marginal.then_some((draft.marginal.carbon, without_marginal(&draft))),
+                market: (without == Millijoules::ZERO && draft.average.energy > Millijoules::ZERO).then_some(contract),
+                facility_energy: draft.facility.0,
+                facility_carbon: draft.facility.1,
+                held: draft.held,
+                embodied: embodied.map(|e| share(e, draft.held)),
+                jobs: draft.jobs,
+                ended: draft.ended,
+                saved: draft.saved,
+                score: work,
+            }
+        };
+        let total = row((Key::Total, total));
+        (rows.into_iter().map(row).collect(), total)
+    }
+}
+
+/// Energy of which the book of marginal intensities knows nothing.
+fn without_marginal(draft: &Draft) -> Millijoules {
+    let booked = draft.average.energy.checked_since(draft.marginal.energy).unwrap_or_default();
+    booked + draft.marginal.unknown
+}
+
+/// Of what making boards emitted, the part that falls on so much time of them: `TE · TiR / EL`.
+fn share(embodied: &Embodied, held: Seconds) -> GramsCo2e {
+    GramsCo2e::new(embodied.per_gpu_g * (held.get() / embodied.life_s))
+}
+
+impl Draft {
+    fn add(&mut self, sum: &Sum, boundary: &Boundary, whole: bool) {
+        self.average += sum.average;
+        self.marginal += sum.marginal;
+        let energy = sum.average.energy;
+        self.split.add(sum.device.kind(), &sum.whose, energy);
+        match boundary.contract_g_per_kwh {
+            Some(factor) => self.market.0 += energy.to_joules() * factor,
+            None => self.market.1 += energy,
+        }
+        let factor = boundary.node_factor * boundary.pue;
+        let carbon = sum.average.carbon.to_grams() * factor;
+        self.facility.0 += energy.to_joules() * factor;
+        self.facility.1 += carbon;
+        if whole {
+            self.scored.carbon += carbon;
+            self.scored.unknown += sum.average.unknown;
+        }
+    }
+
+    fn count(&mut self, job: &JobFacts, wanted: &Wanted) {
+        self.jobs += 1;
+        if job.ended_at.is_some_and(|end| wanted.span.contains(end) || end == wanted.span.end()) {
+            self.ended += 1;
+        }
+        if let Some(saved) = job.saved {
+            let (before, jobs) =
+                self.saved.unwrap_or((Saved { low: GramsCo2e::ZERO, mean: GramsCo2e::ZERO, high: GramsCo2e::ZERO }, 0));
+            let sum =
+                Saved { low: before.low + saved.low, mean: before.mean + saved.mean, high: before.high + saved.high };
+            self.saved = Some((sum, jobs + 1));
+        }
+        if let Some(unit) = wanted.unit
+            && is_whole(job, wanted)
+        {
+            self.scored.count(job, unit);
+        }
+    }
+}

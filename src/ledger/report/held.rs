@@ -1,0 +1,66 @@
+//! For how long boards were held, and by whom: what embodied emissions are shared out by.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+
+use super::JobFacts;
+use crate::domain::{DeviceId, Slot};
+use crate::units::Seconds;
+
+/// Time of one board within one UTC day.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Hold<'a> {
+    pub(super) device: &'a DeviceId,
+    /// Whose it was; nobody's if absent.
+    pub(super) job: Option<&'a JobFacts>,
+    pub(super) day: DateTime<Utc>,
+    pub(super) time: Seconds,
+}
+
+/// Who held each board within `span`. Where several jobs hold one at a time, the time is split evenly, so that the sum
+/// is the number of boards times the span.
+pub(super) fn holds<'a>(jobs: &'a [JobFacts], boards: &'a BTreeSet<DeviceId>, span: &Slot) -> Vec<Hold<'a>> {
+    let mut holders: BTreeMap<&DeviceId, Vec<(Slot, &JobFacts)>> = boards.iter().map(|b| (b, Vec::new())).collect();
+    for job in jobs {
+        let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(span.end())).and_then(|s| s.intersection(span));
+        let Some(held) = held else { continue };
+        for gpu in &job.gpus {
+            if let Some(of_board) = holders.get_mut(&DeviceId::from(gpu)) {
+                of_board.push((held, job));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for (device, mut of_board) in holders {
+        of_board.sort_by_key(|(slot, _)| *slot);
+        let ends = of_board.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]);
+        let days = std::iter::successors(Some(day_of(span.start())), |day| Some(*day + TimeDelta::days(1)));
+        let cuts: BTreeSet<DateTime<Utc>> =
+            ends.chain([span.start(), span.end()]).chain(days.skip(1).take_while(|day| *day < span.end())).collect();
+        let cuts: Vec<DateTime<Utc>> = cuts.into_iter().collect();
+        let (mut next, mut present): (usize, Vec<(Slot, &JobFacts)>) = (0, Vec::new());
+        for pair in cuts.windows(2) {
+            present.retain(|(slot, _)| slot.end() > pair[0]);
+            while let Some(begun) = of_board.get(next).filter(|(slot, _)| slot.start() <= pair[0]) {
+                present.push(*begun);
+                next += 1;
+            }
+            let time = Seconds::from_delta(pair[1] - pair[0]);
+            let day = day_of(pair[0]);
+            #[expect(clippy::cast_precision_loss, reason = "a board has few jobs at a time")]
+            let each = time / present.len() as f64;
+            match present.as_slice() {
+                [] => found.push(Hold { device, job: None, day, time }),
+                several => {
+                    found.extend(several.iter().map(|(_, job)| Hold { device, job: Some(*job), day, time: each }));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
+    t.duration_trunc(TimeDelta::days(1)).unwrap_or(t)
+}

@@ -1,0 +1,236 @@
+//! Whatever a report is grouped by, nothing is lost, and what is declared is reckoned as it says.
+
+use chrono::TimeDelta;
+use proptest::prelude::*;
+
+use super::*;
+use crate::ledger::chain::Digest;
+use crate::ledger::entry::METHOD;
+
+fn at(hours: i64) -> DateTime<Utc> {
+    "2026-01-30T00:00:00Z".parse::<DateTime<Utc>>().expect("a time") + TimeDelta::hours(hours)
+}
+
+fn span(from: i64, to: i64) -> Slot {
+    Slot::new(at(from), at(to)).expect("from < to")
+}
+
+fn id(number: usize) -> JobId {
+    JobId::new(format!("job-{number}")).expect("an id")
+}
+
+fn device(number: usize) -> DeviceId {
+    DeviceId::new(["GPU-0", "GPU-1", "cpu:package-0", "dram:package-0"][number % 4]).expect("an id")
+}
+
+fn job(number: usize) -> JobFacts {
+    let tags = if number % 2 == 0 { [("team".to_owned(), format!("t{}", number % 3))].into() } else { BTreeMap::new() };
+    JobFacts {
+        id: id(number),
+        name: JobName::new(format!("name-{}", number % 2)).expect("a name"),
+        tags,
+        gpus: vec![GpuId::new("GPU-0").expect("an id")],
+        samples: Samples::new(2e6),
+        registered_at: at(number as i64),
+        ended_at: Some(at(number as i64 + 2)),
+        saved: None,
+    }
+}
+
+fn wanted(by: By) -> Wanted {
+    Wanted { by, span: span(0, 72), unit: None, restated_by_pct: 5.0, now: at(72) }
+}
+
+fn total(energy: u64, unknown: u64, carbon: u64) -> Total {
+    let mj = Millijoules::new;
+    let known = energy - unknown;
+    Total {
+        energy: mj(energy),
+        estimated: mj(energy / 3),
+        forecast: mj(known / 2),
+        provisional: mj(known - known / 2),
+        final_: Millijoules::ZERO,
+        unknown: mj(unknown),
+        carbon: Micrograms::new(carbon),
+    }
+}
+
+fn sum(hour: i64, number: usize, whose: Whose, average: Total, marginal: Total) -> Sum {
+    Sum { day: at(24 * (hour / 24)), device: device(number), whose, average, marginal }
+}
+
+fn terms(boundary: Boundary) -> Terms {
+    Terms {
+        at: at(-5),
+        node: "node".into(),
+        software: "0.1.0".into(),
+        method: METHOD,
+        settings: Digest::GENESIS,
+        clock: "UTC".into(),
+        boundary,
+    }
+}
+
+fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
+    let boundary = pieces.last().map(|p| p.boundary.clone()).unwrap_or_default();
+    Books {
+        pieces,
+        jobs,
+        devices: Vec::new(),
+        gaps: Vec::new(),
+        terms: vec![terms(boundary)],
+        sources: Vec::new(),
+        kept: Some(span(0, 72)),
+        hours_booked: 72,
+        unsettled: Millijoules::ZERO,
+        version: Version::default(),
+    }
+}
+
+fn groupings() -> Vec<By> {
+    vec![By::Job, By::Name, By::Device, By::Tag("team".into()), By::Day, By::Month]
+}
+
+proptest! {
+    #[test]
+    fn every_grouping_adds_up_to_the_same(
+        sums in prop::collection::vec((0i64..72, 0usize..4, 0usize..9, 0u64..1 << 50, 0u64..=100, 0u64..1 << 50), 1..60),
+        pue in 1.0f64..3.0,
+    ) {
+        let whose = |n: usize| match n {
+            0 => Whose::Idle,
+            1 => Whose::Unattributed,
+            // The last one is a job that nobody knows any more.
+            n => Whose::Job(id(n)),
+        };
+        let sums: Vec<Sum> = sums
+            .into_iter()
+            .map(|(hour, number, holder, energy, unknown, carbon)| {
+                let of = total(energy, energy / 100 * unknown, carbon);
+                sum(hour, number, whose(holder), of, of)
+            })
+            .collect();
+        let all: Total = sums.iter().map(|s| s.average).sum();
+        let boundary = Boundary { pue, ..Boundary::default() };
+        let (early, late) = sums.split_at(sums.len() / 2);
+        let pieces = vec![
+            Piece { span: span(0, 72), boundary: Boundary::default(), sums: early.to_vec() },
+            Piece { span: span(0, 72), boundary, sums: late.to_vec() },
+        ];
+        let books = books(pieces, (2..8).map(job).collect());
+        for by in groupings() {
+            let report = build(wanted(by.clone()), books.clone());
+            prop_assert_eq!(report.total.total, all);
+            let rows: Total = report.rows.iter().map(|row| row.total).sum();
+            prop_assert_eq!(rows, all);
+            let split = |of: fn(&Split) -> Millijoules| report.rows.iter().map(|row| of(&row.split)).sum::<Millijoules>();
+            prop_assert_eq!(split(|s| s.gpu) + split(|s| s.cpu) + split(|s| s.dram), all.energy);
+            prop_assert_eq!(split(|s| s.jobs) + split(|s| s.idle) + split(|s| s.unattributed), all.energy);
+            let marginal: Micrograms = report.rows.iter().filter_map(|row| row.marginal.map(|m| m.0)).sum();
+            prop_assert_eq!(marginal, all.carbon);
+            if by.is_of_jobs() {
+                let idle: Millijoules =
+                    report.rows.iter().filter(|r| r.key == Key::Idle).map(|r| r.total.energy).sum();
+                prop_assert_eq!(idle, split(|s| s.idle));
+            }
+            let facility: Joules = report.rows.iter().map(|row| row.facility_energy).sum();
+            prop_assert!((facility - report.total.facility_energy).abs() <= facility * 1e-9);
+        }
+    }
+}
+
+#[test]
+fn boards_are_held_by_their_jobs_and_the_rest_of_the_time_is_idle() {
+    let embodied = Embodied { per_gpu_g: 3600.0 * 100.0, life_s: 3600.0 * 1000.0, source: "maker".into() };
+    let boundary = Boundary { embodied: Some(embodied), ..Boundary::default() };
+    let used = |n| sum(n, 0, Whose::Job(id(n as usize)), total(1000, 0, 10), Total::default());
+    let idle = sum(30, 0, Whose::Idle, total(5, 0, 1), Total::default());
+    let sums = vec![used(2), used(3), idle];
+    let report = build(wanted(By::Job), books(vec![Piece { span: span(0, 72), boundary, sums }], vec![job(2), job(3)]));
+    // Job 2 from 02:00 to 04:00, job 3 from 03:00 to 05:00 on the same board: an hour is split.
+    let held: Vec<f64> = report.rows.iter().map(|row| row.held.get() / 3600.0).collect();
+    assert_eq!(held, [1.5, 1.5, 69.0]);
+    assert_eq!(report.total.held, Seconds::new(72.0 * 3600.0));
+    // 100 g per 1000 h of a board... times 3600: 0.1 · 3600 / 3600 g an hour.
+    let embodied: Vec<f64> = report.rows.iter().map(|row| row.embodied.expect("declared").get()).collect();
+    assert_eq!(embodied, [540.0, 540.0, 69.0 * 360.0]);
+    let by_day = build(Wanted { by: By::Day, ..report.wanted.clone() }, report.books.clone());
+    assert_eq!(by_day.total.held, report.total.held);
+    assert_eq!(by_day.rows[0].held, Seconds::new(86_400.0));
+}
+
+#[test]
+fn sci_is_of_whole_runs_and_says_why_there_is_none() {
+    let boundary = Boundary { pue: 1.5, node_factor: 1.2, ..Boundary::default() };
+    let grams = |g: u64| total(3_600_000, 0, g * 1_000_000);
+    let sums = vec![
+        sum(2, 0, Whose::Job(id(2)), grams(10), Total::default()),
+        sum(4, 0, Whose::Job(id(4)), grams(20), Total::default()),
+        sum(5, 0, Whose::Idle, grams(7), Total::default()),
+    ];
+    let mut unended = job(4);
+    unended.ended_at = None;
+    let jobs = vec![job(2), unended];
+    let books = books(vec![Piece { span: span(0, 72), boundary, sums }], jobs);
+    let with = |unit, by| build(Wanted { unit, ..wanted(by) }, books.clone());
+    let close = |found: &Result<Score, String>, expected: f64| {
+        let found = found.clone().expect("a score").per_unit.get();
+        assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
+    };
+    let runs = with(Some(FunctionalUnit::Run), By::Name);
+    // 10 g × 1.5 × 1.2; the run that goes on is not counted.
+    close(&runs.rows[0].score, 18.0);
+    close(&runs.total.score, 18.0);
+    assert!(runs.rows[1].score.clone().expect_err("idle").contains("no work"));
+    close(&with(Some(FunctionalUnit::MillionSamples), By::Job).rows[0].score, 9.0);
+    close(&with(Some(FunctionalUnit::Epoch(Some(Samples::new(1e5)))), By::Job).rows[0].score, 0.9);
+    let untold = with(Some(FunctionalUnit::Epoch(None)), By::Job);
+    assert!(untold.rows[0].score.clone().expect_err("untold").contains("samples an epoch has"));
+    assert!(with(None, By::Job).total.score.clone().expect_err("none").contains("no functional unit"));
+    assert!(with(Some(FunctionalUnit::Run), By::Day).total.score.clone().expect_err("days").contains("group by job"));
+}
+
+#[test]
+fn market_based_figures_stand_only_where_a_contract_covers_all() {
+    use crate::units::GramsPerKwh;
+    let covered = Boundary { contract_g_per_kwh: Some(GramsPerKwh::new(50.0)), ..Boundary::default() };
+    let of = |whose| vec![sum(0, 0, whose, total(3_600_000_000, 0, 0), Total::default())];
+    let pieces = vec![
+        Piece { span: span(0, 72), boundary: covered, sums: of(Whose::Job(id(2))) },
+        Piece { span: span(0, 72), boundary: Boundary::default(), sums: of(Whose::Idle) },
+    ];
+    let report = build(wanted(By::Job), books(pieces, vec![job(2)]));
+    let market: Vec<Option<f64>> = report.rows.iter().map(|row| row.market.map(|g| g.get())).collect();
+    assert_eq!((market, report.total.market), (vec![Some(50.0), None], None));
+    assert_eq!(report.rows[0].marginal, None, "no such book");
+}
+
+#[test]
+fn uncertainty_is_that_of_the_sensors() {
+    let of = total(3_000_000, 0, 300_000_000);
+    let report = build(
+        wanted(By::Device),
+        books(
+            vec![Piece {
+                span: span(0, 72),
+                boundary: Boundary::default(),
+                sums: vec![sum(0, 0, Whose::Idle, of, Total::default())],
+            }],
+            Vec::new(),
+        ),
+    );
+    let (low, high) = report.total.energy_interval();
+    // 2 kJ ± 5 % and 1 kJ ± 10 %.
+    assert!((low.get() - 2800.0).abs() < 1e-9 && (high.get() - 3200.0).abs() < 1e-9, "{low} to {high}");
+    let (low, high) = report.total.carbon_interval();
+    assert!((low.get() - 280.0).abs() < 1e-9 && (high.get() - 320.0).abs() < 1e-9, "{low} to {high}");
+}
+
+#[test]
+fn groupings_are_named_as_they_are_read() {
+    for by in groupings() {
+        assert_eq!(by.to_string().parse(), Ok(by));
+    }
+    let refused = "tag:".parse::<By>().expect_err("no key").to_string();
+    assert!(refused.contains("tag:KEY"), "{refused}");
+}

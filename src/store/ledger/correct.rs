@@ -1,0 +1,160 @@
+//! Corrections: closed intervals are given to somebody else, in a new entry; what was booked stays as it was.
+
+use chrono::{DateTime, Utc};
+use sqlx::Row as _;
+
+use super::{INTERVAL, append_entry, settle};
+use crate::domain::{DeviceId, JobId, Slot};
+use crate::ledger::Share;
+use crate::ledger::apportion::hour_of;
+use crate::ledger::entry::{Corrected, Correction, Entry};
+use crate::store::{Store, StoreError, rows};
+use crate::units::Millijoules;
+
+/// What is to be corrected, by whom and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToCorrect {
+    /// Of which device; of all if absent.
+    pub device: Option<DeviceId>,
+    /// Intervals that lie within this.
+    pub span: Slot,
+    /// Whose they are.
+    pub from: Share,
+    /// Whose they should be.
+    pub to: Share,
+    /// Who says so.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// When.
+    pub at: DateTime<Utc>,
+}
+
+/// What was corrected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The correction's number in the ledger.
+    pub entry: u64,
+    /// How many intervals it is of.
+    pub rows: u64,
+    /// Their energy.
+    pub energy: Millijoules,
+    /// The hours that are settled anew.
+    pub hours: Vec<DateTime<Utc>>,
+}
+
+/// Why nothing was corrected.
+#[derive(Debug, thiserror::Error)]
+pub enum CorrectionError {
+    /// Both shares are the same.
+    #[error("nothing would change: the intervals are and would be the same share's")]
+    Same,
+    /// No interval is meant.
+    #[error("no closed interval of that share lies within {0}; the last hour's can be corrected once it is over")]
+    Nothing(Slot),
+    /// Its intervals are gone.
+    #[error(
+        "the intervals of {hour} and other hours were rolled up: only their sums are left, and sums are not corrected. Correct \
+         intervals before ledger.keep_intervals_days are over, or choose a later --from"
+    )]
+    RolledUp {
+        /// The first such hour.
+        hour: String,
+    },
+    /// There is no such job.
+    #[error("there is no job {0}")]
+    NoJob(JobId),
+    /// The database failed; nothing was changed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<sqlx::Error> for CorrectionError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl Store {
+    /// Gives closed intervals to somebody else. Their hours are due to be settled anew afterwards.
+    ///
+    /// # Errors
+    /// If that makes no sense or cannot be done; then nothing was changed.
+    pub async fn correct(&self, wish: &ToCorrect) -> Result<Done, CorrectionError> {
+        if wish.from == wish.to {
+            return Err(CorrectionError::Same);
+        }
+        if let Share::Job(id) = &wish.to
+            && self.job(id).await?.is_none()
+        {
+            return Err(CorrectionError::NoJob(id.clone()));
+        }
+        let mut tx = self.begin().await?;
+        let (start, end) = (wish.span.start().timestamp_micros(), wish.span.end().timestamp_micros());
+        let (share, job) = rows::share_columns(&wish.from);
+        let device = wish.device.as_ref().map(DeviceId::as_str);
+        let sql = "SELECT MIN(hour_us) FROM rolled_up WHERE hour_us + 3600000000 > $1 AND hour_us < $2 AND share = $3 \
+                   AND job_id = $4 AND ($5 IS NULL OR device = $5)";
+        let rolled: Option<i64> = sqlx::query_scalar(sql)
+            .bind(start)
+            .bind(end)
+            .bind(share)
+            .bind(job.unwrap_or_default())
+            .bind(device)
+            .fetch_one(&mut *tx)
+            .await?;
+        if let Some(hour) = rolled {
+            let hour = rows::moment(hour)?.format("%FT%H:%MZ").to_string();
+            return Err(CorrectionError::RolledUp { hour });
+        }
+        let sql = format!(
+            "SELECT id, {INTERVAL} FROM intervals WHERE start_us >= $1 AND start_us < $2 AND end_us <= $2 AND share = $3 \
+             AND job_id IS $4 AND ($5 IS NULL OR device = $5) \
+             AND block <= (SELECT COUNT(*) FROM ledger WHERE kind = 'close') ORDER BY id"
+        );
+        let found = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(start)
+            .bind(end)
+            .bind(share)
+            .bind(job)
+            .bind(device)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut corrected = Vec::with_capacity(found.len());
+        for row in &found {
+            let interval = rows::interval(row)?;
+            let id: i64 = row.try_get("id")?;
+            corrected.push(Corrected {
+                row: u64::try_from(id).map_err(|e| rows::damaged("interval", e))?,
+                device: interval.device,
+                hour: hour_of(interval.slot.start()),
+                source: interval.source,
+                energy_mj: interval.energy,
+            });
+            let (share, job) = rows::share_columns(&wish.to);
+            let sql = "UPDATE intervals SET booked_job = CASE WHEN booked_share IS NULL THEN job_id ELSE booked_job END, \
+                       booked_share = COALESCE(booked_share, share), share = $1, job_id = $2 WHERE id = $3";
+            sqlx::query(sql).bind(share).bind(job).bind(id).execute(&mut *tx).await?;
+        }
+        if corrected.is_empty() {
+            return Err(CorrectionError::Nothing(wish.span));
+        }
+        let mut hours: Vec<DateTime<Utc>> = corrected.iter().map(|row| row.hour).collect();
+        hours.sort_unstable();
+        hours.dedup();
+        settle::make_due(&mut tx, hours.iter().copied(), "correction").await?;
+        let (rows, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
+        let entry = Entry::Correction(Correction {
+            at: wish.at,
+            who: wish.who.clone(),
+            why: wish.why.clone(),
+            from: wish.from.clone(),
+            to: wish.to.clone(),
+            rows: corrected,
+        });
+        let seq = append_entry(&mut tx, &entry).await?;
+        tx.commit().await?;
+        let entry = u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))?;
+        Ok(Done { entry, rows, energy, hours })
+    }
+}

@@ -1,0 +1,480 @@
+//! What a report is made of, read at one moment: a year of it within a fraction of a second.
+//!
+//! The database's rows are summed by the database, and come as one text each: thousands of rows by themselves would
+//! take several times as long.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use serde::Deserialize;
+use sqlx::Row as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::INTERVAL;
+use super::settle::settlement;
+use crate::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
+use crate::ledger::apportion::hour_of;
+use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
+use crate::ledger::report::{
+    Books, By, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, Sum, Version, Wanted, Whose, build,
+};
+use crate::ledger::settlement::parts;
+use crate::ledger::{Interval, Share, Total};
+use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
+use crate::units::{Micrograms, Millijoules};
+
+/// Restatements listed in a report; the others are counted.
+const RESTATEMENTS: i64 = 500;
+
+const HOUR: TimeDelta = TimeDelta::hours(1);
+
+impl Store {
+    /// A report of what the books hold of a span of whole UTC hours.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn report(&self, wanted: Wanted) -> Result<Report, StoreError> {
+        let books = self.books(&wanted).await?;
+        Ok(build(wanted, books))
+    }
+
+    async fn books(&self, wanted: &Wanted) -> Result<Books, StoreError> {
+        let span = &wanted.span;
+        let mut tx = self.reading.begin().await?;
+        let terms = terms(&mut tx, span).await?;
+        let mut pieces = Vec::new();
+        for (part, boundary) in by_boundary(&terms, span) {
+            let mut sums = days(&mut tx, &part, &wanted.by).await?;
+            for edge in edges(&part) {
+                for settled in holding_within(&mut tx, &edge).await? {
+                    sums.extend(of_settlement(&settled));
+                }
+            }
+            pieces.push(Piece { span: part, boundary, sums });
+        }
+        let kept = kept(&mut tx, span).await?;
+        let open = open_rows(&mut tx, span).await?;
+        let mut books = Books {
+            pieces,
+            jobs: jobs(&mut tx, span).await?,
+            devices: balances(&mut tx, span).await?,
+            gaps: gaps(&mut tx, span).await?,
+            terms,
+            sources: sources(&mut tx, span).await?,
+            kept: kept.0.and_then(|kept| Slot::new(kept.start(), kept.end().min(wanted.now))),
+            hours_booked: kept.1,
+            unsettled: open.iter().map(|row| row.energy).sum(),
+            version: version(&mut tx, wanted).await?,
+        };
+        drop(tx);
+        self.add_open(&mut books, &open, wanted).await?;
+        Ok(books)
+    }
+
+    /// Settles in memory what no settlement has yet.
+    async fn add_open(&self, books: &mut Books, open: &[Interval], wanted: &Wanted) -> Result<(), StoreError> {
+        let mut hours: BTreeMap<DateTime<Utc>, Vec<Interval>> = BTreeMap::new();
+        for row in open {
+            hours.entry(hour_of(row.slot.start())).or_default().push(row.clone());
+        }
+        let ends = hours.keys().next().zip(hours.keys().next_back());
+        let Some(span) = ends.and_then(|(first, last)| Slot::new(*first, *last + HOUR)) else { return Ok(()) };
+        for book in [SignalKind::Average, SignalKind::Marginal] {
+            let sources = self.latest_sources(book).await?;
+            if sources.is_empty() && book == SignalKind::Marginal {
+                continue;
+            }
+            let factors = self.factors(&sources, &span).await?;
+            for (hour, rows) in &hours {
+                let Some(piece) = books.pieces.iter_mut().find(|p| p.span.contains(*hour)) else { continue };
+                for part in parts(rows, &factors) {
+                    let total = Total::of(&part, &factors);
+                    piece.sums.push(sum(*hour, part.device, &part.share, book, total));
+                }
+            }
+        }
+        let present = Slot::new(span.start(), span.end().min(wanted.now));
+        books.kept = match (books.kept, present) {
+            (Some(a), Some(b)) => Slot::new(a.start().min(b.start()), a.end().max(b.end())),
+            (a, b) => a.or(b),
+        };
+        Ok(())
+    }
+
+    /// Whose intensities the newest settlement of a book used; before the first one, whose the newest value is.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn latest_sources(&self, book: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
+        let kinds: &[SignalKind] = match book {
+            SignalKind::Marginal => &[SignalKind::Marginal],
+            _ => &[SignalKind::Average, SignalKind::Unspecified],
+        };
+        let mut keys: Vec<SourceKey> = Vec::new();
+        let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE book = $1 AND sources <> 'none' \
+                   ORDER BY hour_us DESC LIMIT 1";
+        let line: Option<String> =
+            sqlx::query_scalar(sql).bind(rows::name(&book)?).fetch_optional(&self.reading).await?;
+        let settled = line.map(|line| settlement(&line)).transpose()?;
+        for factor in settled.iter().flat_map(|s| &s.factors) {
+            for kind in kinds {
+                let (source, zone) = (factor.source.clone(), factor.zone.clone());
+                keys.push(SourceKey { source, zone, kind: *kind, scope: factor.scope });
+            }
+        }
+        for kind in kinds.iter().filter(|_| settled.is_none()) {
+            let sql = "SELECT source, zone, scope FROM intensities WHERE kind = $1 ORDER BY id DESC LIMIT 1";
+            let newest = sqlx::query(sql).bind(rows::name(kind)?).fetch_optional(&self.reading).await?;
+            if let Some(row) = newest {
+                keys.push(SourceKey {
+                    source: row.try_get("source")?,
+                    zone: rows::from_name("intensity", row.try_get("zone")?)?,
+                    kind: *kind,
+                    scope: rows::from_name("intensity", row.try_get("scope")?)?,
+                });
+                break;
+            }
+        }
+        let mut distinct: Vec<SourceKey> = Vec::new();
+        for key in keys {
+            if !distinct.contains(&key) {
+                distinct.push(key);
+            }
+        }
+        Ok(distinct)
+    }
+}
+
+fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
+    t.duration_trunc(TimeDelta::days(1)).unwrap_or(t)
+}
+
+/// The whole UTC days in a span.
+fn whole_days(span: &Slot) -> Option<Slot> {
+    let day = TimeDelta::days(1);
+    Slot::new(day_of(span.start() - TimeDelta::microseconds(1)) + day, day_of(span.end()))
+}
+
+/// What is left of a span beside its whole days.
+fn edges(span: &Slot) -> Vec<Slot> {
+    match whole_days(span) {
+        Some(days) => {
+            Slot::new(span.start(), days.start()).into_iter().chain(Slot::new(days.end(), span.end())).collect()
+        }
+        None => vec![*span],
+    }
+}
+
+/// The terms that were in force in a span, oldest first.
+async fn terms(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
+    let sql = "SELECT line FROM ledger WHERE kind = 'terms' ORDER BY seq";
+    let lines: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
+    let mut found: Vec<Terms> = Vec::new();
+    for line in &lines {
+        let Entry::Terms(terms) = rows::from_json("ledger", line)? else { continue };
+        if terms.at >= span.end() && !found.is_empty() {
+            break;
+        }
+        if terms.at <= span.start() {
+            found.clear();
+        }
+        found.push(terms);
+    }
+    Ok(found)
+}
+
+/// A span cut, at full hours, where the boundary changed. What was booked before the first terms counts under those.
+fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
+    let mut found: Vec<(Slot, Boundary)> = Vec::new();
+    let mut from = span.start();
+    let mut present = terms.first().map(|t| t.boundary.clone()).unwrap_or_default();
+    for next in terms.iter().skip(1).filter(|t| t.at > span.start()) {
+        if next.boundary == present {
+            continue;
+        }
+        let cut = hour_of(next.at);
+        if let Some(part) = Slot::new(from, cut) {
+            found.push((part, present));
+            from = cut;
+        }
+        present = next.boundary.clone();
+    }
+    found.extend(Slot::new(from, span.end()).map(|part| (part, present)));
+    found
+}
+
+/// Sums over the whole days of a span. One text: a line for each sum, its fields set apart by spaces, which no
+/// identifier has.
+async fn days(tx: &mut SqliteConnection, span: &Slot, by: &By) -> Result<Vec<Sum>, StoreError> {
+    let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
+    let day = if matches!(by, By::Day | By::Month) { "day_us" } else { "MIN(day_us)" };
+    let job = if by.is_of_jobs() { "job_id" } else { "''" };
+    let device = if *by == By::Device { "device" } else { "MIN(device)" };
+    let group = match by {
+        By::Day | By::Month => "day_us, share, kind",
+        By::Device => "device, share",
+        By::Job | By::Name | By::Tag(_) => "job_id, share, kind",
+    };
+    let of = |book: &str| {
+        let sum = |column: &str| format!("SUM({column}) FILTER (WHERE book = '{book}')");
+        ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"]
+            .map(|column| format!("COALESCE({}, 0)", sum(column)))
+            .join(" || ' ' || ")
+    };
+    let sql = format!(
+        "SELECT group_concat(line, char(10)) FROM (SELECT {day} || ' ' || {device} || ' ' || share || ' ' || {job} \
+         || ' ' || {} || ' ' || {} AS line FROM (SELECT *, substr(device, 1, instr(device, ':')) AS kind FROM day_totals \
+         WHERE day_us >= $1 AND day_us < $2) GROUP BY {group})",
+        of("average"),
+        of("marginal"),
+    );
+    let text: Option<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+        .bind(days.start().timestamp_micros())
+        .bind(days.end().timestamp_micros())
+        .fetch_one(&mut *tx)
+        .await?;
+    let sums = text
+        .as_deref()
+        .unwrap_or_default()
+        .lines()
+        .map(|line| parsed(line, by).ok_or_else(|| rows::damaged("day's total", line)));
+    let mut sums: Vec<Sum> = sums.collect::<Result<_, _>>()?;
+    sums.retain(|sum| sum.average.energy > Millijoules::ZERO || sum.marginal.energy > Millijoules::ZERO);
+    Ok(sums)
+}
+
+fn parsed(line: &str, by: &By) -> Option<Sum> {
+    let mut fields = line.split(' ');
+    let day = DateTime::from_timestamp_micros(fields.next()?.parse().ok()?)?;
+    let device = DeviceId::new(fields.next()?).ok()?;
+    let (share, job) = (fields.next()?, fields.next()?);
+    let whose = match share {
+        "job" if by.is_of_jobs() => Whose::Job(JobId::new(job).ok()?),
+        "job" => Whose::Jobs,
+        "idle" => Whose::Idle,
+        "unattributed" => Whose::Unattributed,
+        _ => return None,
+    };
+    let mut total = || {
+        let mut number = || fields.next()?.parse::<u64>().ok();
+        let mut mj = || number().map(Millijoules::new);
+        let (energy, estimated, forecast) = (mj()?, mj()?, mj()?);
+        let (provisional, final_, unknown) = (mj()?, mj()?, mj()?);
+        let carbon = Micrograms::new(number()?);
+        Some(Total { energy, estimated, forecast, provisional, final_, unknown, carbon })
+    };
+    let (average, marginal) = (total()?, total()?);
+    Some(Sum { day, device, whose, average, marginal })
+}
+
+/// The settlements that hold of a few hours.
+async fn holding_within(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
+    let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
+    let lines: Vec<String> = sqlx::query_scalar(sql)
+        .bind(span.start().timestamp_micros())
+        .bind(span.end().timestamp_micros())
+        .fetch_all(&mut *tx)
+        .await?;
+    lines.iter().map(|line| settlement(line)).collect()
+}
+
+fn of_settlement(settled: &Settlement) -> Vec<Sum> {
+    let of = |(part, total): (&Part, Total)| sum(settled.hour, part.device.clone(), &part.share, settled.book, total);
+    settled.totals().map(of).collect()
+}
+
+fn sum(at: DateTime<Utc>, device: DeviceId, share: &Share, book: SignalKind, total: Total) -> Sum {
+    let whose = match share {
+        Share::Job(id) => Whose::Job(id.clone()),
+        Share::Idle => Whose::Idle,
+        Share::Unattributed => Whose::Unattributed,
+    };
+    let (average, marginal) =
+        if book == SignalKind::Marginal { (Total::default(), total) } else { (total, Total::default()) };
+    Sum { day: day_of(at), device, whose, average, marginal }
+}
+
+/// Booked energy of a span that is in no settlement: of the open block, and of hours that are due.
+pub(super) async fn open_rows(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
+    let closed: i64 =
+        sqlx::query_scalar("SELECT COUNT(*) FROM ledger WHERE kind = 'close'").fetch_one(&mut *tx).await?;
+    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+    let sql =
+        format!("SELECT {INTERVAL} FROM intervals WHERE block > $1 AND start_us >= $2 AND start_us < $3 ORDER BY id");
+    let mut found =
+        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(closed).bind(start).bind(end).fetch_all(&mut *tx).await?;
+    let sql = format!(
+        "SELECT {INTERVAL} FROM due JOIN intervals ON start_us >= due.hour_us AND start_us < due.hour_us + 3600000000 \
+         LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
+         WHERE block > COALESCE(through_block, 0) AND block <= $1 AND due.hour_us >= $2 AND due.hour_us < $3"
+    );
+    found.extend(sqlx::query(sqlx::AssertSqlSafe(sql)).bind(closed).bind(start).bind(end).fetch_all(&mut *tx).await?);
+    found.iter().map(rows::interval).collect()
+}
+
+/// From the first settled hour of a span to the end of the last one, and how many there are.
+async fn kept(tx: &mut SqliteConnection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError> {
+    let sql = "SELECT MIN(hour_us) AS first, MAX(hour_us) AS last, COUNT(*) AS hours FROM settled \
+               WHERE book = 'average' AND hour_us >= $1 AND hour_us < $2";
+    let row = bound(sql, span).fetch_one(&mut *tx).await?;
+    let ends: Option<(i64, i64)> = row.try_get::<Option<i64>, _>("first")?.zip(row.try_get("last")?);
+    let hours = u64::try_from(row.try_get::<i64, _>("hours")?).map_err(|e| rows::damaged("ledger", e))?;
+    let Some((first, last)) = ends else { return Ok((None, hours)) };
+    Ok((Slot::new(rows::moment(first)?, rows::moment(last)? + HOUR), hours))
+}
+
+fn bound<'q>(sql: &'static str, span: &Slot) -> sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments> {
+    sqlx::query(sql).bind(span.start().timestamp_micros()).bind(span.end().timestamp_micros())
+}
+
+#[derive(Deserialize)]
+struct JobLine {
+    id: JobId,
+    from: i64,
+    until: Option<i64>,
+    spec: SpecPart,
+    progress: StoredProgress,
+}
+
+#[derive(Deserialize)]
+struct SpecPart {
+    name: JobName,
+    gpus: Vec<GpuId>,
+    tags: BTreeMap<String, String>,
+}
+
+/// The jobs that a span touches; some of their energy is booked a moment after their end.
+async fn jobs(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
+    let sql = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
+               || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || '}') \
+               FROM jobs WHERE registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)";
+    let text: Option<String> = bound(sql, span).fetch_one(&mut *tx).await?.try_get(0)?;
+    let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
+    let facts = |line: JobLine| {
+        Ok(JobFacts {
+            id: line.id,
+            name: line.spec.name,
+            tags: line.spec.tags,
+            gpus: line.spec.gpus,
+            samples: line.progress.account.samples,
+            registered_at: rows::moment(line.from)?,
+            ended_at: line.until.map(rows::moment).transpose()?,
+            saved: None,
+        })
+    };
+    lines.into_iter().map(facts).collect()
+}
+
+/// Each device's balances over the blocks that were closed in a span.
+async fn balances(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreError> {
+    let sql = "SELECT device, SUM(counter_mj) AS counter_mj, SUM(jobs_mj) AS jobs_mj, SUM(idle_mj) AS idle_mj, \
+               SUM(unattributed_mj) AS unattributed_mj, SUM(integrated_mj) AS integrated_mj, \
+               SUM(difference_mj <> 0) AS unequal, SUM(difference_mj) AS difference_mj \
+               FROM balances WHERE at_us > $1 AND at_us <= $2 + 600000000 GROUP BY device ORDER BY device";
+    let balance = |row: &SqliteRow| {
+        let mj = |name: &str| rows::from_i64(row.try_get(name)?);
+        Ok(DeviceBalance {
+            device: device(row)?,
+            counter_mj: row.try_get("counter_mj")?,
+            jobs: mj("jobs_mj")?,
+            idle: mj("idle_mj")?,
+            unattributed: mj("unattributed_mj")?,
+            integrated: mj("integrated_mj")?,
+            unequal_blocks: u64::try_from(row.try_get::<i64, _>("unequal")?).unwrap_or_default(),
+            difference_mj: row.try_get("difference_mj")?,
+        })
+    };
+    bound(sql, span).fetch_all(&mut *tx).await?.iter().map(balance).collect()
+}
+
+fn device(row: &SqliteRow) -> Result<DeviceId, StoreError> {
+    DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| rows::damaged("device", e))
+}
+
+/// The gaps of a span, oldest first; pieces of one that were cut at full hours are put together again.
+async fn gaps(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
+    let sql = "SELECT device, start_us, end_us, SUM(energy_mj) AS energy_mj FROM \
+               (SELECT device, start_us, end_us, energy_mj FROM intervals WHERE source = 'counter_gap' \
+               AND start_us >= $1 AND start_us < $2 UNION ALL \
+               SELECT device, hour_us, hour_us + 3600000000, energy_mj FROM rolled_up WHERE source = 'counter_gap' \
+               AND hour_us >= $1 AND hour_us < $2) GROUP BY device, start_us, end_us ORDER BY device, start_us";
+    let mut found: Vec<Gap> = Vec::new();
+    for row in &bound(sql, span).fetch_all(&mut *tx).await? {
+        let gap =
+            Gap { device: device(row)?, slot: rows::slot(row)?, energy: rows::from_i64(row.try_get("energy_mj")?)? };
+        match found.last_mut() {
+            Some(last) if last.device == gap.device && last.slot.end() == gap.slot.start() => {
+                last.energy += gap.energy;
+                last.slot = Slot::new(last.slot.start(), gap.slot.end()).unwrap_or(last.slot);
+            }
+            _ => found.push(gap),
+        }
+    }
+    found.sort_by_key(|gap| gap.slot);
+    Ok(found)
+}
+
+/// Whose intensities the settlements that hold use, and for how many hours.
+async fn sources(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<(String, u64)>, StoreError> {
+    let sql = "SELECT book || ': ' || sources AS said, COUNT(*) AS hours FROM settled \
+               WHERE hour_us >= $1 AND hour_us < $2 GROUP BY said ORDER BY said";
+    let source = |row: &SqliteRow| {
+        let hours = u64::try_from(row.try_get::<i64, _>("hours")?).unwrap_or_default();
+        Ok((row.try_get("said")?, hours))
+    };
+    bound(sql, span).fetch_all(&mut *tx).await?.iter().map(source).collect()
+}
+
+async fn version(tx: &mut SqliteConnection, wanted: &Wanted) -> Result<Version, StoreError> {
+    let span = &wanted.span;
+    let sql = "SELECT COALESCE(MAX(version), 0) AS highest, COALESCE(SUM(version), 0) AS settlements, \
+               COUNT(DISTINCT hour_us) FILTER (WHERE version > 1) AS resettled FROM settled \
+               WHERE hour_us >= $1 AND hour_us < $2";
+    let row = bound(sql, span).fetch_one(&mut *tx).await?;
+    let number = |name: &str| Ok::<_, StoreError>(u64::try_from(row.try_get::<i64, _>(name)?).unwrap_or_default());
+    let last = "SELECT MAX(at_us) AS last FROM restated WHERE hour_us >= $1 AND hour_us < $2";
+    let last: Option<i64> = bound(last, span).fetch_one(&mut *tx).await?.try_get("last")?;
+    // More energy is no restatement: nothing that was said before was wrong.
+    let changed = "FROM restated WHERE hour_us >= $1 AND hour_us < $2 AND energy_before_mj = energy_mj \
+                   AND ABS(carbon_ug - carbon_before_ug) * 100.0 > $3 * carbon_before_ug";
+    let sql = format!("SELECT COUNT(*) {changed}");
+    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+    let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+        .bind(start)
+        .bind(end)
+        .bind(wanted.restated_by_pct)
+        .fetch_one(&mut *tx)
+        .await?;
+    let sql = format!("SELECT * {changed} ORDER BY hour_us DESC, book, version DESC LIMIT $4");
+    let found = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(start)
+        .bind(end)
+        .bind(wanted.restated_by_pct)
+        .bind(RESTATEMENTS)
+        .fetch_all(&mut *tx)
+        .await?;
+    Ok(Version {
+        highest: u32::try_from(number("highest")?).unwrap_or(u32::MAX),
+        settlements: number("settlements")?,
+        resettled_hours: number("resettled")?,
+        last_restated_at: last.map(rows::moment).transpose()?,
+        restatements_left_out: u64::try_from(count).unwrap_or_default().saturating_sub(found.len() as u64),
+        restatements: found.iter().map(restatement).collect::<Result<_, _>>()?,
+    })
+}
+
+fn restatement(row: &SqliteRow) -> Result<Restatement, StoreError> {
+    let carbon = |name: &str| {
+        let ug = u64::try_from(row.try_get::<i64, _>(name)?).map_err(|e| rows::damaged("emissions", e))?;
+        Ok::<_, StoreError>(Micrograms::new(ug))
+    };
+    Ok(Restatement {
+        hour: rows::moment(row.try_get("hour_us")?)?,
+        book: rows::from_name("settlement", row.try_get("book")?)?,
+        version: u32::try_from(row.try_get::<i64, _>("version")?).unwrap_or(u32::MAX),
+        at: rows::moment(row.try_get("at_us")?)?,
+        reason: row.try_get("reason")?,
+        before: carbon("carbon_before_ug")?,
+        after: carbon("carbon_ug")?,
+    })
+}

@@ -1,0 +1,429 @@
+//! `wattune report` and what it reads: the books of a state directory, without a daemon.
+
+use std::path::Path;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+use wattune::domain::{
+    CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
+    SignalKind, SignalScope, Slot, Work, Zone,
+};
+use wattune::ledger::chain::Digest;
+use wattune::ledger::entry::Entry;
+use wattune::ledger::{Interval, Settings, Share};
+use wattune::profile::ProgressAccount;
+use wattune::store::{Checkpoint, Settling, SourceKey, Store, StoredJob, StoredProgress, Why};
+use wattune::units::{GramsPerKwh, Millijoules, Samples, Seconds};
+
+use crate::support::{Ended, wattune};
+
+const KWH: u64 = 3_600_000_000;
+
+fn at(hours: f64) -> DateTime<Utc> {
+    let begin: DateTime<Utc> = "2026-03-01T00:00:00Z".parse().expect("a time");
+    begin + Seconds::new(hours * 3600.0).to_delta()
+}
+
+fn slot(from: f64, to: f64) -> Slot {
+    Slot::new(at(from), at(to)).expect("from < to")
+}
+
+fn device(name: &str) -> DeviceId {
+    DeviceId::new(name).expect("an id")
+}
+
+fn job(name: &str) -> Share {
+    Share::Job(JobId::new(name).expect("an id"))
+}
+
+fn row(of: &str, share: Share, from: f64, to: f64, mj: u64) -> Interval {
+    let (device, energy) = (device(of), Millijoules::new(mj));
+    Interval { device, share, slot: slot(from, to), energy, source: EnergySource::Counter }
+}
+
+fn said(kind: SignalKind, retrieved: f64) -> Forecast {
+    Forecast {
+        zone: Zone::new("DE").expect("a zone"),
+        source: if kind == SignalKind::Marginal { "watttime" } else { "energy_charts" }.into(),
+        kind,
+        scope: SignalScope::Lifecycle,
+        issued_at: at(retrieved),
+        retrieved_at: at(retrieved),
+        expected: CarbonSeries::default(),
+        actual: CarbonSeries::default(),
+    }
+}
+
+fn intensity(hour: f64, value: f64, origin: Origin) -> (Slot, Intensity) {
+    (slot(hour, hour + 1.0), Intensity { value: GramsPerKwh::new(value), origin })
+}
+
+fn stored(id: &str, name: &str, team: Option<&str>, from: f64, to: Option<f64>) -> StoredJob {
+    let tags = team.map(|team| ("team".to_owned(), team.to_owned())).into_iter().collect();
+    let spec = JobSpec {
+        name: JobName::new(name).expect("a name"),
+        gpus: vec![GpuId::new("GPU-0").expect("an id")],
+        batch_size: None,
+        work: Work::Unknown,
+        objective: Objective::DEFAULT,
+        lease: Seconds::new(60.0),
+        control: true,
+        priority: 0,
+        tags,
+    };
+    let account = ProgressAccount { samples: Samples::new(2e6), active: Seconds::new(3600.0), stalled: Seconds::ZERO };
+    let progress = StoredProgress { account, ..StoredProgress::default() };
+    let ended = to.map(|to| (at(to), "ended by its owner".to_owned()));
+    let id = JobId::new(id).expect("an id");
+    StoredJob { id, spec, progress, registered_at: at(from), ended }
+}
+
+struct Keeper {
+    store: Store,
+    counters: std::collections::BTreeMap<DeviceId, u64>,
+}
+
+impl Keeper {
+    async fn append(&mut self, rows: &[Interval]) {
+        for row in rows {
+            *self.counters.entry(row.device.clone()).or_default() += row.energy.get();
+        }
+        let end = rows.iter().map(|row| row.slot.end()).max().expect("rows");
+        let point = |(device, counter): (&DeviceId, &u64)| Checkpoint {
+            device: device.clone(),
+            counter: Millijoules::new(*counter),
+            at: end,
+            holders: Vec::new(),
+            rebased_mj: 0,
+        };
+        let points: Vec<Checkpoint> = self.counters.iter().map(point).collect();
+        self.store.append(rows, &points).await.expect("written");
+    }
+
+    async fn settle(&self, now: f64) {
+        for (hour, why) in self.store.due_hours().await.expect("read") {
+            self.settle_hour(hour, why, now).await;
+        }
+    }
+
+    async fn settle_hour(&self, hour: DateTime<Utc>, why: Why, now: f64) {
+        for book in [SignalKind::Marginal, SignalKind::Average] {
+            let sources = [SourceKey::of(&said(book, 0.0))];
+            let settling = Settling { book, sources: &sources, at: at(now), why };
+            self.store.settle_hour(hour, &settling).await.expect("settled");
+        }
+    }
+}
+
+/// Books of four hours: two jobs, idle and unattributed energy, a processor, a gap over a full hour, an hour that was
+/// settled twice, one without an intensity, and a last block that is still open.
+async fn keep(dir: &Path) {
+    let store = Store::open(dir).await.expect("opens");
+    let mut keeper = Keeper { store, counters: std::collections::BTreeMap::new() };
+    let settings = Settings {
+        node: Some("node-1".into()),
+        pue: Some(1.5),
+        pue_source: Some("annual report".into()),
+        pue_date: Some("2026-01-01".into()),
+        ..Settings::default()
+    };
+    let terms = settings.terms(at(0.0), "host", Digest::of("settings"));
+    keeper.store.note(&Entry::Terms(terms)).await.expect("noted");
+    keeper.store.save_job(&stored("a", "resnet50", Some("vision"), 0.0, Some(2.0))).await.expect("saved");
+    keeper.store.save_job(&stored("b", "=bert|<b>", None, 2.0, None)).await.expect("saved");
+    let average = said(SignalKind::Average, 0.0);
+    let expected = [intensity(0.0, 200.0, Origin::Forecast), intensity(1.0, 300.0, Origin::Measured)];
+    keeper.store.append_intensities(&average, &expected).await.expect("written");
+    let marginal = [intensity(0.0, 700.0, Origin::Measured)];
+    keeper.store.append_intensities(&said(SignalKind::Marginal, 0.0), &marginal).await.expect("written");
+
+    keeper.append(&[row("GPU-0", job("a"), 0.0, 1.0, KWH), row("cpu:package-0", job("a"), 0.0, 1.0, KWH / 10)]).await;
+    keeper.store.close_block(at(1.0)).await.expect("closed");
+    keeper.settle(1.0).await;
+    keeper.append(&[row("GPU-0", job("a"), 1.0, 2.0, 2 * KWH), row("cpu:package-0", Share::Idle, 1.0, 2.0, 7)]).await;
+    keeper.store.close_block(at(2.0)).await.expect("closed");
+    keeper.settle(2.0).await;
+    // The first hour comes out dearer than was expected, and final.
+    let came = [intensity(0.0, 250.0, Origin::Measured)];
+    keeper.store.append_intensities(&average, &came).await.expect("written");
+    keeper.store.settle(&SourceKey::of(&average), at(1.0)).await.expect("settled");
+    keeper.settle_hour(at(0.0), Why::Intensity, 2.5).await;
+
+    let gap = |from, to, mj| {
+        let row = row("GPU-0", Share::Unattributed, from, to, mj);
+        Interval { source: EnergySource::CounterGap, ..row }
+    };
+    keeper.append(&[gap(2.5, 3.0, KWH / 4), gap(3.0, 3.25, KWH / 8), row("GPU-0", Share::Idle, 3.25, 3.5, 1)]).await;
+    keeper.store.close_block(at(3.6)).await.expect("closed");
+    keeper.settle(3.6).await;
+    keeper.append(&[row("GPU-0", job("b"), 3.5, 3.75, KWH / 2)]).await;
+    keeper.store.close().await;
+}
+
+async fn books() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    keep(dir.path()).await;
+    dir
+}
+
+fn report(dir: &Path, arguments: &[&str]) -> Ended {
+    let mut command = wattune(&["report"]);
+    command.args(arguments).arg("--state-dir").arg(dir);
+    Ended::of(&mut command)
+}
+
+const DAY: [&str; 4] = ["--from", "2026-03-01", "--to", "2026-03-01"];
+
+fn json(dir: &Path, arguments: &[&str]) -> Value {
+    report(dir, &[&DAY[..], &["--format", "json"], arguments].concat()).json()
+}
+
+#[tokio::test]
+async fn a_small_report_is_as_it_should_be() {
+    let dir = books().await;
+    let table = report(dir.path(), &[&DAY[..], &["--by", "name", "--functional-unit", "run"]].concat());
+    insta::assert_snapshot!(table.done().replace(env!("CARGO_PKG_VERSION"), "VERSION"), @"");
+}
+
+#[tokio::test]
+async fn all_groupings_of_stored_books_add_up_to_the_same() {
+    let dir = books().await;
+    let all = KWH + KWH / 10 + 2 * KWH + 7 + KWH / 4 + KWH / 8 + 1 + KWH / 2;
+    // 1.1 kWh at 250 g and 2 kWh (and 7 mJ) at 300 g; of the rest nothing is known.
+    let carbon = 1.1 * 250.0 + 2.0 * 300.0 + 7.0 / KWH as f64 * 300.0;
+    for by in ["job", "name", "gpu", "tag:team", "day", "month"] {
+        let found = json(dir.path(), &["--by", by]);
+        let rows = found["rows"].as_array().expect("rows");
+        let sum = |field: &str| rows.iter().map(|row| row[field].as_f64().unwrap_or(0.0)).sum::<f64>();
+        for (field, expected) in [("energy_j", all as f64 / 1e3), ("carbon_g", carbon)] {
+            let total = found["total"][field].as_f64().expect("known");
+            assert!((total - expected).abs() < 1e-5, "{by}: {field} is {total}, not {expected}");
+            assert!((sum(field) - expected).abs() < 1e-5, "{by}: {field} sums to {}", sum(field));
+        }
+        let kwh = found["total"]["energy_kwh"].as_f64().expect("known");
+        assert!((kwh - all as f64 / KWH as f64).abs() < 1e-12);
+        assert_eq!(found["total"]["marginal_carbon_g"], 770.0, "a book of its own");
+        let facility = found["total"]["facility_carbon_g"].as_f64().expect("known");
+        assert!((facility - 1.5 * carbon).abs() < 1e-5);
+        assert_eq!(found["total"]["market_based_carbon_g"], Value::Null);
+        assert_eq!(found["completeness"]["unsettled_j"], (KWH / 2) as f64 / 1e3);
+    }
+    let by_job = json(dir.path(), &["--by", "tag:team"]);
+    let keys: Vec<&str> =
+        by_job["rows"].as_array().expect("rows").iter().map(|r| r["key"].as_str().expect("a key")).collect();
+    assert_eq!(keys, ["vision", "(none)", "(idle)", "(unattributed)"]);
+    // Half of the gap: hours are the grain.
+    let part =
+        report(dir.path(), &["--from", "2026-03-01T03:10:00Z", "--to", "2026-03-01T03:20:00Z", "--format", "json"]);
+    let part = part.json();
+    assert_eq!((&part["from"], &part["to"]), (&"2026-03-01T03:00:00Z".into(), &"2026-03-01T04:00:00Z".into()));
+    assert_eq!(part["total"]["energy_j"], (KWH / 8 + 1 + KWH / 2) as f64 / 1e3);
+}
+
+#[tokio::test]
+async fn a_report_says_what_an_auditor_asks() {
+    let dir = books().await;
+    let found = json(dir.path(), &["--by", "job", "--functional-unit", "1e6-samples"]);
+    let devices = found["completeness"]["devices"].as_array().expect("devices");
+    for d in devices {
+        let number = |field: &str| d[field].as_i64().expect("a number");
+        let booked = number("jobs_mj") + number("idle_mj") + number("unattributed_mj");
+        assert_eq!(booked, number("counter_mj") + number("integrated_mj"), "{d}");
+    }
+    assert_eq!(devices.len(), 2);
+    let gaps = found["completeness"]["gaps"].as_array().expect("gaps");
+    assert_eq!(gaps.len(), 1, "cut at the full hour, and one all the same: {gaps:?}");
+    assert_eq!((&gaps[0]["from"], &gaps[0]["to"]), (&"2026-03-01T02:30:00Z".into(), &"2026-03-01T03:15:00Z".into()));
+    let version = &found["version"];
+    assert_eq!((&version["highest"], &version["resettled_hours"]), (&2.into(), &1.into()), "{version}");
+    let restated = &version["restatements"][0];
+    assert_eq!((&restated["before_g"], &restated["after_g"]), (&220.0.into(), &275.0.into()), "{version}");
+    assert_eq!(version["last_restated_at"], "2026-03-01T02:30:00Z");
+    let first = &found["rows"][1];
+    assert_eq!((&first["key"], &first["state"]), (&"resnet50".into(), &"mixed".into()), "{first}");
+    let share = 100.0 * 1.1 / 3.1;
+    assert!((first["final_pct"].as_f64().expect("known") - share).abs() < 1e-9, "{first}");
+    // (1.1 · 250 + 2 · 300) g × 1.5 for two million samples.
+    assert_eq!(first["sci_g_per_unit"], 875.0 * 1.5 / 2.0);
+    assert_eq!((&found["embodied"], &first["embodied_g"]), (&Value::Null, &Value::Null));
+    assert_eq!(found["terms"][0]["pue_date"], "2026-01-01");
+    assert!(found["method"]["boundary"].as_str().expect("told").contains("PUE: 1.5 (annual report, 2026-01-01)"));
+    let unended = &found["rows"][0];
+    assert_eq!((&unended["sci_g_per_unit"], &unended["carbon_g"]), (&Value::Null, &Value::Null), "{unended}");
+    assert_eq!(unended["state"], "unknown");
+}
+
+#[tokio::test]
+async fn all_formats_say_the_same_and_names_are_no_markup() {
+    let dir = books().await;
+    let as_json = json(dir.path(), &["--by", "name"]);
+    let csv = report(dir.path(), &[&DAY[..], &["--by", "name", "--format", "csv"]].concat());
+    let mut reader = csv::Reader::from_reader(csv.done().as_bytes());
+    let rows: Vec<std::collections::BTreeMap<String, String>> =
+        reader.deserialize().collect::<Result<_, _>>().expect("CSV");
+    let from_json = as_json["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), from_json.len());
+    for (csv, json) in rows.iter().zip(from_json) {
+        for (name, value) in json.as_object().expect("a row") {
+            match value {
+                Value::Number(number) => assert_eq!(csv[name].parse().ok(), number.as_f64(), "{name}"),
+                Value::Null => assert_eq!(csv[name], "", "{name}"),
+                Value::String(text) if name != "key" => assert_eq!(&csv[name], text),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(rows[0]["key"], "'=bert|<b>", "no formula");
+    let output = dir.path().join("report.html");
+    let html = [&DAY[..], &["--by", "name", "--format", "html", "--output", output.to_str().expect("UTF-8")]].concat();
+    report(dir.path(), &html).done();
+    let page = std::fs::read_to_string(&output).expect("written");
+    assert!(page.contains("=bert|&lt;b&gt;") && !page.contains("=bert|<b>"));
+    for foreign in ["http://", "https://", "<script", "@import", "url("] {
+        assert!(!page.contains(foreign), "nothing is loaded: {foreign}");
+    }
+    assert!(page.contains("@media print") && page.contains("<svg "));
+    let days = report(dir.path(), &[&DAY[..], &["--by", "day", "--format", "html"]].concat());
+    assert!(days.done().contains("<polyline") && !days.done().contains("NaN"));
+    let markdown = report(dir.path(), &[&DAY[..], &["--by", "name", "--format", "markdown"]].concat());
+    assert!(markdown.done().contains("=bert\\|&lt;b>"), "{}", markdown.done());
+    let columns: Vec<usize> = markdown
+        .done()
+        .lines()
+        .filter(|l| l.starts_with('|'))
+        .map(|l| l.replace("\\|", "").matches('|').count())
+        .collect();
+    assert!(columns.windows(2).all(|w| w[0] == w[1]), "{columns:?}");
+}
+
+#[tokio::test]
+async fn an_export_is_checked_without_a_daemon_and_a_change_is_named() {
+    let dir = books().await;
+    let verified = report(dir.path(), &["verify"]);
+    let head = verified.done().lines().find_map(|l| l.strip_prefix("head ")).expect("a digest").to_owned();
+    let file = dir.path().join("ledger.jsonl");
+    let path = file.to_str().expect("UTF-8");
+    report(dir.path(), &["export", "--output", path]).done();
+    let again = Ended::of(&mut wattune(&["report", "verify", path, "--format", "json"]));
+    assert_eq!((&again.json()["in_order"], &again.json()["head"]), (&true.into(), &head.as_str().into()));
+    let text = std::fs::read_to_string(&file).expect("written");
+    let line = text.lines().position(|l| l.contains("\"interval\"")).expect("an interval");
+    let place = text.lines().take(line).map(|l| l.len() + 1).sum::<usize>() + 120;
+    let mut bytes = text.into_bytes();
+    bytes[place] ^= 1;
+    std::fs::write(&file, bytes).expect("written");
+    let broken = Ended::of(&mut wattune(&["report", "verify", path]));
+    assert_eq!(broken.code, Some(1));
+    assert!(broken.out.contains(&format!("line {}", line + 1)), "{}", broken.out);
+    let missing = Ended::of(&mut wattune(&["report", "verify", "/nonexistent/ledger.jsonl"]));
+    assert!(missing.failed(1).contains("/nonexistent/ledger.jsonl"));
+}
+
+#[tokio::test]
+async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
+    let dir = books().await;
+    let whole = ["--from", "2026-03-01T02:00:00Z", "--to", "2026-03-01T04:00:00Z"];
+    let correct = |more: &[&str]| report(dir.path(), &[&["correct"], &whole[..], more].concat());
+    let said = ["--who", "ada", "--why", "the job's client was not running"];
+    let done = correct(&[&["--of", "unattributed", "--give-to", "job:b"], &said[..]].concat());
+    assert!(done.done().contains("2 intervals with 1350000.000 J in 2 hour(s), settled anew"), "{}", done.done());
+    let after = json(dir.path(), &["--by", "job"]);
+    let rows = after["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["kind"] != "unattributed"), "{rows:#?}");
+    let b = rows.iter().find(|row| row["job_id"] == "b").expect("its row");
+    assert_eq!(b["energy_j"], (KWH / 2 + KWH / 4 + KWH / 8) as f64 / 1e3);
+    report(dir.path(), &["verify"]).done();
+    let export = report(dir.path(), &["export"]);
+    assert!(export.done().contains("\"who\":\"ada\""), "the correction is an entry");
+
+    let again = correct(&[&["--of", "unattributed", "--give-to", "idle"], &said[..]].concat());
+    assert!(again.failed(1).contains("no closed interval of that share"), "{again:?}");
+    let nobody = correct(&[&["--of", "idle", "--give-to", "job:c"], &said[..]].concat());
+    assert!(nobody.failed(1).contains("there is no job c"), "{nobody:?}");
+    let senseless = correct(&[&["--of", "nobody", "--give-to", "idle"], &said[..]].concat());
+    assert!(senseless.failed(2).contains("job:ID, idle or unattributed"), "{senseless:?}");
+    let store = Store::open(dir.path()).await.expect("opens");
+    store.roll_up(at(30.0), 1000, at(30.0)).await.expect("rolled up");
+    store.close().await;
+    let gone = correct(&[&["--of", "idle", "--give-to", "job:b"], &said[..]].concat());
+    assert!(gone.failed(1).contains("rolled up"), "{gone:?}");
+    // Rolled up, all figures are what they were.
+    let rolled = json(dir.path(), &["--by", "job"]);
+    assert_eq!(rolled["total"], after["total"]);
+    assert_eq!(rolled["completeness"]["gaps"].as_array().map(Vec::len), Some(1), "as hours");
+    report(dir.path(), &["verify"]).done();
+}
+
+#[tokio::test]
+async fn a_badge_has_the_figures_with_their_state() {
+    let dir = books().await;
+    let svg = dir.path().join("badge.svg");
+    let badge = report(dir.path(), &["badge", "--name", "resnet50", "--svg", svg.to_str().expect("UTF-8")]);
+    let summary = badge.done();
+    assert!(summary.contains("3.1000 kWh") && summary.contains("875.0 g CO2e"), "{summary}");
+    assert!(summary.contains("mixed (final 35 %, provisional 65 %"), "{summary}");
+    assert!(summary.contains("not declared") && summary.contains("method 1"), "{summary}");
+    let svg = std::fs::read_to_string(&svg).expect("written");
+    assert!(svg.starts_with("<svg ") && svg.contains("3.10 kWh · 875.0 g CO2e (mixed)"), "{svg}");
+    let none = report(dir.path(), &["badge", "--job", "nobody"]);
+    assert!(none.failed(1).contains("no energy of nobody"), "{none:?}");
+    assert!(report(dir.path(), &["badge"]).failed(2).contains("--job"));
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_and_nothing_is_made() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let none = report(dir.path(), &[]);
+    assert!(none.failed(1).contains("there is no database at"), "{none:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0, "nothing was made");
+    for (arguments, told) in [
+        (&["--by", "colour"][..], "tag:KEY"),
+        (&["--by", "tag:"], "tag:KEY"),
+        (&["--from", "yesterday"], "2026-01-31"),
+        (&["--from", "2026-03-02", "--to", "2026-03-01"], "not before the end"),
+        (&["--samples-per-epoch", "100"], "epoch"),
+        (&["--functional-unit", "epoch", "--samples-per-epoch", "0"], "at least 1"),
+    ] {
+        let dir = books().await;
+        let refused = report(dir.path(), arguments);
+        assert!(refused.failed(2).contains(told), "{refused:?}");
+    }
+    let dir = books().await;
+    let before = report(dir.path(), &["--from", "2020-01-01", "--to", "2020-01-02", "--format", "csv"]);
+    assert_eq!(before.done().lines().count(), 1, "the names: {}", before.done());
+    let text = report(dir.path(), &["--from", "2020-01-01", "--to", "2020-01-02"]);
+    assert!(text.done().contains("total"), "{}", text.done());
+
+    let path = dir.path().join("wattune.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
+    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
+    sqlx::query(
+        "UPDATE _sqlx_migrations SET version = 9999 WHERE version = (SELECT MAX(version) FROM _sqlx_migrations)",
+    )
+    .execute(&pool)
+    .await
+    .expect("changed");
+    pool.close().await;
+    let newer = report(dir.path(), &[]);
+    assert!(newer.failed(1).contains("a newer wattune"), "{newer:?}");
+    std::fs::write(&path, b"no database at all, and long enough to be looked at as one").expect("written");
+    assert!(report(dir.path(), &[]).failed(1).contains("wattune.db"), "no panic");
+}
+
+#[tokio::test]
+async fn books_can_be_read_while_somebody_writes_them() {
+    let dir = books().await;
+    let store = Store::open(dir.path()).await.expect("opens");
+    let more = row("GPU-0", Share::Idle, 3.75, 4.0, 5);
+    let point = Checkpoint {
+        device: more.device.clone(),
+        counter: Millijoules::new(KWH * 10),
+        at: more.slot.end() + TimeDelta::seconds(1),
+        holders: Vec::new(),
+        rebased_mj: 0,
+    };
+    store.append(&[more], &[point]).await.expect("written");
+    let found = json(dir.path(), &["--by", "gpu"]);
+    assert_eq!(found["completeness"]["unsettled_j"], (KWH / 2 + 5) as f64 / 1e3);
+    store.close().await;
+}
