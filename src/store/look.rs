@@ -33,7 +33,7 @@ impl Store {
             Err(source) => return Err(StoreError::Open { path, source }),
         };
         check_version(&pool, path).await?;
-        Ok(Self { pool: pool.clone(), recurring: pool.clone(), reading: pool })
+        Ok(Self { pool: pool.clone(), recurring: super::recurring::Desk::absent(), reading: pool })
     }
 }
 

@@ -60,6 +60,11 @@ impl Desk {
         Ok(Self(Arc::new(Mutex::new(Some(db)))))
     }
 
+    /// Without a connection: for whoever only reads, and nothing of recurring jobs.
+    pub(super) fn absent() -> Self {
+        Self(Arc::new(Mutex::new(None)))
+    }
+
     pub(super) async fn close(&self) {
         drop(self.0.lock().await.take());
     }
@@ -188,14 +193,14 @@ impl Store {
                    WHERE t.job = j.id ORDER BY number DESC LIMIT 1), created_us) DESC, name LIMIT ?1";
         let read = move |db: &mut Connection| {
             let tx = db.transaction()?;
-            let all = tx.query_row("SELECT COUNT(*) FROM recurring_jobs", [], |row| row.get(0))?;
+            let all: i64 = tx.query_row("SELECT COUNT(*) FROM recurring_jobs", [], |row| row.get(0))?;
             let names: Vec<JobName> =
                 tx.prepare_cached(sql)?.query_and_then([limit], |row| name(row.get(0)?))?.collect::<Result<_, _>>()?;
             let mut latest = Vec::with_capacity(names.len());
             for name in names {
                 latest.extend(load(&tx, name)?.map(|(_, stored)| stored));
             }
-            Ok((latest, all))
+            Ok((latest, all.unsigned_abs()))
         };
         self.recurring.work(read).await
     }

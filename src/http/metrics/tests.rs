@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    BookedView, CarbonView, CpuView, CpuZoneView, ForeseenView, GpuView, JobView, LedgerView, ObjectiveView, OutcomeView, PlanningView,
-    PresentPrice, ScoreView, SettledView, SourceView, StorageView,
+    BookedView, CarbonView, CpuView, CpuZoneView, ForeseenView, GpuView, JobView, LedgerView, ObjectiveView,
+    OutcomeView, PlanningView, PresentPrice, ScoreView, SettledView, SourceView, StorageView,
 };
 use crate::controller::{CapView, Phase};
 use crate::recurring::{ArmView, RecurringStage};
