@@ -118,7 +118,7 @@ const sameHour = (row, heads, answers, now) => {
   return intensity.value !== null;
 };
 
-test("ten days of the demo: content, live update, themes, narrow screens, accessibility", { timeout: 900000 }, async (t) => {
+test("ten days of the demo: content, live update, themes, narrow screens, accessibility", { timeout: 1800000 }, async (t) => {
   const [days, duration] = (process.env.WATTUNE_DEMO ?? "10/180").split("/");
   const demo = await Daemon.start("demo", "--days", days, "--duration", duration, "--jobs", "3", "--seed", "1", "--listen", "127.0.0.1:0");
   t.after(() => demo.stop("SIGKILL"));
@@ -175,7 +175,7 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
       const known = timeline.filter((row) => sameHour(row, heads, answers, now)).length;
       assert.equal(known, timeline.length, `at ${now}`);
       return known >= 36 + 5 && timeline;
-    });
+    }, 400000);
     const { heads } = await shown(page);
     const limits = timeline.flatMap((row) => row.slice(4)).map((cell) => cell.value).filter((w) => w !== null);
     assert.ok(limits.length > 30 && limits.every((w) => w >= 100 && w <= 300), `${limits}`);
