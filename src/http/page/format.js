@@ -46,14 +46,6 @@ const slowdownText = (fraction) => {
   return `${fraction > 0 && text !== "0.00" ? "+" : ""}${text.replace("-0.00", "0.00").replace("-", "−")} %`;
 };
 
-const durationText = (seconds) => {
-  const whole = Math.max(0, Math.round(seconds));
-  const [d, hours, m] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
-  if (d > 0) return `${d} d ${hours} h`;
-  if (hours > 0) return `${hours} h ${String(m).padStart(2, "0")} min`;
-  return m > 0 ? `${m} min` : `${whole} s`;
-};
-
 const clockTime = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const clockSeconds = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dayOnly = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short" });
