@@ -7,11 +7,13 @@
 //! uses, a transaction for each hour instead of each minute. With --dir the books are kept, and read again if they are
 //! there.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it prints what it finds")]
+
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::Context as _;
 use chrono::{DateTime, TimeDelta, Utc};
+use wattune::clock::{Clock, SystemClock};
 use wattune::domain::{
     CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
     SignalKind, SignalScope, Slot, Work, Zone,
@@ -166,7 +168,7 @@ fn job(board_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
     StoredJob { id: job_id(board_index, number), spec, progress, registered_at: at, ended }
 }
 
-async fn measure(dir: &Path, days: i64) -> anyhow::Result<()> {
+async fn measure(dir: &Path, days: i64, clock: &SystemClock) -> anyhow::Result<()> {
     let store = Store::look(dir).await?;
     println!("database: {:.1} MB", store.bytes().await? as f64 / 1e6);
     let end = start() + TimeDelta::days(days);
@@ -176,13 +178,13 @@ async fn measure(dir: &Path, days: i64) -> anyhow::Result<()> {
             let mut times = Vec::new();
             let mut rows = 0;
             for _ in 0..7 {
-                let begun = Instant::now();
+                let begun = clock.monotonic();
                 let span = Slot::new(from, to).context("a span")?;
                 let unit = Some(FunctionalUnit::Run);
                 let wanted = Wanted { by: by.parse()?, span, unit, restated_by_pct: 5.0, now: to };
                 let view = ReportView::of(&store.report(wanted).await?);
                 let bytes = serde_json::to_vec(&view)?;
-                times.push(begun.elapsed().as_secs_f64() * 1e3);
+                times.push(clock.monotonic().since(begun).get() * 1e3);
                 rows = view.rows.len();
                 std::hint::black_box(bytes);
             }
@@ -194,7 +196,7 @@ async fn measure(dir: &Path, days: i64) -> anyhow::Result<()> {
             );
         }
     }
-    let begun = Instant::now();
+    let begun = clock.monotonic();
     let mut verifier = Verifier::default();
     store.export(|line| verifier.take(line.as_bytes()).map_err(anyhow::Error::from)).await?;
     let found = verifier.finish()?;
@@ -202,13 +204,14 @@ async fn measure(dir: &Path, days: i64) -> anyhow::Result<()> {
         "verify: {} entries, {} intervals in {:.1} s",
         found.entries,
         found.intervals,
-        begun.elapsed().as_secs_f64()
+        clock.monotonic().since(begun).get()
     );
     Ok(())
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    let clock = SystemClock::start();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let value = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|i| arguments.get(i + 1));
     let days: i64 = value("--days").map_or(Ok(365), |days| days.parse())?;
@@ -217,13 +220,13 @@ async fn main() -> anyhow::Result<()> {
     std::fs::create_dir_all(&dir)?;
     let done = async {
         if !dir.join("wattune.db").exists() {
-            let begun = Instant::now();
+            let begun = clock.monotonic();
             let store = Store::open(&dir).await?;
             book(&store, days).await?;
             store.close().await;
-            println!("{days} days booked in {:.0} s", begun.elapsed().as_secs_f64());
+            println!("{days} days booked in {:.0} s", clock.monotonic().since(begun).get());
         }
-        measure(&dir, days).await
+        measure(&dir, days, &clock).await
     }
     .await;
     if dir == scratch {

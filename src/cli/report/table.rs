@@ -4,9 +4,12 @@ use crate::http::report::{ReportRow, ReportView};
 
 const HEAD: [&str; 9] = ["row", "kWh", "±%", "gCO2e", "g/kWh", "state", "final %", "unknown %", "estimated %"];
 
+/// A column's name and value.
+type Column = (&'static str, fn(&ReportRow) -> Option<f64>);
+
 /// Columns that only stand where something is declared, known or asked for.
-fn more(view: &ReportView) -> Vec<(&'static str, fn(&ReportRow) -> Option<f64>)> {
-    let all: [(&'static str, fn(&ReportRow) -> Option<f64>); 7] = [
+fn more(view: &ReportView) -> Vec<Column> {
+    let all: [Column; 7] = [
         ("marginal g", |row| row.marginal_carbon_g),
         ("market g", |row| row.market_based_carbon_g),
         ("facility kWh", |row| Some(row.facility_energy_kwh)),
@@ -17,14 +20,14 @@ fn more(view: &ReportView) -> Vec<(&'static str, fn(&ReportRow) -> Option<f64>)>
     ];
     let facility = view.terms.iter().any(|t| t.node_factor_source.is_some() || t.pue_source.is_some());
     let rows = || view.rows.iter().chain([&view.total]);
-    let is_shown = |(name, of): &(&str, fn(&ReportRow) -> Option<f64>)| match *name {
+    let is_shown = |(name, of): &Column| match *name {
         "facility kWh" | "facility g" => facility,
         _ => rows().any(|row| of(row).is_some()),
     };
     all.into_iter().filter(is_shown).collect()
 }
 
-fn figures(row: &ReportRow, more: &[(&'static str, fn(&ReportRow) -> Option<f64>)]) -> Vec<String> {
+fn figures(row: &ReportRow, more: &[Column]) -> Vec<String> {
     let shown = |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.digits$}"));
     let error = if row.energy_kwh > 0.0 { 100.0 * (row.energy_high_kwh / row.energy_kwh - 1.0) } else { 0.0 };
     let name = match &row.job_id {

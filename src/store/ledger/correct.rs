@@ -142,7 +142,7 @@ impl Store {
         let mut hours: Vec<DateTime<Utc>> = corrected.iter().map(|row| row.hour).collect();
         hours.sort_unstable();
         hours.dedup();
-        settle::make_due(&mut tx, hours.iter().copied(), "correction").await?;
+        settle::make_due(&mut tx, &hours, "correction").await?;
         let (rows, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
         let entry = Entry::Correction(Correction {
             at: wish.at,

@@ -5,7 +5,6 @@ mod export;
 mod page;
 mod report;
 mod roll_up;
-mod savings;
 mod settle;
 mod totals;
 
@@ -168,7 +167,7 @@ impl Store {
         let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
         keep_balances(&mut tx, block, at, &balances).await?;
         let hours: Vec<DateTime<Utc>> = cells.iter().map(|cell| cell.hour).collect();
-        settle::make_due(&mut tx, hours, "energy").await?;
+        settle::make_due(&mut tx, &hours, "energy").await?;
         let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
         append_entry(&mut tx, &Entry::Close(close.clone())).await?;
         tx.commit().await?;

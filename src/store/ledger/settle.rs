@@ -184,7 +184,7 @@ pub(super) fn settlement(line: &str) -> Result<Settlement, StoreError> {
 /// Has hours settled.
 pub(super) async fn make_due(
     tx: &mut SqliteConnection,
-    hours: impl IntoIterator<Item = DateTime<Utc>>,
+    hours: &[DateTime<Utc>],
     why: &'static str,
 ) -> Result<(), StoreError> {
     for hour in hours {
