@@ -97,7 +97,7 @@ pub struct Reference {
     /// What the planned work would use there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_energy_j: Option<Joules>,
-    /// What it would emit, by the plan's intensities.
+    /// What it would emit, by the plan's intensities; absent where it would take longer than the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_carbon_g: Option<GramsCo2e>,
 }

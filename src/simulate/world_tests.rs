@@ -164,9 +164,10 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     assert!(frozen.forecast.as_ref().is_some_and(|f| f.source == "synthetic"), "{frozen:?}");
     let at_found = frozen.found.measured.known().expect("measured");
     assert_eq!((&frozen.found.limits, &frozen.max.limits), (&vec![watts(240)], &vec![watts(300)]));
-    // The plan was made for what was left, and uses less for it than the reference would.
-    let expected = frozen.found.expected_energy_j.expect("the plan's work is known");
-    assert!(frozen.planned_energy_j < expected, "{frozen:?}");
+    // The plan was made for what was left, and uses less for it than the maximum would.
+    let expected = (frozen.max.expected_energy_j.expect("known"), frozen.max.expected_carbon_g.expect("known"));
+    assert!(frozen.planned_energy_j < expected.0 && frozen.planned_carbon_g < expected.1, "{frozen:?}");
+    assert!(frozen.found.expected_energy_j.expect("known") < expected.0, "{frozen:?}");
     let compared = outcome.savings.against_found.known().expect("told");
     assert!(compared.basis.points[0].throughput_error <= at_found.throughput_error, "visits make it better");
     assert!(compared.basis.same_sensors);

@@ -81,8 +81,9 @@ impl Controller {
                 }
                 Err(why) => (Vec::new(), Err(why)),
             };
-            let expected = measured.as_ref().ok().and_then(|at| expected(plan, at));
+            let expected = measured.as_ref().ok().map(|at| expected(plan, at));
             let (expected_energy_j, expected_carbon_g) = expected.unzip();
+            let expected_carbon_g = expected_carbon_g.flatten();
             Reference { limits, measured: measured.into(), expected_energy_j, expected_carbon_g }
         };
         let said = |f: &crate::domain::Forecast| Said {
@@ -236,9 +237,14 @@ impl Controller {
     }
 }
 
-/// What the work of a plan would use and emit at a reference, by the plan's intensities.
-fn expected(plan: &Plan, at: &Evidence) -> Option<(Joules, GramsCo2e)> {
+/// What the work of a plan would use at a reference, and emit by the plan's intensities; grams are absent where it would
+/// take longer than the plan.
+fn expected(plan: &Plan, at: &Evidence) -> (Joules, Option<GramsCo2e>) {
     let time = plan.expected.samples / at.throughput;
+    (at.power * time, expected_carbon(plan, at, time))
+}
+
+fn expected_carbon(plan: &Plan, at: &Evidence, time: Seconds) -> Option<GramsCo2e> {
     let span = Slot::new(plan.made_at, plan.made_at.checked_add_signed(time.to_delta())?)?;
     let (mut covered, mut carbon) = (Seconds::ZERO, GramsCo2e::ZERO);
     for segment in &plan.segments {
@@ -246,5 +252,5 @@ fn expected(plan: &Plan, at: &Evidence) -> Option<(Joules, GramsCo2e)> {
         covered += part.duration();
         carbon += at.power * part.duration() * segment.intensity;
     }
-    ((time - covered).abs() < Seconds::new(1.0)).then_some((at.power * time, carbon))
+    ((time - covered).abs() < Seconds::new(1.0)).then_some(carbon)
 }
