@@ -114,11 +114,14 @@ async fn a_second_job_on_a_board_is_booked_and_not_controlled() {
     assert!(phase["phase"] != "observing", "a guest is no hindrance: {phase}");
     training.stop().await;
     // Both pay the same for the time that they shared, and together no more than the board used.
-    let account = async |id: &str| {
+    let account = async |id: &str, why: &str| {
         let ended = daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+        let unknown = ended["savings"]["against_found"]["unknown"].as_str().expect("what is shared is not compared");
+        assert!(unknown.contains(why), "{unknown}");
         ended["energy_j"].as_f64().expect("booked")
     };
-    let (for_guest, for_owner) = (account(&guest).await, account(&owner).await);
+    let for_guest = account(&guest, "\"control\": false").await;
+    let for_owner = account(&owner, "another job").await;
     assert!(for_guest > 0.0 && for_owner > 0.0, "{for_guest} {for_owner}");
     assert!(for_guest + for_owner <= driver.counter_j(0), "{for_guest} {for_owner}");
     let gpu = daemon.gpu(0).await;

@@ -87,6 +87,18 @@ async fn a_job_is_profiled_planned_and_given_back() {
     let sum =
         against["energy_effect_pct"].as_f64().expect("told") + against["timing_effect_pct"].as_f64().expect("told");
     assert!((sum - against["carbon_reduction_pct"].as_f64().expect("told")).abs() < 1e-6, "{account}");
+    let found = &account["savings"]["against_found"];
+    assert_eq!(found["power_limits_w"], serde_json::json!([280.0]), "{account}");
+    for figure in ["carbon_reduction_pct", "carbon_reduction_g", "energy_effect_pct", "timing_effect_pct"] {
+        let [low, mean, high] = ["low", "mean", "high"].map(|of| found[figure][of].as_f64().expect("told"));
+        assert!(low <= mean && mean <= high, "{figure}: {account}");
+    }
+    // What was found is the ceiling: nothing is measured above it.
+    let reduction = found["carbon_reduction_pct"]["mean"].as_f64().expect("told");
+    assert!((reduction - against["carbon_reduction_pct"].as_f64().expect("told")).abs() < 1e-6, "{account}");
+    let why = account["savings"]["against_max"]["unknown"].as_str().expect("a reason");
+    assert!(why.contains("280 W"), "{why}");
+    assert_eq!(daemon.get(&format!("/v1/jobs/{id}/emissions")).await.expect(200)["savings"], account["savings"]);
     // The books agree with the board's own counter.
     let used = driver.counter_j(0);
     assert!(account["energy_j"].as_f64().expect("booked") <= used);

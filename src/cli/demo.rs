@@ -16,6 +16,7 @@ use screen::Screen;
 use super::{Format, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Handle;
+use crate::controller::view::{IntervalView, SavingView};
 use crate::domain::{CarbonSeries, ClockLimit, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone};
 use crate::gpu::simulated::LoadCurve;
 use crate::http;
@@ -135,6 +136,8 @@ struct JobReport {
     time_increase_pct: f64,
     energy_effect_pct: f64,
     timing_effect_pct: f64,
+    /// What the daemon itself told of the reduction, with its interval.
+    reported_carbon_reduction_pct: Option<IntervalView>,
 }
 
 /// Runs it to its end, or until it is interrupted.
@@ -246,6 +249,7 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
                 curve: curve.clone(),
                 at_ceiling,
                 objective,
+                found: None,
             };
             ((1..=count).map(plot).collect(), model)
         }
@@ -271,7 +275,7 @@ fn invented(n: u32, memory_bound: bool, at_ceiling: Seconds, objective: Objectiv
     let shrink = 1.0 - 0.25 * f64::from((n - 1) % 3);
     let name = ["resnet50", "bert-base", "gpt2-small"][((n - 1) % 3) as usize];
     let name = if n <= 3 { name.to_owned() } else { format!("{name}-{n}") };
-    Plot { name, boards: 1 + (n - 1) % 2, curve, at_ceiling: at_ceiling * shrink, objective }
+    Plot { name, boards: 1 + (n - 1) % 2, curve, at_ceiling: at_ceiling * shrink, objective, found: None }
 }
 
 type Grid = (TraceProvider, CarbonSeries, DateTime<Utc>, String);
@@ -333,6 +337,10 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
         time_increase_pct: against.time_increase_pct,
         energy_effect_pct: against.energy_effect_pct,
         timing_effect_pct: against.timing_effect_pct,
+        reported_carbon_reduction_pct: outcome.reported.as_ref().and_then(|told| match &told.against_max {
+            SavingView::Told(told) => Some(told.carbon_reduction_pct),
+            SavingView::Unknown(_) => None,
+        }),
     })
 }
 
@@ -368,9 +376,15 @@ fn table(report: &Report) -> String {
             "",
             job.time_at_max_s / 3600.0,
         );
+        if let Some(told) = job.reported_carbon_reduction_pct {
+            let told = (-told.mean, -told.high, -told.low);
+            text +=
+                &format!("{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})\n", "  as told", "", told.0, told.1, told.2);
+        }
     }
     text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \
-             following\nthe grid adds, less what profiling costs. Both in percent of the carbon at the largest limit.\n";
+             following\nthe grid adds, less what profiling costs. Both in percent of the carbon at the largest limit.\n\
+             As told: what the daemon reports from its own measurements, with its interval at 95 %.\n";
     text
 }
 

@@ -4,8 +4,9 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::savings::{Basis, BatchEffect, Saving};
-use crate::domain::{JobId, PowerLimit, Zone};
+use super::Done;
+use super::savings::{Basis, BatchEffect, Saving, saving};
+use crate::domain::{CarbonSeries, JobId, PowerLimit, Zone};
 use crate::profile::Evidence;
 use crate::units::{GramsCo2e, Joules, Samples, Seconds};
 
@@ -96,7 +97,7 @@ pub struct Reference {
     /// What the planned work would use there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_energy_j: Option<Joules>,
-    /// What it would emit, by the plan's intensities.
+    /// What it would emit, by the plan's intensities; absent where it would take longer than the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_carbon_g: Option<GramsCo2e>,
 }
@@ -140,9 +141,22 @@ pub struct Compared {
     pub limits: Vec<PowerLimit>,
     /// What it is told from.
     pub basis: Basis,
+    /// What had been measured of the references when they were frozen.
+    pub frozen: Vec<Evidence>,
     /// What was saved.
-    pub saving: Saving,
-    /// The reduction by what had been measured when the reference was frozen, in percent.
+    pub saving: Finding<Saving>,
+    /// The reduction by what had been measured when the references were frozen, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_frozen_pct: Option<f64>,
+}
+
+impl Compared {
+    /// The same, reckoned with these intensities.
+    #[must_use]
+    pub fn with(self, done: &Result<Done, String>, series: &CarbonSeries) -> Self {
+        let told = |basis: &Basis| saving(done.as_ref().map_err(Clone::clone)?, basis, series);
+        let as_frozen = Basis { points: self.frozen.clone(), mix: Vec::new(), ..self.basis.clone() };
+        let as_frozen_pct = told(&as_frozen).ok().map(|s| s.carbon_reduction_pct.mean);
+        Self { saving: told(&self.basis).into(), as_frozen_pct, ..self }
+    }
 }

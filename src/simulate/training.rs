@@ -24,6 +24,7 @@ pub struct Training {
     /// What it has done.
     pub done: Samples,
     curve: LoadCurve,
+    found: Watts,
     noise: f64,
     rng: ChaCha8Rng,
     work_seen: Samples,
@@ -44,7 +45,7 @@ pub struct Truth {
 }
 
 impl Training {
-    /// A job that takes `at_ceiling` at its boards' largest limit. Its throughput fluctuates by `noise` (relative
+    /// A job that takes `at_ceiling` at the limit that its boards have now. Its throughput fluctuates by `noise` (relative
     /// standard deviation) from one progress reading to the next.
     pub fn new(
         name: String,
@@ -63,6 +64,7 @@ impl Training {
             total,
             done: Samples::ZERO,
             curve,
+            found: limit,
             noise,
             rng: ChaCha8Rng::seed_from_u64(seed),
             work_seen: Samples::ZERO,
@@ -124,6 +126,15 @@ impl Training {
 
     /// The truth against the truth at the largest limit: from the curve, not from estimates.
     pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
+        self.against(self.curve.points().last()?.limit, actual)
+    }
+
+    /// The truth against the truth at the limit at which its boards were found.
+    pub fn against_found(&self, actual: &CarbonSeries) -> Option<Comparison> {
+        self.against(self.found, actual)
+    }
+
+    fn against(&self, limit: Watts, actual: &CarbonSeries) -> Option<Comparison> {
         let boards = self.boards.len() as f64;
         let mut points = self.curve.points().to_vec();
         points.reverse();
@@ -134,7 +145,7 @@ impl Training {
             measured: Seconds::ZERO,
         };
         let profile = Profile { points: points.iter().map(point).collect() };
-        let (curve, ceiling) = (Curve::from_profile(&profile)?, profile.ceiling()?);
+        let (curve, reference) = (Curve::from_profile(&profile)?, self.curve.at(limit));
         let done = Done {
             started: self.started?,
             active: self.truth.time,
@@ -142,11 +153,11 @@ impl Training {
             energy: self.truth.energy,
             carbon: self.truth.carbon,
         };
-        let top = (ceiling.throughput.mean, ceiling.power.mean);
+        let reference = (reference.throughput * boards, reference.power * boards);
         // Slower than any mix of limits happens only while boards settle.
         let slowest = curve.hull().first().map(|p| (p.throughput, p.power))?;
         let constant = |rate| curve.power_at(rate).or((rate < slowest.0).then_some(slowest.1));
-        ledger::compare(&done, top, constant, actual)
+        ledger::compare(&done, reference, constant, actual)
     }
 
     /// Work of the slowest board, for all of them: training is synchronous.

@@ -3,6 +3,7 @@
 //! Each step moves the clock, lets the jobs report as clients would, ticks the controller, and answers whoever asks
 //! over HTTP. The outcome depends on the seed alone, not on the speed of the machine.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use chrono::{DateTime, Utc};
 use super::grid::TraceProvider;
 use super::training::Training;
 use crate::clock::{Clock, ManualClock};
+use crate::controller::view::SavingsView;
 use crate::controller::{
     BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard,
     Requests, Settings, StartError,
@@ -49,6 +51,8 @@ pub struct Plot {
     pub at_ceiling: Seconds,
     /// What it may cost.
     pub objective: Objective,
+    /// The default limit of its boards, at which they are found; their largest if absent.
+    pub found: Option<Watts>,
 }
 
 /// What to simulate.
@@ -80,6 +84,10 @@ pub struct Outcome {
     pub truth: Truth,
     /// Against the ceiling; none while the job is unfinished or the grid unknown.
     pub against_ceiling: Option<Comparison>,
+    /// Against the limit at which its boards were found.
+    pub against_found: Option<Comparison>,
+    /// What the daemon says that it saved, once it has ended.
+    pub reported: Option<SavingsView>,
 }
 
 /// Why a world cannot go on.
@@ -106,6 +114,7 @@ pub struct World {
     requests: Requests,
     feed: Feed,
     jobs: Vec<(Training, Objective)>,
+    reported: BTreeMap<String, SavingsView>,
     actual: CarbonSeries,
 }
 
@@ -131,7 +140,7 @@ impl World {
             let mut boards = Vec::new();
             for _ in 0..plot.boards {
                 let index = u32::try_from(devices.len()).unwrap_or(u32::MAX);
-                let physics = physics(&plot.curve, scenario.noise, seed.wrapping_add(u64::from(index)));
+                let physics = physics(&plot, scenario.noise, seed.wrapping_add(u64::from(index)));
                 let mut board = SimulatedBoard::new(physics, clock.clone());
                 if let Some(clocks) = plot.curve.clocks() {
                     board = board.with_clocks(clocks);
@@ -180,13 +189,14 @@ impl World {
                 lease: None,
                 control: true,
                 priority: 0,
-                tags: std::collections::BTreeMap::new(),
+                tags: BTreeMap::new(),
             };
             let registered = controller.register(new).await.map_err(refused)?;
             training.id = crate::domain::JobId::new(registered.job_id).ok();
             training.start(scenario.start);
         }
-        let mut world = Self { clock, controller, requests, feed, jobs, actual: scenario.actual };
+        let mut world =
+            Self { clock, controller, requests, feed, jobs, reported: BTreeMap::new(), actual: scenario.actual };
         world.report().await;
         world.controller.tick().await;
         Ok(world)
@@ -231,8 +241,11 @@ impl World {
                 tracing::error!(job.id = %id, "the daemon refused a report: {error}");
             }
             if job.is_done() {
-                if let Err(error) = self.controller.end(&id).await {
-                    tracing::error!(job.id = %id, "the daemon could not end a job: {error}");
+                match self.controller.end(&id).await {
+                    Ok(account) => {
+                        self.reported.insert(job.name.clone(), account.savings);
+                    }
+                    Err(error) => tracing::error!(job.id = %id, "the daemon could not end a job: {error}"),
                 }
                 job.id = None;
             }
@@ -261,6 +274,8 @@ impl World {
             objective: *objective,
             truth: job.truth(),
             against_ceiling: job.against_ceiling(&self.actual).filter(|_| job.is_done()),
+            against_found: job.against_found(&self.actual).filter(|_| job.is_done()),
+            reported: self.reported.get(&job.name).cloned(),
         };
         self.jobs.iter().map(outcome).collect()
     }
@@ -271,9 +286,9 @@ impl World {
     }
 }
 
-/// A board that takes the limits of the curve and is found at the largest. For a job that is given over clocks, limits go
-/// far above what it draws.
-fn physics(curve: &LoadCurve, noise: f64, seed: u64) -> Physics {
+/// A board that takes the limits of the curve and is found at its default. For a job that is given over clocks, limits
+/// go far above what it draws.
+fn physics(Plot { curve, found, .. }: &Plot, noise: f64, seed: u64) -> Physics {
     let limit = |w: Watts| PowerLimit::from_watts(w);
     let lowest = curve.points().first().map_or(Watts::ZERO, |p| p.limit);
     let highest = curve.points().last().map_or(Watts::ZERO, |p| p.limit);
@@ -281,9 +296,10 @@ fn physics(curve: &LoadCurve, noise: f64, seed: u64) -> Physics {
         Some(_) => (limit(highest * 0.5), limit(highest * 2.0)),
         None => (limit(lowest), limit(highest)),
     };
+    let default = found.map_or(max, |found| limit(found).clamp(min, max));
     Physics {
-        range: LimitRange { min, max, default: max },
-        found: max,
+        range: LimitRange { min, max, default },
+        found: default,
         idle: Watts::new(25.0),
         settling: Seconds::new(0.5),
         noise,

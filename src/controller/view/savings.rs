@@ -106,9 +106,13 @@ impl From<Sure> for IntervalView {
 
 impl From<Finding<Compared>> for SavingView {
     fn from(found: Finding<Compared>) -> Self {
-        let Compared { limits, saving, as_frozen_pct, .. } = match found {
-            Finding::Known(compared) => compared,
-            Finding::Unknown { unknown } => return Self::Unknown(UnknownView { unknown }),
+        let (limits, saving, as_frozen_pct) = match found {
+            Finding::Known(Compared { limits, saving: Finding::Known(saving), as_frozen_pct, .. }) => {
+                (limits, saving, as_frozen_pct)
+            }
+            Finding::Known(Compared { saving: Finding::Unknown { unknown }, .. }) | Finding::Unknown { unknown } => {
+                return Self::Unknown(UnknownView { unknown });
+            }
         };
         Self::Told(Box::new(SavingFigures {
             power_limits_w: limits.iter().map(|l: &PowerLimit| l.watts().get()).collect(),

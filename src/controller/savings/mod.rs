@@ -1,23 +1,20 @@
 //! What jobs save: the references frozen when a job is planned first, and what came of it.
 
+mod told;
+
 use std::collections::BTreeSet;
 
 use super::job::Job;
 use super::{ControlError, Controller};
-use crate::domain::CarbonSeries;
-use crate::domain::{DeviceKind, GpuId, JobId, PowerLimit, SetPoint, Slot};
+use crate::domain::{CarbonSeries, GpuId, JobId, PowerLimit, SetPoint, Slot};
 use crate::ledger::entry::Entry;
-use crate::ledger::frozen::{Compared, Counterfactual, Finding, Outcome, RULE, Reference, Said, Savings};
-use crate::ledger::savings::{Basis, BatchEffect, Epoch, batch_effect, saving};
-use crate::ledger::{self, Done, Emissions, Interval};
+use crate::ledger::frozen::{Counterfactual, Outcome, RULE, Reference, Said};
+use crate::ledger::{Emissions, Interval};
 use crate::plan::Plan;
+use crate::profile::Evidence;
 use crate::profile::ladder::Setting;
-use crate::profile::{Curve, Evidence};
 use crate::store::{StoreError, StoredJob};
 use crate::units::{GramsCo2e, Joules, Seconds};
-
-/// Nobody else may have been on a board meanwhile; intervals beside the job's own touch it for no longer than this.
-const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
 
 /// Which of a job's references.
 #[derive(Clone, Copy)]
@@ -26,11 +23,11 @@ enum Which {
     Max,
 }
 
-impl Counterfactual {
-    fn of(&self, which: Which) -> &Reference {
-        match which {
-            Which::Found => &self.found,
-            Which::Max => &self.max,
+impl Which {
+    fn of(self, frozen: &Counterfactual) -> &Reference {
+        match self {
+            Self::Found => &frozen.found,
+            Self::Max => &frozen.max,
         }
     }
 }
@@ -84,8 +81,9 @@ impl Controller {
                 }
                 Err(why) => (Vec::new(), Err(why)),
             };
-            let expected = measured.as_ref().ok().and_then(|at| expected(plan, at));
+            let expected = measured.as_ref().ok().map(|at| expected(plan, at));
             let (expected_energy_j, expected_carbon_g) = expected.unzip();
+            let expected_carbon_g = expected_carbon_g.flatten();
             Reference { limits, measured: measured.into(), expected_energy_j, expected_carbon_g }
         };
         let said = |f: &crate::domain::Forecast| Said {
@@ -156,165 +154,6 @@ impl Controller {
         let setting = profile.points.iter().map(|p| &p.setting).find(|s| is_there(s));
         let evidence = setting.and_then(|s| profiler.evidence(s));
         evidence.ok_or_else(|| format!("the profile has no measurement at {words}"))
-    }
-
-    /// What a job saved; why not, where that cannot be told.
-    ///
-    /// # Errors
-    /// If the books cannot be read.
-    pub(super) async fn savings(
-        &self,
-        from: &Sources<'_>,
-        done: Result<Done, String>,
-    ) -> Result<Savings, ControlError> {
-        let id = &from.stored.id;
-        let written = self.outcome(id).await?;
-        if let Some(outcome) = written.filter(|_| from.stored.ended.is_some()) {
-            let savings = outcome.savings;
-            // Hours say too little of a job's first and last minutes: what was reckoned from minutes stands.
-            if self.store.is_rolled_up(id).await? {
-                return Ok(savings);
-            }
-            let again = |before: Finding<Compared>| match (before, &done) {
-                (Finding::Known(c), Ok(done)) => {
-                    let as_frozen_pct = c.as_frozen_pct;
-                    let found = saving(done, &c.basis, from.series);
-                    found.map(|saving| Compared { saving, as_frozen_pct, ..c }).into()
-                }
-                (Finding::Known(_), Err(why)) => Finding::Unknown { unknown: why.clone() },
-                (unknown, _) => unknown,
-            };
-            return Ok(Savings {
-                against_found: again(savings.against_found),
-                against_max: again(savings.against_max),
-                batch_size_effect: savings.batch_size_effect,
-            });
-        }
-        let frozen = self.counterfactuals(id).await?;
-        let against = |which| -> Finding<Compared> {
-            let compared = done.as_ref().map_err(Clone::clone).and_then(|d| self.compared(from, d, &frozen, which));
-            compared.into()
-        };
-        Ok(Savings {
-            against_found: against(Which::Found),
-            against_max: against(Which::Max),
-            batch_size_effect: self.batch_size_effect(from).await?.map(Into::into),
-        })
-    }
-
-    fn compared(
-        &self,
-        from: &Sources<'_>,
-        done: &Done,
-        frozen: &[Counterfactual],
-        which: Which,
-    ) -> Result<Compared, String> {
-        let Some(newest) = frozen.last() else {
-            return Err(match from.stored.ended {
-                None => "its first plan is not made yet".into(),
-                Some(_) => "it ended before it was planned, or before savings were kept in the ledger".into(),
-            });
-        };
-        let known = |f: &Counterfactual| match &f.of(which).measured {
-            Finding::Known(at) => Ok(*at),
-            Finding::Unknown { unknown } => Err(unknown.clone()),
-        };
-        let limits = newest.of(which).limits.clone();
-        // Since it was frozen, the newest reference was measured better.
-        let newest_now = self.evidence_at(from.job, &limits).or_else(|why| known(newest).map_err(|_| why))?;
-        let mut points: Vec<Evidence> = frozen[..frozen.len() - 1].iter().map(known).collect::<Result<_, _>>()?;
-        points.push(newest_now);
-        let epochs: Vec<Epoch> = frozen
-            .iter()
-            .enumerate()
-            .map(|(point, f)| Epoch { from: if point == 0 { Default::default() } else { f.samples }, point })
-            .collect();
-        let same_sensors = from.job.measured_itself();
-        let as_frozen: Result<Vec<Evidence>, String> = frozen.iter().map(known).collect();
-        let as_frozen = as_frozen.and_then(|points| {
-            saving(done, &Basis { points, epochs: epochs.clone(), mix: vec![], same_sensors }, from.series)
-        });
-        let mix = if epochs.len() == 1 { self.mix(from.job, done, &limits, &mut points) } else { Vec::new() };
-        let basis = Basis { points, epochs, mix, same_sensors };
-        let saving = saving(done, &basis, from.series)?;
-        Ok(Compared { limits, basis, saving, as_frozen_pct: as_frozen.ok().map(|s| s.carbon_reduction_pct.mean) })
-    }
-
-    /// The settings of the best constant mix of a job's throughput, as places in `points`; those that are not the
-    /// reference are added to them. Empty where something of it is not measured.
-    fn mix(&self, job: &Job, done: &Done, limits: &[PowerLimit], points: &mut Vec<Evidence>) -> Vec<usize> {
-        let (Some(profiler), Some(curve)) = (&job.profiler, Curve::from_profile(&job.profile())) else {
-            return Vec::new();
-        };
-        let Some(mix) = curve.mix_at(done.samples / done.active) else { return Vec::new() };
-        let profile = job.profile();
-        let mut places = Vec::new();
-        for (part, _) in &mix.parts {
-            let setting = &profile.points[part.index].setting;
-            let is_reference = setting.iter().zip(limits).all(|(set, limit)| set.same_as((*limit).into()));
-            match profiler.evidence(setting) {
-                Some(_) if is_reference => places.push(0),
-                Some(evidence) => {
-                    places.push(points.len());
-                    points.push(evidence);
-                }
-                None => return Vec::new(),
-            }
-        }
-        places
-    }
-
-    /// What a job did between its first report and its last; stalls are left out.
-    pub(super) async fn done(&self, from: &Sources<'_>) -> Result<Result<Done, String>, StoreError> {
-        let stored = from.stored;
-        if !stored.spec.control {
-            return Ok(Err("registered with \"control\": false: its boards are another's to steer".into()));
-        }
-        let span = stored.progress.started_at.zip(stored.progress.last.map(|l| l.received));
-        let Some(span) = span.and_then(|(start, end)| Slot::new(start, end)) else {
-            return Ok(Err("it has not reported progress yet".into()));
-        };
-        if let Some(inner) = Slot::new(span.start() + TOUCH, span.end() - TOUCH) {
-            for gpu in &stored.spec.gpus {
-                if self.store.was_shared(gpu, &stored.id, &inner).await? {
-                    let why = "another job, or somebody unknown, was on its boards: what each drew is shared by a rule";
-                    return Ok(Err(why.into()));
-                }
-            }
-        }
-        Ok(done(from, &span))
-    }
-
-    /// What a trial's batch size did; `None` for what is no trial of a recurring job.
-    async fn batch_size_effect(&self, from: &Sources<'_>) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
-        let Some(recurring) = self.store.recurring_of(&from.stored.id).await? else { return Ok(None) };
-        let runs = &recurring.job.runs;
-        let Some(own) = runs.iter().find(|r| r.job.as_ref() == Some(&from.stored.id)) else { return Ok(None) };
-        let default = recurring.job.terms.spec.default_batch_size;
-        if own.trial.batch_size == default {
-            return Ok(Some(Err("it ran with the default batch size".into())));
-        }
-        if !own.trial.reached() {
-            return Ok(Some(Err("it has not reached its target".into())));
-        }
-        let before = own.ended_at.unwrap_or(self.now().utc);
-        let past = runs.iter().filter(|r| {
-            r.trial.batch_size == default && r.trial.reached() && r.ended_at.is_some_and(|ended| ended <= before)
-        });
-        let (mut energies, mut same_sensors) = (Vec::new(), true);
-        let boards: BTreeSet<&GpuId> = from.stored.spec.gpus.iter().collect();
-        for run in past {
-            energies.push(run.energy);
-            let job = match &run.job {
-                Some(job) => self.store.job(job).await?,
-                None => None,
-            };
-            same_sensors &= job.is_some_and(|j| j.spec.gpus.iter().collect::<BTreeSet<_>>() == boards);
-        }
-        let Some(intensity) = from.emissions.mean_intensity().filter(|_| from.emissions.unknown <= Joules::ZERO) else {
-            return Ok(Some(Err("an intensity is unknown for part of the time".into())));
-        };
-        Ok(Some(batch_effect(&energies, own.energy, intensity, same_sensors)))
     }
 
     /// Writes down what came of a job that ended. What cannot be written now is, at a later tick.
@@ -398,34 +237,14 @@ impl Controller {
     }
 }
 
-/// What a job did in the span of its reports, from its books.
-fn done(from: &Sources<'_>, span: &Slot) -> Result<Done, String> {
-    let account = from.stored.progress.account;
-    let mut rows = ledger::within(from.rows, span);
-    rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
-    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
-    let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
-    let booked = ledger::emissions(&rows, from.series);
-    // Boards are read a moment before or after a job reports; more than that is a hole.
-    let active = account.active * (from.stored.spec.gpus.len() as f64) / covered;
-    if !(active.is_finite() && active < 1.1) {
-        return Err("the books do not cover the time between its first report and its last".into());
-    }
-    if booked.unknown > Joules::ZERO {
-        return Err("an intensity is unknown for part of the time".into());
-    }
-    Ok(Done {
-        started: span.start(),
-        active: account.active,
-        samples: account.samples,
-        energy: booked.energy * active,
-        carbon: booked.carbon * active,
-    })
+/// What the work of a plan would use at a reference, and emit by the plan's intensities; grams are absent where it would
+/// take longer than the plan.
+fn expected(plan: &Plan, at: &Evidence) -> (Joules, Option<GramsCo2e>) {
+    let time = plan.expected.samples / at.throughput;
+    (at.power * time, expected_carbon(plan, at, time))
 }
 
-/// What the work of a plan would use and emit at a reference, by the plan's intensities.
-fn expected(plan: &Plan, at: &Evidence) -> Option<(Joules, GramsCo2e)> {
-    let time = plan.expected.samples / at.throughput;
+fn expected_carbon(plan: &Plan, at: &Evidence, time: Seconds) -> Option<GramsCo2e> {
     let span = Slot::new(plan.made_at, plan.made_at.checked_add_signed(time.to_delta())?)?;
     let (mut covered, mut carbon) = (Seconds::ZERO, GramsCo2e::ZERO);
     for segment in &plan.segments {
@@ -433,5 +252,5 @@ fn expected(plan: &Plan, at: &Evidence) -> Option<(Joules, GramsCo2e)> {
         covered += part.duration();
         carbon += at.power * part.duration() * segment.intensity;
     }
-    ((time - covered).abs() < Seconds::new(1.0)).then_some((at.power * time, carbon))
+    ((time - covered).abs() < Seconds::new(1.0)).then_some(carbon)
 }

@@ -1,0 +1,197 @@
+//! What a job saved, from its books and its profile.
+
+use std::collections::BTreeSet;
+
+use super::{Sources, Which};
+use crate::controller::{ControlError, Controller};
+use crate::domain::{DeviceKind, GpuId, PowerLimit, Slot};
+use crate::ledger::frozen::{Compared, Counterfactual, Finding, Savings};
+use crate::ledger::savings::{Basis, BatchEffect, Epoch, batch_effect};
+use crate::ledger::{self, Done};
+use crate::profile::{Curve, Evidence};
+use crate::store::StoreError;
+use crate::units::{Joules, Samples, Seconds};
+
+/// Nobody else may have been on a board meanwhile; intervals beside the job's own touch it for no longer than this.
+const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
+
+const NOT_CONTROLLED: &str = "registered with \"control\": false: its boards are not steered for it";
+
+impl Controller {
+    /// What a job saved; why not, where that cannot be told.
+    ///
+    /// # Errors
+    /// If the books cannot be read.
+    pub(in crate::controller) async fn savings(
+        &self,
+        from: &Sources<'_>,
+        done: Result<Done, String>,
+    ) -> Result<Savings, ControlError> {
+        let id = &from.stored.id;
+        let written = self.outcome(id).await?;
+        if let Some(outcome) = written.filter(|_| from.stored.ended.is_some()) {
+            let savings = outcome.savings;
+            // Hours say too little of a job's first and last minutes: what was reckoned from minutes stands.
+            if self.store.is_rolled_up(id).await? {
+                return Ok(savings);
+            }
+            let again = |before: Finding<Compared>| match before {
+                Finding::Known(compared) => Finding::Known(compared.with(&done, from.series)),
+                unknown @ Finding::Unknown { .. } => unknown,
+            };
+            return Ok(Savings {
+                against_found: again(savings.against_found),
+                against_max: again(savings.against_max),
+                // Whether the trial reached its target is often told after its job has ended.
+                batch_size_effect: self.batch_size_effect(from).await?.map(Into::into),
+            });
+        }
+        let frozen = self.counterfactuals(id).await?;
+        let against = |which| -> Finding<Compared> {
+            let compared = self.references(from, &frozen, which);
+            let told = compared.map(|compared| compared.with(&done, from.series));
+            // What keeps it from being told at all comes first.
+            told.map_err(|why| done.as_ref().err().cloned().unwrap_or(why)).into()
+        };
+        Ok(Savings {
+            against_found: against(Which::Found),
+            against_max: against(Which::Max),
+            batch_size_effect: self.batch_size_effect(from).await?.map(Into::into),
+        })
+    }
+
+    /// What a job is compared with; nothing is reckoned yet.
+    fn references(&self, from: &Sources<'_>, frozen: &[Counterfactual], which: Which) -> Result<Compared, String> {
+        if !from.stored.spec.control {
+            return Err(NOT_CONTROLLED.into());
+        }
+        let Some((newest, earlier)) = frozen.split_last() else {
+            return Err(match from.stored.ended {
+                None => "its first plan is not made yet".into(),
+                Some(_) => "it ended before it was planned, or before savings were kept in the ledger".into(),
+            });
+        };
+        let known = |f: &Counterfactual| match &which.of(f).measured {
+            Finding::Known(at) => Ok(*at),
+            Finding::Unknown { unknown } => Err(unknown.clone()),
+        };
+        let limits = which.of(newest).limits.clone();
+        let mut points: Vec<Evidence> = earlier.iter().map(known).collect::<Result<_, _>>()?;
+        let mut as_frozen = points.clone();
+        as_frozen.push(known(newest)?);
+        // Since it was frozen, the newest reference was measured better.
+        points.push(self.evidence_at(from.job, &limits)?);
+        let start = |(point, f): (usize, &Counterfactual)| match point {
+            0 => Epoch { from: Samples::ZERO, point },
+            _ => Epoch { from: f.samples, point },
+        };
+        let epochs: Vec<Epoch> = frozen.iter().enumerate().map(start).collect();
+        let mix = if earlier.is_empty() { self.mix(from, &limits, &mut points) } else { Vec::new() };
+        let basis = Basis { points, epochs, mix, same_sensors: from.job.measured_itself() };
+        let saving = Finding::Unknown { unknown: "not reckoned".into() };
+        Ok(Compared { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
+    }
+
+    /// The settings of the best constant mix of a job's throughput, as places in `points`; those that are not the
+    /// reference are added to them. Empty where something of it is not measured.
+    fn mix(&self, from: &Sources<'_>, limits: &[PowerLimit], points: &mut Vec<Evidence>) -> Vec<usize> {
+        let (account, profile) = (from.stored.progress.account, from.job.profile());
+        let (Some(profiler), Some(curve)) = (&from.job.profiler, Curve::from_profile(&profile)) else {
+            return Vec::new();
+        };
+        let rate = (account.active > Seconds::ZERO).then(|| account.samples / account.active);
+        let Some(mix) = rate.and_then(|rate| curve.mix_at(rate)) else { return Vec::new() };
+        let mut places = Vec::new();
+        for (part, _) in &mix.parts {
+            let setting = &profile.points[part.index].setting;
+            let is_reference = setting.iter().zip(limits).all(|(set, limit)| set.same_as((*limit).into()));
+            match profiler.evidence(setting) {
+                Some(_) if is_reference => places.push(0),
+                Some(evidence) => {
+                    places.push(points.len());
+                    points.push(evidence);
+                }
+                None => return Vec::new(),
+            }
+        }
+        places
+    }
+
+    /// What a job did between its first report and its last; stalls are left out.
+    pub(in crate::controller) async fn done(&self, from: &Sources<'_>) -> Result<Result<Done, String>, StoreError> {
+        let stored = from.stored;
+        if !stored.spec.control {
+            return Ok(Err(NOT_CONTROLLED.into()));
+        }
+        let span = stored.progress.started_at.zip(stored.progress.last.map(|l| l.received));
+        let Some(span) = span.and_then(|(start, end)| Slot::new(start, end)) else {
+            return Ok(Err("it has not reported progress yet".into()));
+        };
+        if let Some(inner) = Slot::new(span.start() + TOUCH, span.end() - TOUCH) {
+            for gpu in &stored.spec.gpus {
+                if self.store.was_shared(gpu, &stored.id, &inner).await? {
+                    let why = "another job, or somebody unknown, was on its boards: what each drew is shared by a rule";
+                    return Ok(Err(why.into()));
+                }
+            }
+        }
+        Ok(done(from, &span))
+    }
+
+    /// What a trial's batch size did; `None` for what is no trial of a recurring job.
+    async fn batch_size_effect(&self, from: &Sources<'_>) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
+        let Some(recurring) = self.store.recurring_of(&from.stored.id).await? else { return Ok(None) };
+        let runs = &recurring.job.runs;
+        let Some(own) = runs.iter().find(|r| r.job.as_ref() == Some(&from.stored.id)) else { return Ok(None) };
+        let default = recurring.job.terms.spec.default_batch_size;
+        if own.trial.batch_size == default {
+            return Ok(Some(Err("it ran with the default batch size".into())));
+        }
+        if !own.trial.reached() {
+            return Ok(Some(Err("it has not reached its target".into())));
+        }
+        let before = own.ended_at.unwrap_or(self.now().utc);
+        let past = runs.iter().filter(|r| {
+            r.trial.batch_size == default && r.trial.reached() && r.ended_at.is_some_and(|ended| ended <= before)
+        });
+        let (mut energies, mut same_sensors) = (Vec::new(), true);
+        let boards: BTreeSet<&GpuId> = from.stored.spec.gpus.iter().collect();
+        for run in past {
+            energies.push(run.energy);
+            let job = match &run.job {
+                Some(job) => self.store.job(job).await?,
+                None => None,
+            };
+            same_sensors &= job.is_some_and(|j| j.spec.gpus.iter().collect::<BTreeSet<_>>() == boards);
+        }
+        let Some(intensity) = from.emissions.mean_intensity().filter(|_| from.emissions.unknown <= Joules::ZERO) else {
+            return Ok(Some(Err("an intensity is unknown for part of the time".into())));
+        };
+        Ok(Some(batch_effect(&energies, own.energy, intensity, same_sensors)))
+    }
+}
+
+/// What a job did in the span of its reports, from its books.
+fn done(from: &Sources<'_>, span: &Slot) -> Result<Done, String> {
+    let account = from.stored.progress.account;
+    let mut rows = ledger::within(from.rows, span);
+    rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
+    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
+    let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
+    let booked = ledger::emissions(&rows, from.series);
+    // Boards are read a moment before or after a job reports; more than that is a hole.
+    let active = account.active * (from.stored.spec.gpus.len() as f64) / covered;
+    if !(active.is_finite() && active < 1.1) {
+        return Err("the books do not cover the time between its first report and its last".into());
+    }
+    if booked.unknown > Joules::ZERO {
+        return Err("an intensity is unknown for part of the time".into());
+    }
+    Ok(Done {
+        started: span.start(),
+        active: account.active,
+        samples: account.samples,
+        energy: booked.energy * active,
+        carbon: booked.carbon * active,
+    })
+}
