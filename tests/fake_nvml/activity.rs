@@ -10,6 +10,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::{
     calls::{Call, code, on_board, put},
     codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, Outcome, VERSION_MISMATCH},
+    state::unix_ns,
 };
 
 /// The first PID of the imagined processes: more than Linux ever gives out.
@@ -19,9 +20,9 @@ const NO_INSTANCE: c_uint = c_uint::MAX;
 
 getters! {
     nvmlDeviceGetCurrentClocksThrottleReasons(c_ulonglong) =
-        |c| Ok(c.board().reasons(c.state().limit_mw, c.state().lock_mhz));
+        |c| Ok(c.board().reasons(unix_ns(), c.state().limit_mw, c.state().lock_mhz));
     nvmlDeviceGetCurrentClocksEventReasons(c_ulonglong) =
-        |c| Ok(c.board().reasons(c.state().limit_mw, c.state().lock_mhz));
+        |c| Ok(c.board().reasons(unix_ns(), c.state().limit_mw, c.state().lock_mhz));
     nvmlDeviceGetUtilizationRates(nvmlUtilization_t) = |c| {
         let board = c.board();
         let gpu = board.utilization.unwrap_or(if board.idle { 0 } else { 100 });
