@@ -267,6 +267,9 @@ async fn every_joule_of_a_day_is_booked_once_whatever_happens_to_daemon_and_cloc
             "board {board}: {truth} mJ by the library, {scripted} by the script"
         );
         let error = booked as f64 / truth - 1.0;
+        println!(
+            "board {board}: {booked} mJ booked of {truth:.0} ({error:+.2e}), {gaps} over gaps, {integrated} from power"
+        );
         assert!(error.abs() <= 1e-3, "board {board}: {booked} mJ booked of {truth}: {error:+.6}");
         // Exactly: what the counter showed between the first and the last look, and nothing twice.
         let from_closes: i64 = balances
