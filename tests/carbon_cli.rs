@@ -216,6 +216,7 @@ async fn scores_tell_a_good_source_from_one_that_is_the_wrong_way_round() {
                 scope: SignalScope::Lifecycle,
                 issued_at: issued,
                 retrieved_at: issued,
+                provenance: Default::default(),
                 expected: series(24 * day, Origin::Forecast, said),
                 actual: series(24 * day, Origin::Measured, &came),
             };

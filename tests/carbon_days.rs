@@ -54,6 +54,7 @@ impl Failing {
             scope: SignalScope::Lifecycle,
             issued_at: now,
             retrieved_at: now,
+            provenance: Default::default(),
             expected: series(0, 12, Origin::Forecast),
             actual: series(-7 * 24, 0, Origin::Measured),
         }

@@ -63,6 +63,7 @@ impl Provider for Sun {
             scope: SignalScope::Lifecycle,
             issued_at: now,
             retrieved_at: now,
+            provenance: Default::default(),
             expected: series(-14 * 24, 48, Origin::Forecast),
             actual: series(-14 * 24, passed, Origin::Measured),
         };

@@ -18,4 +18,6 @@ pub use processes::{CgroupPath, Claim, Process, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use set_point::{ClockLimit, ClockRange, SetPoint};
-pub use signal::{CarbonSeries, Forecast, Intensity, Issued, Origin, Quoted, SignalKind, SignalScope, SignalValue};
+pub use signal::{
+    CarbonSeries, Forecast, Intensity, Issued, Origin, Provenance, Quoted, SignalKind, SignalScope, SignalValue, Unit,
+};

@@ -117,6 +117,56 @@ pub type Intensity = Quoted<GramsPerKwh>;
 /// Intensities over time, oldest first.
 pub type CarbonSeries = TimeSeries<Intensity>;
 
+/// The unit in which a source gives its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    /// Grams of CO2 equivalent per kilowatt-hour.
+    #[serde(rename = "gCO2eq/kWh")]
+    GramsPerKwh,
+    /// Pounds of CO2 per megawatt-hour.
+    #[serde(rename = "lbs_co2_per_mwh")]
+    PoundsPerMwh,
+}
+
+impl Unit {
+    /// Grams per kWh in one of it: the international pound has 453.59237 g exactly.
+    pub const fn in_g_per_kwh(self) -> f64 {
+        match self {
+            Self::GramsPerKwh => 1.0,
+            Self::PoundsPerMwh => 0.453_592_37,
+        }
+    }
+
+    /// The number that was given: the shortest decimal that is converted to `value`.
+    pub fn received(self, value: GramsPerKwh) -> f64 {
+        let (factor, value) = (self.in_g_per_kwh(), value.get());
+        let near = value / factor;
+        let rounded = |digits| (near * 10_f64.powi(digits)).round() / 10_f64.powi(digits);
+        #[expect(clippy::float_cmp, reason = "the same conversion of the same number gives the same bits")]
+        let given = |number: &f64| number * factor == value;
+        (0..=12).map(rounded).find(given).unwrap_or(near)
+    }
+}
+
+/// Where an answer's values come from, for whoever checks them later.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Provenance {
+    /// The unit that they were given in; absent where the source does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
+    /// The part of the grid, as the source itself calls it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// The model that made them, or its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// SHA-256 of each body that was read for them, as it came, in the order in which they were asked for; in
+    /// hexadecimal.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub responses: Vec<String>,
+}
+
 /// What one source said in one answer: past slots with their actual values, future slots with their forecast.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "V: SignalValue")]
@@ -133,6 +183,9 @@ pub struct Forecast<V = GramsPerKwh> {
     pub issued_at: DateTime<Utc>,
     /// When it was fetched.
     pub retrieved_at: DateTime<Utc>,
+    /// From what it was made.
+    #[serde(default)]
+    pub provenance: Provenance,
     /// What was known or expected before, slot by slot: the series that planning may use.
     pub expected: TimeSeries<Quoted<V>>,
     /// What happened, for slots that have passed.
@@ -177,5 +230,31 @@ impl<V: SignalValue> Forecast<V> {
         let mut known = self.expected.clone();
         known.overwrite(&self.actual);
         known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn pounds_per_megawatt_hour_are_converted_exactly() {
+        // 1 lb = 453.59237 g (the international yard and pound agreement of 1959), 1 MWh = 1000 kWh.
+        assert_eq!(Unit::PoundsPerMwh.in_g_per_kwh(), 453.592_37 / 1000.0);
+        assert_eq!(1000.0 * Unit::PoundsPerMwh.in_g_per_kwh(), 453.592_37);
+    }
+
+    proptest! {
+        #[test]
+        fn the_number_that_was_given_is_found_again(given in 0u64..20_000_000_000, digits in 0i32..7) {
+            let given = given as f64 / 1e6;
+            let given = (given * 10_f64.powi(digits)).round() / 10_f64.powi(digits);
+            for unit in [Unit::GramsPerKwh, Unit::PoundsPerMwh] {
+                let value = GramsPerKwh::new(given * unit.in_g_per_kwh());
+                prop_assert_eq!(unit.received(value), given);
+            }
+        }
     }
 }

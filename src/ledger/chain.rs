@@ -25,9 +25,9 @@ impl Digest {
         Self(hasher.finalize().into())
     }
 
-    /// SHA-256 of a text alone.
-    pub fn of(text: &str) -> Self {
-        Self(Sha256::digest(text.as_bytes()).into())
+    /// SHA-256 of a text, or of other bytes, alone.
+    pub fn of(bytes: impl AsRef<[u8]>) -> Self {
+        Self(Sha256::digest(bytes).into())
     }
 
     /// As the store keeps it.

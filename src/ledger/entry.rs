@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::chain::Digest;
 use super::frozen::{Counterfactual, Outcome};
 use super::{Interval, Share};
-use crate::domain::{DeviceId, EnergySource, Origin, SignalKind, SignalScope, Slot, Zone};
+use crate::domain::{DeviceId, EnergySource, Origin, Provenance, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Micrograms, Millijoules};
 
 /// The version of the rules by which energy is booked, shared out and settled. Each row names it.
@@ -259,6 +259,9 @@ pub struct Factor {
     pub end: DateTime<Utc>,
     /// The intensity.
     pub g_per_kwh: GramsPerKwh,
+    /// The number as it was received, in the unit that `provenance` names; absent where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<f64>,
     /// Where it comes from.
     pub origin: Origin,
     /// How good that is.
@@ -273,6 +276,9 @@ pub struct Factor {
     pub issued_at: DateTime<Utc>,
     /// When it was fetched.
     pub retrieved_at: DateTime<Utc>,
+    /// From what it was read.
+    #[serde(default)]
+    pub provenance: Provenance,
 }
 
 /// What an hour's energy emitted, by the intensities known at a time. Later knowledge makes a new version; earlier ones

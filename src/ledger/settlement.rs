@@ -54,6 +54,35 @@ pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     parts
 }
 
+/// Sums of an hour whose rows are gone, as rows again: each where it lay when the hour was settled `before`, less what
+/// the rows lie there of which `minutes` are left. What cannot be told that way stays spread over the hour.
+pub fn spread(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement) -> Vec<Interval> {
+    let left = parts(minutes, &before.factors);
+    let rows_of = |sum: &Interval| -> Option<Vec<Interval>> {
+        let alike = |part: &&Part| (&part.device, &part.share, part.source) == (&sum.device, &sum.share, sum.source);
+        let part = before.parts.iter().find(alike)?;
+        let left = left.iter().find(alike);
+        let gone = |all: Millijoules, left: Option<Millijoules>| all.checked_since(left.unwrap_or_default());
+        let mut rows = Vec::new();
+        let mut at = sum.slot.start();
+        let mut holes = Vec::new();
+        for (i, factor) in before.factors.iter().enumerate() {
+            holes.extend(Slot::new(at, factor.start));
+            at = factor.end;
+            let energy = gone(part.energy_mj[i], left.map(|left| left.energy_mj[i]))?;
+            rows.push((Slot::new(factor.start, factor.end)?, energy));
+        }
+        holes.extend(Slot::new(at, sum.slot.end()));
+        let unknown = gone(part.unknown_mj, left.map(|left| left.unknown_mj))?;
+        let in_holes = by_time(unknown, &holes);
+        rows.extend(holes.into_iter().zip(in_holes));
+        let all: Millijoules = rows.iter().map(|(_, energy)| *energy).sum();
+        let row = |(slot, energy)| Interval { slot, energy, ..sum.clone() };
+        (all == sum.energy).then(|| rows.into_iter().map(row).collect())
+    };
+    sums.into_iter().flat_map(|sum| rows_of(&sum).unwrap_or_else(|| vec![sum])).collect()
+}
+
 /// What a part's known energy emitted.
 pub fn carbon(part: &Part, factors: &[Factor]) -> Micrograms {
     let each = part.energy_mj.iter().zip(factors).map(|(energy, factor)| energy.to_joules() * factor.g_per_kwh);
@@ -196,6 +225,7 @@ mod tests {
             start: at(from),
             end: at(to),
             g_per_kwh: GramsPerKwh::new(value),
+            received: None,
             origin: Origin::Measured,
             state,
             source: "file".into(),
@@ -203,6 +233,7 @@ mod tests {
             scope: SignalScope::Lifecycle,
             issued_at: at(0),
             retrieved_at: at(0),
+            provenance: Default::default(),
         }
     }
 

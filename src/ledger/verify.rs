@@ -1,8 +1,9 @@
 //! Checking an exported ledger without the daemon that wrote it: every digest, every sum, every settlement.
 //!
 //! An export is lines of JSON. The intervals of a block stand before its close, `{"block":…,"row":…,"hash":…,
-//! "interval":{…}}`; entries are `{"seq":…,"hash":…,"entry":{…}}`; the last line, `{"entries":…,"head":…}`, says where
-//! the chain ends.
+//! "interval":{…}}`; entries are `{"seq":…,"hash":…,"entry":{…}}`; the last line, `{"entries":…,"head":…,"rows":…,
+//! "tail":…}`, says where both chains end. Rows are numbered from 1 over the whole ledger; those that were rolled up keep
+//! their numbers. Each line ends with a line feed alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,14 +49,16 @@ pub struct Verified {
 type Sums = BTreeMap<(DeviceId, Share, EnergySource), Millijoules>;
 
 /// Takes an export line by line.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Verifier {
     line: u64,
+    /// The beginning of a line whose end has not come yet.
+    begun: Vec<u8>,
     found: Verified,
     /// The open block's intervals.
     rows: Vec<super::Interval>,
     last_row: u64,
-    details: Option<Digest>,
+    details: Digest,
     /// Blocks without intervals that no roll-up has named yet.
     bare: BTreeSet<u64>,
     hours: BTreeMap<DateTime<Utc>, Sums>,
@@ -73,13 +76,28 @@ pub fn row_line(block: u64, row: u64, hash: Digest, interval: &str) -> String {
     format!("{{\"block\":{block},\"row\":{row},\"hash\":\"{hash}\",\"interval\":{interval}}}")
 }
 
-/// The last line of an export.
-pub fn last_line(entries: u64, head: Digest) -> String {
-    format!("{{\"entries\":{entries},\"head\":\"{head}\"}}")
+/// The last line of an export: the last entry and the last interval, and their digests.
+pub fn last_line(entries: u64, head: Digest, rows: u64, tail: Digest) -> String {
+    format!("{{\"entries\":{entries},\"head\":\"{head}\",\"rows\":{rows},\"tail\":\"{tail}\"}}")
 }
 
 impl Verifier {
-    /// Takes the next line, without its line break.
+    /// Takes the next bytes of a file, which need not end where a line does.
+    ///
+    /// # Errors
+    /// As [`Self::take`], for the first line that is wrong.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.begun.extend_from_slice(part);
+            if self.begun.pop_if(|last| *last == b'\n').is_some() {
+                let line = std::mem::take(&mut self.begun);
+                self.take(&line)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next line, without its line feed.
     ///
     /// # Errors
     /// If it is not what was written, or does not follow from the lines before.
@@ -105,6 +123,10 @@ impl Verifier {
     /// # Errors
     /// If the end is missing, or blocks lack their intervals without a roll-up.
     pub fn finish(self) -> Result<Verified, Broken> {
+        if !self.begun.is_empty() {
+            let why = "has no end: the export was cut off".to_owned();
+            return Err(Broken { place: format!("line {}", self.line + 1), why });
+        }
         if !self.ended {
             let why = "the last line is missing: the export was cut off".to_owned();
             return Err(Broken { place: format!("after line {}", self.line), why });
@@ -136,6 +158,9 @@ impl Verifier {
             return Err(self.broken(&name, "its hash does not fit: the line, or one before it, was changed"));
         }
         let entry: Entry = serde_json::from_str(entry).map_err(|e| self.broken(&name, e))?;
+        if !self.rows.is_empty() && !matches!(entry, Entry::Close(_)) {
+            return Err(self.broken(&name, "stands between a block's intervals and its close"));
+        }
         let result = match &entry {
             Entry::Close(close) => self.close(close),
             Entry::Settlement(settlement) => self.settle(settlement),
@@ -147,7 +172,7 @@ impl Verifier {
         self.found.entries = seq;
         self.found.head = hash;
         if matches!(entry, Entry::Close(_)) {
-            self.details = Some(hash);
+            self.details = hash;
         }
         Ok(())
     }
@@ -165,10 +190,10 @@ impl Verifier {
         if block != self.found.blocks + 1 {
             return Err(self.broken(&name, format!("stands in block {}", self.found.blocks + 1)));
         }
-        if row <= self.last_row {
+        if row != self.last_row + 1 {
             return Err(self.broken(&name, format!("follows row {}", self.last_row)));
         }
-        if hash != self.details.unwrap_or(Digest::GENESIS).then(interval) {
+        if hash != self.details.then(interval) {
             return Err(self.broken(&name, "its hash does not fit: the line, or one before it, was changed"));
         }
         let parsed: Row = serde_json::from_str(interval).map_err(|e| self.broken(&name, e))?;
@@ -176,16 +201,17 @@ impl Verifier {
         self.found.energy += parsed.energy;
         self.found.intervals += 1;
         self.rows.push(parsed);
-        self.details = Some(hash);
+        self.details = hash;
         self.last_row = row;
         Ok(())
     }
 
     fn take_end(&mut self, text: &str, rest: &str) -> Result<(), Broken> {
         let entries = rest.split_once(',').and_then(|(n, _)| n.parse().ok());
-        let (seen, head) = (self.found.entries, self.found.head);
-        if entries != Some(seen) || text != last_line(seen, head) {
-            return Err(self.broken("the end", format!("does not say {seen} entries and the digest {head}")));
+        let (seen, head, rows) = (self.found.entries, self.found.head, self.last_row);
+        if entries != Some(seen) || text != last_line(seen, head, rows, self.details) {
+            let why = format!("does not say {seen} entries up to {head} and {rows} intervals up to {}", self.details);
+            return Err(self.broken("the end", why));
         }
         self.ended = true;
         Ok(())
@@ -198,10 +224,10 @@ impl Verifier {
         let rows = std::mem::take(&mut self.rows);
         if rows.is_empty() && close.rows > 0 {
             self.bare.insert(close.block);
+            self.last_row += close.rows;
             self.found.energy += close.cells.iter().map(|c| c.energy_mj).sum();
         } else {
-            let details = self.details.unwrap_or(Digest::GENESIS);
-            if (close.rows, close.details) != (rows.len() as u64, details) {
+            if (close.rows, close.details) != (rows.len() as u64, self.details) {
                 return Err(format!("speaks of {} intervals and not of the {} above", close.rows, rows.len()));
             }
             if close.cells != block::cells(&rows) {

@@ -13,7 +13,7 @@ use super::place::Place;
 use super::settings::Common;
 use super::usage::{Requests, Usage};
 use super::{Answer, BaseUrl, CarbonSettings, Contribution, ProviderError, SettingsError, Source};
-use crate::domain::{SignalValue, Zone};
+use crate::domain::{Provenance, SignalValue, Unit, Zone};
 use crate::units::Seconds;
 
 /// A source's address, its client, and the place it is asked about.
@@ -111,6 +111,13 @@ impl Api {
         self.http.usage().pin(self.place.zone().as_str(), zone);
     }
 
+    /// From what was read since this was asked last.
+    pub(super) fn provenance(&self, unit: Unit) -> Provenance {
+        let responses = self.http.take_digests().iter().map(ToString::to_string).collect();
+        let zone = self.pinned().unwrap_or_else(|| self.place.zone().to_string());
+        Provenance { unit: Some(unit), zone: Some(zone), model: None, responses }
+    }
+
     /// A word about a clock that is off.
     pub(super) fn skew_note(&self) -> Option<String> {
         self.http.skew_note()
@@ -175,7 +182,11 @@ impl Denied {
 
 /// What a source behind a network tells of itself, which is what its `api` field knows.
 macro_rules! told_by_api {
-    () => {
+    ($unit:ident) => {
+        fn provenance(&self) -> crate::domain::Provenance {
+            self.api.provenance(crate::domain::Unit::$unit)
+        }
+
         fn source(&self) -> &'static str {
             self.api.source()
         }

@@ -15,6 +15,7 @@ use super::redact::Secrets;
 use super::settings::Common;
 use super::usage::Usage;
 use super::{CarbonSettings, Headers, ProviderError};
+use crate::ledger::chain::Digest;
 use crate::units::Seconds;
 
 /// Error bodies are read up to here; longer ones are cut, not refused.
@@ -22,6 +23,9 @@ const MAX_ERROR_BYTES: u64 = 64 << 10;
 
 /// Answers that may be asked for again conditionally; the oldest goes.
 const REMEMBERED: usize = 4;
+
+/// Bodies of one answer whose digests are kept; the oldest goes.
+const MOST_DIGESTS: usize = 16;
 
 /// A redirection to the same host is followed, a round of them is not.
 const MOST_REDIRECTS: u8 = 3;
@@ -45,6 +49,8 @@ pub(super) struct Http {
 #[derive(Debug, Default)]
 struct Remembered {
     answers: VecDeque<Known>,
+    /// Of the bodies that were read since somebody asked for this last.
+    digests: VecDeque<Digest>,
     /// By how much the other side's clock is ahead of ours, by its last answer.
     skew: Option<TimeDelta>,
 }
@@ -54,8 +60,18 @@ struct Remembered {
 struct Known {
     url: Url,
     validator: (HeaderName, HeaderValue),
+    digest: Digest,
     /// As text: a tree may take a hundred times the room.
     body: Arc<str>,
+}
+
+impl Remembered {
+    fn note(&mut self, digest: Option<Digest>) {
+        self.digests.extend(digest);
+        if self.digests.len() > MOST_DIGESTS {
+            self.digests.pop_front();
+        }
+    }
 }
 
 impl Http {
@@ -103,6 +119,7 @@ impl Http {
         let mut response = tokio::time::timeout(self.timeout.to_std(), asking).await.map_err(too_late)??;
         self.note_skew(&response, now);
         if let (StatusCode::NOT_MODIFIED, Some((_, _, body))) = (response.status(), known) {
+            self.note_unchanged(&url);
             return serde_json::from_str(&body).map_err(|e| malformed(e.to_string()));
         }
         if !response.status().is_success() {
@@ -129,7 +146,7 @@ impl Http {
         })?;
         // Of this request alone: a login may give the same token again.
         hide(&mut json, &sent);
-        self.remember(url, response.headers(), &json);
+        self.remember(url, response.headers(), &json, Digest::of(&body));
         Ok(json)
     }
 
@@ -183,16 +200,29 @@ impl Http {
         Some((known.validator.0.clone(), known.validator.1.clone(), Arc::clone(&known.body)))
     }
 
-    fn remember(&self, url: Url, headers: &HeaderMap, body: &Value) {
+    /// SHA-256 of the bodies that were read since this was asked last, logins left out.
+    pub(super) fn take_digests(&self) -> Vec<Digest> {
+        std::mem::take(&mut self.remembered().digests).into()
+    }
+
+    fn note_unchanged(&self, url: &Url) {
+        let mut remembered = self.remembered();
+        let digest = remembered.answers.iter().find(|known| known.url == *url).map(|known| known.digest);
+        remembered.note(digest);
+    }
+
+    fn remember(&self, url: Url, headers: &HeaderMap, body: &Value, digest: Digest) {
         let by_tag = headers.get(header::ETAG).map(|tag| (header::IF_NONE_MATCH, tag.clone()));
         let by_time = || Some((header::IF_MODIFIED_SINCE, headers.get(header::LAST_MODIFIED)?.clone()));
         let mut remembered = self.remembered();
+        // What a login answers says nothing of the grid.
+        remembered.note((!url.path().ends_with("/login")).then_some(digest));
         remembered.answers.retain(|k| k.url != url);
         let Some(validator) = by_tag.or_else(by_time) else { return };
         if remembered.answers.len() >= REMEMBERED {
             remembered.answers.pop_front();
         }
-        remembered.answers.push_back(Known { url, validator, body: body.to_string().into() });
+        remembered.answers.push_back(Known { url, validator, digest, body: body.to_string().into() });
     }
 
     fn note_skew(&self, response: &Response, now: DateTime<Utc>) {

@@ -44,6 +44,7 @@ impl FixedProvider {
             scope: SignalScope::Unspecified,
             issued_at: now,
             retrieved_at: now,
+            provenance: Default::default(),
             expected: slots(-24, 48, Origin::Forecast),
             actual: slots(-24, 0, Origin::Estimated),
         };

@@ -136,6 +136,7 @@ pub(super) fn follow<V: SignalValue>(rows: impl IntoIterator<Item = (Slot, V)>) 
         scope: SignalScope::Unspecified,
         issued_at: start,
         retrieved_at: start,
+        provenance: Default::default(),
         expected,
         actual: TimeSeries::default(),
     });

@@ -201,6 +201,7 @@ mod tests {
             scope: SignalScope::Lifecycle,
             issued_at: at(0),
             retrieved_at: at(0),
+            provenance: Default::default(),
             expected: CarbonSeries::from_points((0..).zip(values).map(point).collect()).0,
             actual: CarbonSeries::default(),
         }

@@ -61,7 +61,7 @@ pub use state::{FeedState, Freshness, Ranks, SourceState};
 pub use usage::Requests;
 pub use zones::{SourceZones, ZoneName, zones};
 
-use crate::domain::{Forecast, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Zone};
+use crate::domain::{Forecast, Provenance, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Zone};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// What a source said, and what was odd about it.
@@ -103,6 +103,11 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
     /// What of its answers is used.
     fn contributes(&self) -> Contribution {
         Contribution::Both
+    }
+
+    /// From what the newest answer, or the newest look at what came, was made.
+    fn provenance(&self) -> Provenance {
+        Provenance::default()
     }
 
     /// Whether answers are worth keeping over a restart.

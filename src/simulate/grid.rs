@@ -93,6 +93,7 @@ impl Provider for TraceProvider {
             scope: self.scope,
             issued_at: self.expected.start().unwrap_or(now).min(now),
             retrieved_at: now,
+            provenance: Default::default(),
             expected: self.expected.clone(),
             actual,
         };

@@ -7,7 +7,7 @@ use sqlx::Row;
 
 use super::{Store, StoreError, rows};
 use crate::domain::{
-    CarbonSeries, Forecast, Intensity, Issued, Origin, SignalKind, SignalScope, Slot, TimeSeries, Zone,
+    CarbonSeries, Forecast, Intensity, Issued, Origin, Provenance, SignalKind, SignalScope, Slot, TimeSeries, Zone,
 };
 use crate::ledger::entry::{Factor, State};
 use crate::units::GramsPerKwh;
@@ -22,6 +22,7 @@ struct Sourced {
     source: usize,
     issued_at: DateTime<Utc>,
     retrieved_at: DateTime<Utc>,
+    row: i64,
 }
 
 /// A source, the part of the grid that it was asked for, and what its values mean: settings may change what one source
@@ -65,11 +66,14 @@ impl Store {
         points: &[(Slot, Intensity)],
         withdrawn: bool,
     ) -> Result<(), StoreError> {
+        let known = answer.provenance != Provenance::default();
+        let provenance = known.then(|| rows::json(&answer.provenance)).transpose()?;
         let mut tx = self.pool.begin().await?;
         for (slot, intensity) in points {
             sqlx::query(
                 "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
-                 issued_us, retrieved_us, withdrawn) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+                 issued_us, retrieved_us, withdrawn, provenance) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
             )
             .bind(answer.zone.as_str())
             .bind(&answer.source)
@@ -83,6 +87,7 @@ impl Store {
             .bind(answer.issued_at.timestamp_micros())
             .bind(answer.retrieved_at.timestamp_micros())
             .bind(withdrawn)
+            .bind(&provenance)
             .execute(&mut *tx)
             .await?;
         }
@@ -121,17 +126,23 @@ impl Store {
             settled.push(self.settled_until(key).await?);
         }
         let sourced = self.sourced(sources, span).await?;
-        let factor = |(slot, said): &(Slot, Sourced)| {
+        let mut factors = Vec::with_capacity(sourced.points().len());
+        for (slot, said) in sourced.points() {
+            let sql = "SELECT provenance FROM intensities WHERE id = $1";
+            let found: Option<String> = sqlx::query_scalar(sql).bind(said.row).fetch_one(&self.pool).await?;
+            let provenance: Provenance =
+                found.map(|text| rows::from_json("intensity", &text)).transpose()?.unwrap_or_default();
             let origin = said.intensity.origin;
             let state = match settled[said.source] {
                 _ if origin < Origin::Estimated => State::Forecast,
                 Some(until) if slot.end() <= until => State::Final,
                 _ => State::Provisional,
             };
-            Factor {
+            factors.push(Factor {
                 start: slot.start(),
                 end: slot.end(),
                 g_per_kwh: said.intensity.value,
+                received: provenance.unit.map(|unit| unit.received(said.intensity.value)),
                 origin,
                 state,
                 source: sources[said.source].source.clone(),
@@ -139,15 +150,16 @@ impl Store {
                 scope: sources[said.source].scope,
                 issued_at: said.issued_at,
                 retrieved_at: said.retrieved_at,
-            }
-        };
-        Ok(sourced.points().iter().map(factor).collect())
+                provenance,
+            });
+        }
+        Ok(factors)
     }
 
     async fn sourced(&self, sources: &[SourceKey], span: &Slot) -> Result<TimeSeries<Sourced>, StoreError> {
-        let sql = "SELECT start_us, end_us, g_per_kwh, origin, issued_us, retrieved_us, withdrawn FROM intensities \
+        let sql = "SELECT id, start_us, end_us, g_per_kwh, origin, issued_us, retrieved_us, withdrawn FROM intensities \
                    WHERE end_us > $1 AND start_us < $2 AND zone = $3 AND source = $4 AND kind = $5 AND scope = $6 \
-                   ORDER BY trust, id";
+                   ORDER BY id";
         let (mut expected, mut came) = (TimeSeries::default(), TimeSeries::default());
         for (source, key) in sources.iter().enumerate().rev() {
             let found = sqlx::query(sql)
@@ -159,21 +171,25 @@ impl Store {
                 .bind(rows::name(&key.scope)?)
                 .fetch_all(&self.pool)
                 .await?;
-            // A withdrawal takes back what was said with the same trust, and nothing beneath it.
+            // Who takes back what came does not stand by earlier versions of it either; what was expected stays.
             let mut layers: BTreeMap<Origin, TimeSeries<Sourced>> = BTreeMap::new();
             for row in &found {
                 let value: f64 = row.try_get("g_per_kwh")?;
                 let value = GramsPerKwh::try_new(value).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
                 let origin: Origin = rows::from_name("intensity", row.try_get("origin")?)?;
-                let layer = layers.entry(origin).or_default();
                 if row.try_get("withdrawn")? {
-                    layer.remove(rows::slot(row)?);
+                    let slot = rows::slot(row)?;
+                    let of = |layer: &Origin| (*layer >= Origin::Estimated) == (origin >= Origin::Estimated);
+                    layers.iter_mut().filter(|(layer, _)| of(layer)).for_each(|(_, series)| series.remove(slot));
                     continue;
                 }
+                let layer = layers.entry(origin).or_default();
                 let intensity = Intensity { value, origin };
                 let issued_at = rows::moment(row.try_get("issued_us")?)?;
                 let retrieved_at = rows::moment(row.try_get("retrieved_us")?)?;
-                layer.insert(rows::slot(row)?, Sourced { intensity, source, issued_at, retrieved_at });
+                let row_id = row.try_get("id")?;
+                let said = Sourced { intensity, source, issued_at, retrieved_at, row: row_id };
+                layer.insert(rows::slot(row)?, said);
             }
             for (origin, layer) in layers {
                 let series = if origin >= Origin::Estimated { &mut came } else { &mut expected };

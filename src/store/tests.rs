@@ -184,6 +184,7 @@ async fn the_best_intensity_is_the_most_trusted_and_of_those_the_newest() {
         scope: SignalScope::Operational,
         issued_at: at(0),
         retrieved_at: at(0),
+        provenance: Default::default(),
         expected: CarbonSeries::default(),
         actual: CarbonSeries::default(),
     };
@@ -223,6 +224,7 @@ async fn issued_forecasts_are_kept_as_they_were_for_five_weeks() {
             scope: SignalScope::Unspecified,
             issued_at: at(retrieved),
             retrieved_at: at(retrieved),
+            provenance: Default::default(),
             expected: CarbonSeries::from_points(vec![(slot(retrieved, retrieved + hour), intensity)]).0,
             actual: CarbonSeries::default(),
         }

@@ -22,9 +22,9 @@ const SAMPLED_US: c_ulonglong = 100_000;
 
 getters! {
     nvmlDeviceGetCurrentClocksThrottleReasons(c_ulonglong) =
-        |c| Ok(c.board().reasons(c.state().limit_mw, c.state().lock_mhz));
+        |c| Ok(c.board().reasons(unix_ns(), c.state().limit_mw, c.state().lock_mhz));
     nvmlDeviceGetCurrentClocksEventReasons(c_ulonglong) =
-        |c| Ok(c.board().reasons(c.state().limit_mw, c.state().lock_mhz));
+        |c| Ok(c.board().reasons(unix_ns(), c.state().limit_mw, c.state().lock_mhz));
     nvmlDeviceGetUtilizationRates(nvmlUtilization_t) = |c| {
         let board = c.board();
         let gpu = board.utilization.unwrap_or(if board.idle { 0 } else { 100 });

@@ -47,6 +47,10 @@ pub(crate) struct Board {
     pub(crate) initial_energy_j: f64,
     pub(crate) persistence: bool,
     pub(crate) demand_w: f64,
+    /// What it would draw from each moment on, in place of `demand_w`: Unix seconds, rising, and watts.
+    pub(crate) demand: Vec<(f64, f64)>,
+    /// When its counter starts again from 0: Unix seconds, rising.
+    pub(crate) resets_at: Vec<f64>,
     pub(crate) idle: bool,
     pub(crate) idle_w: f64,
     pub(crate) temperature_c: i32,
@@ -99,6 +103,8 @@ impl Default for Board {
             initial_energy_j: 0.0,
             persistence: true,
             demand_w: 260.0,
+            demand: Vec::new(),
+            resets_at: Vec::new(),
             idle: false,
             idle_w: 30.0,
             temperature_c: 55,
@@ -175,7 +181,7 @@ impl Board {
             self.oob_cap_w.unwrap_or(0.0),
             self.noise,
         ];
-        if watts.iter().any(|w| !w.is_finite() || *w < 0.0) {
+        if watts.iter().chain(self.demand.iter().map(|(_, w)| w)).any(|w| !w.is_finite() || *w < 0.0) {
             return Err("a power, an energy or the noise is negative".into());
         }
         if self.min_w > self.max_w {
@@ -183,6 +189,10 @@ impl Board {
         }
         if self.min_clock_mhz == 0 || self.min_clock_mhz > self.max_clock_mhz {
             return Err("min_clock_mhz is 0 or above max_clock_mhz".into());
+        }
+        let times: Vec<f64> = self.demand.iter().map(|(at, _)| *at).collect();
+        if [&times, &self.resets_at].iter().any(|times| !times.is_sorted_by(|a, b| a < b)) {
+            return Err("demand or resets_at does not rise in time".into());
         }
         if self.clock_curve.windows(2).any(|w| w[0].0 >= w[1].0 || w[0].1 >= w[1].1) {
             return Err("clock_curve does not rise in clock and power".into());
@@ -225,8 +235,20 @@ impl Board {
         if lock_mhz == 0 { self.sm_clock_mhz } else { self.sm_clock_mhz.min(lock_mhz) }
     }
 
-    /// What it would draw without a limit.
-    fn demand_mw(&self, lock_mhz: u32) -> u32 {
+    /// The next moment after this one at which the script itself changes something, and whether the counter is reset then.
+    pub(crate) fn change_after(&self, at_ns: u64) -> Option<(u64, bool)> {
+        let next = |mut times: Box<dyn Iterator<Item = f64> + '_>| times.map(nanos).find(|ns| *ns > at_ns);
+        let demand = next(Box::new(self.demand.iter().map(|(at, _)| *at)));
+        let reset = next(Box::new(self.resets_at.iter().copied()));
+        let first = [demand, reset].into_iter().flatten().min()?;
+        Some((first, reset == Some(first)))
+    }
+
+    /// What it would draw at a moment without a limit.
+    fn demand_mw(&self, at_ns: u64, lock_mhz: u32) -> u32 {
+        if let Some((_, watts)) = self.demand.iter().rev().find(|(at, _)| nanos(*at) <= at_ns) {
+            return milli(*watts);
+        }
         let curve: Vec<_> = self.clock_curve.iter().map(|(mhz, w)| (f64::from(*mhz), *w)).collect();
         milli(linear(&curve, f64::from(self.free_clock_mhz(lock_mhz))).unwrap_or(self.demand_w))
     }
@@ -239,23 +261,23 @@ impl Board {
         afforded.map_or(free, |mhz| free.min(mhz.round() as u32))
     }
 
-    /// The draw under a limit and a lock, of a board that is there. One that is not draws nothing.
-    pub(crate) fn draw_mw(&self, limit_mw: u32, lock_mhz: u32) -> u32 {
+    /// The draw at a moment under a limit and a lock, of a board that is there. One that is not draws nothing.
+    pub(crate) fn draw_mw(&self, at_ns: u64, limit_mw: u32, lock_mhz: u32) -> u32 {
         if !self.there() {
             0
         } else if self.idle {
             milli(self.idle_w)
         } else {
-            self.demand_mw(lock_mhz).min(self.enforced_mw(limit_mw))
+            self.demand_mw(at_ns, lock_mhz).min(self.enforced_mw(limit_mw))
         }
     }
 
     /// Why the clocks are what they are, unless the script says so itself: idle (1) or power cap (4).
-    pub(crate) fn reasons(&self, limit_mw: u32, lock_mhz: u32) -> u64 {
+    pub(crate) fn reasons(&self, at_ns: u64, limit_mw: u32, lock_mhz: u32) -> u64 {
         self.event_reasons.unwrap_or_else(|| {
             if self.idle {
                 0x1
-            } else if self.demand_mw(lock_mhz) > self.enforced_mw(limit_mw) {
+            } else if self.demand_mw(at_ns, lock_mhz) > self.enforced_mw(limit_mw) {
                 0x4
             } else {
                 0x0
@@ -292,6 +314,10 @@ fn linear(points: &[(f64, f64)], x: f64) -> Option<f64> {
         (Some(only), None) => Some(only.1),
         (None, only) => only.map(|p| p.1),
     }
+}
+
+fn nanos(unix_s: f64) -> u64 {
+    (unix_s * 1e9).round() as u64
 }
 
 fn milli(watts: f64) -> u32 {

@@ -3,7 +3,12 @@
 //! The memory is a straight line: so much energy at one moment and so much draw since. Nothing is written while
 //! the draw stays the same, and every process that reads the line at one moment gets the same energy.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::OnceLock,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use crate::board::Board;
 
@@ -14,6 +19,8 @@ pub(crate) struct State {
     pub(crate) lock_mhz: u32,
     pub(crate) persistence: bool,
     energy_uj: u64,
+    /// What the counter showed and forgot: with this, `energy_uj` is all that the board ever used.
+    lost_uj: u64,
     since_unix_ns: u64,
     draw_mw: u32,
     /// The `energy_resets` of the script that the counter has already obeyed.
@@ -32,8 +39,9 @@ impl State {
             lock_mhz,
             persistence: board.persistence,
             energy_uj: (board.initial_energy_j * 1e6) as u64,
+            lost_uj: 0,
             since_unix_ns: now_ns,
-            draw_mw: board.draw_mw(limit_mw, lock_mhz),
+            draw_mw: board.draw_mw(now_ns, limit_mw, lock_mhz),
             resets: board.energy_resets,
             generation: 1,
             there: board.there(),
@@ -50,6 +58,7 @@ impl State {
                 "lock_mhz" => set(&mut state.lock_mhz, value),
                 "persistence" => state.persistence = value == "1",
                 "energy_uj" => set(&mut state.energy_uj, value),
+                "lost_uj" => set(&mut state.lost_uj, value),
                 "since_unix_ns" => set(&mut state.since_unix_ns, value),
                 "draw_mw" => set(&mut state.draw_mw, value),
                 "resets" => set(&mut state.resets, value),
@@ -63,12 +72,13 @@ impl State {
 
     pub(crate) fn text(&self) -> String {
         format!(
-            "limit_mw={}\nlock_mhz={}\npersistence={}\nenergy_uj={}\nsince_unix_ns={}\ndraw_mw={}\nresets={}\n\
+            "limit_mw={}\nlock_mhz={}\npersistence={}\nenergy_uj={}\nlost_uj={}\nsince_unix_ns={}\ndraw_mw={}\nresets={}\n\
              generation={}\nthere={}\n",
             self.limit_mw,
             self.lock_mhz,
             u8::from(self.persistence),
             self.energy_uj,
+            self.lost_uj,
             self.since_unix_ns,
             self.draw_mw,
             self.resets,
@@ -77,22 +87,40 @@ impl State {
         )
     }
 
-    /// Whether the memory already says what the script wants.
-    pub(crate) fn agrees(&self, board: &Board) -> bool {
-        self.there == board.there()
+    /// Whether the memory already says what the script wants by now.
+    pub(crate) fn agrees(&self, board: &Board, now_ns: u64) -> bool {
+        board.change_after(self.since_unix_ns).is_none_or(|(at, _)| at > now_ns)
+            && self.there == board.there()
             && self.resets == board.energy_resets
-            && self.draw_mw == board.draw_mw(self.limit_mw, self.lock_mhz)
+            && self.draw_mw == board.draw_mw(now_ns, self.limit_mw, self.lock_mhz)
+    }
+
+    /// Takes in what the script had happen by itself since, each change at its own moment.
+    fn catch_up(&mut self, board: &Board, now_ns: u64) {
+        while let Some((at, reset)) = board.change_after(self.since_unix_ns).filter(|(at, _)| *at <= now_ns) {
+            self.energy_uj = self.energy_uj_at(at);
+            self.since_unix_ns = at;
+            if reset {
+                self.forget_energy();
+            }
+            self.draw_mw = board.draw_mw(at, self.limit_mw, self.lock_mhz);
+        }
+    }
+
+    fn forget_energy(&mut self) {
+        self.lost_uj += std::mem::take(&mut self.energy_uj);
     }
 
     /// Brings the memory in line with the script: the old draw holds until now, the new one from now on.
     pub(crate) fn follow(&mut self, board: &Board, now_ns: u64) {
-        if self.agrees(board) {
+        self.catch_up(board, now_ns);
+        if self.agrees(board, now_ns) {
             return;
         }
         self.energy_uj = self.energy_uj_at(now_ns);
         self.since_unix_ns = now_ns;
         if board.energy_resets > self.resets {
-            self.energy_uj = 0;
+            self.forget_energy();
         }
         self.resets = board.energy_resets;
         match (self.there, board.there()) {
@@ -105,16 +133,17 @@ impl State {
             _ => {}
         }
         self.there = board.there();
-        self.draw_mw = board.draw_mw(self.limit_mw, self.lock_mhz);
+        self.draw_mw = board.draw_mw(now_ns, self.limit_mw, self.lock_mhz);
     }
 
     /// The driver let go of the board: the limit is the default again and the counter starts anew.
     pub(crate) fn unload(&mut self, board: &Board, now_ns: u64) {
         self.limit_mw = board.default_mw();
         self.lock_mhz = 0;
-        self.energy_uj = 0;
+        self.energy_uj = self.energy_uj_at(now_ns);
+        self.forget_energy();
         self.since_unix_ns = now_ns;
-        self.draw_mw = board.draw_mw(self.limit_mw, self.lock_mhz);
+        self.draw_mw = board.draw_mw(now_ns, self.limit_mw, self.lock_mhz);
     }
 
     /// The counter as the board shows it: refreshed every `update_ms`, and whenever the draw changes.
@@ -161,7 +190,22 @@ fn unit(name: &str, moment: u64) -> f64 {
     ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// CLOCK_REALTIME: the only clock that means the same to the next process.
+/// The file that tells the time in place of the machine's clock, in nanoseconds since 1970.
+static TOLD: OnceLock<PathBuf> = OnceLock::new();
+
+/// From here on the time is what this file says.
+pub(crate) fn tell_time_by(file: PathBuf) {
+    // Only the first directory that a process opens counts.
+    let _ = TOLD.set(file);
+}
+
+/// The boards' time.
 pub(crate) fn unix_ns() -> u64 {
+    let told = TOLD.get().and_then(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+    told.unwrap_or_else(machine_ns)
+}
+
+/// CLOCK_REALTIME: the only clock that means the same to the next process.
+pub(crate) fn machine_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }

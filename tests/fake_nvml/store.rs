@@ -13,7 +13,7 @@ use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 use crate::{
     board::Board,
-    state::{State, unix_ns},
+    state::{State, machine_ns, unix_ns},
 };
 
 /// File times move in kernel ticks of up to 10 ms, so a file read this soon after a write may have been written
@@ -40,7 +40,7 @@ impl Stamp {
 
     /// Whether the stamp alone will tell the next change from what is read now.
     pub(crate) fn tells(&self) -> bool {
-        (i128::from(unix_ns()) - self.mtime_ns).abs() > TICK_NS
+        (i128::from(machine_ns()) - self.mtime_ns).abs() > TICK_NS
     }
 }
 

@@ -165,6 +165,7 @@ impl CarbonAwareSdk {
             scope: self.scope,
             issued_at: told.generated_at.filter(|t| *t <= now).unwrap_or(now),
             retrieved_at: now,
+            provenance: Default::default(),
             expected,
             actual,
         };
@@ -248,7 +249,7 @@ impl CarbonAwareSdk {
 }
 
 impl Provider for CarbonAwareSdk {
-    told_by_api!();
+    told_by_api!(GramsPerKwh);
 
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         Some((self.kind, self.scope))

@@ -309,6 +309,7 @@ impl ElectricityMaps {
             scope: self.scope(),
             issued_at: updated_at.unwrap_or(now).min(now),
             retrieved_at: now,
+            provenance: Default::default(),
             expected,
             actual: CarbonSeries::from_points(behind).0,
         };
@@ -345,7 +346,7 @@ impl ElectricityMaps {
 }
 
 impl Provider for ElectricityMaps {
-    told_by_api!();
+    told_by_api!(GramsPerKwh);
 
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         Some((SignalKind::Average, self.scope()))

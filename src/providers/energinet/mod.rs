@@ -126,6 +126,7 @@ impl Energinet {
             // The body does not say when it was made.
             issued_at: now,
             retrieved_at: now,
+            provenance: Default::default(),
             expected,
             actual,
         };
@@ -145,7 +146,7 @@ impl Energinet {
 }
 
 impl Provider for Energinet {
-    told_by_api!();
+    told_by_api!(GramsPerKwh);
 
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         Some((SignalKind::Average, self.scope))

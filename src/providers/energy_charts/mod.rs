@@ -87,6 +87,7 @@ impl EnergyCharts {
             // The body does not say when it was made.
             issued_at: now,
             retrieved_at: now,
+            provenance: Default::default(),
             expected,
             actual,
         };
@@ -109,7 +110,7 @@ pub(super) fn window(span: Slot, now: DateTime<Utc>) -> Option<(Slot, (String, S
 }
 
 impl Provider for EnergyCharts {
-    told_by_api!();
+    told_by_api!(GramsPerKwh);
 
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         Some((SignalKind::Average, self.scope))

@@ -19,7 +19,7 @@ use super::cache::{Cache, CacheProblem};
 use super::state::{FeedState, Ranks, SourceState};
 use super::{Answer, Contribution, Provider, ProviderError, Settled};
 use crate::clock::{Clock, Monotonic, Now};
-use crate::domain::{Forecast, SignalValue, Slot};
+use crate::domain::{Forecast, Provenance, SignalValue, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// The longest nap between looks at the clock, which may have been set meanwhile.
@@ -160,6 +160,12 @@ impl<V: SignalValue> Feed<V> {
     /// Takes in what a source said, or why it did not.
     async fn take(&mut self, index: usize, answer: Result<Answer<V>, ProviderError>, now: Now) {
         let before = self.sender.borrow().sources[index].clone();
+        let provenance = self.members[index].provider.provenance();
+        let answer = answer.map(|mut answer| {
+            let of = &mut answer.forecast.provenance;
+            *of = Provenance { model: of.model.take(), ..provenance };
+            answer
+        });
         let (answer, jitter) = (answer.and_then(|a| usable(a, before.contributes, now.utc)), jitter());
         let mut after = match answer {
             Ok(answer) => {
@@ -189,9 +195,17 @@ impl<V: SignalValue> Feed<V> {
     async fn take_settled(&mut self, index: usize, settled: Settled<V>, now: Now) {
         let before = self.sender.borrow().sources[index].clone();
         let member = &mut self.members[index];
+        let provenance = member.provider.provenance();
         member.settle_at = now.utc + SETTLE_EVERY;
         let mut after = match settled {
-            Ok(Some(came)) if !came.is_empty() => before.settled(&came, now.utc, self.options.jump_factor),
+            Ok(Some(came)) if !came.is_empty() => {
+                let mut after = before.settled(&came, now.utc, self.options.jump_factor);
+                after.forecast = after.forecast.map(|told| {
+                    let model = told.provenance.model.clone();
+                    Arc::new(Forecast { provenance: Provenance { model, ..provenance }, ..Forecast::clone(&told) })
+                });
+                after
+            }
             // The answers themselves are all that this source tells; those of long ago change no more.
             Ok(_) => before.settled(&Default::default(), now.utc, self.options.jump_factor),
             Err(error) => {

@@ -27,6 +27,7 @@ fn answer(source: &str, now: DateTime<Utc>, value: f64) -> Answer {
         scope: SignalScope::Operational,
         issued_at: now,
         retrieved_at: now,
+        provenance: Default::default(),
         expected: CarbonSeries::from_points(vec![(slot, intensity)]).0,
         actual: CarbonSeries::default(),
     };

@@ -24,7 +24,8 @@ use super::error::shortened;
 use super::{
     Answer, CarbonSettings, Contribution, FileSettings, PriceSettings, Provider, ProviderError, SettingsError, Timing,
 };
-use crate::domain::{Forecast, Quoted, Slot, TimeSeries, Zone};
+use crate::domain::{Forecast, Provenance, Quoted, Slot, TimeSeries, Zone};
+use crate::ledger::chain::Digest;
 use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -69,6 +70,7 @@ impl<V> Default for State<V> {
 #[derive(Debug)]
 struct Loaded<V> {
     stamp: Stamp,
+    digest: Digest,
     file: ParsedFile<V>,
 }
 
@@ -163,6 +165,7 @@ impl<V: FileSignal> FileProvider<V> {
             scope: file.scope,
             issued_at,
             retrieved_at: now,
+            provenance: Default::default(),
             expected: TimeSeries::from_points(expected).0,
             actual,
         };
@@ -215,6 +218,11 @@ impl<V: FileSignal> Provider<V> for FileProvider<V> {
 
     fn contributes(&self) -> Contribution {
         self.settings.contributes
+    }
+
+    fn provenance(&self) -> Provenance {
+        let responses = self.state().loaded.iter().map(|loaded| loaded.digest.to_string()).collect();
+        Provenance { unit: V::UNIT, responses, ..Provenance::default() }
     }
 
     /// The file itself is what is kept.
@@ -295,5 +303,6 @@ fn read<V: FileSignal>(
     }
     let malformed =
         |e: ParseError| ProviderError::Malformed { what: e.what, at: format!("{}, {}", path.display(), e.at) };
-    Ok(Arc::new(Loaded { stamp, file: parse_as(&bytes, settings, zone).map_err(malformed)? }))
+    let digest = Digest::of(&bytes);
+    Ok(Arc::new(Loaded { stamp, digest, file: parse_as(&bytes, settings, zone).map_err(malformed)? }))
 }

@@ -1,12 +1,14 @@
 //! The signals that files can hold, and what is peculiar to each.
 
-use crate::domain::SignalValue;
+use crate::domain::{SignalValue, Unit};
 use crate::units::{GramsPerKwh, PricePerMwh};
 
 /// A signal that files can hold.
 pub trait FileSignal: SignalValue {
     /// The table of the settings that speaks of the file, `[carbon]` or `[price]`.
     const TABLE: &'static str;
+    /// What its values are given in.
+    const UNIT: Option<Unit>;
     /// Names of columns of values, in small letters and digits only.
     const VALUE_COLUMNS: &'static [&'static str];
     /// A good name for such a column.
@@ -21,6 +23,7 @@ pub trait FileSignal: SignalValue {
 
 impl FileSignal for GramsPerKwh {
     const TABLE: &'static str = "carbon";
+    const UNIT: Option<Unit> = Some(Unit::GramsPerKwh);
     const VALUE_COLUMNS: &'static [&'static str] = &[
         "value",
         "carbonintensity",
@@ -42,6 +45,7 @@ impl FileSignal for GramsPerKwh {
 
 impl FileSignal for PricePerMwh {
     const TABLE: &'static str = "price";
+    const UNIT: Option<Unit> = None;
     const VALUE_COLUMNS: &'static [&'static str] = &[
         "price",
         "value",

@@ -87,6 +87,7 @@ fn a_stored_forecast_is_read_back() {
         scope: SignalScope::Lifecycle,
         issued_at: at("2021-01-01T00:00:00Z"),
         retrieved_at: at("2021-01-01T00:00:00Z"),
+        provenance: Default::default(),
         expected: file.expected.clone(),
         actual: file.actual,
     };

@@ -123,6 +123,7 @@ impl EnergyChartsPrice {
             scope: SignalScope::Unspecified,
             issued_at: now,
             retrieved_at: now,
+            provenance: Default::default(),
             expected,
             actual,
         };

@@ -168,13 +168,15 @@ impl<V: SignalValue> SourceState<V> {
                 known.zone, known.source
             ));
         }
+        // As it was told: what is held back was not taken back.
+        let told = newest.actual.clone();
         let held_back = hold_back(old.map(Arc::as_ref), &mut newest, self.held_back.as_ref(), jump_factor, now);
         notes.extend(held_back.as_ref().map(ToString::to_string));
         // An answer of which nothing could be used does not make older ones younger.
         let unusable = held_back.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
         let issued = Arc::new(newest.clone());
         let forecast = match old {
-            Some(old) => merged(old, newest, now),
+            Some(old) => merged(&without(old, &told), newest, now),
             None => newest,
         };
         Self {
@@ -198,13 +200,13 @@ impl<V: SignalValue> SourceState<V> {
     pub fn settled(&self, came: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
         let (mut state, mut came) = (self.clone(), came.clone());
         if let Some(known) = &self.forecast {
+            let mut forecast = without(known, &came);
             let held = hold_back_past(known, &mut came, jump_factor, now);
             if held > 0 {
                 state.notes.push(format!(
                     "{held} values of what came were left out: they lie more than {jump_factor} times off all that is known"
                 ));
             }
-            let mut forecast = Forecast::clone(known);
             if !came.is_empty() {
                 forecast.actual.overwrite(&came);
                 forecast.actual = bounded(forecast.actual, &came);
@@ -287,6 +289,15 @@ fn asked_patience(error: &ProviderError) -> Seconds {
 
 fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
     (&old.source, &old.zone, old.kind, old.scope) == (&new.source, &new.zone, new.kind, new.scope)
+}
+
+/// Without what came by an earlier answer in the time of which `told` speaks, and does not say any more: it was taken back.
+fn without<V: SignalValue>(known: &Forecast<V>, told: &TimeSeries<Quoted<V>>) -> Forecast<V> {
+    let mut known = known.clone();
+    for gap in told.gaps() {
+        known.actual.remove(gap);
+    }
+    known
 }
 
 /// The newer answer over the older one. Values expected of past slots stay as they were first said, because skill is

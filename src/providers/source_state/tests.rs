@@ -24,6 +24,7 @@ fn forecast(now: i64, expected: CarbonSeries, actual: CarbonSeries) -> Forecast 
         scope: SignalScope::Operational,
         issued_at: at(now),
         retrieved_at: at(now),
+        provenance: Default::default(),
         expected,
         actual,
     }

@@ -174,6 +174,7 @@ impl UkProvider {
             scope: SignalScope::Operational,
             issued_at: now,
             retrieved_at: now,
+            provenance: Default::default(),
             expected,
             actual,
         };
@@ -201,7 +202,7 @@ impl UkProvider {
 }
 
 impl Provider for UkProvider {
-    told_by_api!();
+    told_by_api!(GramsPerKwh);
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
         self.api.discreet_answer(self.answer(now)).boxed()

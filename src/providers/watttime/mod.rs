@@ -26,7 +26,7 @@ use super::zones::ZoneName;
 use super::{
     Answer, CarbonSettings, Contribution, Provider, ProviderError, SettingsError, Settled, Source, WattTimeSettings,
 };
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, Provenance, SignalKind, SignalScope, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Forecasts are renewed every five minutes, which is more often than a plan needs.
@@ -199,9 +199,10 @@ impl WattTime {
             }
             (Err(error), None) => return Err(error),
         };
-        let (mut rows, mut issued_at) = (Vec::new(), now);
+        let (mut rows, mut issued_at, mut provenance) = (Vec::new(), now, Provenance::default());
         if let Some(ahead) = ahead {
             notes.extend(ahead.warnings.iter().map(|warning| format!("WattTime warns: {warning}")));
+            provenance.model.clone_from(&ahead.model);
             notes.extend(self.model_note(ahead.model));
             issued_at = ahead.generated_at.unwrap_or(now).min(now);
             rows = ahead.rows;
@@ -220,6 +221,7 @@ impl WattTime {
             scope: SignalScope::Operational,
             issued_at,
             retrieved_at: now,
+            provenance,
             expected,
             actual,
         };
@@ -250,7 +252,7 @@ impl WattTime {
 }
 
 impl Provider for WattTime {
-    told_by_api!();
+    told_by_api!(PoundsPerMwh);
 
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
         self.api.discreet_answer(self.answer(now)).boxed()

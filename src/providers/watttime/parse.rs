@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use crate::domain::Slot;
+use crate::domain::{Slot, Unit};
 use crate::providers::ProviderError;
 use crate::providers::error::shortened;
 use crate::providers::fuzz::follow;
@@ -16,9 +16,6 @@ pub(super) const SIGNAL: &str = "co2_moer";
 
 /// The only unit that is converted.
 const UNITS: &str = "lbs_co2_per_mwh";
-
-/// Grams per kWh in one pound per MWh, exactly.
-const GRAMS_PER_KWH: f64 = 0.453_592_37;
 
 /// A region's code is short; longer text is none.
 const LONGEST_REGION: usize = 96;
@@ -62,7 +59,7 @@ pub(super) fn rows(body: &Value, region: &str) -> Result<Rows, ProviderError> {
     let mut points = Vec::new();
     for (i, row) in array(body.get("data"), "data")?.iter().enumerate() {
         let start = time(row.get("point_time"), &format!("data[{i}].point_time"))?;
-        let value = scaled(row.get("value"), GRAMS_PER_KWH, &format!("data[{i}].value"))?;
+        let value = scaled(row.get("value"), Unit::PoundsPerMwh.in_g_per_kwh(), &format!("data[{i}].value"))?;
         let imputed = row.get("imputed_data_used").and_then(Value::as_bool).unwrap_or(false);
         points.push((start, value.map(|value| (value, imputed))));
     }

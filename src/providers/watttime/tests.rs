@@ -498,3 +498,21 @@ async fn the_account_is_shown_by_nothing_whatever_repeats_it() {
         assert!(!forbidden(&format!("{answer:?}")), "{answer:?}");
     }
 }
+
+#[tokio::test]
+async fn an_answer_tells_from_which_bodies_it_was_made() {
+    use crate::domain::Unit;
+    use crate::ledger::chain::Digest;
+
+    let watt = caiso(ok(AHEAD), ok(BEHIND)).await;
+    let answer = watt.fetch(NOW).await.expect("read");
+    assert_eq!(answer.forecast.provenance.model.as_deref(), Some("2023-03-01"));
+    let read = watt.source.provenance();
+    // The login's body is none of them.
+    assert_eq!(read.responses, [AHEAD, BEHIND].map(|body| Digest::of(body).to_string()));
+    assert_eq!((read.unit, read.zone.as_deref()), (Some(Unit::PoundsPerMwh), Some("CAISO_NORTH")));
+    let given: Vec<f64> =
+        answer.forecast.actual.points().iter().map(|(_, i)| Unit::PoundsPerMwh.received(i.value)).collect();
+    assert_eq!(given, [900.0, 880.0]);
+    assert!(watt.source.provenance().responses.is_empty(), "told once");
+}

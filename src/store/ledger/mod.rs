@@ -39,9 +39,11 @@ impl Store {
         for row in intervals {
             hash = hash.then(&Row::line(row));
             let (share, job) = rows::share_columns(&row.share);
+            // Numbers go on where all minutes were rolled up.
             sqlx::query(
-                "INSERT INTO intervals (device, share, job_id, start_us, end_us, energy_mj, source, block, hash) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                "INSERT INTO intervals (id, device, share, job_id, start_us, end_us, energy_mj, source, block, hash) \
+                 VALUES (COALESCE((SELECT MAX(id) FROM intervals), (SELECT SUM(json_extract(line, '$.rows')) FROM ledger \
+                 WHERE kind = 'roll_up'), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9)",
             )
             .bind(row.device.as_str())
             .bind(share)
@@ -245,6 +247,10 @@ async fn append_entry(tx: &mut SqliteConnection, entry: &Entry) -> Result<i64, S
 
 /// Chains the rows that an earlier version wrote without digests.
 pub(super) async fn chain_old_rows(store: &Store) -> Result<(), StoreError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM intervals WHERE hash IS NULL)";
+    if !sqlx::query_scalar::<_, bool>(sql).fetch_one(&store.pool).await? {
+        return Ok(());
+    }
     let mut tx = store.begin().await?;
     let sql = format!("SELECT id, {INTERVAL} FROM intervals WHERE hash IS NULL ORDER BY id");
     let old = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *tx).await?;

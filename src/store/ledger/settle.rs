@@ -10,7 +10,7 @@ use super::{INTERVAL, append_entry, share_key};
 use crate::domain::{SignalKind, Slot};
 use crate::ledger::Total;
 use crate::ledger::entry::{Entry, Factor, Settlement};
-use crate::ledger::settlement::parts;
+use crate::ledger::settlement::{parts, spread};
 use crate::ledger::{Interval, Share};
 use crate::store::{SourceKey, Store, StoreError, rows};
 
@@ -57,19 +57,24 @@ impl Store {
     /// If the transaction fails; then none of it is written.
     pub async fn settle_hour(&self, hour: DateTime<Utc>, with: &Settling<'_>) -> Result<bool, StoreError> {
         let Some(span) = Slot::new(hour, hour + TimeDelta::hours(1)) else { return Ok(false) };
-        let mut factors: Vec<Factor> = self.factors(with.sources, &span).await?;
-        for factor in &mut factors {
+        let mut told: Vec<Factor> = self.factors(with.sources, &span).await?;
+        for factor in &mut told {
             factor.start = factor.start.max(span.start());
             factor.end = factor.end.min(span.end());
         }
         let mut tx = self.begin().await?;
         let closed: i64 =
             sqlx::query_scalar("SELECT COUNT(*) FROM ledger WHERE kind = 'close'").fetch_one(&mut *tx).await?;
-        let energy = booked(&mut tx, hour, closed).await?;
         let before = holding(&mut tx, hour, with.book).await?;
         if with.book == SignalKind::Average {
             sqlx::query("DELETE FROM due WHERE hour_us = $1").bind(hour.timestamp_micros()).execute(&mut *tx).await?;
         }
+        let energy = booked(&mut tx, hour, closed, before.as_ref()).await?;
+        // While no source has said anything since the start, what was known is known still.
+        let factors = match &before {
+            Some(before) if with.sources.is_empty() => before.factors.clone(),
+            _ => told,
+        };
         if energy.is_empty() && before.is_none() {
             tx.commit().await?;
             return Ok(false);
@@ -147,20 +152,31 @@ impl Store {
     }
 }
 
-/// An hour's energy in closed blocks: its rows, and what was rolled up of it.
+/// An hour's energy in closed blocks: its rows, and what was rolled up of it, spread as it was when it was settled
+/// `before` with its rows.
 pub(super) async fn booked(
     tx: &mut SqliteConnection,
     hour: DateTime<Utc>,
     through_block: i64,
+    before: Option<&Settlement>,
 ) -> Result<Vec<Interval>, StoreError> {
     let (start, end) = (hour.timestamp_micros(), (hour + TimeDelta::hours(1)).timestamp_micros());
     let sql = "SELECT * FROM rolled_up WHERE hour_us = $1";
     let rolled = sqlx::query(sql).bind(start).fetch_all(&mut *tx).await?;
-    let sql =
-        format!("SELECT {INTERVAL} FROM intervals WHERE start_us >= $1 AND start_us < $2 AND block <= $3 ORDER BY id");
+    let mut sums: Vec<Interval> = rolled.iter().map(rows::rolled_up).collect::<Result<_, _>>()?;
+    let sql = format!(
+        "SELECT {INTERVAL}, block FROM intervals WHERE start_us >= $1 AND start_us < $2 AND block <= $3 ORDER BY block, id"
+    );
     let found =
         sqlx::query(sqlx::AssertSqlSafe(sql)).bind(start).bind(end).bind(through_block).fetch_all(&mut *tx).await?;
-    rolled.iter().map(rows::rolled_up).chain(found.iter().map(rows::interval)).collect()
+    let minutes: Vec<Interval> = found.iter().map(rows::interval).collect::<Result<_, _>>()?;
+    if let Some(before) = before.filter(|_| !sums.is_empty()) {
+        let blocks: Vec<i64> = found.iter().map(|row| row.try_get("block")).collect::<Result<_, _>>()?;
+        let known = blocks.partition_point(|block| u64::try_from(*block).is_ok_and(|b| b <= before.through_block));
+        sums = spread(sums, &minutes[..known], before);
+    }
+    sums.extend(minutes);
+    Ok(sums)
 }
 
 async fn holding(

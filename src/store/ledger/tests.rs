@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 
 use super::*;
-use crate::domain::{Forecast, Intensity, Origin, SignalKind, SignalScope, TimeSeries, Zone};
+use crate::domain::{Forecast, Intensity, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone};
 use crate::ledger::Total;
 use crate::ledger::verify::{Broken, Verified, Verifier};
 use crate::store::{Settling, SourceKey, Why};
@@ -38,6 +38,7 @@ fn answer(now: i64) -> Forecast {
         scope: SignalScope::Lifecycle,
         issued_at: at(now),
         retrieved_at: at(now),
+        provenance: Default::default(),
         expected: TimeSeries::default(),
         actual: TimeSeries::default(),
     }
@@ -100,6 +101,19 @@ async fn totals_follow_what_is_told_and_every_version_stays() {
     let total = of_day(&store).await[0].1;
     assert_eq!((total.state(), total.carbon, total.energy.get()), ("unknown", Micrograms::ZERO, 60_000_000));
 
+    // What is settled says from what its intensities were read.
+    let lbs =
+        Intensity { value: GramsPerKwh::new(870.4 * Unit::PoundsPerMwh.in_g_per_kwh()), origin: Origin::Measured };
+    let responses = vec!["ab".repeat(32)];
+    let provenance = Provenance { unit: Some(Unit::PoundsPerMwh), responses, ..Provenance::default() };
+    let told = Forecast { provenance: provenance.clone(), source: "other".into(), ..answer(125) };
+    store.append_intensities(&told, &[(slot(60, 120), lbs)]).await.expect("written");
+    let span = slot(60, 120);
+    let factor = store.factors(&[SourceKey::of(&told)], &span).await.expect("read").remove(0);
+    assert_eq!((factor.received, &factor.provenance), (Some(870.4), &provenance));
+    let text = serde_json::to_string(&factor).expect("plain data");
+    assert_eq!(serde_json::from_str::<crate::ledger::entry::Factor>(&text).expect("read again"), factor);
+
     // 60 kJ are a 60th of a kWh: 5 g at 300 g/kWh.
     for (now, value, origin, version, micrograms, state) in [
         (130, 240.0, Origin::Forecast, 2, 4_000_000, "forecast"),
@@ -114,21 +128,21 @@ async fn totals_follow_what_is_told_and_every_version_stays() {
         let versions = store.settlements_of(at(0)).await.expect("read");
         assert_eq!(versions.last().map(|s| s.version), Some(version));
     }
-    // What was measured is taken back: the estimate holds again.
+    // What came is taken back: only the forecast is left, and it is never final.
     let gone = (slot(0, 60), Intensity { value: GramsPerKwh::new(330.0), origin: Origin::Measured });
     store.withdraw_intensities(&answer(170), &[gone]).await.expect("written");
     assert!(settle(&store, 0, 170).await);
     store.settle(&SourceKey::of(&answer(0)), at(60)).await.expect("noted");
-    assert!(settle(&store, 0, 180).await);
+    assert!(!settle(&store, 0, 180).await, "it says the same");
     let total = of_day(&store).await.iter().find(|(share, _)| *share == job()).expect("the job's").1;
-    assert_eq!((total.carbon.get(), total.state()), (5_000_000, "final"));
+    assert_eq!((total.carbon.get(), total.state()), (4_000_000, "forecast"));
     let carbon: Vec<u64> =
         store.settlements_of(at(0)).await.expect("read").iter().map(|s| s.total().carbon.get()).collect();
-    assert_eq!(carbon, [0, 4_000_000, 5_000_000, 6_000_000, 5_500_000, 5_000_000, 5_000_000]);
-    assert_eq!(store.unsettled_hours(at(0)).await.expect("read").into_iter().collect::<Vec<_>>(), [at(60)]);
+    assert_eq!(carbon, [0, 4_000_000, 5_000_000, 6_000_000, 5_500_000, 4_000_000]);
+    assert_eq!(store.unsettled_hours(at(0)).await.expect("read").into_iter().collect::<Vec<_>>(), [at(0), at(60)]);
 
     let found = verify(&lines(&store).await).expect("in order");
-    assert_eq!((found.intervals, found.blocks, found.settlements, found.energy.get()), (120, 2, 8, 120_000_000));
+    assert_eq!((found.intervals, found.blocks, found.settlements, found.energy.get()), (120, 2, 7, 120_000_000));
     assert_eq!(found.differences, []);
 }
 

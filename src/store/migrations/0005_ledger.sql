@@ -10,6 +10,7 @@ CREATE INDEX intervals_by_block ON intervals (block, id);
 CREATE INDEX intervals_by_time ON intervals (start_us);
 CREATE INDEX intervals_of_gaps ON intervals (start_us) WHERE source = 'counter_gap';
 DROP INDEX intervals_by_gpu; -- nothing asks by board alone, and every index on minutes costs its size
+CREATE INDEX intervals_unchained ON intervals (id) WHERE hash IS NULL;
 
 -- Readings less `rebased_mj` gain what is booked from them. `base_mj` is what that was at the last close.
 ALTER TABLE checkpoints RENAME COLUMN gpu TO device;
@@ -113,3 +114,4 @@ CREATE INDEX day_totals_by_job ON day_totals (job_id, day_us);
 
 -- A value that its source took back: the row's value no longer holds.
 ALTER TABLE intensities ADD COLUMN withdrawn BOOLEAN NOT NULL DEFAULT FALSE;
+ALTER TABLE intensities ADD COLUMN provenance TEXT; -- JSON: unit, digests of what was read and more, where known

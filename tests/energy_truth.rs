@@ -1,0 +1,315 @@
+//! A day of the imagined driver's energy against the books: steps, spikes and rest, counters that start anew, daemons that
+//! end and are killed, a wall clock that is set, and a leap second. The boards have a time of their own, which nobody sets.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use wattune::clock::ManualClock;
+use wattune::controller::{Controller, GpuRef, NewJob, Parts, RankBoard, Settings as ControlSettings};
+use wattune::domain::{JobId, JobName, Objective, Work};
+use wattune::gpu::nvml::{Library, Settings as NvmlSettings};
+use wattune::gpu::thread::Sampling;
+use wattune::ledger::entry::{Close, Entry};
+use wattune::ledger::verify::Verifier;
+use wattune::providers::{CarbonSettings, FeedState};
+use wattune::store::{Store, StoreError};
+use wattune::units::Seconds;
+
+use crate::support::{Books, FakeDriver};
+
+const BOARDS: usize = 2;
+const STEP: Seconds = Seconds::new(10.0);
+const START_S: i64 = 1_767_225_600;
+
+/// What happens between two steps, at a second of the day.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// The wall clock is set by so many seconds.
+    Set(i64),
+    /// The daemon is told to end, and is away for so many seconds.
+    Stop(f64),
+    /// It is killed.
+    Kill(f64),
+    /// A job takes the first board, or leaves it.
+    Job(bool),
+}
+
+const EVENTS: [(i64, Event); 14] = [
+    (2_340, Event::Job(true)),
+    (3 * 3600 + 17, Event::Stop(600.0)),
+    (5 * 3600 + 1_801, Event::Kill(1_500.0)),
+    (7 * 3600 + 40, Event::Set(3_600)),
+    (8 * 3600 + 3_590, Event::Kill(30.0)),
+    (9 * 3600 + 1_234, Event::Set(-3_600)),
+    (11 * 3600 + 2_000, Event::Job(false)),
+    // Away over the end of an hour, and the clock is set back meanwhile: see `away`.
+    (12 * 3600 + 3_500, Event::Kill(240.0)),
+    (15 * 3600 + 7, Event::Stop(90.0)),
+    (16 * 3600, Event::Job(true)),
+    // 23:59:59 comes twice.
+    (18 * 3600, Event::Set(-1)),
+    (19 * 3600 + 1_111, Event::Kill(5.0)),
+    (20 * 3600 + 1_111, Event::Kill(5.0)),
+    (22 * 3600 + 1_800, Event::Set(-3_600)),
+];
+
+/// Set while the daemon is away, at the second at which it went.
+fn set_while_away(second: i64) -> i64 {
+    match second {
+        45_500.. => -3_600,
+        _ => 0,
+    }
+}
+
+/// Steps of minutes, spikes of seconds, rest, and one long plateau; in watts, from seconds of the day on.
+fn demand(board: usize) -> Vec<(f64, f64)> {
+    let mut points = vec![(0.0, 30.0)];
+    let mut at = 13.0 + 7.0 * board as f64;
+    let mut i = 0_u32;
+    while at < 86_400.0 {
+        let plateau = (30_000.0..36_000.0).contains(&at);
+        let (watts, span) = match i % 7 {
+            _ if plateau => (260.0, 6_000.0),
+            0 => (120.0, 433.0),
+            1 => (280.0, 611.5),
+            2 => (299.0, 1.25),
+            3 => (30.0, 907.0),
+            4 => (300.0, 0.4),
+            5 => (200.0, 59.0),
+            _ => (31.5, 333.3),
+        };
+        points.push((at, watts));
+        at += span;
+        i += 1;
+    }
+    points
+}
+
+/// When the boards' counters start anew: once under the daemon's eyes, once while it is away.
+const RESETS: [&[f64]; BOARDS] = [&[50_003.0], &[15.0 * 3600.0 + 12.0]];
+
+struct Day {
+    driver: FakeDriver,
+    library: PathBuf,
+    clock: Arc<ManualClock>,
+    /// Seconds of the boards' time.
+    elapsed: f64,
+    state: tempfile::TempDir,
+    feed: watch::Sender<FeedState>,
+}
+
+impl Day {
+    fn new() -> Self {
+        let absolute = |points: Vec<(f64, f64)>| -> Vec<Value> {
+            points.into_iter().map(|(at, watts)| json!([START_S as f64 + at, watts])).collect()
+        };
+        let board = |i: usize| {
+            let resets: Vec<f64> = RESETS[i].iter().map(|at| START_S as f64 + at).collect();
+            json!({"demand": absolute(demand(i)), "resets_at": resets, "initial_energy_j": 1000.0 + 77.7 * i as f64})
+        };
+        let driver = FakeDriver::new(&(0..BOARDS).map(board).collect::<Vec<_>>());
+        let library = driver.dir().join("libnvidia-ml.so.1");
+        std::fs::copy(FakeDriver::library(), &library).expect("copied");
+        let start = DateTime::from_timestamp(START_S, 0).expect("a moment");
+        let clock = Arc::new(ManualClock::at(start));
+        let feed = watch::Sender::new(FeedState::starting(Vec::new(), start));
+        let day = Self { driver, library, clock, elapsed: 0.0, state: tempfile::tempdir().expect("a directory"), feed };
+        day.tell_time();
+        day
+    }
+
+    fn tell_time(&self) {
+        let ns = START_S as f64 * 1e9 + self.elapsed * 1e9;
+        let new = self.driver.dir().join("clock.new");
+        std::fs::write(&new, format!("{ns:.0}")).expect("written");
+        std::fs::rename(new, self.driver.dir().join("clock")).expect("renamed");
+    }
+
+    fn pass(&mut self, span: Seconds) {
+        self.clock.advance(span);
+        self.elapsed += span.get();
+        self.tell_time();
+    }
+
+    /// A daemon's loop over the driver's library, as it is loaded by name.
+    async fn daemon(&self) -> Controller {
+        let library = Library::open(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
+        let boards = library.boards().expect("counted");
+        assert_eq!((boards.devices.len(), boards.problems.len()), (BOARDS, 0));
+        let parts = Parts {
+            settings: ControlSettings { tick_s: STEP, observe: true, ..ControlSettings::default() },
+            profiling: Default::default(),
+            planning: Default::default(),
+            carbon: CarbonSettings::default(),
+            cap: Default::default(),
+            carbon_budget: Default::default(),
+            books: Default::default(),
+            state_dir: self.state.path(),
+            clock: self.clock.clone(),
+            devices: boards.devices,
+            sampling: Sampling::OnRequest,
+            signal: self.feed.subscribe(),
+            ranks: RankBoard::default(),
+            price: None,
+            problems: Vec::new(),
+        };
+        let mut controller = Controller::start(parts).await.expect("starts");
+        controller.tick().await;
+        controller
+    }
+
+    /// All that a board ever used, in millijoules: what its counter shows, and what it forgot.
+    fn truth_mj(&self, board: usize) -> f64 {
+        let path = self.driver.dir().join("state").join(format!("{}.txt", FakeDriver::uuid(board)));
+        let text = std::fs::read_to_string(path).expect("readable");
+        let memory: BTreeMap<&str, f64> = text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(k, v)| (k, v.parse().expect("a number")))
+            .collect();
+        let since_s = (START_S as f64 * 1e9 + self.elapsed * 1e9 - memory["since_unix_ns"]) / 1e9;
+        (memory["energy_uj"] + memory["lost_uj"]) / 1e3 + memory["draw_mw"] * since_s
+    }
+}
+
+async fn register(controller: &mut Controller) -> JobId {
+    let job = NewJob {
+        name: JobName::new("day").expect("a name"),
+        gpus: vec![GpuRef::Index(0)],
+        batch_size: None,
+        work: Work::Unknown,
+        objective: Objective::slower_by(0.05).expect("in range"),
+        lease: Some(Seconds::new(86_400.0)),
+        control: true,
+        priority: 0,
+        tags: BTreeMap::new(),
+    };
+    JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id")
+}
+
+/// The closes of a ledger that is in order.
+async fn closes(state: &Path) -> Vec<Close> {
+    let store = Store::open(state).await.expect("opens");
+    let (mut verifier, mut closes) = (Verifier::default(), Vec::new());
+    let take = |line: &str| {
+        verifier.feed(format!("{line}\n").as_bytes()).expect("in order");
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        if line["entry"]["kind"] == "close" {
+            match serde_json::from_value(line["entry"].clone()).expect("an entry") {
+                Entry::Close(close) => closes.push(close),
+                other => panic!("{other:?}"),
+            }
+        }
+        Ok::<_, StoreError>(())
+    };
+    store.export(take).await.expect("exported");
+    store.close().await;
+    let found = verifier.finish().expect("in order");
+    assert_eq!(found.differences, []);
+    closes
+}
+
+#[tokio::test]
+async fn every_joule_of_a_day_is_booked_once_whatever_happens_to_daemon_and_clocks() {
+    let mut day = Day::new();
+    let truth_at_first = [day.truth_of_script(0), day.truth_of_script(1)];
+    let mut controller = Some(day.daemon().await);
+    let mut job = None;
+    let (mut away, mut events) = (Vec::new(), EVENTS.iter().peekable());
+    while day.elapsed < 86_400.0 {
+        while let Some((second, event)) = events.next_if(|(at, _)| *at as f64 <= day.elapsed) {
+            let running = controller.as_mut().expect("running");
+            match *event {
+                Event::Set(seconds) => day.clock.jump(TimeDelta::seconds(seconds)),
+                Event::Job(true) => job = Some(register(running).await),
+                Event::Job(false) => {
+                    let id = job.take().expect("registered");
+                    running.end(&id).await.expect("ended");
+                }
+                Event::Stop(span) | Event::Kill(span) => {
+                    let ending = controller.take().expect("running");
+                    match event {
+                        Event::Stop(_) => drop(ending.shut_down().await),
+                        _ => drop(ending),
+                    }
+                    let from = day.elapsed;
+                    day.pass(Seconds::new(span));
+                    day.clock.jump(TimeDelta::seconds(set_while_away(*second)));
+                    controller = Some(day.daemon().await);
+                    away.push((from, day.elapsed));
+                }
+            }
+        }
+        day.pass(STEP);
+        controller.as_mut().expect("running").tick().await;
+    }
+    assert!(events.next().is_none(), "all of it happened");
+    let truth: Vec<f64> = (0..BOARDS).map(|board| day.truth_mj(board) - truth_at_first[board]).collect();
+    controller.take().expect("running").shut_down().await;
+
+    let closes = closes(day.state.path()).await;
+    let balances: Vec<_> = closes.iter().flat_map(|close| &close.balances).collect();
+    assert!(closes.len() > 24 && balances.iter().all(|b| b.difference_mj == 0), "{balances:#?}");
+    let books = Books::open(day.state.path()).await;
+    for (board, truth) in truth.iter().enumerate() {
+        let (rows, checkpoint) = books.of(board).await;
+        let sum = |source: &str| rows.iter().filter(|r| r.source == source).map(|r| r.energy_mj).sum::<i64>();
+        let (counted, gaps, integrated) = (sum("counter"), sum("counter_gap"), sum("integrated_power"));
+        let booked = counted + gaps + integrated;
+        // The script alone says the same as the library's account, to what a limit of 300 W lets through.
+        let scripted = day.scripted_mj(board);
+        assert!(
+            (truth / scripted - 1.0).abs() < 1e-6,
+            "board {board}: {truth} mJ by the library, {scripted} by the script"
+        );
+        let error = booked as f64 / truth - 1.0;
+        println!(
+            "board {board}: {booked} mJ booked of {truth:.0} ({error:+.2e}), {gaps} over gaps, {integrated} from power"
+        );
+        assert!(error.abs() <= 1e-3, "board {board}: {booked} mJ booked of {truth}: {error:+.6}");
+        // Exactly: what the counter showed between the first and the last look, and nothing twice.
+        let from_closes: i64 = balances
+            .iter()
+            .filter(|b| b.device.as_str() == FakeDriver::uuid(board))
+            .map(|b| b.counter_mj.expect("a counter"))
+            .sum();
+        assert_eq!(from_closes, counted + gaps, "board {board}");
+        assert!(checkpoint.is_some());
+        // Only the reset under the daemon's eyes had to be filled with power.
+        assert_eq!(integrated > 0, board == 0, "board {board}: {integrated}");
+        // Each time without a daemon is a gap that is listed, with what was used meanwhile; there are no others.
+        let mut gap_rows: Vec<_> = rows.iter().filter(|r| r.source == "counter_gap").collect();
+        gap_rows.sort_by_key(|r| r.start_us);
+        assert!(gap_rows.len() >= away.len(), "board {board}: {gap_rows:#?}");
+        let away_mj: f64 = away.iter().map(|(from, to)| day.scripted_between(board, *from, *to)).sum();
+        // A kill loses the open interval's minute to the gap, and the reset while away took seconds.
+        let most = away_mj + away.len() as f64 * 70.0 * 300_000.0;
+        assert!(gaps as f64 > away_mj - 15.0 * 300_000.0 && (gaps as f64) < most, "board {board}: {gaps} of {away_mj}");
+    }
+}
+
+impl Day {
+    /// The first reading: nothing has been used yet.
+    fn truth_of_script(&self, board: usize) -> f64 {
+        (1000.0 + 77.7 * board as f64) * 1e3
+    }
+
+    /// What the script has a board use between two moments, limited as the board is.
+    fn scripted_between(&self, board: usize, from: f64, to: f64) -> f64 {
+        let points = demand(board);
+        let ends = points.iter().skip(1).map(|p| p.0).chain([f64::INFINITY]);
+        let used = |((at, watts), end): (&(f64, f64), f64)| {
+            let span = (end.min(to) - at.max(from)).max(0.0);
+            watts.min(300.0) * span * 1e3
+        };
+        points.iter().zip(ends).map(used).sum()
+    }
+
+    fn scripted_mj(&self, board: usize) -> f64 {
+        self.scripted_between(board, 0.0, self.elapsed)
+    }
+}
