@@ -141,6 +141,7 @@ impl Day {
         let boards = library.boards().expect("counted");
         assert_eq!((boards.devices.len(), boards.problems.len()), (BOARDS, 0));
         let parts = Parts {
+            cpu: None,
             settings: ControlSettings { tick_s: STEP, observe: true, ..ControlSettings::default() },
             profiling: Default::default(),
             planning: Default::default(),
@@ -187,6 +188,7 @@ async fn register(controller: &mut Controller) -> JobId {
         control: true,
         priority: 0,
         tags: BTreeMap::new(),
+        claim: None,
     };
     JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id")
 }

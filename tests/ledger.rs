@@ -117,6 +117,7 @@ impl Node {
 
     async fn controller(&self) -> Controller {
         let parts = Parts {
+            cpu: None,
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
             profiling: Default::default(),
             planning: Default::default(),

@@ -49,6 +49,7 @@ fn said(kind: SignalKind, retrieved: f64) -> Forecast {
         scope: SignalScope::Lifecycle,
         issued_at: at(retrieved),
         retrieved_at: at(retrieved),
+        provenance: Default::default(),
         expected: CarbonSeries::default(),
         actual: CarbonSeries::default(),
     }
@@ -70,6 +71,7 @@ fn stored(id: &str, name: &str, team: Option<&str>, from: f64, to: Option<f64>) 
         control: true,
         priority: 0,
         tags,
+        processes: None,
     };
     let account = ProgressAccount { samples: Samples::new(2e6), active: Seconds::new(3600.0), stalled: Seconds::ZERO };
     let progress = StoredProgress { account, ..StoredProgress::default() };

@@ -223,7 +223,7 @@ impl Controller {
             Entry::Outcome(it) if it.job == *id => Some(*it),
             _ => None,
         };
-        Ok(written.into_iter().chain(self.ledger.notes.iter().cloned()).filter_map(is_one).last())
+        Ok(written.into_iter().chain(self.ledger.notes.iter().cloned()).filter_map(is_one).next_back())
     }
 
     /// Writes an entry now if that is possible, else at a later tick.

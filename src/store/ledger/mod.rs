@@ -5,6 +5,7 @@ mod export;
 mod page;
 mod report;
 mod roll_up;
+mod savings;
 mod settle;
 mod totals;
 
