@@ -93,7 +93,7 @@ impl Store {
 }
 
 fn of_day(row: &SqliteRow) -> Result<Booked, StoreError> {
-    let mj = |name: &str| Ok::<_, StoreError>(rows::from_i64(row.try_get(name)?)?);
+    let mj = |name: &str| rows::from_i64(row.try_get(name)?);
     let carbon = u64::try_from(row.try_get::<i64, _>("carbon_ug")?).map_err(|e| rows::damaged("emissions", e))?;
     let job: String = row.try_get("job_id")?;
     Ok(Booked {
