@@ -234,7 +234,7 @@ impl Board {
 
     /// The next moment after this one at which the script itself changes something, and whether the counter is reset then.
     pub(crate) fn change_after(&self, at_ns: u64) -> Option<(u64, bool)> {
-        let next = |mut times: Box<dyn Iterator<Item = f64> + '_>| times.map(nanos).find(|ns| *ns > at_ns);
+        let next = |times: Box<dyn Iterator<Item = f64> + '_>| times.map(nanos).find(|ns| *ns > at_ns);
         let demand = next(Box::new(self.demand.iter().map(|(at, _)| *at)));
         let reset = next(Box::new(self.resets_at.iter().copied()));
         let first = [demand, reset].into_iter().flatten().min()?;
