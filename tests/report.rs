@@ -184,7 +184,25 @@ fn json(dir: &Path, arguments: &[&str]) -> Value {
 async fn a_small_report_is_as_it_should_be() {
     let dir = books().await;
     let table = report(dir.path(), &[&DAY[..], &["--by", "name", "--functional-unit", "run"]].concat());
-    insta::assert_snapshot!(table.done().replace(env!("CARGO_PKG_VERSION"), "VERSION"), @"");
+    insta::assert_snapshot!(table.done().replace(env!("CARGO_PKG_VERSION"), "VERSION"), @r"
+    2026-03-01 00:00 to 2026-03-02 00:00 UTC, by name
+
+    row                kWh    ±%   gCO2e  g/kWh    state  final %  unknown %  estimated %  marginal g  facility kWh  facility g     SCI g
+    =bert|<b>       0.5000   5.0       –      –  unknown      0.0      100.0          0.0           –         0.750           –         –
+    resnet50        3.1000   5.0  875.00  282.3    mixed     35.5        0.0          0.0     770.000         4.650    1312.500  1312.500
+    (idle)          0.0000   5.0    0.00  514.3    mixed      0.0       12.5          0.0           –         0.000       0.000         –
+    (unattributed)  0.3750  10.0       –      –  unknown      0.0      100.0        100.0           –         0.562           –         –
+    -------------------------------------------------------------------------------------------------------------------------------------
+    total           3.9750   5.5  875.00  282.3    mixed     27.7       22.0          9.4     770.000         5.963    1312.500  1312.500
+
+    Emissions are location-based, by average intensities; final 3960000 J (27.7 %), provisional 7200000 J (50.3 %), forecast 0 J (0.0 %), unknown 3150000 J (22.0 %).
+    Boundary: metered: GPUs, processor packages; node factor: not declared (1); PUE: 1.5 (annual report, 2026-01-01). Embodied: not declared.
+    Completeness: jobs + idle + unattributed is what the counters gained, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
+    Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; 1 hour(s) changed by more than 5 %.
+    Intensities: average: energy_charts DE (lifecycle) (2 h); average: none (2 h); marginal: none (3 h); marginal: watttime DE (lifecycle) (1 h).
+    wattune VERSION, method 1, settings cde0fb0dec1400c5, node node-1.
+    SCI: per run, 1 job(s).
+    ");
 }
 
 #[tokio::test]

@@ -108,7 +108,8 @@ pub struct ReportRow {
     pub estimated_j: f64,
     /// The same in percent.
     pub estimated_pct: f64,
-    /// Emissions by marginal intensities: another book, for the impact of changes. Never to be subtracted from `carbon_g`.
+    /// Emissions by marginal intensities, where any is known: another book, for the impact of changes. Never to be
+    /// subtracted from `carbon_g`.
     pub marginal_carbon_g: Option<f64>,
     /// Energy without a marginal intensity.
     pub marginal_unknown_j: Option<f64>,
@@ -429,6 +430,8 @@ impl ReportRow {
         let (energy_low, energy_high) = row.energy_interval();
         let (carbon_low, carbon_high) = row.carbon_interval();
         let score = row.score.as_ref().ok();
+        // Where that book knows nothing, it has no grams either.
+        let marginal = row.marginal.filter(|(_, unknown)| *unknown < total.energy);
         let unit = wanted.unit.map(crate::ledger::report::FunctionalUnit::name).unwrap_or_default();
         Self {
             kind,
@@ -462,7 +465,7 @@ impl ReportRow {
             unknown_pct: row.pct(total.unknown),
             estimated_j: joules(total.estimated),
             estimated_pct: row.pct(total.estimated),
-            marginal_carbon_g: row.marginal.map(|(carbon, _)| carbon.to_grams().get()),
+            marginal_carbon_g: marginal.map(|(carbon, _)| carbon.to_grams().get()),
             marginal_unknown_j: row.marginal.map(|(_, unknown)| joules(unknown)),
             market_based_carbon_g: row.market.map(|g| g.get()),
             facility_energy_kwh: kwh(row.facility_energy),

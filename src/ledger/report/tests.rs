@@ -155,7 +155,7 @@ fn boards_are_held_by_their_jobs_and_the_rest_of_the_time_is_idle() {
     let held: Vec<f64> = report.rows.iter().map(|row| row.held.get() / 3600.0).collect();
     assert_eq!(held, [1.5, 1.5, 69.0]);
     assert_eq!(report.total.held, Seconds::new(72.0 * 3600.0));
-    // 100 g per 1000 h of a board... times 3600: 0.1 · 3600 / 3600 g an hour.
+    // 360 kg over 1000 h of a board are 360 g an hour.
     let embodied: Vec<f64> = report.rows.iter().map(|row| row.embodied.expect("declared").get()).collect();
     let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
     assert!(embodied.iter().zip([540.0, 540.0, 69.0 * 360.0]).all(close), "{embodied:?}");
