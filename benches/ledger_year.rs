@@ -55,6 +55,7 @@ fn signal(kind: SignalKind, source: &str) -> Forecast {
         scope: SignalScope::Lifecycle,
         issued_at: at,
         retrieved_at: at,
+        provenance: Default::default(),
         expected: CarbonSeries::default(),
         actual: CarbonSeries::default(),
     }
@@ -160,6 +161,7 @@ fn job(board_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
         control: true,
         priority: 0,
         tags: [("team".to_owned(), format!("team-{}", number % 7))].into(),
+        processes: None,
     };
     let account =
         ProgressAccount { samples: Samples::new(1e7), active: Seconds::new(JOB as f64 * 60.0), stalled: Seconds::ZERO };

@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
     let threads = std::thread::available_parallelism()?;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.get()).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().map(|w| w.join().map_err(|_| anyhow::anyhow!("a run panicked"))?).collect::<Result<(), _>>()
+        workers.into_iter().try_for_each(|w| w.join().map_err(|_| anyhow::anyhow!("a run panicked"))?)
     })?;
     let rows = rows.into_inner()?;
     report(&rows, runs)
