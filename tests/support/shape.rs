@@ -29,7 +29,12 @@ impl Shapes {
             return self.check(target, value, place);
         }
         if let Some(choices) = schema["oneOf"].as_array() {
-            let fits = choices.iter().find(|c| if value.is_null() { c["type"] == "null" } else { c["type"] != "null" });
+            let fits = choices.iter().find(|choice| match value {
+                Value::Null => choice["type"] == "null",
+                // Of objects, the one whose members are there.
+                Value::Object(members) => choice["type"] != "null" && self.has_required(choice, members),
+                _ => choice["type"] != "null",
+            });
             return self.check(fits.unwrap_or_else(|| panic!("{place}: {value} is none of {choices:?}")), value, place);
         }
         let types: Vec<&str> = match &schema["type"] {
@@ -61,6 +66,15 @@ impl Shapes {
         if let Value::Object(members) = value {
             self.check_members(schema, members, place);
         }
+    }
+
+    fn has_required(&self, schema: &Value, members: &Map<String, Value>) -> bool {
+        let schema = match schema["$ref"].as_str() {
+            Some(reference) => self.0.pointer(reference.trim_start_matches('#')).expect(reference),
+            None => schema,
+        };
+        let mut required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        required.all(|name| members.contains_key(name))
     }
 
     fn check_members(&self, schema: &Value, members: &Map<String, Value>, place: &str) {

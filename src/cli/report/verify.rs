@@ -87,16 +87,16 @@ fn of_file(path: &Path) -> anyhow::Result<Result<Verified, Broken>> {
     let unreadable = || format!("cannot read {}", path.display());
     let mut file = BufReader::new(File::open(path).with_context(unreadable)?);
     let mut verifier = Verifier::default();
-    let mut line = Vec::new();
     loop {
-        line.clear();
-        if file.read_until(b'\n', &mut line).with_context(unreadable)? == 0 {
+        let bytes = file.fill_buf().with_context(unreadable)?;
+        if bytes.is_empty() {
             return Ok(verifier.finish());
         }
-        let text = line.strip_suffix(b"\n").unwrap_or(&line);
-        if let Err(broken) = verifier.take(text) {
+        let read = bytes.len();
+        if let Err(broken) = verifier.feed(bytes) {
             return Ok(Err(broken));
         }
+        file.consume(read);
     }
 }
 
