@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
-use super::Controller;
-use super::view::{BookedView, LedgerView, SettledView};
+use super::saved::SavedTogether;
+use super::signal::same_signal;
+use super::view::{BookedView, LedgerView, SavedView, SettledView};
+use super::{ControlError, Controller};
 use crate::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, PowerLimit, SignalKind, Slot};
 use crate::ledger::apportion::{hour_of, hours_of};
 use crate::ledger::chain::Digest;
@@ -237,7 +239,7 @@ impl Controller {
             let Some(first) = first else { return Vec::new() };
             let alike = |key: &SourceKey| (key.kind, key.scope) == (first.kind, first.scope);
             let all = said.iter().map(|f| SourceKey::of(f));
-            let mut keys: Vec<SourceKey> = all.filter(|key| *key == first || alike(key)).collect();
+            let mut keys: Vec<SourceKey> = all.filter(|key| same_signal(key, &first)).collect();
             if keys.is_empty() {
                 keys.push(first);
             }

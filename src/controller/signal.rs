@@ -9,7 +9,7 @@ use super::Controller;
 use super::job::A_NEW_FORECAST;
 use super::view::ScoreView;
 use crate::clock::Monotonic;
-use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, SignalKind, SignalScope, Slot};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Slot, is_same_quantity};
 use crate::forecast::{Basis, HorizonPolicy, Model, ModelPolicy, score_issued};
 use crate::providers::{Currency, FeedState, Ranks, SourceState};
 use crate::store::{SourceKey, Store, StoreError, Why};
@@ -123,11 +123,12 @@ impl Book {
     fn take(&mut self, state: &FeedState) {
         let said: Vec<&Arc<Forecast>> = state.sources.iter().filter_map(|s| s.forecast.as_ref()).collect();
         let Some(leading) = said.first() else { return };
-        if self.leading.as_ref().is_some_and(|l| !same_signal(l, leading)) {
+        let key = SourceKey::of(leading);
+        if self.leading.as_ref().is_some_and(|l| !same_signal(&SourceKey::of(l), &key)) {
             self.modelled = CarbonSeries::default();
         }
         let alike: Vec<&Arc<Forecast>> =
-            said.iter().filter(|f| Arc::ptr_eq(f, leading) || same_signal(f, leading)).copied().collect();
+            said.iter().filter(|f| same_signal(&SourceKey::of(f), &key)).copied().collect();
         self.sources = alike.iter().map(|f| SourceKey::of(f)).collect();
         let mut series = self.modelled.clone();
         for forecast in alike.iter().rev() {
@@ -151,12 +152,8 @@ impl Book {
 }
 
 /// Whether two sources speak of the same quantity; where one does not say, only of the same source and zone is known.
-fn same_signal(a: &Forecast, b: &Forecast) -> bool {
-    if (a.kind, a.scope) != (b.kind, b.scope) {
-        return false;
-    }
-    let said = a.kind != SignalKind::Unspecified && a.scope != SignalScope::Unspecified;
-    said || (&a.source, &a.zone) == (&b.source, &b.zone)
+pub(super) fn same_signal(a: &SourceKey, b: &SourceKey) -> bool {
+    a == b || is_same_quantity((a.kind, a.scope), (b.kind, b.scope))
 }
 
 /// What was taken of a source's states.

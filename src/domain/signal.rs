@@ -79,6 +79,11 @@ pub enum SignalScope {
     Unspecified,
 }
 
+/// Whether two sources speak of the same quantity: both must say which, and mean the same.
+pub fn is_same_quantity(a: (SignalKind, SignalScope), b: (SignalKind, SignalScope)) -> bool {
+    a == b && a.0 != SignalKind::Unspecified && a.1 != SignalScope::Unspecified
+}
+
 /// Where a value comes from, from the least to the most trusted for times that have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
