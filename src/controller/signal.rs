@@ -280,6 +280,9 @@ impl Controller {
             let from = begun_until.map_or(0, |until| points.partition_point(|(slot, _)| slot.start() <= until));
             let to = points.partition_point(|(slot, _)| slot.start() <= now);
             let mut begun = points.get(from..to).unwrap_or_default().to_vec();
+            // A generated grid's expectation would take the place of what it has told already.
+            let told = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
+            begun.retain(|(slot, i)| !told(slot) || (begun_until.is_some() && i.origin != Origin::Synthetic));
             if begun_until.is_none() {
                 begun.retain(|(slot, _)| forecast.actual.at(slot.start()).is_none());
                 begun = self.not_stored(&forecast, begun).await?;

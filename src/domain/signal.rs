@@ -101,9 +101,14 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Whether somebody measured it: what came on a real grid. It is better than what was expected, whoever says either.
+    pub fn is_measured(self) -> bool {
+        matches!(self, Self::Estimated | Self::Measured)
+    }
+
     /// Whether a value of a time that has passed may be what came. A generated grid does not tell its forecast from that.
     pub fn is_outcome(self) -> bool {
-        !matches!(self, Self::Forecast | Self::Fallback)
+        self.is_measured() || self == Self::Synthetic
     }
 }
 

@@ -244,7 +244,7 @@ pub struct Balance {
 pub enum State {
     /// Said before the time came, or filled in.
     Forecast,
-    /// Said afterwards, and may still be revised.
+    /// Said afterwards, and may still be revised; or generated.
     Provisional,
     /// Said afterwards, and the source says that it changes no more.
     Final,
@@ -254,6 +254,18 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Factor {
     /// From when.
+impl State {
+    /// How good a value of a time that has passed is; `settled` says that its source changes it no more. What a generator
+    /// made belongs to no real grid: it stands as told, but nothing makes it final.
+    pub fn of(origin: Origin, settled: bool) -> Self {
+        match origin {
+            Origin::Fallback | Origin::Forecast => Self::Forecast,
+            Origin::Estimated | Origin::Measured if settled => Self::Final,
+            Origin::Synthetic | Origin::Estimated | Origin::Measured => Self::Provisional,
+        }
+    }
+}
+
     pub start: DateTime<Utc>,
     /// Until when.
     pub end: DateTime<Utc>,

@@ -60,7 +60,7 @@ fn cells(view: &ReportView) -> Vec<Vec<String>> {
 fn notes(view: &ReportView) -> Vec<String> {
     let (total, whole, version) = (&view.total, &view.completeness, &view.version);
     let mut notes = vec![
-        format!("Emissions are location-based, by average intensities; {}.", states(total)),
+        format!("Emissions are location-based, by average intensities{made_up}; {}.", states(total)),
         format!("Boundary: {}. Embodied: {}.", view.method.boundary, view.method.embodied),
     ];
     let unequal: u64 = whole.devices.iter().map(|d| d.unequal_blocks).sum();
@@ -70,6 +70,7 @@ fn notes(view: &ReportView) -> Vec<String> {
     };
     let gaps: f64 = whole.gaps.iter().map(|gap| gap.energy_j).sum();
     notes.push(format!(
+    let made_up = if view.synthetic { " that a generator made, of no real grid" } else { "" };
         "Completeness: {balance}; {} gap(s) with {gaps:.0} J, filled from the counters; {:.0} J not settled yet.",
         whole.gaps.len(),
         whole.unsettled_j

@@ -261,7 +261,7 @@ impl Controller {
         series.overwrite(&self.book.series.within(span));
         // While nothing can be written, memory knows better.
         if self.store_fault.is_none() {
-            for (slot, intensity) in stored.points().iter().filter(|(_, i)| i.origin >= Origin::Estimated) {
+            for (slot, intensity) in stored.points().iter().filter(|(_, i)| i.origin.is_measured()) {
                 series.insert(*slot, *intensity);
             }
         }

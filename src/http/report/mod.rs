@@ -39,6 +39,8 @@ pub struct ReportView {
     pub version: VersionView,
     /// Whose intensities.
     pub sources: Vec<SourceOf>,
+    /// Whether a generator made some of them: such emissions are those of no real grid.
+    pub synthetic: bool,
     /// How the figures were found.
     pub method: MethodView,
 }
@@ -373,6 +375,7 @@ impl ReportView {
 
     /// The rows as CSV under a line of names; the total is left out, so that a column may be summed.
     ///
+            synthetic: books.synthetic,
     /// # Errors
     /// If a row cannot be written.
     pub fn csv(&self) -> Result<Vec<u8>, csv::Error> {

@@ -41,8 +41,9 @@ fn grams(grams: Option<f64>) -> String {
 fn summary(report: &ReportView) -> String {
     let total = &report.total;
     let declared = |grams_of: Option<f64>, what: &str| grams_of.map_or_else(|| what.to_owned(), |g| grams(Some(g)));
+    let made_up = if report.synthetic { "; by generated intensities, of no real grid" } else { "" };
     let states = format!(
-        "{} — final {:.1} %, provisional {:.1} %, forecast {:.1} %, unknown {:.1} %",
+        "{} — final {:.1} %, provisional {:.1} %, forecast {:.1} %, unknown {:.1} %{made_up}",
         total.state, total.final_pct, total.provisional_pct, total.forecast_pct, total.unknown_pct
     );
     let saved = total.saved_g.zip(total.saved_low_g).zip(total.saved_high_g);

@@ -22,6 +22,9 @@ use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Samples, Seconds}
 pub use build::build;
 
 /// By what a report's rows are told apart.
+/// Stands behind the scope of a source of which a generator made values: they belong to no real grid.
+pub const SYNTHETIC: &str = ", synthetic: of no real grid";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
     /// Training runs.
@@ -303,6 +306,8 @@ pub enum Key {
     Unattributed,
     /// Everything.
     Total,
+    /// Whether a generator made some of these intensities.
+    pub synthetic: bool,
 }
 
 /// Energy by the kind of hardware that used it, and by whose it is.

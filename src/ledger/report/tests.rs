@@ -84,6 +84,7 @@ fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
         gaps: Vec::new(),
         terms: vec![terms(boundary)],
         sources: Vec::new(),
+        synthetic: false,
         kept: Some(span(0, 72)),
         hours_booked: 72,
         unsettled: Millijoules::ZERO,

@@ -16,7 +16,8 @@ use crate::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
 use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
 use crate::ledger::report::{
-    Books, By, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, Sum, Version, Wanted, Whose, build,
+    Books, By, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, SYNTHETIC, Saved, Sum, Version, Wanted, Whose,
+    build,
 };
 use crate::ledger::settlement::parts;
 use crate::ledger::{Interval, Share, Total};
@@ -60,7 +61,8 @@ impl Store {
             devices: balances(&mut tx, span).await?,
             gaps: gaps(&mut tx, span).await?,
             terms,
-            sources: sources(&mut tx, span).await?,
+            synthetic: sources.iter().any(|(said, _)| said.contains(SYNTHETIC)),
+            sources,
             kept: kept.0.and_then(|kept| Slot::new(kept.start(), kept.end().min(wanted.now))),
             hours_booked: kept.1,
             unsettled: open.iter().map(|row| row.energy).sum(),
@@ -96,6 +98,7 @@ impl Store {
         let present = Slot::new(span.start(), span.end().min(wanted.now));
         books.kept = match (books.kept, present) {
             (Some(a), Some(b)) => Slot::new(a.start().min(b.start()), a.end().max(b.end())),
+            books.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
             (a, b) => a.or(b),
         };
         Ok(())
