@@ -175,6 +175,29 @@ pub struct Provenance {
     /// hexadecimal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub responses: Vec<String>,
+    /// By which methods values were made that are not plain measurements, as far as the source says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<Method>,
+}
+
+/// How a source made the value of a slot, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Method {
+    /// From when.
+    pub start: DateTime<Utc>,
+    /// Until when.
+    pub end: DateTime<Utc>,
+    /// The method's name with the source.
+    pub name: String,
+}
+
+impl Provenance {
+    /// The provenance of one slot's value: of other slots' methods it says nothing.
+    #[must_use]
+    pub fn of(&self, slot: &Slot) -> Self {
+        let methods = self.methods.iter().filter(|m| m.start < slot.end() && slot.start() < m.end);
+        Self { methods: methods.cloned().collect(), ..self.clone() }
+    }
 }
 
 /// What one source said in one answer: past slots with their actual values, future slots with their forecast.

@@ -69,6 +69,7 @@ impl Store {
         let known = answer.provenance != Provenance::default();
         let provenance = known.then(|| rows::json(&answer.provenance)).transpose()?;
         let mut tx = self.pool.begin().await?;
+            let provenance = known.then(|| rows::json(&answer.provenance.of(slot))).transpose()?;
         for (slot, intensity) in points {
             sqlx::query(
                 "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
