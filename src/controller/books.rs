@@ -12,7 +12,7 @@ use super::{ControlError, Controller};
 use crate::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, PowerLimit, SignalKind, Slot};
 use crate::ledger::apportion::{hour_of, hours_of};
 use crate::ledger::chain::Digest;
-use crate::ledger::entry::{Control, Entry};
+use crate::ledger::entry::{Control, Entry, Lost};
 use crate::ledger::{self, Interval, Total};
 use crate::store::{Settling, SourceKey, StoreError, Why};
 use crate::units::Millijoules;
@@ -53,6 +53,7 @@ pub(super) struct Ledger {
     /// What was booked since the start, by device, share and source.
     booked: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
     gaps: u64,
+    lost: u64,
     closed_at: Option<DateTime<Utc>>,
     difference_mj: u64,
     settlements: u64,
@@ -73,7 +74,17 @@ impl Ledger {
         }
     }
 
-    pub(super) fn view(&self) -> LedgerView {
+    /// Notes a time in which a device used energy of which nothing tells how much.
+    pub(super) fn lose(&mut self, device: &DeviceId, from: DateTime<Utc>, until: DateTime<Utc>, why: &str) {
+        tracing::warn!("energy of {device} between {from} and {until} is in no book: {why}");
+        let (device, why) = (device.clone(), why.to_owned());
+        // A wall clock that was set back meanwhile must not hide it.
+        let from = from.min(until - TimeDelta::seconds(1));
+        self.notes.push(Entry::Lost(Lost { at: until, device, from, until, why }));
+        self.lost += 1;
+    }
+
+    pub(super) fn view(&self, saved: Option<SavedTogether>) -> LedgerView {
         let joules = |energy: Millijoules| energy.to_joules().get();
         let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
             device: device.to_string(),
@@ -87,6 +98,7 @@ impl Ledger {
             booked: self.booked.iter().map(booked).collect(),
             gaps: self.gaps,
             gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
+            unknown_gaps: self.lost,
             difference_j: joules(Millijoules::new(self.difference_mj)),
             settlements: self.settlements,
             pending_hours: self.pending.len() as u64,

@@ -68,11 +68,16 @@ fn notes(view: &ReportView) -> Vec<String> {
         0 => "jobs + idle + unattributed is what the counters gained, to the millijoule".to_owned(),
         blocks => format!("the books differ from the counters in {blocks} block(s); see the JSON"),
     };
-    let gaps: f64 = whole.gaps.iter().map(|gap| gap.energy_j).sum();
+    let filled: Vec<f64> = whole.gaps.iter().filter_map(|gap| gap.energy_j).collect();
+    let lost = match whole.gaps.len() - filled.len() {
+        0 => String::new(),
+        times => format!("{times} time(s) of which nothing tells how much was used, in no figure here; "),
+    };
     notes.push(format!(
     let made_up = if view.synthetic { " that a generator made, of no real grid" } else { "" };
-        "Completeness: {balance}; {} gap(s) with {gaps:.0} J, filled from the counters; {:.0} J not settled yet.",
-        whole.gaps.len(),
+        "Completeness: {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
+        filled.len(),
+        filled.iter().sum::<f64>(),
         whole.unsettled_j
     ));
     let last = version.last_restated_at.map_or_else(|| "never".to_owned(), |at| at.format("%F %TZ").to_string());

@@ -17,6 +17,9 @@ pub struct LedgerView {
     pub gap_j: f64,
     /// By how much books and counters differ in blocks closed since the daemon's start; zero, or something is wrong.
     pub difference_j: f64,
+    /// How many times since the daemon's start a device used energy of which nothing tells how much: its counter was
+    /// reset meanwhile.
+    pub unknown_gaps: u64,
     /// Settlements of hours written since the daemon's start, all versions.
     pub settlements: u64,
     /// Hours that wait to be settled.

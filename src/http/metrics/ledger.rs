@@ -20,6 +20,9 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     families.counter("ledger_gaps", "", help).add([], ledger.gaps as f64);
     families.counter("ledger_gap", "joules", "Energy of those times").add([], ledger.gap_j);
     let help =
+        "Times since the daemon started in which a device used energy that nothing tells of: its counter was reset";
+    families.counter("ledger_unknown_gaps", "", help).add([], ledger.unknown_gaps as f64);
+    let help =
         "By how much books and counters differ in the blocks closed since the daemon started; 0, or something is wrong";
     families.gauge("ledger_difference", "joules", help).add([], ledger.difference_j);
     let closed = ledger.closed_at.map(|at| at.timestamp_micros() as f64 / 1e6);

@@ -246,6 +246,7 @@ fn ledger() -> LedgerView {
         gaps: 1,
         gap_j: 34.0,
         difference_j: 0.0,
+        unknown_gaps: 2,
         settlements: 12,
         pending_hours: 2,
         settled: Some(SettledView {

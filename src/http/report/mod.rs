@@ -233,10 +233,10 @@ pub struct GapView {
     pub from: DateTime<Utc>,
     /// Until when.
     pub to: DateTime<Utc>,
-    /// Its energy.
-    pub energy_j: f64,
-    /// How that was found.
-    pub filled: &'static str,
+    /// Its energy; absent where nothing tells how much it was, and then it is in no figure.
+    pub energy_j: Option<f64>,
+    /// How that was found, or why it was not.
+    pub filled: String,
 }
 
 /// Which version of the settlements a report shows.
@@ -327,8 +327,11 @@ impl ReportView {
             device: g.device.to_string(),
             from: g.slot.start(),
             to: g.slot.end(),
-            energy_j: joules(g.energy),
-            filled: "the counter's difference, spread evenly over the time",
+            energy_j: g.energy.as_ref().ok().map(|energy| joules(*energy)),
+            filled: match &g.energy {
+                Ok(_) => "the counter's difference, spread evenly over the time".into(),
+                Err(why) => format!("not filled: {why}"),
+            },
         };
         let restated = |r: &crate::ledger::report::Restatement| RestatementView {
             hour: r.hour,

@@ -209,8 +209,8 @@ fn completeness(report: &ReportView) -> String {
             escaped(&gap.device),
             gap.from.format("%F %T"),
             gap.to.format("%F %T"),
-            gap.energy_j,
-            gap.filled
+            gap.energy_j.map_or_else(|| "unknown".to_owned(), |j| format!("{j:.1}")),
+            escaped(&gap.filled)
         );
     }
     text + "</table>\n"

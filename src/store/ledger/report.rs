@@ -403,14 +403,16 @@ async fn gaps(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreE
                AND hour_us >= $1 AND hour_us < $2) GROUP BY device, start_us, end_us ORDER BY device, start_us";
     let mut found: Vec<Gap> = Vec::new();
     for row in &bound(sql, span).fetch_all(&mut *tx).await? {
-        let gap =
-            Gap { device: device(row)?, slot: rows::slot(row)?, energy: rows::from_i64(row.try_get("energy_mj")?)? };
+        let (device, slot): (DeviceId, Slot) = (device(row)?, rows::slot(row)?);
+        let energy: Millijoules = rows::from_i64(row.try_get("energy_mj")?)?;
         match found.last_mut() {
-            Some(last) if last.device == gap.device && last.slot.end() == gap.slot.start() => {
-                last.energy += gap.energy;
-                last.slot = Slot::new(last.slot.start(), gap.slot.end()).unwrap_or(last.slot);
+            Some(Gap { device: of, slot: before, energy: Ok(sum) })
+                if *of == device && before.end() == slot.start() =>
+            {
+                *sum += energy;
+                *before = Slot::new(before.start(), slot.end()).unwrap_or(*before);
             }
-            _ => found.push(gap),
+            _ => found.push(Gap { device, slot, energy: Ok(energy) }),
         }
     }
     found.sort_by_key(|gap| gap.slot);
@@ -443,10 +445,26 @@ async fn version(tx: &mut SqliteConnection, wanted: &Wanted) -> Result<Version, 
     let sql = format!("SELECT COUNT(*) {changed}");
     let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
     let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+    found.extend(lost(tx, span).await?);
         .bind(start)
         .bind(end)
         .bind(wanted.restated_by_pct)
         .fetch_one(&mut *tx)
+async fn lost(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
+    let sql = "SELECT line FROM ledger WHERE kind = 'lost' AND about_us < $1 ORDER BY seq";
+    let lines: Vec<String> = sqlx::query_scalar(sql).bind(span.end().timestamp_micros()).fetch_all(&mut *tx).await?;
+    // A daemon that was killed before it booked what it had found finds it again.
+    let mut found = BTreeMap::new();
+    for line in &lines {
+        let Entry::Lost(lost) = rows::from_json("ledger", line)? else { continue };
+        if let Some(slot) = Slot::new(lost.from, lost.until).filter(|slot| slot.end() > span.start()) {
+            let (device, energy) = (lost.device.clone(), Err(lost.why));
+            found.insert((lost.device, lost.from), Gap { device, slot, energy });
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
         .await?;
     let sql = format!("SELECT * {changed} ORDER BY hour_us DESC, book, version DESC LIMIT $4");
     let found = sqlx::query(sqlx::AssertSqlSafe(sql))
