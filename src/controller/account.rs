@@ -148,6 +148,7 @@ impl Controller {
                     if let Share::Job(id) = &row.share
                         && let Some(job) = self.jobs.get_mut(id)
                     {
+                        *job.used.entry(row.device.kind()).or_default() += row.energy;
                         let sum = match row.device.kind() {
                             DeviceKind::Gpu => &mut job.emissions,
                             DeviceKind::Cpu | DeviceKind::Dram => &mut job.beside,

@@ -25,7 +25,7 @@ const ROLLED_AT_ONCE: u32 = 24;
 const LOOK_BACK: TimeDelta = TimeDelta::days(60);
 
 /// The view sums up so many days.
-const SHOWN: TimeDelta = TimeDelta::days(30);
+pub(super) const SHOWN: TimeDelta = TimeDelta::days(30);
 
 /// Under which terms the books are kept.
 #[derive(Clone, Debug, Default)]
@@ -109,6 +109,7 @@ impl Ledger {
                 unknown_j: joules(total.unknown),
                 carbon_g: total.carbon.to_grams().get(),
             }),
+            saved: saved.map(|of| SavedView { saved_g: of.saved.map(Into::into), known_jobs: of.known, jobs: of.jobs }),
         }
     }
 
@@ -151,6 +152,9 @@ impl Controller {
             return;
         }
         if let Err(error) = self.step_ledger().await {
+            return self.note_store_fault(&error);
+        }
+        if let Err(ControlError::Store(error)) = self.look_at_savings().await {
             self.note_store_fault(&error);
         }
     }
@@ -249,7 +253,6 @@ impl Controller {
             let first =
                 leading.cloned().or_else(|| said.iter().find(|f| kinds.contains(&f.kind)).map(|f| SourceKey::of(f)));
             let Some(first) = first else { return Vec::new() };
-            let alike = |key: &SourceKey| (key.kind, key.scope) == (first.kind, first.scope);
             let all = said.iter().map(|f| SourceKey::of(f));
             let mut keys: Vec<SourceKey> = all.filter(|key| same_signal(key, &first)).collect();
             if keys.is_empty() {

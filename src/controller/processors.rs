@@ -100,7 +100,7 @@ impl Controller {
     /// What a zone used while no daemon looked, as far as its counter can tell: nobody can be named for it. Nothing is
     /// known across a start of the machine.
     fn gap_of(
-        &self,
+        &mut self,
         zone: &ZoneState,
         last: &Checkpoint,
         at: Now,

@@ -267,7 +267,7 @@ impl Controller {
         let span = newest.actual.start().zip(newest.actual.end()).and_then(|(start, end)| Slot::new(start, end));
         let Some(span) = span else { return Ok(Vec::new()) };
         let stored = self.store.intensities(&[SourceKey::of(newest)], &span).await?;
-        let came = stored.points().iter().filter(|(_, i)| i.origin >= Origin::Estimated).copied().collect();
+        let came = stored.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect();
         Ok(withdrawn(&CarbonSeries::from_points(came).0, &newest.actual))
     }
 
@@ -284,7 +284,6 @@ impl Controller {
             let told = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
             begun.retain(|(slot, i)| !told(slot) || (begun_until.is_some() && i.origin != Origin::Synthetic));
             if begun_until.is_none() {
-                begun.retain(|(slot, _)| forecast.actual.at(slot.start()).is_none());
                 begun = self.not_stored(&forecast, begun).await?;
             }
             if !begun.is_empty() {

@@ -254,10 +254,6 @@ pub enum State {
     Final,
 }
 
-/// An intensity with its provenance.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Factor {
-    /// From when.
 impl State {
     /// How good a value of a time that has passed is; `settled` says that its source changes it no more. What a generator
     /// made belongs to no real grid: it stands as told, but nothing makes it final.
@@ -270,6 +266,10 @@ impl State {
     }
 }
 
+/// An intensity with its provenance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Factor {
+    /// From when.
     pub start: DateTime<Utc>,
     /// Until when.
     pub end: DateTime<Utc>,

@@ -67,10 +67,9 @@ impl Store {
         withdrawn: bool,
     ) -> Result<(), StoreError> {
         let known = answer.provenance != Provenance::default();
-        let provenance = known.then(|| rows::json(&answer.provenance)).transpose()?;
         let mut tx = self.pool.begin().await?;
-            let provenance = known.then(|| rows::json(&answer.provenance.of(slot))).transpose()?;
         for (slot, intensity) in points {
+            let provenance = known.then(|| rows::json(&answer.provenance.of(slot))).transpose()?;
             sqlx::query(
                 "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
                  issued_us, retrieved_us, withdrawn, provenance) \

@@ -78,8 +78,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
 
 fn grams(grams: f64) -> String {
     match grams {
-        g if g >= 1e6 => format!("{:.3} t", g / 1e6),
-        g if g >= 1e3 => format!("{:.2} kg", g / 1e3),
+        g if g.abs() >= 1e6 => format!("{:.3} t", g / 1e6),
+        g if g.abs() >= 1e3 => format!("{:.2} kg", g / 1e3),
         g => format!("{g:.1} g"),
     }
 }
@@ -126,8 +126,6 @@ fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) ->
         "{} (final {:.0} %, provisional {:.0} %, forecast {:.0} %, unknown {:.0} %){made_up}",
         row.state, row.final_pct, row.provisional_pct, row.forecast_pct, row.unknown_pct
     );
-    let saved = row.saved_g.zip(row.saved_low_g).zip(row.saved_high_g);
-    let saved = saved.map(|((mean, low), high)| format!("{} ({} to {})", grams(mean), grams(low), grams(high)));
     let lines = [
         ("Runs", format!("{} ({} ended)", row.jobs, row.ended_jobs)),
         ("Board time", format!("{:.2} h", row.held_s / 3600.0)),
@@ -140,7 +138,7 @@ fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) ->
             format!("{:.4} kWh, {}", row.facility_energy_kwh, or(row.facility_carbon_g.map(grams), "unknown")),
         ),
         ("Embodied", or(row.embodied_g.map(grams), "not declared")),
-        ("Saved against the largest limit", or(saved, "unknown")),
+        ("Saved against the largest limit", row.saved(grams)),
         ("Boundary", view.method.boundary.clone()),
         ("Method", format!("wattune {}, method {}: {}", view.method.software, view.method.version, view.method.energy)),
     ];

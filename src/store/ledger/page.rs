@@ -17,7 +17,7 @@ pub struct LedgerPage {
     pub next_after: Option<u64>,
     /// Hours whose intervals were rolled up, as intervals of an hour; with the first page.
     pub rolled_up: Vec<Interval>,
-    /// Settlements and corrections about the span, with number and digest; with the first page.
+    /// Settlements, corrections and losses about the span, with number and digest; with the first page.
     pub entries: Vec<(u64, Digest, serde_json::Value)>,
 }
 

@@ -7,7 +7,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::{INTERVAL, append_entry, share_key};
-use crate::domain::{SignalKind, Slot};
+use crate::domain::{Origin, SignalKind, Slot};
 use crate::ledger::Total;
 use crate::ledger::entry::{Entry, Factor, Settlement};
 use crate::ledger::report::SYNTHETIC;
