@@ -26,20 +26,20 @@ use wattune::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
 use crate::nvml::board;
 use crate::support::{Daemon, FakeDriver};
 
-const HOUR: TimeDelta = TimeDelta::hours(1);
-const STEPS_AN_HOUR: i64 = 12;
-const FORECAST: f64 = 400.0;
+pub(crate) const HOUR: TimeDelta = TimeDelta::hours(1);
+pub(crate) const STEPS_AN_HOUR: i64 = 12;
+pub(crate) const FORECAST: f64 = 400.0;
 /// The hour whose first half is taken back, and when.
 const TAKEN_BACK: (i64, i64) = (3, 12);
-const FINAL_AFTER_H: i64 = 8;
+pub(crate) const FINAL_AFTER_H: i64 = 8;
 
-fn at(hours: i64) -> DateTime<Utc> {
+pub(crate) fn at(hours: i64) -> DateTime<Utc> {
     "2026-01-01T00:00:00Z".parse::<DateTime<Utc>>().expect("a moment") + HOUR * i32::try_from(hours).expect("small")
 }
 
 /// What the source says at the beginning of hour `now` of the half hour `half` that has passed: an hour late, revised
 /// twice, and one of them taken back.
-fn told(half: i64, now: i64) -> Option<Intensity> {
+pub(crate) fn told(half: i64, now: i64) -> Option<Intensity> {
     let hour = half / 2;
     if (half, true) == (2 * TAKEN_BACK.0, now >= TAKEN_BACK.1) {
         return None;
@@ -62,7 +62,7 @@ fn best(half: i64, now: i64) -> (f64, &'static str) {
     }
 }
 
-fn half_hours(from: i64, to: i64, value: impl Fn(i64) -> Option<Intensity>) -> CarbonSeries {
+pub(crate) fn half_hours(from: i64, to: i64, value: impl Fn(i64) -> Option<Intensity>) -> CarbonSeries {
     let slot = |half: i64| {
         let start = at(0) + TimeDelta::minutes(30 * half);
         Slot::new(start, start + TimeDelta::minutes(30)).expect("from < to")
@@ -70,11 +70,14 @@ fn half_hours(from: i64, to: i64, value: impl Fn(i64) -> Option<Intensity>) -> C
     CarbonSeries::from_points((from..to).filter_map(|half| Some((slot(half), value(half)?))).collect()).0
 }
 
-struct Source;
+/// A source by its name.
+pub(crate) struct Source(pub(crate) &'static str);
+
+const LATE: Source = Source("late");
 
 impl Provider for Source {
     fn source(&self) -> &'static str {
-        "late"
+        self.0
     }
 
     fn zone(&self) -> Zone {
@@ -94,28 +97,45 @@ impl Provider for Source {
     }
 }
 
+/// What a source says at the beginning of an hour: the same of all that is ahead.
+pub(crate) fn forecast(source: &Source, hour: i64, ahead: Origin, actual: CarbonSeries) -> Forecast {
+    Forecast {
+        zone: source.zone(),
+        source: source.source().to_owned(),
+        kind: SignalKind::Average,
+        scope: SignalScope::Lifecycle,
+        issued_at: at(hour),
+        retrieved_at: at(hour),
+        provenance: Default::default(),
+        expected: half_hours(2 * hour, 2 * hour + 48, |_| {
+            Some(Intensity { value: GramsPerKwh::new(FORECAST), origin: ahead })
+        }),
+        actual,
+    }
+}
+
 /// A node with one board, its source and its clock.
-struct Node {
-    clock: Arc<ManualClock>,
+pub(crate) struct Node {
+    pub(crate) clock: Arc<ManualClock>,
     board: SimulatedBoard,
     source: SourceState,
-    feed: watch::Sender<FeedState>,
-    state: tempfile::TempDir,
+    pub(crate) feed: watch::Sender<FeedState>,
+    pub(crate) state: tempfile::TempDir,
 }
 
 impl Node {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = Arc::new(ManualClock::at(at(0)));
         let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
         let (found, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
         let board = SimulatedBoard::new(Physics { range, found, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
-        let source = SourceState::starting(&Source, 0, None, at(0));
+        let source = SourceState::starting(&LATE, 0, None, at(0));
         let feed = watch::Sender::new(FeedState::starting(vec![source.clone()], at(0)));
         Self { clock, board, source, feed, state: tempfile::tempdir().expect("a directory") }
     }
 
-    async fn controller(&self) -> Controller {
+    pub(crate) async fn controller(&self) -> Controller {
         let parts = Parts {
             cpu: None,
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
@@ -138,22 +158,15 @@ impl Node {
     }
 
     /// The source's answer at the beginning of an hour, and what of it is final.
-    fn say(&mut self, hour: i64, told: impl Fn(i64, i64) -> Option<Intensity>) {
+    pub(crate) fn say(&mut self, hour: i64, told: impl Fn(i64, i64) -> Option<Intensity>) {
+        self.say_of(hour, told, Origin::Forecast);
+    }
+
+    /// The same, where what is ahead has this origin.
+    pub(crate) fn say_of(&mut self, hour: i64, told: impl Fn(i64, i64) -> Option<Intensity>, ahead: Origin) {
         let now = at(hour);
         let actual = half_hours(0, 2 * hour, |half| told(half, hour));
-        let forecast = Forecast {
-            zone: Source.zone(),
-            source: Source.source().to_owned(),
-            kind: SignalKind::Average,
-            scope: SignalScope::Lifecycle,
-            issued_at: now,
-            retrieved_at: now,
-            provenance: Default::default(),
-            expected: half_hours(2 * hour, 2 * hour + 48, |_| {
-                Some(Intensity { value: GramsPerKwh::new(FORECAST), origin: Origin::Forecast })
-            }),
-            actual: actual.clone(),
-        };
+        let forecast = forecast(&LATE, hour, ahead, actual.clone());
         self.source = self.source.answered(forecast.into(), now, 0.5, 4.0).settled(&actual, now, 4.0);
         let (state, ranks) = (self.feed.borrow().clone(), Ranks::default());
         self.feed.send_replace(state.with(0, self.source.clone(), &ranks, now));
@@ -161,14 +174,9 @@ impl Node {
 
     /// An hour of work in its first 20 minutes and rest in the others, in steps of five minutes. The source speaks at
     /// its end.
-    async fn hour(&mut self, controller: &mut Controller, hour: i64) {
+    pub(crate) async fn hour(&mut self, controller: &mut Controller, hour: i64) {
         for step in 0..STEPS_AN_HOUR {
-            let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
-            let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
-            let curve =
-                LoadCurve::saturating(&range, Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
-            self.board.run((step < 4).then_some(curve));
-            self.clock.advance(Seconds::new(300.0));
+            self.pass(step);
             if step + 1 == STEPS_AN_HOUR {
                 self.say(hour + 1, told);
             }
@@ -176,13 +184,22 @@ impl Node {
         }
     }
 
+    /// Five minutes of an hour.
+    pub(crate) fn pass(&self, step: i64) {
+        let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
+        let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
+        let curve = LoadCurve::saturating(&range, Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
+        self.board.run((step < 4).then_some(curve));
+        self.clock.advance(Seconds::new(300.0));
+    }
+
     /// As another process would read it.
-    async fn export(&self) -> Vec<u8> {
+    pub(crate) async fn export(&self) -> Vec<u8> {
         export(self.state.path()).await
     }
 }
 
-async fn export(state: &std::path::Path) -> Vec<u8> {
+pub(crate) async fn export(state: &std::path::Path) -> Vec<u8> {
     let store = Store::open(state).await.expect("opens");
     let mut text = Vec::new();
     let take = |line: &str| {
@@ -195,13 +212,13 @@ async fn export(state: &std::path::Path) -> Vec<u8> {
     text
 }
 
-fn verify(text: &[u8]) -> Result<Verified, Broken> {
+pub(crate) fn verify(text: &[u8]) -> Result<Verified, Broken> {
     let mut verifier = Verifier::default();
     verifier.feed(text)?;
     verifier.finish()
 }
 
-async fn newest(store: &Store, hour: i64) -> Settlement {
+pub(crate) async fn newest(store: &Store, hour: i64) -> Settlement {
     let versions = store.settlements_of(at(hour)).await.expect("read");
     assert!(versions.iter().enumerate().all(|(i, s)| s.version as usize == i + 1), "{versions:#?}");
     versions.last().expect("settled").clone()
@@ -209,7 +226,7 @@ async fn newest(store: &Store, hour: i64) -> Settlement {
 
 /// Every settlement of an export, reckoned anew from its rows and its own factors with arithmetic of its own. `gone` are
 /// the blocks whose rows were rolled up.
-fn reproduce(text: &[u8], gone: u64) -> usize {
+pub(crate) fn reproduce(text: &[u8], gone: u64) -> usize {
     let text = std::str::from_utf8(text).expect("text");
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let time = |v: &Value| v.as_str().expect("a time").parse::<DateTime<Utc>>().expect("a time");
@@ -324,7 +341,7 @@ async fn a_restart_or_a_roll_up_settles_nothing_anew_and_news_afterwards_do() {
 
     // Killed, and a new daemon whose source has said nothing yet.
     drop(controller);
-    let silent = SourceState::starting(&Source, 0, None, node.clock.utc());
+    let silent = SourceState::starting(&LATE, 0, None, node.clock.utc());
     node.feed.send_replace(FeedState::starting(vec![silent], node.clock.utc()));
     let mut controller = node.controller().await;
     controller.tick().await;

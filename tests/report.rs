@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::Value;
+use serde_json::{Value, json};
 use wattune::domain::{
     CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
     SignalKind, SignalScope, Slot, Work, Zone,
@@ -17,7 +17,7 @@ use wattune::units::{GramsPerKwh, Millijoules, Samples, Seconds};
 
 use crate::support::{Ended, wattune};
 
-const KWH: u64 = 3_600_000_000;
+pub(crate) const KWH: u64 = 3_600_000_000;
 
 fn at(hours: f64) -> DateTime<Utc> {
     let begin: DateTime<Utc> = "2026-03-01T00:00:00Z".parse().expect("a time");
@@ -119,7 +119,7 @@ impl Keeper {
 
 /// Books of four hours: two jobs, idle and unattributed energy, a processor, a gap over a full hour, an hour that was
 /// settled twice, one without an intensity, and a last block that is still open.
-async fn keep(dir: &Path) {
+pub(crate) async fn keep(dir: &Path) {
     let store = Store::open(dir).await.expect("opens");
     let mut keeper = Keeper { store, counters: std::collections::BTreeMap::new() };
     let settings = Settings {
@@ -176,7 +176,7 @@ fn report(dir: &Path, arguments: &[&str]) -> Ended {
 
 const DAY: [&str; 4] = ["--from", "2026-03-01", "--to", "2026-03-01"];
 
-fn json(dir: &Path, arguments: &[&str]) -> Value {
+fn as_json(dir: &Path, arguments: &[&str]) -> Value {
     report(dir, &[&DAY[..], &["--format", "json"], arguments].concat()).json()
 }
 
@@ -198,6 +198,7 @@ async fn a_small_report_is_as_it_should_be() {
     Emissions are location-based, by average intensities; final 3960000 J (27.7 %), provisional 7200000 J (50.3 %), forecast 0 J (0.0 %), unknown 3150000 J (22.0 %).
     Boundary: metered: GPUs, processor packages; node factor: not declared (1); PUE: 1.5 (annual report, 2026-01-01). Embodied: not declared.
     Completeness: jobs + idle + unattributed is what the counters gained, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
+    Saved against the largest limit: unknown of 2 job(s); no part of the emissions above.
     Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; 1 hour(s) changed by more than 5 %.
     Intensities: average: energy_charts DE (lifecycle) (2 h); average: none (2 h); marginal: none (3 h); marginal: watttime DE (lifecycle) (1 h).
     wattune VERSION, method 1, settings cde0fb0dec1400c5, node node-1.
@@ -212,7 +213,7 @@ async fn all_groupings_of_stored_books_add_up_to_the_same() {
     // 1.1 kWh at 250 g and 2 kWh (and 7 mJ) at 300 g; of the rest nothing is known.
     let carbon = 1.1 * 250.0 + 2.0 * 300.0 + 7.0 / KWH as f64 * 300.0;
     for by in ["job", "name", "gpu", "tag:team", "day", "month"] {
-        let found = json(dir.path(), &["--by", by]);
+        let found = as_json(dir.path(), &["--by", by]);
         let rows = found["rows"].as_array().expect("rows");
         let sum = |field: &str| rows.iter().map(|row| row[field].as_f64().unwrap_or(0.0)).sum::<f64>();
         for (field, expected) in [("energy_j", all as f64 / 1e3), ("carbon_g", carbon)] {
@@ -228,7 +229,7 @@ async fn all_groupings_of_stored_books_add_up_to_the_same() {
         assert_eq!(found["total"]["market_based_carbon_g"], Value::Null);
         assert_eq!(found["completeness"]["unsettled_j"], (KWH / 2) as f64 / 1e3);
     }
-    let by_job = json(dir.path(), &["--by", "tag:team"]);
+    let by_job = as_json(dir.path(), &["--by", "tag:team"]);
     let keys: Vec<&str> =
         by_job["rows"].as_array().expect("rows").iter().map(|r| r["key"].as_str().expect("a key")).collect();
     assert_eq!(keys, ["vision", "(none)", "(idle)", "(unattributed)"]);
@@ -243,7 +244,7 @@ async fn all_groupings_of_stored_books_add_up_to_the_same() {
 #[tokio::test]
 async fn a_report_says_what_an_auditor_asks() {
     let dir = books().await;
-    let found = json(dir.path(), &["--by", "job", "--functional-unit", "1e6-samples"]);
+    let found = as_json(dir.path(), &["--by", "job", "--functional-unit", "1e6-samples"]);
     let devices = found["completeness"]["devices"].as_array().expect("devices");
     for d in devices {
         let number = |field: &str| d[field].as_i64().expect("a number");
@@ -276,12 +277,12 @@ async fn a_report_says_what_an_auditor_asks() {
 #[tokio::test]
 async fn all_formats_say_the_same_and_names_are_no_markup() {
     let dir = books().await;
-    let as_json = json(dir.path(), &["--by", "name"]);
+    let told = as_json(dir.path(), &["--by", "name"]);
     let csv = report(dir.path(), &[&DAY[..], &["--by", "name", "--format", "csv"]].concat());
     let mut reader = csv::Reader::from_reader(csv.done().as_bytes());
     let rows: Vec<std::collections::BTreeMap<String, String>> =
         reader.deserialize().collect::<Result<_, _>>().expect("CSV");
-    let from_json = as_json["rows"].as_array().expect("rows");
+    let from_json = told["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), from_json.len());
     for (csv, json) in rows.iter().zip(from_json) {
         for (name, value) in json.as_object().expect("a row") {
@@ -347,7 +348,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let said = ["--who", "ada", "--why", "the job's client was not running"];
     let done = correct(&[&["--of", "unattributed", "--give-to", "job:b"], &said[..]].concat());
     assert!(done.done().contains("2 intervals with 1350000.000 J in 2 hour(s), settled anew"), "{}", done.done());
-    let after = json(dir.path(), &["--by", "job"]);
+    let after = as_json(dir.path(), &["--by", "job"]);
     let rows = after["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["kind"] != "unattributed"), "{rows:#?}");
     let b = rows.iter().find(|row| row["job_id"] == "b").expect("its row");
@@ -368,7 +369,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let gone = correct(&[&["--of", "idle", "--give-to", "job:b"], &said[..]].concat());
     assert!(gone.failed(1).contains("rolled up"), "{gone:?}");
     // Rolled up, all figures are what they were.
-    let rolled = json(dir.path(), &["--by", "job"]);
+    let rolled = as_json(dir.path(), &["--by", "job"]);
     assert_eq!(rolled["total"], after["total"]);
     assert_eq!(rolled["completeness"]["gaps"].as_array().map(Vec::len), Some(1), "as hours");
     report(dir.path(), &["verify"]).done();
@@ -388,6 +389,95 @@ async fn a_badge_has_the_figures_with_their_state() {
     let none = report(dir.path(), &["badge", "--job", "nobody"]);
     assert!(none.failed(1).contains("no energy of nobody"), "{none:?}");
     assert!(report(dir.path(), &["badge"]).failed(2).contains("--job"));
+}
+
+/// What came of a job, by its version.
+pub(crate) fn outcome(job: &str, version: u32, saved: Value) -> Entry {
+    let sure = |mean: f64| json!({ "low": mean - 10.0, "mean": mean, "high": mean + 20.0 });
+    let saving = match saved.as_f64() {
+        Some(grams) => json!({
+            "time_at_reference_s": 3600.0, "energy_at_reference_j": 2e7, "carbon_at_reference_g": 1000.0,
+            "carbon_reduction_pct": sure(grams / 10.0), "carbon_reduction_g": sure(grams), "time_increase_pct": sure(1.0),
+            "energy_effect_pct": null, "timing_effect_pct": null,
+        }),
+        None => saved,
+    };
+    let basis = json!({ "points": [], "epochs": [], "mix": [], "same_sensors": true });
+    let entry = json!({
+        "kind": "outcome", "at": at(2.0), "job": job, "version": version, "why": "it ended", "active_s": 3600.0,
+        "samples": 2e6, "against_found": { "unknown": "not this one" },
+        "against_max": { "limits": [], "basis": basis, "frozen": [], "saving": saving },
+    });
+    serde_json::from_value(entry).expect("an entry")
+}
+
+#[tokio::test]
+async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
+    let dir = books().await;
+    let store = Store::open(dir.path()).await.expect("opens");
+    store.save_job(&stored("c", "resnet50", Some("vision"), 0.5, Some(1.5))).await.expect("saved");
+    // Against what it was found at, and an older version: neither counts.
+    store.note(&outcome("a", 1, json!(700.0))).await.expect("noted");
+    store.note(&outcome("a", 2, json!(120.5))).await.expect("noted");
+    store.note(&outcome("c", 1, json!({ "unknown": "another job was on its boards" }))).await.expect("noted");
+    store.append(&[row("GPU-0", job("c"), 3.8, 3.9, KWH)], &[]).await.expect("written");
+    store.close().await;
+    for (by, key, jobs) in [
+        ("name", "resnet50", 2),
+        ("tag:team", "vision", 2),
+        ("gpu", "GPU-0", 3),
+        ("day", "2026-03-01", 2),
+        ("month", "2026-03", 2),
+    ] {
+        let found = as_json(dir.path(), &["--by", by]);
+        let rows = found["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["key"] == key).unwrap_or_else(|| panic!("no {key}: {rows:#?}"));
+        for (row, jobs) in [(row, jobs), (&found["total"], 3)] {
+            let told =
+                ["saved_low_g", "saved_g", "saved_high_g", "saved_of_jobs", "jobs"].map(|field| row[field].clone());
+            assert_eq!(told, [json!(110.5), json!(120.5), json!(140.5), json!(1), json!(jobs)], "by {by}: {row}");
+        }
+    }
+    let by_job = as_json(dir.path(), &["--by", "job"]);
+    let of = |id: &str| {
+        let rows = by_job["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["job_id"] == id).expect("a row");
+        (row["saved_g"].clone(), row["saved_of_jobs"].clone())
+    };
+    assert_eq!(
+        (of("a"), of("c"), of("b")),
+        ((json!(120.5), json!(1)), (Value::Null, json!(0)), (Value::Null, json!(0)))
+    );
+
+    let names = ["--by", "name"];
+    let table = report(dir.path(), &[&DAY[..], &names].concat());
+    assert!(table.done().contains("saved g (jobs)") && table.done().contains("120.500 (1 of 2)"), "{}", table.done());
+    let note = "Saved against the largest limit: 120.50 g (110.50 g to 140.50 g), known of 1 of 3 jobs";
+    assert!(table.done().contains(note), "{}", table.done());
+    let markdown = report(dir.path(), &[&DAY[..], &names, &["--format", "markdown"]].concat());
+    assert!(markdown.done().contains("| 120.500 (1 of 2) |"), "{}", markdown.done());
+    let html = report(dir.path(), &[&DAY[..], &names, &["--format", "html"]].concat());
+    assert!(html.done().contains("<td>120.50 <small>1 of 2 jobs</small>"), "{}", html.done());
+    assert!(html.done().contains("120.50 g (110.50 g to 140.50 g), known of 1 of 3 jobs"), "{}", html.done());
+    let csv = report(dir.path(), &[&DAY[..], &names, &["--format", "csv"]].concat());
+    assert!(csv.done().lines().any(|line| line.contains(",110.5,120.5,140.5,1,")), "{}", csv.done());
+    // A badge has no room to say that it is of one of two runs.
+    let svg = dir.path().join("badge.svg");
+    let badge = |what: &[&str]| {
+        let arguments = [&["badge"], what, &["--svg", svg.to_str().expect("UTF-8")]].concat();
+        let told = report(dir.path(), &arguments).done().to_owned();
+        (told, std::fs::read_to_string(&svg).expect("written"))
+    };
+    let (summary, svg_of_both) = badge(&["--name", "resnet50"]);
+    assert!(summary.contains("120.5 g (110.5 g to 140.5 g), known of 1 of 2 jobs"), "{summary}");
+    assert!(!svg_of_both.contains("saved"), "{svg_of_both}");
+    let (summary, svg_of_one) = badge(&["--job", "a"]);
+    assert!(summary.contains("| 120.5 g (110.5 g to 140.5 g) |"), "{summary}");
+    assert!(svg_of_one.contains(" · 120.5 g saved"), "{svg_of_one}");
+    // The job's end lies in no other report.
+    let later =
+        report(dir.path(), &["--from", "2026-03-01T02:00:00Z", "--to", "2026-03-02", "--format", "json"]).json();
+    assert_eq!(later["total"]["saved_g"], Value::Null, "{later:#}");
 }
 
 #[tokio::test]
@@ -443,7 +533,7 @@ async fn books_can_be_read_while_somebody_writes_them() {
         rebased_mj: 0,
     };
     store.append(&[more], &[point]).await.expect("written");
-    let found = json(dir.path(), &["--by", "gpu"]);
+    let found = as_json(dir.path(), &["--by", "gpu"]);
     assert_eq!(found["completeness"]["unsettled_j"], (KWH / 2 + 5) as f64 / 1e3);
     store.close().await;
 }

@@ -8,6 +8,10 @@ use crate::ledger::{self, Interval, OpenInterval, Rule, Share};
 use crate::store::{Checkpoint, StoreError, StoredJob};
 use crate::units::Seconds;
 
+/// Why energy is lost where a counter shows less than when it was read last.
+pub(super) const RESET_UNWATCHED: &str =
+    "its counter was reset while nobody looked: what it had counted before that since it was read last is not known";
+
 /// What was booked and is not written yet. The database may be away for a while; the books are not lost.
 #[derive(Default)]
 pub(super) struct Backlog {
@@ -45,7 +49,11 @@ impl Controller {
                     .filter(|h| jobs.get(*h).is_some_and(|j| gap <= j.spec.lease))
                     .cloned()
                     .collect();
-                let energy = counter.checked_since(last.counter).unwrap_or(counter);
+                let used = counter.checked_since(last.counter);
+                if used.is_none() {
+                    self.ledger.lose(&device, last.at, now.utc, RESET_UNWATCHED);
+                }
+                let energy = used.unwrap_or(counter);
                 self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, now.utc, energy, &holders));
                 // What this daemon's meter will say of resets comes on top.
                 let moved = ledger::rebased(last.counter, counter, energy);
@@ -96,9 +104,13 @@ impl Controller {
         let rule = Rule::Holders { jobs: &holders, unknown_user, used };
         let (metered, counter) = (gpu.seen.metered, gpu.seen.counter);
         let (Some(books), Some(at)) = (gpu.books.as_mut(), gpu.seen.at) else { return };
+        let lost = books.has_lost(metered).then(|| books.start());
         // Up to the moment at which the energy was read: a board that is silent keeps its interval open.
         let Some(rows) = books.close(at, metered, &rule) else { return };
         self.backlog.intervals.extend(rows);
+        if let Some(from) = lost {
+            self.ledger.lose(&DeviceId::from(id), from, books.start(), RESET_UNWATCHED);
+        }
         if let Some(counter) = counter {
             // Where the interval ends, so that a gap joins it without a seam.
             let rebased_mj = gpu.rebased_before + metered.rebased_mj;
@@ -121,6 +133,11 @@ impl Controller {
         if self.backlog.is_empty() {
             return;
         }
+        // Before the checkpoint moves: what it hides is found only once.
+        if let Err(error) = self.write_notes().await {
+            self.note_store_fault(&error);
+            return;
+        }
         let backlog = &self.backlog;
         match self.store.append(&backlog.intervals, &backlog.checkpoints).await {
             Ok(()) => {
@@ -131,6 +148,7 @@ impl Controller {
                     if let Share::Job(id) = &row.share
                         && let Some(job) = self.jobs.get_mut(id)
                     {
+                        *job.used.entry(row.device.kind()).or_default() += row.energy;
                         let sum = match row.device.kind() {
                             DeviceKind::Gpu => &mut job.emissions,
                             DeviceKind::Cpu | DeviceKind::Dram => &mut job.beside,

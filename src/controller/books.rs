@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
-use super::Controller;
-use super::view::{BookedView, LedgerView, SettledView};
+use super::saved::SavedTogether;
+use super::signal::same_signal;
+use super::view::{BookedView, LedgerView, SavedView, SettledView};
+use super::{ControlError, Controller};
 use crate::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, PowerLimit, SignalKind, Slot};
 use crate::ledger::apportion::{hour_of, hours_of};
 use crate::ledger::chain::Digest;
-use crate::ledger::entry::{Control, Entry};
+use crate::ledger::entry::{Control, Entry, Lost};
 use crate::ledger::{self, Interval, Total};
 use crate::store::{Settling, SourceKey, StoreError, Why};
 use crate::units::Millijoules;
@@ -23,7 +25,7 @@ const ROLLED_AT_ONCE: u32 = 24;
 const LOOK_BACK: TimeDelta = TimeDelta::days(60);
 
 /// The view sums up so many days.
-const SHOWN: TimeDelta = TimeDelta::days(30);
+pub(super) const SHOWN: TimeDelta = TimeDelta::days(30);
 
 /// Under which terms the books are kept.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +55,7 @@ pub(super) struct Ledger {
     /// What was booked since the start, by device, share and source.
     booked: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
     gaps: u64,
+    lost: u64,
     closed_at: Option<DateTime<Utc>>,
     difference_mj: u64,
     settlements: u64,
@@ -73,7 +76,17 @@ impl Ledger {
         }
     }
 
-    pub(super) fn view(&self) -> LedgerView {
+    /// Notes a time in which a device used energy of which nothing tells how much.
+    pub(super) fn lose(&mut self, device: &DeviceId, from: DateTime<Utc>, until: DateTime<Utc>, why: &str) {
+        tracing::warn!("energy of {device} between {from} and {until} is in no book: {why}");
+        let (device, why) = (device.clone(), why.to_owned());
+        // A wall clock that was set back meanwhile must not hide it.
+        let from = from.min(until - TimeDelta::seconds(1));
+        self.notes.push(Entry::Lost(Lost { at: until, device, from, until, why }));
+        self.lost += 1;
+    }
+
+    pub(super) fn view(&self, saved: Option<SavedTogether>) -> LedgerView {
         let joules = |energy: Millijoules| energy.to_joules().get();
         let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
             device: device.to_string(),
@@ -87,6 +100,7 @@ impl Ledger {
             booked: self.booked.iter().map(booked).collect(),
             gaps: self.gaps,
             gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
+            unknown_gaps: self.lost,
             difference_j: joules(Millijoules::new(self.difference_mj)),
             settlements: self.settlements,
             pending_hours: self.pending.len() as u64,
@@ -97,6 +111,7 @@ impl Ledger {
                 unknown_j: joules(total.unknown),
                 carbon_g: total.carbon.to_grams().get(),
             }),
+            saved: saved.map(|of| SavedView { saved_g: of.saved.map(Into::into), known_jobs: of.known, jobs: of.jobs }),
         }
     }
 
@@ -140,6 +155,9 @@ impl Controller {
             return;
         }
         if let Err(error) = self.step_ledger().await {
+            return self.note_store_fault(&error);
+        }
+        if let Err(ControlError::Store(error)) = self.look_at_savings().await {
             self.note_store_fault(&error);
         }
     }
@@ -239,9 +257,8 @@ impl Controller {
             let first =
                 leading.cloned().or_else(|| said.iter().find(|f| kinds.contains(&f.kind)).map(|f| SourceKey::of(f)));
             let Some(first) = first else { return Vec::new() };
-            let alike = |key: &SourceKey| (key.kind, key.scope) == (first.kind, first.scope);
             let all = said.iter().map(|f| SourceKey::of(f));
-            let mut keys: Vec<SourceKey> = all.filter(|key| *key == first || alike(key)).collect();
+            let mut keys: Vec<SourceKey> = all.filter(|key| same_signal(key, &first)).collect();
             if keys.is_empty() {
                 keys.push(first);
             }

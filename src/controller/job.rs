@@ -1,5 +1,7 @@
 //! One registered job: its lease, its progress, its profiler and its plan.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 
 use super::ControlError;
@@ -7,14 +9,16 @@ use super::pacing::Idling;
 use super::reach::Reach;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{
-    EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey, SetPoint, Work,
+    DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
+    SetPoint, Work,
 };
 use crate::ledger::Emissions;
+use crate::ledger::report::Saved;
 use crate::plan::{Doing, Held, Plan};
 use crate::profile::ladder::{GroupRange, Setting};
 use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage};
 use crate::store::{LastReport, StoredJob, StoredProgress};
-use crate::units::{Joules, Samples, SamplesPerSecond, Seconds};
+use crate::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
 
 /// Reasons to plan again that leave the plan before in force unless the new one is better by a threshold. (Under a new
 /// profile the plan before is judged anew.)
@@ -97,6 +101,10 @@ pub struct Job {
     pub emissions: Emissions,
     /// What it used of CPU packages and memory, and emitted with that; promises are about boards alone.
     pub beside: Emissions,
+    /// The energy of both by what used it.
+    pub used: BTreeMap<DeviceKind, Millijoules>,
+    /// What it saved so far against the largest limit, as looked at last.
+    pub saved: Option<Saved>,
     /// The plan's set point that it was given, and since when.
     pub(super) held: Option<Held>,
     pub(super) idling: Idling,
@@ -148,6 +156,8 @@ impl Job {
             reason: "waiting for the first progress report".into(),
             emissions: Emissions::default(),
             beside: Emissions::default(),
+            used: BTreeMap::new(),
+            saved: None,
             held: None,
             idling: Idling::default(),
             unsaved: false,

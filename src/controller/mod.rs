@@ -24,6 +24,7 @@ mod processors;
 mod reach;
 mod requests;
 mod run;
+mod saved;
 mod savings;
 mod settings;
 mod share;
@@ -85,6 +86,7 @@ pub struct Controller {
     caps: CapBook,
     budget: BudgetBook,
     ledger: books::Ledger,
+    saved: saved::SavedJobs,
     cpu: processors::Processors,
     desk: planning::Desk,
     signal: watch::Receiver<FeedState>,

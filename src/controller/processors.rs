@@ -14,6 +14,9 @@ use crate::ledger::{self, CpuTime, OpenInterval, Rule, whole};
 use crate::store::Checkpoint;
 use crate::units::Seconds;
 
+/// Why energy is lost where a counter fell by more than a turn can be.
+const RESET: &str = "its counter was reset: what it had counted before that since it was read last is not known";
+
 /// The node's CPUs as the controller knows them.
 #[derive(Default)]
 pub(super) struct Processors {
@@ -97,7 +100,7 @@ impl Controller {
     /// What a zone used while no daemon looked, as far as its counter can tell: nobody can be named for it. Nothing is
     /// known across a start of the machine.
     fn gap_of(
-        &self,
+        &mut self,
         zone: &ZoneState,
         last: &Checkpoint,
         at: Now,
@@ -109,11 +112,17 @@ impl Controller {
                 "the machine was started since {device} was read at {}; what it used meanwhile is not known",
                 last.at
             );
+            let why = "the machine was started meanwhile: what its counter had counted before is not known";
+            self.ledger.lose(device, last.at, at.utc, why);
             return Vec::new();
         }
         let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
         let counter = whole(zone.counter_uj.unwrap_or_default());
         let energy = ledger::least_between(last.counter, counter, zone.range_uj, span);
+        // A turn would have gone round: more than what the counter shows now.
+        if counter < last.counter && energy == counter {
+            self.ledger.lose(device, last.at, at.utc, RESET);
+        }
         ledger::gap_intervals(device, last.at, at.utc, energy, &[])
     }
 
@@ -131,7 +140,11 @@ impl Controller {
             };
             let Some(books) = self.cpu.books.get_mut(&device).filter(|books| due(&books.interval)) else { continue };
             let time = books.time(&seen.time);
+            let lost = books.interval.has_lost(metered).then(|| books.interval.start());
             let Some(rows) = books.interval.close(at, metered, &Rule::CpuTime(&time)) else { continue };
+            if let Some(from) = lost {
+                self.ledger.lose(&device, from, books.interval.start(), RESET);
+            }
             books.time = seen.time.clone();
             any = true;
             self.backlog.intervals.extend(rows);

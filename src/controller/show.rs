@@ -23,7 +23,7 @@ impl Controller {
             price: self.price_of_the_present(),
             cap: self.cap_view(),
             carbon_budget: self.budget_view(),
-            ledger: self.ledger.view(),
+            ledger: self.ledger.view(self.saved.ended),
             planning: self.planning_view(),
             storage: self.storage_view(),
             problems: self.problems(),

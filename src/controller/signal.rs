@@ -9,7 +9,7 @@ use super::Controller;
 use super::job::A_NEW_FORECAST;
 use super::view::ScoreView;
 use crate::clock::Monotonic;
-use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, SignalKind, SignalScope, Slot};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Slot, is_same_quantity};
 use crate::forecast::{Basis, HorizonPolicy, Model, ModelPolicy, score_issued};
 use crate::providers::{Currency, FeedState, Ranks, SourceState};
 use crate::store::{SourceKey, Store, StoreError, Why};
@@ -123,11 +123,12 @@ impl Book {
     fn take(&mut self, state: &FeedState) {
         let said: Vec<&Arc<Forecast>> = state.sources.iter().filter_map(|s| s.forecast.as_ref()).collect();
         let Some(leading) = said.first() else { return };
-        if self.leading.as_ref().is_some_and(|l| !same_signal(l, leading)) {
+        let key = SourceKey::of(leading);
+        if self.leading.as_ref().is_some_and(|l| !same_signal(&SourceKey::of(l), &key)) {
             self.modelled = CarbonSeries::default();
         }
         let alike: Vec<&Arc<Forecast>> =
-            said.iter().filter(|f| Arc::ptr_eq(f, leading) || same_signal(f, leading)).copied().collect();
+            said.iter().filter(|f| same_signal(&SourceKey::of(f), &key)).copied().collect();
         self.sources = alike.iter().map(|f| SourceKey::of(f)).collect();
         let mut series = self.modelled.clone();
         for forecast in alike.iter().rev() {
@@ -151,12 +152,8 @@ impl Book {
 }
 
 /// Whether two sources speak of the same quantity; where one does not say, only of the same source and zone is known.
-fn same_signal(a: &Forecast, b: &Forecast) -> bool {
-    if (a.kind, a.scope) != (b.kind, b.scope) {
-        return false;
-    }
-    let said = a.kind != SignalKind::Unspecified && a.scope != SignalScope::Unspecified;
-    said || (&a.source, &a.zone) == (&b.source, &b.zone)
+pub(super) fn same_signal(a: &SourceKey, b: &SourceKey) -> bool {
+    a == b || is_same_quantity((a.kind, a.scope), (b.kind, b.scope))
 }
 
 /// What was taken of a source's states.
@@ -270,7 +267,7 @@ impl Controller {
         let span = newest.actual.start().zip(newest.actual.end()).and_then(|(start, end)| Slot::new(start, end));
         let Some(span) = span else { return Ok(Vec::new()) };
         let stored = self.store.intensities(&[SourceKey::of(newest)], &span).await?;
-        let came = stored.points().iter().filter(|(_, i)| i.origin >= Origin::Estimated).copied().collect();
+        let came = stored.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect();
         Ok(withdrawn(&CarbonSeries::from_points(came).0, &newest.actual))
     }
 
@@ -283,8 +280,10 @@ impl Controller {
             let from = begun_until.map_or(0, |until| points.partition_point(|(slot, _)| slot.start() <= until));
             let to = points.partition_point(|(slot, _)| slot.start() <= now);
             let mut begun = points.get(from..to).unwrap_or_default().to_vec();
+            // A generated grid's expectation would take the place of what it has told already.
+            let told = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
+            begun.retain(|(slot, i)| !told(slot) || (begun_until.is_some() && i.origin != Origin::Synthetic));
             if begun_until.is_none() {
-                begun.retain(|(slot, _)| forecast.actual.at(slot.start()).is_none());
                 begun = self.not_stored(&forecast, begun).await?;
             }
             if !begun.is_empty() {

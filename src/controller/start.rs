@@ -152,6 +152,7 @@ impl Controller {
             caps,
             budget: BudgetBook::new(parts.carbon_budget),
             ledger: Ledger::new(parts.books),
+            saved: Default::default(),
             cpu: Processors::new(parts.cpu),
             desk: Desk::default(),
             signal: parts.signal,

@@ -19,5 +19,6 @@ pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use set_point::{ClockLimit, ClockRange, SetPoint};
 pub use signal::{
-    CarbonSeries, Forecast, Intensity, Issued, Origin, Provenance, Quoted, SignalKind, SignalScope, SignalValue, Unit,
+    CarbonSeries, Forecast, Intensity, Issued, Method, Origin, Provenance, Quoted, SignalKind, SignalScope,
+    SignalValue, Unit, is_same_quantity,
 };

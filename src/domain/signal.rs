@@ -79,6 +79,11 @@ pub enum SignalScope {
     Unspecified,
 }
 
+/// Whether two sources speak of the same quantity: both must say which, and mean the same.
+pub fn is_same_quantity(a: (SignalKind, SignalScope), b: (SignalKind, SignalScope)) -> bool {
+    a == b && a.0 != SignalKind::Unspecified && a.1 != SignalScope::Unspecified
+}
+
 /// Where a value comes from, from the least to the most trusted for times that have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -96,9 +101,14 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Whether somebody measured it: what came on a real grid. It is better than what was expected, whoever says either.
+    pub fn is_measured(self) -> bool {
+        matches!(self, Self::Estimated | Self::Measured)
+    }
+
     /// Whether a value of a time that has passed may be what came. A generated grid does not tell its forecast from that.
     pub fn is_outcome(self) -> bool {
-        !matches!(self, Self::Forecast | Self::Fallback)
+        self.is_measured() || self == Self::Synthetic
     }
 }
 
@@ -165,6 +175,29 @@ pub struct Provenance {
     /// hexadecimal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub responses: Vec<String>,
+    /// By which methods values were made that are not plain measurements, as far as the source says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<Method>,
+}
+
+/// How a source made the value of a slot, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Method {
+    /// From when.
+    pub start: DateTime<Utc>,
+    /// Until when.
+    pub end: DateTime<Utc>,
+    /// The method's name with the source.
+    pub name: String,
+}
+
+impl Provenance {
+    /// The provenance of one slot's value: of other slots' methods it says nothing.
+    #[must_use]
+    pub fn of(&self, slot: &Slot) -> Self {
+        let methods = self.methods.iter().filter(|m| m.start < slot.end() && slot.start() < m.end);
+        Self { methods: methods.cloned().collect(), ..self.clone() }
+    }
 }
 
 /// What one source said in one answer: past slots with their actual values, future slots with their forecast.

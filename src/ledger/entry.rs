@@ -32,6 +32,8 @@ pub enum Entry {
     RollUp(RollUp),
     /// Somebody wanted a limit changed.
     Control(Control),
+    /// Energy was used of which nothing tells how much.
+    Lost(Lost),
     /// A job was planned: against what it will be compared.
     Counterfactual(Box<Counterfactual>),
     /// A job ended: what came of it.
@@ -48,6 +50,7 @@ impl Entry {
             Self::Correction(_) => "correction",
             Self::RollUp(_) => "roll_up",
             Self::Control(_) => "control",
+            Self::Lost(_) => "lost",
             Self::Counterfactual(_) => "counterfactual",
             Self::Outcome(_) => "outcome",
         }
@@ -62,6 +65,7 @@ impl Entry {
             Self::Correction(e) => e.at,
             Self::RollUp(e) => e.at,
             Self::Control(e) => e.at,
+            Self::Lost(e) => e.from,
             Self::Counterfactual(e) => e.at,
             Self::Outcome(e) => e.at,
         }
@@ -244,10 +248,22 @@ pub struct Balance {
 pub enum State {
     /// Said before the time came, or filled in.
     Forecast,
-    /// Said afterwards, and may still be revised.
+    /// Said afterwards, and may still be revised; or generated.
     Provisional,
     /// Said afterwards, and the source says that it changes no more.
     Final,
+}
+
+impl State {
+    /// How good a value of a time that has passed is; `settled` says that its source changes it no more. What a generator
+    /// made belongs to no real grid: it stands as told, but nothing makes it final.
+    pub fn of(origin: Origin, settled: bool) -> Self {
+        match origin {
+            Origin::Fallback | Origin::Forecast => Self::Forecast,
+            Origin::Estimated | Origin::Measured if settled => Self::Final,
+            Origin::Synthetic | Origin::Estimated | Origin::Measured => Self::Provisional,
+        }
+    }
 }
 
 /// An intensity with its provenance.
@@ -363,6 +379,21 @@ pub struct RollUp {
     pub last_block: u64,
     /// How many intervals there were.
     pub rows: u64,
+}
+
+/// A time in which a device used energy that is in no row, because nothing tells how much it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// When that was found.
+    pub at: DateTime<Utc>,
+    /// What used it.
+    pub device: DeviceId,
+    /// From when.
+    pub from: DateTime<Utc>,
+    /// Until when.
+    pub until: DateTime<Utc>,
+    /// Why nothing tells of it.
+    pub why: String,
 }
 
 /// Somebody wanted a limit changed, and what came of it.

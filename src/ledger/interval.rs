@@ -67,6 +67,11 @@ impl OpenInterval {
         self.start
     }
 
+    /// Whether a reset of the counter took energy with it since it was opened.
+    pub fn has_lost(&self, metered: Metered) -> bool {
+        metered.lost > self.metered.lost
+    }
+
     /// Closes the interval and opens the next one. The energy is split by `rule`, so that the sum is exact. Rows are cut
     /// at full hours.
     ///

@@ -22,6 +22,8 @@ pub struct Metered {
     /// What the counter's reading gained, in millijoules, without that being booked from it: resets make it smaller.
     /// The reading less this is what was booked from the counter, but for a constant.
     pub rebased_mj: i64,
+    /// How often a reset of the counter took energy with it of which nothing else tells.
+    pub lost: u32,
 }
 
 impl Metered {
@@ -46,7 +48,7 @@ impl Metered {
 ///
 /// A counter that shows less than before was reset (driver reload, lost board). What it shows afterwards was used
 /// since; what was used between the last good reading and the reset is filled with power × time when the readings are
-/// close together, and is lost to the counter otherwise. Never `abs()`.
+/// close together, and is counted as lost otherwise. Never `abs()`.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<Sample>,
@@ -94,6 +96,7 @@ impl Meter {
                         Millijoules::ZERO
                     } else {
                         self.metered.gap += now;
+                        self.metered.lost += 1;
                         now
                     };
                     self.metered.rebased_mj += rebased(before, now, booked);
@@ -177,6 +180,7 @@ mod tests {
             integrated: Millijoules::new(200_000),
             gap: Millijoules::ZERO,
             rebased_mj: -5_130_000,
+            lost: 0,
         };
         assert_eq!((meter.metered(), meter.resets()), (expected, 1));
     }
@@ -189,7 +193,7 @@ mod tests {
         meter.observe(at(60.0), Some(Millijoules::new(9_000)), None);
         assert_eq!(meter.metered().gap, Millijoules::new(8_000));
         meter.observe(at(600.0), Some(Millijoules::new(300)), None);
-        assert_eq!(meter.metered().gap, Millijoules::new(8_300));
+        assert_eq!((meter.metered().gap, meter.metered().lost), (Millijoules::new(8_300), 1));
         assert_eq!(meter.metered().total(), meter.metered().gap);
     }
 

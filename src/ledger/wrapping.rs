@@ -58,6 +58,7 @@ impl WrappingMeter {
             }
             Advance::Reset => {
                 self.resets += 1;
+                self.metered.lost += 1;
                 // What was used before the reset is not known; what it shows now was used since.
                 (counter_uj, false)
             }

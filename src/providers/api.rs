@@ -13,7 +13,7 @@ use super::place::Place;
 use super::settings::Common;
 use super::usage::{Requests, Usage};
 use super::{Answer, BaseUrl, CarbonSettings, Contribution, ProviderError, SettingsError, Source};
-use crate::domain::{Provenance, SignalValue, Unit, Zone};
+use crate::domain::{Method, Provenance, SignalValue, Unit, Zone};
 use crate::units::Seconds;
 
 /// A source's address, its client, and the place it is asked about.
@@ -25,6 +25,7 @@ pub(super) struct Api {
     place: Place,
     cadence: Seconds,
     contributes: Contribution,
+    methods: Mutex<Vec<Method>>,
 }
 
 impl Api {
@@ -68,6 +69,7 @@ impl Api {
             place,
             cadence: common.poll_interval.or(settings.poll_interval_s).unwrap_or(usual_cadence),
             contributes: common.contributes,
+            methods: Mutex::default(),
         }
     }
 
@@ -115,7 +117,14 @@ impl Api {
     pub(super) fn provenance(&self, unit: Unit) -> Provenance {
         let responses = self.http.take_digests().iter().map(ToString::to_string).collect();
         let zone = self.pinned().unwrap_or_else(|| self.place.zone().to_string());
-        Provenance { unit: Some(unit), zone: Some(zone), model: None, responses }
+        let methods = std::mem::take(&mut *self.methods.lock().unwrap_or_else(PoisonError::into_inner));
+        Provenance { unit: Some(unit), zone: Some(zone), model: None, responses, methods }
+    }
+
+    /// Remembers by which methods values were made, until [`Self::provenance`] is asked.
+    pub(super) fn note_methods(&self, methods: impl IntoIterator<Item = Method>) {
+        let clean = |method: Method| Method { name: self.http.secrets().without(&method.name), ..method };
+        self.methods.lock().unwrap_or_else(PoisonError::into_inner).extend(methods.into_iter().map(clean));
     }
 
     /// A word about a clock that is off.

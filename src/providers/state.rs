@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 pub use super::source_state::{Freshness, SourceState};
-use crate::domain::{Forecast, SignalKind, SignalScope, SignalValue, TimeSeries};
+use crate::domain::{Forecast, SignalValue, TimeSeries, is_same_quantity};
 use crate::units::GramsPerKwh;
 
 /// Among equals the one that is followed stays, unless another one caught this much more of the possible gain.
@@ -99,7 +99,8 @@ impl<V: SignalValue> FeedState<V> {
         let followed = self.source()?.forecast.as_ref()?;
         let mut came = TimeSeries::default();
         for other in self.sources.iter().rev().filter_map(|s| s.forecast.as_ref()) {
-            if !Arc::ptr_eq(other, followed) && same_signal(followed, other) {
+            let told = |f: &Forecast<V>| (f.kind, f.scope);
+            if !Arc::ptr_eq(other, followed) && is_same_quantity(told(followed), told(other)) {
                 came.overwrite(&other.actual);
             }
         }
@@ -117,10 +118,4 @@ impl<V: SignalValue> FeedState<V> {
             _ => Some(Arc::new(joined)),
         }
     }
-}
-
-/// Whether two answers are about the same quantity, as far as they say.
-fn same_signal<V>(a: &Forecast<V>, b: &Forecast<V>) -> bool {
-    let said = a.kind != SignalKind::Unspecified && a.scope != SignalScope::Unspecified;
-    said && (a.kind, a.scope) == (b.kind, b.scope)
 }

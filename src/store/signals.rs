@@ -67,9 +67,9 @@ impl Store {
         withdrawn: bool,
     ) -> Result<(), StoreError> {
         let known = answer.provenance != Provenance::default();
-        let provenance = known.then(|| rows::json(&answer.provenance)).transpose()?;
         let mut tx = self.pool.begin().await?;
         for (slot, intensity) in points {
+            let provenance = known.then(|| rows::json(&answer.provenance.of(slot))).transpose()?;
             sqlx::query(
                 "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
                  issued_us, retrieved_us, withdrawn, provenance) \
@@ -133,11 +133,7 @@ impl Store {
             let provenance: Provenance =
                 found.map(|text| rows::from_json("intensity", &text)).transpose()?.unwrap_or_default();
             let origin = said.intensity.origin;
-            let state = match settled[said.source] {
-                _ if origin < Origin::Estimated => State::Forecast,
-                Some(until) if slot.end() <= until => State::Final,
-                _ => State::Provisional,
-            };
+            let state = State::of(origin, settled[said.source].is_some_and(|until| slot.end() <= until));
             factors.push(Factor {
                 start: slot.start(),
                 end: slot.end(),
@@ -179,7 +175,7 @@ impl Store {
                 let origin: Origin = rows::from_name("intensity", row.try_get("origin")?)?;
                 if row.try_get("withdrawn")? {
                     let slot = rows::slot(row)?;
-                    let of = |layer: &Origin| (*layer >= Origin::Estimated) == (origin >= Origin::Estimated);
+                    let of = |layer: &Origin| layer.is_measured() == origin.is_measured();
                     layers.iter_mut().filter(|(layer, _)| of(layer)).for_each(|(_, series)| series.remove(slot));
                     continue;
                 }
@@ -192,7 +188,7 @@ impl Store {
                 layer.insert(rows::slot(row)?, said);
             }
             for (origin, layer) in layers {
-                let series = if origin >= Origin::Estimated { &mut came } else { &mut expected };
+                let series = if origin.is_measured() { &mut came } else { &mut expected };
                 series.overwrite(&layer);
             }
         }

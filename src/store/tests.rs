@@ -265,6 +265,7 @@ async fn what_the_ledger_closes_can_be_stored() {
         gap: Millijoules::new(4),
         integrated: Millijoules::new(5),
         rebased_mj: 0,
+        lost: 0,
     };
     let holders = [job_id()];
     let rule = Rule::Holders { jobs: &holders, unknown_user: false, used: None };

@@ -67,7 +67,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         );
     };
     if let Some(path) = &args.svg {
-        std::fs::write(path, badge(row)).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, badge(row, view.synthetic)).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let summary = summary(row, &view, args.svg.as_deref());
     match &args.markdown {
@@ -78,8 +78,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
 
 fn grams(grams: f64) -> String {
     match grams {
-        g if g >= 1e6 => format!("{:.3} t", g / 1e6),
-        g if g >= 1e3 => format!("{:.2} kg", g / 1e3),
+        g if g.abs() >= 1e6 => format!("{:.3} t", g / 1e6),
+        g if g.abs() >= 1e3 => format!("{:.2} kg", g / 1e3),
         g => format!("{g:.1} g"),
     }
 }
@@ -89,8 +89,12 @@ fn emitted(row: &ReportRow) -> String {
 }
 
 /// Two fields side by side: what it is, and the figures with their state.
-fn badge(row: &ReportRow) -> String {
-    let (left, right) = ("training", format!("{:.2} kWh · {} ({})", row.energy_kwh, emitted(row), row.state));
+fn badge(row: &ReportRow, synthetic: bool) -> String {
+    let state = if synthetic { "synthetic grid" } else { row.state };
+    // A part of the runs' savings would pass for all of them here.
+    let saved = row.saved_g.filter(|_| row.saved_of_jobs == row.jobs);
+    let saved = saved.map(|g| format!(" · {} saved", grams(g))).unwrap_or_default();
+    let (left, right) = ("training", format!("{:.2} kWh · {} ({state}){saved}", row.energy_kwh, emitted(row)));
     let width = |text: &str| 6.6 * text.chars().count() as f64 + 12.0;
     let (a, b) = (width(left), width(&right));
     let label = escaped(&format!("{left}: {right}"));
@@ -117,12 +121,11 @@ fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) ->
     let carbon = carbon.map(|((mean, low), high)| format!("{} CO2e ({} to {})", grams(mean), grams(low), grams(high)));
     let carbon = or(carbon, "unknown");
     let intensity = or(row.mean_intensity_g_per_kwh.map(|i| format!("{i:.0} gCO2e/kWh")), "unknown");
+    let made_up = if view.synthetic { ", by generated intensities, of no real grid" } else { "" };
     let states = format!(
-        "{} (final {:.0} %, provisional {:.0} %, forecast {:.0} %, unknown {:.0} %)",
+        "{} (final {:.0} %, provisional {:.0} %, forecast {:.0} %, unknown {:.0} %){made_up}",
         row.state, row.final_pct, row.provisional_pct, row.forecast_pct, row.unknown_pct
     );
-    let saved = row.saved_g.zip(row.saved_low_g).zip(row.saved_high_g);
-    let saved = saved.map(|((mean, low), high)| format!("{} ({} to {})", grams(mean), grams(low), grams(high)));
     let lines = [
         ("Runs", format!("{} ({} ended)", row.jobs, row.ended_jobs)),
         ("Board time", format!("{:.2} h", row.held_s / 3600.0)),
@@ -135,7 +138,7 @@ fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) ->
             format!("{:.4} kWh, {}", row.facility_energy_kwh, or(row.facility_carbon_g.map(grams), "unknown")),
         ),
         ("Embodied", or(row.embodied_g.map(grams), "not declared")),
-        ("Saved against the largest limit", or(saved, "unknown")),
+        ("Saved against the largest limit", row.saved(grams)),
         ("Boundary", view.method.boundary.clone()),
         ("Method", format!("wattune {}, method {}: {}", view.method.software, view.method.version, view.method.energy)),
     ];

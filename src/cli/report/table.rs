@@ -5,18 +5,29 @@ use crate::http::report::{ReportRow, ReportView};
 const HEAD: [&str; 9] = ["row", "kWh", "±%", "gCO2e", "g/kWh", "state", "final %", "unknown %", "estimated %"];
 
 /// A column's name and value.
-type Column = (&'static str, fn(&ReportRow) -> Option<f64>);
+type Column = (&'static str, fn(&ReportRow) -> Option<String>);
+
+fn three(value: Option<f64>) -> Option<String> {
+    value.map(|v| format!("{v:.3}"))
+}
+
+/// With the number of jobs of which it is known, where that is not all of them.
+fn saved(row: &ReportRow) -> Option<String> {
+    let of =
+        if row.saved_of_jobs == row.jobs { String::new() } else { format!(" ({} of {})", row.saved_of_jobs, row.jobs) };
+    three(row.saved_g).map(|g| g + &of)
+}
 
 /// Columns that only stand where something is declared, known or asked for.
 fn more(view: &ReportView) -> Vec<Column> {
     let all: [Column; 7] = [
-        ("marginal g", |row| row.marginal_carbon_g),
-        ("market g", |row| row.market_based_carbon_g),
-        ("facility kWh", |row| Some(row.facility_energy_kwh)),
-        ("facility g", |row| row.facility_carbon_g),
-        ("embodied g", |row| row.embodied_g),
-        ("saved g", |row| row.saved_g),
-        ("SCI g", |row| row.sci_g_per_unit),
+        ("marginal g", |row| three(row.marginal_carbon_g)),
+        ("market g", |row| three(row.market_based_carbon_g)),
+        ("facility kWh", |row| three(Some(row.facility_energy_kwh))),
+        ("facility g", |row| three(row.facility_carbon_g)),
+        ("embodied g", |row| three(row.embodied_g)),
+        ("saved g (jobs)", saved),
+        ("SCI g", |row| three(row.sci_g_per_unit)),
     ];
     let facility = view.terms.iter().any(|t| t.node_factor_source.is_some() || t.pue_source.is_some());
     let rows = || view.rows.iter().chain([&view.total]);
@@ -45,7 +56,7 @@ fn figures(row: &ReportRow, more: &[Column]) -> Vec<String> {
         format!("{:.1}", row.unknown_pct),
         format!("{:.1}", row.estimated_pct),
     ];
-    cells.extend(more.iter().map(|(_, of)| shown(of(row), 3)));
+    cells.extend(more.iter().map(|(_, of)| of(row).unwrap_or_else(|| "–".to_owned())));
     cells
 }
 
@@ -59,8 +70,9 @@ fn cells(view: &ReportView) -> Vec<Vec<String>> {
 /// What stands under the figures, a sentence each.
 fn notes(view: &ReportView) -> Vec<String> {
     let (total, whole, version) = (&view.total, &view.completeness, &view.version);
+    let made_up = if view.synthetic { " that a generator made, of no real grid" } else { "" };
     let mut notes = vec![
-        format!("Emissions are location-based, by average intensities; {}.", states(total)),
+        format!("Emissions are location-based, by average intensities{made_up}; {}.", states(total)),
         format!("Boundary: {}. Embodied: {}.", view.method.boundary, view.method.embodied),
     ];
     let unequal: u64 = whole.devices.iter().map(|d| d.unequal_blocks).sum();
@@ -68,12 +80,23 @@ fn notes(view: &ReportView) -> Vec<String> {
         0 => "jobs + idle + unattributed is what the counters gained, to the millijoule".to_owned(),
         blocks => format!("the books differ from the counters in {blocks} block(s); see the JSON"),
     };
-    let gaps: f64 = whole.gaps.iter().map(|gap| gap.energy_j).sum();
+    let filled: Vec<f64> = whole.gaps.iter().filter_map(|gap| gap.energy_j).collect();
+    let lost = match whole.gaps.len() - filled.len() {
+        0 => String::new(),
+        times => format!("{times} time(s) of which nothing tells how much was used, in no figure here; "),
+    };
     notes.push(format!(
-        "Completeness: {balance}; {} gap(s) with {gaps:.0} J, filled from the counters; {:.0} J not settled yet.",
-        whole.gaps.len(),
+        "Completeness: {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
+        filled.len(),
+        filled.iter().sum::<f64>(),
         whole.unsettled_j
     ));
+    if total.jobs > 0 {
+        notes.push(format!(
+            "Saved against the largest limit: {}; no part of the emissions above.",
+            total.saved(|g| format!("{g:.2} g"))
+        ));
+    }
     let last = version.last_restated_at.map_or_else(|| "never".to_owned(), |at| at.format("%F %TZ").to_string());
     notes.push(format!(
         "Version: {} settlements, the highest of an hour {}; settled again last: {last}; {} hour(s) changed by more than {} %.",

@@ -11,7 +11,7 @@ use crate::controller::view::{
 };
 use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
-    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Origin, Pausing, Profile, SetPoint, Slot, Work,
+    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Slot, Work,
 };
 use crate::ledger::savings::SENSOR_GAIN;
 use crate::ledger::{self, Done, Emissions, Interval};
@@ -52,6 +52,8 @@ impl Controller {
             slowdown: job.slowdown(),
             energy_j: Some(booked.energy.get()),
             carbon_g: booked.mean_intensity().map(|_| booked.carbon.get()),
+            energy_by_device_j: in_joules(&job.used),
+            saved_g: job.saved.map(Into::into),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             plan_made_at: job.plan.as_ref().map(|p| p.made_at),
             planned_carbon_g: job.plan.as_ref().map(|p| p.expected.carbon.get()),
@@ -186,10 +188,7 @@ impl Controller {
             samples: stored.progress.last.map(|l| l.samples),
             time_s: account.active.get(),
             energy_j: emissions.energy.get(),
-            energy_by_device_j: by_kind(&rows)
-                .into_iter()
-                .filter_map(|(kind, energy)| Some((spelled(&kind)?, energy.to_joules().get())))
-                .collect(),
+            energy_by_device_j: in_joules(&by_kind(&rows)),
             carbon_g: emissions.mean_intensity().map(|_| emissions.carbon.get()),
             energy_by_origin_j: emissions
                 .by_origin
@@ -237,17 +236,18 @@ impl Controller {
         for id in ids {
             let counted = match self.store.intervals_of(&id).await {
                 Ok(rows) => {
+                    let used = by_kind(&rows);
                     let (boards, beside): (Vec<_>, Vec<_>) =
                         rows.into_iter().partition(|row| row.device.kind() == DeviceKind::Gpu);
                     match (self.settle(&boards).await, self.settle(&beside).await) {
-                        (Ok((boards, _)), Ok((beside, _))) => Ok((boards, beside)),
+                        (Ok((boards, _)), Ok((beside, _))) => Ok((boards, beside, used)),
                         (Err(error), _) | (_, Err(error)) => Err(error),
                     }
                 }
                 Err(error) => Err(error.into()),
             };
             match (counted, self.jobs.get_mut(&id)) {
-                (Ok(counted), Some(job)) => (job.emissions, job.beside) = counted,
+                (Ok(counted), Some(job)) => (job.emissions, job.beside, job.used) = counted,
                 (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
                 _ => {}
             }
@@ -262,7 +262,7 @@ impl Controller {
         series.overwrite(&self.book.series.within(span));
         // While nothing can be written, memory knows better.
         if self.store_fault.is_none() {
-            for (slot, intensity) in stored.points().iter().filter(|(_, i)| i.origin >= Origin::Estimated) {
+            for (slot, intensity) in stored.points().iter().filter(|(_, i)| i.origin.is_measured()) {
                 series.insert(*slot, *intensity);
             }
         }
@@ -346,6 +346,8 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
         stalled_s: account.stalled.get(),
         energy_j: None,
         carbon_g: None,
+        energy_by_device_j: BTreeMap::new(),
+        saved_g: None,
         registered_at: job.registered_at,
         started_at: job.progress.started_at,
         expected_end: None,
@@ -369,6 +371,10 @@ fn objective_view(objective: &Objective) -> ObjectiveView {
     };
     let carbon_budget_g = carbon_budget.map(|budget| budget.get());
     ObjectiveView { eta, max_slowdown, deadline, carbon_budget_g, price_weight, pausable: pausable.map(pausing) }
+}
+
+fn in_joules(energy: &BTreeMap<DeviceKind, Millijoules>) -> BTreeMap<String, f64> {
+    energy.iter().filter_map(|(kind, energy)| Some((spelled(kind)?, energy.to_joules().get()))).collect()
 }
 
 /// Energy by what used it.

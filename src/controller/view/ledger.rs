@@ -4,6 +4,8 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::IntervalView;
+
 /// How the books stand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct LedgerView {
@@ -15,6 +17,9 @@ pub struct LedgerView {
     pub gaps: u64,
     /// The energy of those times.
     pub gap_j: f64,
+    /// How many times since the daemon's start a device used energy of which nothing tells how much: its counter was
+    /// reset meanwhile.
+    pub unknown_gaps: u64,
     /// By how much books and counters differ in blocks closed since the daemon's start; zero, or something is wrong.
     pub difference_j: f64,
     /// Settlements of hours written since the daemon's start, all versions.
@@ -23,6 +28,19 @@ pub struct LedgerView {
     pub pending_hours: u64,
     /// The energy of the last 30 days by what is known of its intensity; absent before the first settlement.
     pub settled: Option<SettledView>,
+    /// What jobs saved that ended in the last 30 days; absent before that was looked at.
+    pub saved: Option<SavedView>,
+}
+
+/// What jobs saved together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct SavedView {
+    /// Emissions saved against the largest limit, by those jobs of which it is known; absent if there is none.
+    pub saved_g: Option<IntervalView>,
+    /// How many these are.
+    pub known_jobs: u64,
+    /// How many jobs ended.
+    pub jobs: u64,
 }
 
 /// Energy booked to one kind of share of a device.

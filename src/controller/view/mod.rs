@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 pub use carbon::{
     CarbonView, ForeseenView, IntensityView, OutcomeView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
-pub use ledger::{BookedView, LedgerView, SettledView};
+pub use ledger::{BookedView, LedgerView, SavedView, SettledView};
 pub use processors::{CpuView, CpuZoneView, ProcessesView};
 pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
 
@@ -224,6 +224,11 @@ pub struct JobView {
     pub energy_j: Option<f64>,
     /// Emissions booked for it so far; absent while no intensity is known, and once it has ended.
     pub carbon_g: Option<f64>,
+    /// The energy by what used it, in joules: `gpu`, `cpu`, `dram`; empty once it has ended.
+    pub energy_by_device_j: BTreeMap<String, f64>,
+    /// Emissions saved against the largest limit so far, in grams, as of the last full hour or, in its first hour, the
+    /// last minute; absent while that cannot be told, and once it has ended.
+    pub saved_g: Option<IntervalView>,
     /// When it was registered.
     pub registered_at: DateTime<Utc>,
     /// When it first reported.

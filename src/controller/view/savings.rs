@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::domain::PowerLimit;
 use crate::ledger::frozen::{Compared, Finding, Savings};
+use crate::ledger::report::Saved;
 use crate::ledger::savings::{BatchEffect, SENSOR_GAIN};
 use crate::ledger::sure::Sure;
 
@@ -22,7 +23,7 @@ pub struct SavingsView {
 }
 
 /// A figure with its interval.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct IntervalView {
     /// The lower end.
     pub low: f64,
@@ -111,6 +112,12 @@ impl SavingsView {
 impl From<Sure> for IntervalView {
     fn from(Sure { low, mean, high }: Sure) -> Self {
         Self { low, mean, high }
+    }
+}
+
+impl From<Saved> for IntervalView {
+    fn from(Saved { low, mean, high }: Saved) -> Self {
+        Self { low: low.get(), mean: mean.get(), high: high.get() }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::device;
 use super::family::Families;
+use super::ledger::bounds;
 use crate::controller::Phase;
 use crate::controller::view::{JobView, StatusView};
 use crate::units::Seconds;
@@ -79,6 +80,20 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         let family = families.counter(name, unit, help);
         for job in &jobs {
             family.add([("job_id", job.job_id.clone())], value(status, job));
+        }
+    }
+    let help = "Energy booked for the job, by what used it: gpu, cpu or dram";
+    let by_kind = families.counter("job_device_energy", "joules", help);
+    for job in &jobs {
+        for (kind, energy) in &job.energy_by_device_j {
+            by_kind.add([("job_id", job.job_id.clone()), ("kind", kind.clone())], *energy);
+        }
+    }
+    let help = "Emissions that the job saved so far against the largest limit, where that is known: the figure and its interval";
+    let saved = families.gauge("job_saved", "gco2e", help);
+    for job in &jobs {
+        for (bound, grams) in bounds(job.saved_g.as_ref()) {
+            saved.add([("job_id", job.job_id.clone()), ("bound", bound.to_owned())], grams);
         }
     }
     let phases = families.gauge("job_phase", "", "What is done for the job: 1 for the present phase");

@@ -2,7 +2,7 @@
 
 use super::device;
 use super::family::Families;
-use crate::controller::view::StatusView;
+use crate::controller::view::{IntervalView, StatusView};
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let ledger = &status.ledger;
@@ -20,6 +20,9 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     families.counter("ledger_gaps", "", help).add([], ledger.gaps as f64);
     families.counter("ledger_gap", "joules", "Energy of those times").add([], ledger.gap_j);
     let help =
+        "Times since the daemon started in which a device used energy that nothing tells of: its counter was reset";
+    families.counter("ledger_unknown_gaps", "", help).add([], ledger.unknown_gaps as f64);
+    let help =
         "By how much books and counters differ in the blocks closed since the daemon started; 0, or something is wrong";
     families.gauge("ledger_difference", "joules", help).add([], ledger.difference_j);
     let closed = ledger.closed_at.map(|at| at.timestamp_micros() as f64 / 1e6);
@@ -31,6 +34,18 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     families
         .gauge("ledger_settlements_pending", "", "Hours that wait to be settled")
         .add([], ledger.pending_hours as f64);
+    if let Some(saved) = &ledger.saved {
+        let help = "Jobs that ended in the last 30 days, by whether their saving is known";
+        let family = families.gauge("ledger_saved_jobs", "", help);
+        family.add([("known", "true".to_owned())], saved.known_jobs as f64);
+        family.add([("known", "false".to_owned())], saved.jobs.saturating_sub(saved.known_jobs) as f64);
+        let help = "Emissions that jobs saved against the largest limit, of those that ended in the last 30 days and of \
+                    which it is known: the figure and its interval";
+        let family = families.gauge("ledger_saved", "gco2e", help);
+        for (bound, grams) in bounds(saved.saved_g.as_ref()) {
+            family.add([("bound", bound.to_owned())], grams);
+        }
+    }
     let Some(settled) = &ledger.settled else { return };
     let family =
         families.gauge("ledger_settled", "joules", "Energy of the last 30 days by what is known of its intensity");
@@ -45,4 +60,9 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     families
         .gauge("ledger_settled_carbon", "gco2e", "What the energy of the last 30 days emitted, as far as that is known")
         .add([], settled.carbon_g);
+}
+
+/// A figure and the ends of its interval, by name.
+pub(super) fn bounds(told: Option<&IntervalView>) -> impl Iterator<Item = (&'static str, f64)> {
+    told.into_iter().flat_map(|of| [("low", of.low), ("mean", of.mean), ("high", of.high)])
 }

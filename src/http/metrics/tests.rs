@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    BookedView, CarbonView, CpuView, CpuZoneView, ForeseenView, GpuView, JobView, LedgerView, ObjectiveView,
-    OutcomeView, PlanningView, PresentPrice, ScoreView, SettledView, SourceView, StorageView,
+    BookedView, CarbonView, CpuView, CpuZoneView, ForeseenView, GpuView, IntervalView, JobView, LedgerView,
+    ObjectiveView, OutcomeView, PlanningView, PresentPrice, SavedView, ScoreView, SettledView, SourceView, StorageView,
 };
 use crate::controller::{CapView, Phase};
 use crate::recurring::{ArmView, RecurringStage};
@@ -192,6 +192,8 @@ fn job() -> JobView {
         stalled_s: 12.5,
         energy_j: Some(1_000.0),
         carbon_g: Some(0.04),
+        energy_by_device_j: [("gpu".to_owned(), 900.0), ("cpu".to_owned(), 100.0)].into(),
+        saved_g: Some(IntervalView { low: -0.5, mean: 1.25, high: 3.0 }),
         registered_at: at(9_000),
         started_at: Some(at(9_010)),
         resume_at: None,
@@ -244,6 +246,7 @@ fn ledger() -> LedgerView {
             booked("cpu:package-0", "idle", "counter", 90.25),
         ],
         gaps: 1,
+        unknown_gaps: 2,
         gap_j: 34.0,
         difference_j: 0.0,
         settlements: 12,
@@ -254,6 +257,11 @@ fn ledger() -> LedgerView {
             final_j: 1_000.0,
             unknown_j: 24.5,
             carbon_g: 0.05,
+        }),
+        saved: Some(SavedView {
+            saved_g: Some(IntervalView { low: 10.0, mean: 12.5, high: 15.0 }),
+            known_jobs: 3,
+            jobs: 5,
         }),
     }
 }

@@ -39,6 +39,8 @@ pub struct ReportView {
     pub version: VersionView,
     /// Whose intensities.
     pub sources: Vec<SourceOf>,
+    /// Whether a generator made some of them: such emissions are those of no real grid.
+    pub synthetic: bool,
     /// How the figures were found.
     pub method: MethodView,
 }
@@ -123,18 +125,19 @@ pub struct ReportRow {
     pub held_s: f64,
     /// Embodied emissions of that time; absent where none were declared.
     pub embodied_g: Option<f64>,
-    /// Jobs in it.
+    /// Jobs in it; in a row of a day or month those that ended then.
     pub jobs: u64,
     /// Of them, those that ended in the span.
     pub ended_jobs: u64,
-    /// Emissions saved against the largest limit, at the least; never subtracted from anything here.
+    /// Emissions saved against the largest limit, at the least; never subtracted from anything here. Absent where it is
+    /// known of no job.
     pub saved_low_g: Option<f64>,
     /// Most likely.
     pub saved_g: Option<f64>,
     /// At the most.
     pub saved_high_g: Option<f64>,
-    /// Of how many jobs that is known.
-    pub saved_of_jobs: Option<u64>,
+    /// Of how many of `jobs` that is known: the others are not in it.
+    pub saved_of_jobs: u64,
     /// SCI (ISO/IEC 21031): grams per functional unit, of the facility and with declared embodied emissions.
     pub sci_g_per_unit: Option<f64>,
     /// How many units.
@@ -231,10 +234,10 @@ pub struct GapView {
     pub from: DateTime<Utc>,
     /// Until when.
     pub to: DateTime<Utc>,
-    /// Its energy.
-    pub energy_j: f64,
-    /// How that was found.
-    pub filled: &'static str,
+    /// Its energy; absent where nothing tells how much it was, and then it is in no figure.
+    pub energy_j: Option<f64>,
+    /// How that was found, or why it was not.
+    pub filled: String,
 }
 
 /// Which version of the settlements a report shows.
@@ -301,6 +304,8 @@ pub struct MethodView {
     pub boundary: String,
     /// What embodied emissions are.
     pub embodied: String,
+    /// Savings.
+    pub savings: &'static str,
     /// SCI.
     pub sci: &'static str,
 }
@@ -325,8 +330,11 @@ impl ReportView {
             device: g.device.to_string(),
             from: g.slot.start(),
             to: g.slot.end(),
-            energy_j: joules(g.energy),
-            filled: "the counter's difference, spread evenly over the time",
+            energy_j: g.energy.as_ref().ok().map(|energy| joules(*energy)),
+            filled: match &g.energy {
+                Ok(_) => "the counter's difference, spread evenly over the time".into(),
+                Err(why) => format!("not filled: {why}"),
+            },
         };
         let restated = |r: &crate::ledger::report::Restatement| RestatementView {
             hour: r.hour,
@@ -367,6 +375,7 @@ impl ReportView {
                 restatements_left_out: books.version.restatements_left_out,
             },
             sources: books.sources.iter().map(|(said, hours)| SourceOf { said: said.clone(), hours: *hours }).collect(),
+            synthetic: books.synthetic,
             method: method(report),
         }
     }
@@ -421,6 +430,18 @@ fn named(key: &Key, by: &str) -> (&'static str, String, Option<String>) {
 }
 
 impl ReportRow {
+    /// What was saved as an interval in words, and of how many jobs that is known.
+    pub fn saved(&self, grams: impl Fn(f64) -> String) -> String {
+        let (known, jobs) = (self.saved_of_jobs, self.jobs);
+        match self.saved_g.zip(self.saved_low_g).zip(self.saved_high_g) {
+            Some(((mean, low), high)) => {
+                let of = if known == jobs { String::new() } else { format!(", known of {known} of {jobs} jobs") };
+                format!("{} ({} to {}){of}", grams(mean), grams(low), grams(high))
+            }
+            None => format!("unknown of {jobs} job(s)"),
+        }
+    }
+
     fn of(row: &Row, report: &Report) -> Self {
         let wanted = &report.wanted;
         let (kind, key, job_id) = named(&row.key, &wanted.by.to_string());
@@ -477,7 +498,7 @@ impl ReportRow {
             saved_low_g: row.saved.map(|(saved, _)| saved.low.get()),
             saved_g: row.saved.map(|(saved, _)| saved.mean.get()),
             saved_high_g: row.saved.map(|(saved, _)| saved.high.get()),
-            saved_of_jobs: row.saved.map(|(_, jobs)| jobs),
+            saved_of_jobs: row.saved.map_or(0, |(_, jobs)| jobs),
             sci_g_per_unit: score.map(|s| s.per_unit.get()),
             sci_units: score.map(|s| s.units),
             sci_note: match &row.score {
@@ -545,6 +566,10 @@ fn method(report: &Report) -> MethodView {
                       gain do not average out. Intensities come without an uncertainty of their sources",
         boundary,
         embodied,
+        savings: "emissions of the same work at the boards' largest limit, by each job's profile, less what the job emitted; \
+                  as reckoned when it ended, and once more before its minutes are rolled up. A job's saving stands where \
+                  its end lies, and with a GPU only if it had no other. Of several jobs means add up, and so do the ends \
+                  of the intervals, as if all errors went the same way; jobs of which it is unknown are not in it",
         sci: "ISO/IEC 21031: facility emissions with declared embodied ones of jobs that began and ended in the span, per \
               declared functional unit",
     }

@@ -41,14 +41,10 @@ fn grams(grams: Option<f64>) -> String {
 fn summary(report: &ReportView) -> String {
     let total = &report.total;
     let declared = |grams_of: Option<f64>, what: &str| grams_of.map_or_else(|| what.to_owned(), |g| grams(Some(g)));
+    let made_up = if report.synthetic { "; by generated intensities, of no real grid" } else { "" };
     let states = format!(
-        "{} — final {:.1} %, provisional {:.1} %, forecast {:.1} %, unknown {:.1} %",
+        "{} — final {:.1} %, provisional {:.1} %, forecast {:.1} %, unknown {:.1} %{made_up}",
         total.state, total.final_pct, total.provisional_pct, total.forecast_pct, total.unknown_pct
-    );
-    let saved = total.saved_g.zip(total.saved_low_g).zip(total.saved_high_g);
-    let saved = saved.map_or_else(
-        || "unknown".to_owned(),
-        |((mean, low), high)| format!("{} ({} to {})", grams(Some(mean)), grams(Some(low)), grams(Some(high))),
     );
     pairs([
         (
@@ -71,7 +67,7 @@ fn summary(report: &ReportView) -> String {
         ("Market-based", declared(total.market_based_carbon_g, "no contract declared for all of the time")),
         ("By marginal intensities, a book of its own", declared(total.marginal_carbon_g, "no such source")),
         ("Embodied", declared(total.embodied_g, "not declared")),
-        ("Saved against the largest limit", saved),
+        ("Saved against the largest limit", total.saved(|g| grams(Some(g)))),
     ])
 }
 
@@ -151,7 +147,7 @@ fn table(report: &ReportView) -> String {
             figure(Some(row.facility_energy_kwh), 4),
             figure(row.facility_carbon_g, 2),
             figure(row.embodied_g, 2),
-            figure(row.saved_g, 2),
+            saved(row),
             figure(row.sci_g_per_unit, 4),
         ]
         .concat();
@@ -165,6 +161,15 @@ fn table(report: &ReportView) -> String {
         );
     }
     text + &format!("<p>SCI: {}.</p>\n", escaped(&report.total.sci_note))
+}
+
+/// With the number of jobs of which it is known, where that is not all of them.
+fn saved(row: &ReportRow) -> String {
+    match row.saved_g {
+        Some(g) if row.saved_of_jobs == row.jobs => format!("<td>{g:.2}"),
+        Some(g) => format!("<td>{g:.2} <small>{} of {} jobs</small>", row.saved_of_jobs, row.jobs),
+        None => "<td>–".to_owned(),
+    }
 }
 
 fn completeness(report: &ReportView) -> String {
@@ -204,12 +209,12 @@ fn completeness(report: &ReportView) -> String {
     text += "<table>\n<thead><tr><th>gap of<th>from<th>to<th>J<th>filled by</tr></thead>\n";
     for gap in whole.gaps.iter().take(ROWS) {
         text += &format!(
-            "<tr><td>{}<td>{}<td>{}<td>{:.1}<td>{}</tr>\n",
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}</tr>\n",
             escaped(&gap.device),
             gap.from.format("%F %T"),
             gap.to.format("%F %T"),
-            gap.energy_j,
-            gap.filled
+            gap.energy_j.map_or_else(|| "unknown".to_owned(), |j| format!("{j:.1}")),
+            escaped(&gap.filled)
         );
     }
     text + "</table>\n"
@@ -255,6 +260,7 @@ fn method(report: &ReportView) -> String {
         ("Emissions", method.carbon.to_owned()),
         ("Uncertainty", method.uncertainty.to_owned()),
         ("Embodied", method.embodied.clone()),
+        ("Savings", method.savings.to_owned()),
         ("SCI", method.sci.to_owned()),
         ("Intensities of", sources.join("; ")),
         (

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, Datelike, Utc};
+use chrono::{DateTime, Datelike, TimeDelta, Utc};
 
-use super::held::holds;
+use super::held::{day_of, holds};
 use super::score::{Scored, is_whole};
 use super::{Books, By, JobFacts, Key, Report, Row, Saved, Split, Sum, Wanted, Whose};
 use crate::domain::{DeviceId, DeviceKind, JobId};
@@ -62,8 +62,8 @@ impl<'a> Making<'a> {
         Self { wanted, books, embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
     }
 
-    fn key(&self, day: DateTime<Utc>, device: &DeviceId, whose: &Whose) -> Key {
-        let of_job = |id: &JobId| match (&self.wanted.by, self.jobs.get(id)) {
+    fn job_key(&self, id: &JobId) -> Key {
+        match (&self.wanted.by, self.jobs.get(id)) {
             (By::Name, Some(job)) => Key::Name(job.name.clone()),
             (By::Tag(key), Some(job)) => job.tags.get(key).map_or(Key::Untagged, |value| Key::Tag(value.clone())),
             (By::Tag(_), None) => Key::Untagged,
@@ -71,12 +71,18 @@ impl<'a> Making<'a> {
                 let unnamed = || crate::domain::JobName::new(id.as_str()).expect("an id is a name");
                 Key::Job(known.map_or_else(unnamed, |job| job.name.clone()), id.clone())
             }
-        };
+        }
+    }
+
+    fn time_key(&self, day: DateTime<Utc>) -> Key {
+        Key::Time(if self.wanted.by == By::Month { day.with_day(1).unwrap_or(day) } else { day })
+    }
+
+    fn key(&self, day: DateTime<Utc>, device: &DeviceId, whose: &Whose) -> Key {
         match (&self.wanted.by, whose) {
             (By::Device, _) => Key::Device(device.clone()),
-            (By::Day, _) => Key::Time(day),
-            (By::Month, _) => Key::Time(day.with_day(1).unwrap_or(day)),
-            (_, Whose::Job(id)) => of_job(id),
+            (By::Day | By::Month, _) => self.time_key(day),
+            (_, Whose::Job(id)) => self.job_key(id),
             (_, Whose::Jobs) => Key::Untagged,
             (_, Whose::Idle) => Key::Idle,
             (_, Whose::Unattributed) => Key::Unattributed,
@@ -95,18 +101,31 @@ impl<'a> Making<'a> {
     }
 
     fn count(&mut self, job: &JobFacts) {
-        let key = match self.wanted.by {
-            By::Device | By::Day | By::Month => None,
-            _ => {
-                let device = job.gpus.first().map(DeviceId::from);
-                device.map(|device| self.key(self.wanted.span.start(), &device, &Whose::Job(job.id.clone())))
+        let span = &self.wanted.span;
+        let keys: Vec<Key> = match self.wanted.by {
+            By::Device => job.gpus.iter().map(|gpu| Key::Device(DeviceId::from(gpu))).collect(),
+            By::Day | By::Month => {
+                let end = job.ended_at.filter(|_| job.ended_within(span));
+                // What ends at midnight belongs to the day before.
+                let day = |end: DateTime<Utc>| day_of(end - TimeDelta::microseconds(1));
+                end.map(|end| self.time_key(day(end))).into_iter().collect()
             }
+            _ => vec![self.job_key(&job.id)],
         };
+        let rows = keys.iter().filter(|key| self.rows.contains_key(key)).count();
         // A job without energy in the span has no row.
-        let Some(key) = key else { return self.total.count(job, self.wanted) };
-        let Some(row) = self.rows.get_mut(&key) else { return };
-        row.count(job, self.wanted);
-        self.total.count(job, self.wanted);
+        let is_counted = if self.wanted.by.is_of_jobs() { rows > 0 } else { job.ran_within(span) };
+        if !is_counted {
+            return;
+        }
+        self.total.count(job, self.wanted, true);
+        // How a saving is split between boards is not known.
+        let is_told = self.wanted.by != By::Device || job.gpus.len() == 1;
+        for key in &keys {
+            if let Some(row) = self.rows.get_mut(key) {
+                row.count(job, self.wanted, is_told);
+            }
+        }
     }
 
     fn hold(&mut self) {
@@ -190,17 +209,16 @@ impl Draft {
         }
     }
 
-    fn count(&mut self, job: &JobFacts, wanted: &Wanted) {
+    /// Counts a job, with what it saved where that may be told here.
+    fn count(&mut self, job: &JobFacts, wanted: &Wanted, is_told: bool) {
+        let has_ended = job.ended_within(&wanted.span);
         self.jobs += 1;
-        if job.ended_at.is_some_and(|end| wanted.span.contains(end) || end == wanted.span.end()) {
-            self.ended += 1;
-        }
-        if let Some(saved) = job.saved {
-            let (before, jobs) =
-                self.saved.unwrap_or((Saved { low: GramsCo2e::ZERO, mean: GramsCo2e::ZERO, high: GramsCo2e::ZERO }, 0));
-            let sum =
-                Saved { low: before.low + saved.low, mean: before.mean + saved.mean, high: before.high + saved.high };
-            self.saved = Some((sum, jobs + 1));
+        self.ended += u64::from(has_ended);
+        if let Some(saved) = job.saved.filter(|_| has_ended && is_told) {
+            self.saved = Some(match self.saved {
+                Some((before, jobs)) => (before + saved, jobs + 1),
+                None => (saved, 1),
+            });
         }
         if let Some(unit) = wanted.unit
             && is_whole(job, wanted)

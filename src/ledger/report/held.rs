@@ -61,6 +61,6 @@ pub(super) fn holds<'a>(jobs: &'a [JobFacts], boards: &'a BTreeSet<DeviceId>, sp
     found
 }
 
-fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
+pub(super) fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
     t.duration_trunc(TimeDelta::days(1)).unwrap_or(t)
 }

@@ -16,10 +16,14 @@ use chrono::{DateTime, Utc};
 
 use super::Total;
 use super::entry::{Boundary, Embodied, State, Terms};
+use super::sure::Sure;
 use crate::domain::{DeviceId, DeviceKind, GpuId, JobId, JobName, SignalKind, Slot};
 use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Samples, Seconds};
 
 pub use build::build;
+
+/// Stands behind the scope of a source of which a generator made values: they belong to no real grid.
+pub const SYNTHETIC: &str = ", synthetic: of no real grid";
 
 /// By what a report's rows are told apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,11 +178,26 @@ pub struct JobFacts {
     pub registered_at: DateTime<Utc>,
     /// When it ended, if it has.
     pub ended_at: Option<DateTime<Utc>>,
-    /// What it saved, where that can be told.
+    /// What it saved, as its newest outcome says; absent where that cannot be told, or not yet.
     pub saved: Option<Saved>,
 }
 
-/// Emissions that a job saved against the largest limit, as an interval; negative where it emitted more.
+impl JobFacts {
+    /// Whether the job ended within a span: neighbouring spans do not both have it.
+    pub fn ended_within(&self, span: &Slot) -> bool {
+        self.ended_at.is_some_and(|end| span.start() < end && end <= span.end())
+    }
+
+    /// Whether some of its time lies in a span.
+    pub fn ran_within(&self, span: &Slot) -> bool {
+        self.registered_at < span.end() && self.ended_at.is_none_or(|end| end > span.start())
+    }
+}
+
+/// Emissions that jobs saved against the largest limit, as an interval; negative where they emitted more.
+///
+/// Of several jobs the means add up, and so do the ends, as if all errors went the same way: those of the sensors' gain
+/// do, those of chance do not, for which the interval is wider than it would have to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Saved {
     /// At the least.
@@ -187,6 +206,21 @@ pub struct Saved {
     pub mean: GramsCo2e,
     /// At the most.
     pub high: GramsCo2e,
+}
+
+impl From<Sure> for Saved {
+    fn from(grams: Sure) -> Self {
+        let Sure { low, mean, high } = grams;
+        Self { low: GramsCo2e::new(low), mean: GramsCo2e::new(mean), high: GramsCo2e::new(high) }
+    }
+}
+
+impl std::ops::Add for Saved {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self { low: self.low + more.low, mean: self.mean + more.mean, high: self.high + more.high }
+    }
 }
 
 /// A device's books against its counter, over the blocks that were closed within a span.
@@ -210,15 +244,15 @@ pub struct DeviceBalance {
     pub difference_mj: i64,
 }
 
-/// A time in which nobody watched a device; its energy is the counter's difference over it.
+/// A time in which nobody watched a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// The device.
     pub device: DeviceId,
     /// When.
     pub slot: Slot,
-    /// What the counter gained.
-    pub energy: Millijoules,
+    /// What the counter gained, booked over that time; or why nothing tells how much was used, which is in no book.
+    pub energy: Result<Millijoules, String>,
 }
 
 /// An hour that was settled again.
@@ -272,6 +306,8 @@ pub struct Books {
     pub terms: Vec<Terms>,
     /// Whose intensities, and for how many hours.
     pub sources: Vec<(String, u64)>,
+    /// Whether a generator made some of these intensities.
+    pub synthetic: bool,
     /// From the first hour with energy to the last one.
     pub kept: Option<Slot>,
     /// How many hours of the span have energy.
@@ -360,11 +396,11 @@ pub struct Row {
     pub held: Seconds,
     /// The part of embodied emissions that falls on that time; absent where none are declared.
     pub embodied: Option<GramsCo2e>,
-    /// The jobs in it.
+    /// The jobs in it; of a day or month those that ended then.
     pub jobs: u64,
     /// Of them, those that ended in the span.
     pub ended: u64,
-    /// What its jobs saved, and of how many jobs that is known.
+    /// What its jobs saved, and of how many of them that is known. It is counted where the job ended.
     pub saved: Option<(Saved, u64)>,
     /// Grams per functional unit with the number of units, or why there is no score.
     pub score: Result<Score, String>,

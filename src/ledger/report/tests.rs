@@ -84,6 +84,7 @@ fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
         gaps: Vec::new(),
         terms: vec![terms(boundary)],
         sources: Vec::new(),
+        synthetic: false,
         kept: Some(span(0, 72)),
         hours_booked: 72,
         unsettled: Millijoules::ZERO,
@@ -238,4 +239,93 @@ fn groupings_are_named_as_they_are_read() {
     }
     let refused = "tag:".parse::<By>().expect_err("no key").to_string();
     assert!(refused.contains("tag:KEY"), "{refused}");
+}
+
+fn saved(grams: f64) -> Option<Saved> {
+    Some(Sure { low: grams - 1.0, mean: grams, high: grams + 2.0 }.into())
+}
+
+/// Four runs: two that ended within the span with a known saving, one of them on two boards, one that ended of which it
+/// is unknown, and one that goes on.
+fn savers() -> Books {
+    let gpu = |n: usize| GpuId::new(format!("GPU-{n}")).expect("an id");
+    let jobs = vec![
+        JobFacts { saved: saved(10.0), ..job(2) },
+        JobFacts { saved: saved(-4.0), gpus: vec![gpu(0), gpu(1)], ended_at: Some(at(24)), ..job(3) },
+        JobFacts { ended_at: Some(at(30)), ..job(4) },
+        JobFacts { saved: saved(100.0), ended_at: None, ..job(5) },
+        // Another report's: it ended when the span began.
+        JobFacts { saved: saved(1000.0), registered_at: at(-9), ended_at: Some(at(0)), ..job(6) },
+    ];
+    let used = |hour, board, n: usize| sum(hour, board, Whose::Job(id(n)), total(1000, 0, 10), Total::default());
+    let sums = vec![
+        used(2, 0, 2),
+        used(3, 0, 3),
+        used(3, 1, 3),
+        used(26, 0, 4),
+        used(50, 0, 5),
+        used(50, 1, 5),
+        used(1, 0, 6),
+    ];
+    books(vec![Piece { span: span(0, 72), boundary: Boundary::default(), sums }], jobs)
+}
+
+#[test]
+fn savings_stand_where_jobs_end_and_say_of_how_many_they_are_known() {
+    let told = |row: &Row| (row.saved.map(|(s, n)| (s.low.get(), s.mean.get(), s.high.get(), n)), row.jobs);
+    let by = |by| build(wanted(by), savers());
+    for grouping in [By::Device, By::Day, By::Month, By::Tag("team".into()), By::Name, By::Job] {
+        let total = told(&by(grouping.clone()).total);
+        let jobs = if grouping.is_of_jobs() { 5 } else { 4 };
+        assert_eq!(total, (Some((9.0 - 5.0, 6.0, 12.0 - 2.0, 2)), jobs), "by {grouping}");
+    }
+    let jobs: Vec<_> = by(By::Job).rows.iter().map(told).collect();
+    let first = (Some((9.0, 10.0, 12.0, 1)), 1);
+    let second = (Some((-5.0, -4.0, -2.0, 1)), 1);
+    // By name: name-0 has jobs 2, 4 and 6, name-1 has 3 and 5.
+    assert_eq!(jobs, [first, (None, 1), (None, 1), second, (None, 1)]);
+    let names: Vec<_> = by(By::Name).rows.iter().map(told).collect();
+    assert_eq!(names, [(Some((9.0, 10.0, 12.0, 1)), 3), (Some((-5.0, -4.0, -2.0, 1)), 2)]);
+    // Of two boards nobody knows which one saved what.
+    let boards: Vec<_> = by(By::Device).rows.iter().map(told).collect();
+    assert_eq!(boards, [(Some((9.0, 10.0, 12.0, 1)), 4), (None, 1)]);
+    // Job 3 ended at midnight: on the first day, with job 2; job 4 on the second; nothing ended on the third.
+    let days: Vec<_> = by(By::Day).rows.iter().map(told).collect();
+    assert_eq!(days, [(Some((4.0, 6.0, 10.0, 2)), 2), (None, 1), (None, 0)]);
+    let months: Vec<_> = by(By::Month).rows.iter().map(told).collect();
+    // The span begins on the 30th of January.
+    assert_eq!(months, [(Some((4.0, 6.0, 10.0, 2)), 3), (None, 0)]);
+}
+
+proptest! {
+    #[test]
+    fn savings_of_rows_add_up_to_the_total(
+        runs in prop::collection::vec((0i64..70, 1i64..40, prop::option::of(-50.0f64..50.0)), 1..7),
+    ) {
+        let one = |(n, (from, length, grams)): (usize, &(i64, i64, Option<f64>))| JobFacts {
+            saved: grams.and_then(saved),
+            registered_at: at(*from),
+            ended_at: Some(at(from + length)),
+            ..job(n + 2)
+        };
+        let jobs: Vec<JobFacts> = runs.iter().enumerate().map(one).collect();
+        // Energy in each hour of each job.
+        let mut sums = Vec::new();
+        for (n, (from, length, _)) in runs.iter().enumerate() {
+            for hour in *from..(from + length).min(72) {
+                sums.push(sum(hour, 0, Whose::Job(id(n + 2)), total(100, 0, 1), Total::default()));
+            }
+        }
+        let books = books(vec![Piece { span: span(0, 72), boundary: Boundary::default(), sums }], jobs);
+        let known = runs.iter().filter(|(from, length, grams)| from + length <= 72 && grams.is_some()).count() as u64;
+        for by in groupings() {
+            let report = build(wanted(by.clone()), books.clone());
+            let of = |row: &Row| row.saved.map_or((0.0, 0), |(s, n)| (s.mean.get(), n));
+            let (sum, jobs) =
+                report.rows.iter().map(of).fold((0.0, 0), |(sum, jobs), (more, n)| (sum + more, jobs + n));
+            let (total, of_total) = of(&report.total);
+            prop_assert!((sum - total).abs() < 1e-9, "by {by}: {sum} g in rows, {total} g in all");
+            prop_assert_eq!((jobs, of_total), (known, known), "by {}", by);
+        }
+    }
 }

@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
+use self::parse::Came;
 use self::refusal::{PORTAL, is_unexplained, not_in_plan, with_advice};
 use super::api::{Api, Denied, told_by_api};
 use super::json::{note_short, notes as notes_of};
@@ -25,7 +26,7 @@ use super::{
     Answer, ApiVersion, CarbonSettings, Contribution, ElectricityMapsSettings, EmissionFactors, Provider,
     ProviderError, SettingsError, Settled, Source,
 };
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot};
+use crate::domain::{CarbonSeries, Forecast, Intensity, Method, Origin, SignalKind, SignalScope, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
@@ -252,7 +253,16 @@ impl ElectricityMaps {
         if rows.is_empty() {
             return Err(ProviderError::Empty { what: format!("the history of {zone} holds no value of the past") });
         }
-        Ok(rows)
+        Ok(self.noted(rows))
+    }
+
+    /// The intensities, whose methods are kept with their provenance.
+    fn noted(&self, rows: Vec<(Slot, Came)>) -> Vec<(Slot, Intensity)> {
+        let method = |(slot, came): &(Slot, Came)| {
+            came.method.clone().map(|name| Method { start: slot.start(), end: slot.end(), name })
+        };
+        self.api.note_methods(rows.iter().filter_map(method));
+        rows.into_iter().map(|(slot, came)| (slot, came.intensity)).collect()
     }
 
     /// A country may be no zone.
@@ -341,7 +351,7 @@ impl ElectricityMaps {
         };
         let mut rows = parse::past(&body, &zone, self.factors())?;
         rows.retain(|(slot, _)| span.start() < slot.end() && slot.end() <= now);
-        Ok(Some(CarbonSeries::from_points(rows).0))
+        Ok(Some(CarbonSeries::from_points(self.noted(rows)).0))
     }
 }
 

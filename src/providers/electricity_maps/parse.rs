@@ -35,12 +35,19 @@ pub(super) fn forecast(body: &Value, zone: &str) -> Result<Ahead, ProviderError>
     Ok(Ahead { rows, updated_at })
 }
 
+/// What came in a slot, and by which method it was made, if that is said.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Came {
+    pub(super) intensity: Intensity,
+    pub(super) method: Option<String>,
+}
+
 /// The body of `/carbon-intensity/history` and `/past-range`, oldest first. `factors` is the `emissionFactorType` that
 /// was asked for.
 ///
 /// # Errors
 /// If it is another zone's, counts other emissions, or is not such a body.
-pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot, Intensity)>, ProviderError> {
+pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot, Came)>, ProviderError> {
     check(body, zone)?;
     read(body, "history", |row, at| {
         if let Some(given) = row.get("zone").filter(|z| !z.is_null()) {
@@ -53,7 +60,8 @@ pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot,
             return Err(malformed(at, what));
         }
         let value = value(row.get("carbonIntensity"), at)?;
-        Ok(value.map(|value| Intensity { value, origin: origin(row) }))
+        let method = row.get("estimationMethod").and_then(Value::as_str).map(shortened);
+        Ok(value.map(|value| Came { intensity: Intensity { value, origin: origin(row) }, method }))
     })
 }
 
@@ -86,7 +94,7 @@ pub(super) fn any(body: &[u8]) {
         follow(ahead.rows);
     }
     if let Ok(rows) = past(&body, "DE", "lifecycle") {
-        follow(rows.into_iter().map(|(slot, intensity)| (slot, intensity.value)));
+        follow(rows.into_iter().map(|(slot, came)| (slot, came.intensity.value)));
     }
     let _ = (zone(&body), zones(&body));
 }

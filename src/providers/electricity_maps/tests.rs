@@ -103,6 +103,10 @@ fn values(series: &CarbonSeries) -> Vec<f64> {
     series.points().iter().map(|(_, i)| i.value.get()).collect()
 }
 
+fn slots_of(series: &CarbonSeries) -> Vec<Slot> {
+    series.points().iter().map(|(slot, _)| *slot).collect()
+}
+
 fn asks(request: &Request, field: &str) -> Option<String> {
     request.url.query_pairs().find(|(name, _)| name == field).map(|(_, value)| value.into_owned())
 }
@@ -118,6 +122,10 @@ async fn a_zone_has_a_forecast_and_what_came() {
     assert_eq!(values(&forecast.actual), [60.0, 70.0], "null is absent, and the hour in progress has not come");
     let slots: Vec<_> = forecast.actual.points().iter().map(|(slot, i)| (slot.duration().get(), i.origin)).collect();
     assert_eq!(slots, [(3600.0, Origin::Measured), (3600.0, Origin::Estimated)], "no hour reaches over the null");
+    let methods = maps.source.provenance().methods;
+    let (start, end) = (slots_of(&forecast.actual)[1].start(), slots_of(&forecast.actual)[1].end());
+    assert_eq!(methods, [Method { start, end, name: "SOMETHING_NEW".into() }], "of the estimated hour that has come");
+    assert_eq!(maps.source.provenance().methods, [], "of the next answer");
     assert_eq!((forecast.kind, forecast.scope), (SignalKind::Average, SignalScope::Lifecycle));
     assert_eq!((forecast.zone.as_str(), forecast.source.as_str()), ("DK-DK2", "electricity_maps"));
     assert_eq!(forecast.issued_at, at("2026-08-22T18:52:11.310Z"));

@@ -17,7 +17,7 @@ pub struct LedgerPage {
     pub next_after: Option<u64>,
     /// Hours whose intervals were rolled up, as intervals of an hour; with the first page.
     pub rolled_up: Vec<Interval>,
-    /// Settlements and corrections about the span, with number and digest; with the first page.
+    /// Settlements, corrections and losses about the span, with number and digest; with the first page.
     pub entries: Vec<(u64, Digest, serde_json::Value)>,
 }
 
@@ -78,7 +78,7 @@ impl Store {
         let sql = "SELECT * FROM rolled_up WHERE hour_us >= $1 AND hour_us < $2 ORDER BY hour_us, device";
         let hours = sqlx::query(sql).bind(start).bind(end).fetch_all(&mut *tx).await?;
         answer.rolled_up = hours.iter().map(rows::rolled_up).collect::<Result<_, _>>()?;
-        let sql = "SELECT seq, hash, line FROM ledger WHERE kind IN ('settlement', 'correction') AND about_us >= $1 \
+        let sql = "SELECT seq, hash, line FROM ledger WHERE kind IN ('settlement', 'correction', 'lost') AND about_us >= $1 \
                    AND about_us < $2 ORDER BY seq";
         for row in &sqlx::query(sql).bind(start).bind(end).fetch_all(&mut *tx).await? {
             let line: &str = row.try_get("line")?;

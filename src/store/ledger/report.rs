@@ -12,13 +12,15 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::INTERVAL;
 use super::settle::settlement;
-use crate::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
+use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
 use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
 use crate::ledger::report::{
-    Books, By, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, Sum, Version, Wanted, Whose, build,
+    Books, By, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, SYNTHETIC, Saved, Sum, Version, Wanted, Whose,
+    build,
 };
 use crate::ledger::settlement::parts;
+use crate::ledger::sure::Sure;
 use crate::ledger::{Interval, Share, Total};
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
 use crate::units::{Micrograms, Millijoules};
@@ -38,6 +40,15 @@ impl Store {
         Ok(build(wanted, books))
     }
 
+    /// The jobs that a span touches.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn jobs_within(&self, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
+        let mut tx = self.reading.begin().await?;
+        jobs(&mut tx, span).await
+    }
+
     async fn books(&self, wanted: &Wanted) -> Result<Books, StoreError> {
         let span = &wanted.span;
         let mut tx = self.reading.begin().await?;
@@ -54,13 +65,15 @@ impl Store {
         }
         let kept = kept(&mut tx, span).await?;
         let open = open_rows(&mut tx, span).await?;
+        let sources = sources(&mut tx, span).await?;
         let mut books = Books {
             pieces,
             jobs: jobs(&mut tx, span).await?,
             devices: balances(&mut tx, span).await?,
             gaps: gaps(&mut tx, span).await?,
             terms,
-            sources: sources(&mut tx, span).await?,
+            synthetic: sources.iter().any(|(said, _)| said.contains(SYNTHETIC)),
+            sources,
             kept: kept.0.and_then(|kept| Slot::new(kept.start(), kept.end().min(wanted.now))),
             hours_booked: kept.1,
             unsettled: open.iter().map(|row| row.energy).sum(),
@@ -85,6 +98,7 @@ impl Store {
                 continue;
             }
             let factors = self.factors(&sources, &span).await?;
+            books.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
             for (hour, rows) in &hours {
                 let Some(piece) = books.pieces.iter_mut().find(|p| p.span.contains(*hour)) else { continue };
                 for part in parts(rows, &factors) {
@@ -334,6 +348,20 @@ struct JobLine {
     until: Option<i64>,
     spec: SpecPart,
     progress: StoredProgress,
+    saved: Option<SavedPart>,
+}
+
+#[derive(Deserialize)]
+struct SavedPart {
+    low: Option<f64>,
+    mean: Option<f64>,
+    high: Option<f64>,
+}
+
+impl SavedPart {
+    fn grams(self) -> Option<Saved> {
+        Some(Sure { low: self.low?, mean: self.mean?, high: self.high? }.into())
+    }
 }
 
 #[derive(Deserialize)]
@@ -343,10 +371,14 @@ struct SpecPart {
     tags: BTreeMap<String, String>,
 }
 
-/// The jobs that a span touches; some of their energy is booked a moment after their end.
+/// The jobs that a span touches, with what their newest outcome says; some of their energy is booked a moment after their
+/// end.
 async fn jobs(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
     let sql = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
-               || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || '}') \
+               || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"saved\":' \
+               || COALESCE((SELECT json_extract(line, '$.against_max.saving.carbon_reduction_g') FROM ledger \
+               WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
+               AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') \
                FROM jobs WHERE registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)";
     let text: Option<String> = bound(sql, span).fetch_one(&mut *tx).await?.try_get(0)?;
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
@@ -359,7 +391,7 @@ async fn jobs(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobFacts>, S
             samples: line.progress.account.samples,
             registered_at: rows::moment(line.from)?,
             ended_at: line.until.map(rows::moment).transpose()?,
-            saved: None,
+            saved: line.saved.and_then(SavedPart::grams),
         })
     };
     lines.into_iter().map(facts).collect()
@@ -391,7 +423,8 @@ fn device(row: &SqliteRow) -> Result<DeviceId, StoreError> {
     DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| rows::damaged("device", e))
 }
 
-/// The gaps of a span, oldest first; pieces of one that were cut at full hours are put together again.
+/// The gaps of a span, oldest first; pieces of one that were cut at full hours are put together again. Beside them times
+/// of which nothing tells how much energy was used.
 async fn gaps(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     let sql = "SELECT device, start_us, end_us, SUM(energy_mj) AS energy_mj FROM \
                (SELECT device, start_us, end_us, energy_mj FROM intervals WHERE source = 'counter_gap' \
@@ -400,18 +433,36 @@ async fn gaps(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreE
                AND hour_us >= $1 AND hour_us < $2) GROUP BY device, start_us, end_us ORDER BY device, start_us";
     let mut found: Vec<Gap> = Vec::new();
     for row in &bound(sql, span).fetch_all(&mut *tx).await? {
-        let gap =
-            Gap { device: device(row)?, slot: rows::slot(row)?, energy: rows::from_i64(row.try_get("energy_mj")?)? };
+        let (device, slot): (DeviceId, Slot) = (device(row)?, rows::slot(row)?);
+        let energy: Millijoules = rows::from_i64(row.try_get("energy_mj")?)?;
         match found.last_mut() {
-            Some(last) if last.device == gap.device && last.slot.end() == gap.slot.start() => {
-                last.energy += gap.energy;
-                last.slot = Slot::new(last.slot.start(), gap.slot.end()).unwrap_or(last.slot);
+            Some(Gap { device: of, slot: before, energy: Ok(sum) })
+                if *of == device && before.end() == slot.start() =>
+            {
+                *sum += energy;
+                *before = Slot::new(before.start(), slot.end()).unwrap_or(*before);
             }
-            _ => found.push(gap),
+            _ => found.push(Gap { device, slot, energy: Ok(energy) }),
         }
     }
+    found.extend(lost(tx, span).await?);
     found.sort_by_key(|gap| gap.slot);
     Ok(found)
+}
+
+async fn lost(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
+    let sql = "SELECT line FROM ledger WHERE kind = 'lost' AND about_us < $1 ORDER BY seq";
+    let lines: Vec<String> = sqlx::query_scalar(sql).bind(span.end().timestamp_micros()).fetch_all(&mut *tx).await?;
+    // A daemon that was killed before it booked what it had found finds it again.
+    let mut found = BTreeMap::new();
+    for line in &lines {
+        let Entry::Lost(lost) = rows::from_json("ledger", line)? else { continue };
+        if let Some(slot) = Slot::new(lost.from, lost.until).filter(|slot| slot.end() > span.start()) {
+            let (device, energy) = (lost.device.clone(), Err(lost.why));
+            found.insert((lost.device, lost.from), Gap { device, slot, energy });
+        }
+    }
+    Ok(found.into_values().collect())
 }
 
 /// Whose intensities the settlements that hold use, and for how many hours.

@@ -7,9 +7,10 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::{INTERVAL, append_entry, share_key};
-use crate::domain::{SignalKind, Slot};
+use crate::domain::{Origin, SignalKind, Slot};
 use crate::ledger::Total;
 use crate::ledger::entry::{Entry, Factor, Settlement};
+use crate::ledger::report::SYNTHETIC;
 use crate::ledger::settlement::{parts, spread};
 use crate::ledger::{Interval, Share};
 use crate::store::{SourceKey, Store, StoreError, rows};
@@ -214,7 +215,8 @@ pub(super) async fn make_due(
 fn sources_of(settlement: &Settlement) -> Result<String, StoreError> {
     let mut all = BTreeSet::new();
     for factor in &settlement.factors {
-        all.insert(format!("{} {} ({})", factor.source, factor.zone, rows::name(&factor.scope)?));
+        let made_up = if factor.origin == Origin::Synthetic { SYNTHETIC } else { "" };
+        all.insert(format!("{} {} ({}{made_up})", factor.source, factor.zone, rows::name(&factor.scope)?));
     }
     Ok(if all.is_empty() { "none".into() } else { all.into_iter().collect::<Vec<_>>().join(", ") })
 }

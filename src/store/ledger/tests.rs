@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 
 use super::*;
-use crate::domain::{Forecast, Intensity, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone};
+use crate::domain::{Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone};
 use crate::ledger::Total;
 use crate::ledger::verify::{Broken, Verified, Verifier};
 use crate::store::{Settling, SourceKey, Why};
@@ -105,10 +105,13 @@ async fn totals_follow_what_is_told_and_every_version_stays() {
     let lbs =
         Intensity { value: GramsPerKwh::new(870.4 * Unit::PoundsPerMwh.in_g_per_kwh()), origin: Origin::Measured };
     let responses = vec!["ab".repeat(32)];
-    let provenance = Provenance { unit: Some(Unit::PoundsPerMwh), responses, ..Provenance::default() };
-    let told = Forecast { provenance: provenance.clone(), source: "other".into(), ..answer(125) };
-    store.append_intensities(&told, &[(slot(60, 120), lbs)]).await.expect("written");
     let span = slot(60, 120);
+    let method = |of: Slot, name: &str| Method { start: of.start(), end: of.end(), name: name.into() };
+    let methods = vec![method(slot(0, 60), "TIME_SLICER_AVERAGE"), method(span, "RECONSTRUCT_BREAKDOWN")];
+    let all = Provenance { unit: Some(Unit::PoundsPerMwh), responses, methods, ..Provenance::default() };
+    let told = Forecast { provenance: all.clone(), source: "other".into(), ..answer(125) };
+    store.append_intensities(&told, &[(span, lbs)]).await.expect("written");
+    let provenance = Provenance { methods: vec![all.methods[1].clone()], ..all };
     let factor = store.factors(&[SourceKey::of(&told)], &span).await.expect("read").remove(0);
     assert_eq!((factor.received, &factor.provenance), (Some(870.4), &provenance));
     let text = serde_json::to_string(&factor).expect("plain data");

@@ -1,0 +1,206 @@
+//! What settlements rest on: whose values are joined, what generated ones are worth, and what a kill leaves behind.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wattune::domain::{Intensity, Origin, SignalKind, SignalScope, Slot};
+use wattune::ledger::report::{By, Wanted};
+use wattune::providers::{FeedState, Ranks, SourceState};
+use wattune::units::GramsPerKwh;
+
+use crate::ledger::{FINAL_AFTER_H, FORECAST, Node, STEPS_AN_HOUR, Source, at, forecast, half_hours};
+use crate::ledger::{newest, reproduce, told, verify};
+use crate::nvml::board;
+use crate::support::{Daemon, Ended, FakeDriver, eventually, wattune};
+
+fn value(grams: f64, origin: Origin) -> Option<Intensity> {
+    Some(Intensity { value: GramsPerKwh::new(grams), origin })
+}
+
+#[tokio::test]
+async fn sources_that_do_not_say_what_they_mean_are_not_joined() {
+    for (kind, scope, joined) in [
+        (SignalKind::Unspecified, SignalScope::Lifecycle, false),
+        (SignalKind::Average, SignalScope::Unspecified, false),
+        (SignalKind::Average, SignalScope::Lifecycle, true),
+    ] {
+        let node = Node::new();
+        // The first expects 400 and never tells what came; the second tells 100, in the same words.
+        let says = |hour: i64| {
+            let now = at(hour);
+            let of = |name: &'static str, came: bool| {
+                let source = Source(name);
+                let actual = half_hours(0, 2 * hour, |_| value(100.0, Origin::Measured).filter(|_| came));
+                let told = forecast(&source, hour, Origin::Forecast, actual);
+                let told = wattune::domain::Forecast { kind, scope, ..told };
+                SourceState::starting(&source, usize::from(came), None, at(0)).answered(told.into(), now, 0.5, 4.0)
+            };
+            let (first, second) = (of("first", false), of("second", true));
+            let state = FeedState::starting(vec![first.clone(), second.clone()], at(0));
+            state.with(0, first, &Ranks::default(), now).with(1, second, &Ranks::default(), now)
+        };
+        node.feed.send_replace(says(0));
+        let mut controller = node.controller().await;
+        controller.tick().await;
+        for hour in 0..2 {
+            for step in 0..STEPS_AN_HOUR {
+                node.pass(step);
+                if step + 1 == STEPS_AN_HOUR {
+                    node.feed.send_replace(says(hour + 1));
+                }
+                controller.tick().await;
+            }
+        }
+        let settled = newest(&controller.store(), 0).await;
+        let used: Vec<(&str, f64)> = settled.factors.iter().map(|f| (&*f.source, f.g_per_kwh.get())).collect();
+        let expected = if joined { ("second", 100.0) } else { ("first", FORECAST) };
+        assert_eq!(used, [expected; 2], "{kind:?}, {scope:?}");
+        controller.shut_down().await;
+    }
+}
+
+#[tokio::test]
+async fn generated_values_stand_as_told_and_are_never_final_and_reports_say_so() {
+    let mut node = Node::new();
+    let came = |_, _| value(250.0, Origin::Synthetic);
+    node.say_of(0, came, Origin::Synthetic);
+    let mut controller = node.controller().await;
+    controller.tick().await;
+    let hours = FINAL_AFTER_H + 3;
+    for hour in 0..hours {
+        for step in 0..STEPS_AN_HOUR {
+            node.pass(step);
+            if step + 1 == STEPS_AN_HOUR {
+                node.say_of(hour + 1, came, Origin::Synthetic);
+            }
+            controller.tick().await;
+        }
+    }
+    let store = controller.store();
+    for hour in 0..hours {
+        let settled = newest(&store, hour).await;
+        for factor in &settled.factors {
+            let told = json!([factor.g_per_kwh.get(), factor.origin, factor.state]);
+            assert_eq!(told, json!([250.0, "synthetic", "provisional"]), "hour {hour}: {settled:#?}");
+        }
+        assert_eq!(settled.total().state(), "provisional");
+    }
+    let span = Slot::new(at(0), at(hours)).expect("from < to");
+    let wanted = Wanted { by: By::Day, span, unit: None, restated_by_pct: 5.0, now: at(hours) };
+    let report = store.report(wanted).await.expect("read");
+    assert!(report.books.synthetic, "{:?}", report.books.sources);
+    assert_eq!(report.total.total.state(), "provisional");
+    controller.shut_down().await;
+    let arguments = ["report", "--from", "2026-01-01", "--to", "2026-01-01", "--state-dir"];
+    let mut command = wattune(&arguments);
+    let table = Ended::of(command.arg(node.state.path()));
+    assert!(table.done().contains("a generator made, of no real grid"), "{}", table.done());
+    assert!(table.done().contains("late DE (lifecycle, synthetic: of no real grid)"), "{}", table.done());
+}
+
+#[tokio::test]
+async fn a_kill_between_the_close_of_an_hour_and_its_settlement_settles_it_once() {
+    let mut node = Node::new();
+    node.say(0, told);
+    let mut controller = node.controller().await;
+    controller.tick().await;
+    for hour in 0..2 {
+        node.hour(&mut controller, hour).await;
+    }
+    // The third hour ends, its block is closed, and the daemon is killed before it settles anything.
+    for step in 0..STEPS_AN_HOUR - 1 {
+        node.pass(step);
+        controller.tick().await;
+    }
+    node.pass(STEPS_AN_HOUR - 1);
+    let store = controller.store();
+    let close = store.close_block(at(3)).await.expect("closed").expect("rows");
+    let of_hour = |hour: i64| -> u64 {
+        close.cells.iter().filter(|cell| cell.hour == at(hour)).map(|cell| cell.energy_mj.get()).sum()
+    };
+    assert!(of_hour(2) > 0, "{close:#?}");
+    assert_eq!(store.settlements_of(at(2)).await.expect("read"), []);
+    assert_eq!(store.due_hours().await.expect("read").len(), 1);
+    drop((store, controller));
+    verify(&node.export().await).expect("in order after the kill");
+
+    node.say(3, told);
+    let mut kept = BTreeMap::new();
+    for round in 0..3 {
+        let mut controller = node.controller().await;
+        for _ in 0..3 {
+            controller.tick().await;
+        }
+        let store = controller.store();
+        for hour in 0..3 {
+            let versions = store.settlements_of(at(hour)).await.expect("read");
+            assert!(!versions.is_empty(), "hour {hour} in round {round}");
+            assert_eq!(kept.entry(hour).or_insert_with(|| versions.clone()), &versions, "hour {hour}, round {round}");
+        }
+        assert_eq!(kept[&2].len(), 1, "{:#?}", kept[&2]);
+        assert_eq!(store.due_hours().await.expect("read"), []);
+        // What was closed before the kill, and the minutes that nobody watched.
+        let settled: u64 = kept[&2][0].total().energy.get();
+        assert!(settled > of_hour(2) && settled < of_hour(2) + 310 * 280_000, "{settled} mJ");
+        drop((store, controller));
+    }
+    let text = node.export().await;
+    assert_eq!(verify(&text).expect("in order").differences, []);
+    reproduce(&text, 0);
+    let lines = String::from_utf8(text).expect("text");
+    let entries: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let energy = |rows: &mut dyn Iterator<Item = &Value>| -> u64 { rows.map(|v| v.as_u64().expect("mJ")).sum() };
+    let third = |row: &&Value| {
+        let start = row["interval"]["start"].as_str().unwrap_or_default();
+        ("2026-01-01T02".."2026-01-01T03").contains(&start)
+    };
+    let booked = energy(&mut entries.iter().filter(third).map(|row| &row["interval"]["energy_mj"]));
+    assert_eq!(booked, kept[&2][0].total().energy.get(), "nothing lost and nothing twice");
+}
+
+#[tokio::test]
+async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy() {
+    let driver = FakeDriver::new(&[board(), board()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+    eventually("some books", Duration::from_secs(30), async || {
+        let booked = daemon.get("/v1/status").await.expect(200)["ledger"]["booked"].clone();
+        (booked.as_array()?.len() >= 2).then_some(())
+    })
+    .await;
+    assert_eq!(daemon.get("/v1/status").await.expect(200)["ledger"]["unknown_gaps"], 0);
+    daemon.kill();
+    // Both boards go on; the first one's counter starts again.
+    driver.set(0, json!({"energy_resets": 1}));
+    let before = verify(&crate::ledger::export(state.path()).await).expect("in order");
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+    let report = eventually("a report of the gaps", Duration::from_secs(30), async || {
+        let report = daemon.get("/v1/report?by=gpu").await.expect(200);
+        let gaps = report["completeness"]["gaps"].as_array()?;
+        let of = |board: usize| gaps.iter().any(|gap| gap["device"] == FakeDriver::uuid(board));
+        (of(0) && of(1)).then_some(report)
+    })
+    .await;
+    let gaps = report["completeness"]["gaps"].as_array().expect("gaps");
+    let unknown: Vec<&Value> = gaps.iter().filter(|gap| gap["energy_j"].is_null()).collect();
+    assert_eq!(unknown.len(), 1, "{gaps:#?}");
+    assert_eq!(unknown[0]["device"], FakeDriver::uuid(0));
+    let filled = unknown[0]["filled"].as_str().expect("words");
+    assert!(filled.starts_with("not filled: its counter was reset"), "{filled}");
+    assert!(unknown[0]["from"].as_str() < unknown[0]["to"].as_str(), "{gaps:#?}");
+    let status = daemon.get("/v1/status").await.expect(200);
+    assert_eq!(status["ledger"]["unknown_gaps"], 1);
+    let metrics = daemon.get("/metrics").await.text;
+    assert!(metrics.contains("\nwattune_ledger_unknown_gaps_total 1\n"), "{metrics}");
+    // A third daemon finds nothing new.
+    assert!(daemon.stop("TERM").await.success());
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+    assert!(daemon.stop("TERM").await.success());
+    let found = verify(&crate::ledger::export(state.path()).await).expect("in order");
+    assert!(found.entries > before.entries && found.differences.is_empty(), "{found:?}");
+    let table = Ended::of(wattune(&["report", "--state-dir"]).arg(state.path()));
+    let said = "1 time(s) of which nothing tells how much was used, in no figure here";
+    assert!(table.done().contains(said), "{}", table.done());
+}
