@@ -50,6 +50,8 @@ pub(super) struct Ledger {
     pending: BTreeMap<DateTime<Utc>, Why>,
     /// Jobs that ended and wait for intensities of their time.
     pub(super) awaited: BTreeSet<JobId>,
+    /// Whether something was told of the past since these were looked at.
+    news: bool,
     /// What is to be noted and was not written yet.
     pub(super) notes: Vec<Entry>,
     /// What was booked since the start, by device, share and source.
@@ -169,7 +171,6 @@ impl Controller {
         if self.ledger.closed != Some(hour) {
             self.close_block().await?;
             self.ledger.closed = Some(hour);
-            self.reckon_what_came().await?;
             let keep = self.ledger.keeping.settings.keep();
             let ending = self.store.jobs_to_roll_up(now - keep, ROLLED_AT_ONCE).await?;
             self.reckon_before_roll_up(ending).await?;
@@ -180,6 +181,9 @@ impl Controller {
             // The hour in progress waits: it would only be settled again.
             self.take_due(hour).await?;
             self.ledger.looked = Some(minute);
+            if std::mem::take(&mut self.ledger.news) {
+                self.reckon_what_came().await?;
+            }
         }
         let before = self.ledger.settlements;
         for _ in 0..SETTLED_AT_ONCE {
@@ -277,6 +281,7 @@ impl Controller {
         let now = self.now().utc;
         for (slot, _) in points.iter().filter(|(slot, _)| slot.start() < now) {
             self.ledger.resettle(slot, Why::Intensity);
+            self.ledger.news = true;
         }
     }
 
