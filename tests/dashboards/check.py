@@ -34,6 +34,7 @@ ACTIVE = {
 QUIET = {
     "WattuneRestoreFailed", "WattuneBooksNotWritten", "WattuneJournalNotWritten", "WattuneNodeCapExceeded",
     "WattuneLimitExceeded", "WattuneSearchLate", "WattuneGpuSilent", "WattuneEnergyImplausible",
+    "WattuneLedgerEnergyUnknown",
 }
 PATIENCE_S = 240
 
