@@ -99,7 +99,7 @@ scrape_configs:
 
 def fill(text, variables):
     known = {**SUBSTITUTES, **variables}
-    return re.sub(r"\$\{?(\w+)\}?", lambda match: known[match[1]], text)
+    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: known[match[1]], text)
 
 
 def check_values(what, found, least, low, high):
