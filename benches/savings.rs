@@ -121,6 +121,7 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
     while !world.is_done() {
         world.step().await;
     }
+    world.settle().await;
     let outcome = world.outcomes().remove(0);
     world.end().await;
     let told = outcome.reported.context("nothing reported")?;

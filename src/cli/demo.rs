@@ -225,6 +225,7 @@ async fn pace(world: &mut World, screen: &mut Screen, span: Seconds, start: Date
             tokio::task::yield_now().await;
         }
     }
+    world.settle().await;
 }
 
 fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {

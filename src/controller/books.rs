@@ -1,7 +1,7 @@
 //! The ledger beside the intervals: blocks closed each hour, hours settled as the grid's values come, minutes rolled up,
 //! and who changed which limit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
@@ -9,7 +9,7 @@ use super::saved::SavedTogether;
 use super::signal::same_signal;
 use super::view::{BookedView, LedgerView, SavedView, SettledView};
 use super::{ControlError, Controller};
-use crate::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, PowerLimit, SignalKind, Slot};
+use crate::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, PowerLimit, SignalKind, Slot};
 use crate::ledger::apportion::{hour_of, hours_of};
 use crate::ledger::chain::Digest;
 use crate::ledger::entry::{Control, Entry, Lost};
@@ -48,6 +48,8 @@ pub(super) struct Ledger {
     looked: Option<DateTime<Utc>>,
     /// Hours to be settled anew, and why.
     pending: BTreeMap<DateTime<Utc>, Why>,
+    /// Jobs that ended and wait for intensities of their time.
+    pub(super) awaited: BTreeSet<JobId>,
     /// What is to be noted and was not written yet.
     pub(super) notes: Vec<Entry>,
     /// What was booked since the start, by device, share and source.
@@ -143,6 +145,7 @@ impl Controller {
         }
         let open = self.store.unsettled_hours(now - LOOK_BACK).await?;
         self.ledger.pending = open.into_iter().map(|hour| (hour, Why::Intensity)).collect();
+        self.recall_awaited().await?;
         Ok(())
     }
 
@@ -166,6 +169,7 @@ impl Controller {
         if self.ledger.closed != Some(hour) {
             self.close_block().await?;
             self.ledger.closed = Some(hour);
+            self.reckon_what_came().await?;
             let keep = self.ledger.keeping.settings.keep();
             let ending = self.store.jobs_to_roll_up(now - keep, ROLLED_AT_ONCE).await?;
             self.reckon_before_roll_up(ending).await?;

@@ -4,9 +4,8 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::Done;
-use super::savings::{Basis, BatchEffect, Saving, saving};
-use crate::domain::{CarbonSeries, JobId, PowerLimit, Zone};
+use super::savings::{Basis, BatchEffect, Known, Saving, saving};
+use crate::domain::{JobId, PowerLimit, Zone};
 use crate::profile::Evidence;
 use crate::units::{GramsCo2e, Joules, Samples, Seconds};
 
@@ -150,11 +149,23 @@ pub struct Compared {
     pub as_frozen_pct: Option<f64>,
 }
 
+impl Savings {
+    /// Whether some of it rests on intensities that have not come yet, or waits for them.
+    pub fn is_provisional(&self) -> bool {
+        let open = |it: &Finding<Compared>| match it.known().map(|compared| &compared.saving) {
+            Some(Finding::Known(saving)) => saving.provisional,
+            Some(Finding::Unknown { .. }) => true,
+            None => false,
+        };
+        open(&self.against_found) || open(&self.against_max)
+    }
+}
+
 impl Compared {
-    /// The same, reckoned with these intensities.
+    /// The same, reckoned with what is known now.
     #[must_use]
-    pub fn with(self, done: &Result<Done, String>, series: &CarbonSeries) -> Self {
-        let told = |basis: &Basis| saving(done.as_ref().map_err(Clone::clone)?, basis, series);
+    pub fn with(self, known: &Result<Known, String>) -> Self {
+        let told = |basis: &Basis| saving(known.as_ref().map_err(Clone::clone)?, basis);
         let as_frozen = Basis { points: self.frozen.clone(), mix: Vec::new(), ..self.basis.clone() };
         let as_frozen_pct = told(&as_frozen).ok().map(|s| s.carbon_reduction_pct.mean);
         Self { saving: told(&self.basis).into(), as_frozen_pct, ..self }

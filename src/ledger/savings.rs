@@ -3,8 +3,8 @@
 //! The reference is the same work at one setting from the job's start on, with the throughput and power that the job's
 //! profile measured there. What was measured is off by chance: each of these quantities is moved by its standard error
 //! in turn, and what that changes is added up as independent errors are. The sensors' gain is the same on both sides and
-//! cancels in percent, as long as they are the same sensors; in grams it does not. How good the intensities are is told
-//! by their states and is not part of the interval.
+//! cancels in percent, as long as they are the same sensors; in grams it does not. Intensities that have not come yet are
+//! forecasts: the interval holds what their usual error would change, until they have come.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,17 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Se
 pub const SENSOR_GAIN: f64 = 0.05;
 /// So many runs with the default batch size must be known before others are compared with them.
 const LEAST_RUNS: usize = 4;
+
+/// A job and the grid in its time, as far as is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Known {
+    /// What the job did.
+    pub done: Done,
+    /// The intensities that this was reckoned with, up to the end of what it is compared with.
+    pub series: CarbonSeries,
+    /// What it would have done, and the intensities, if what is not an outcome yet is larger by its standard error.
+    pub otherwise: Option<(Done, CarbonSeries)>,
+}
 
 /// What a saving is told from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,6 +72,9 @@ pub struct Saving {
     pub energy_effect_pct: Option<Sure>,
     /// The rest: from following the grid.
     pub timing_effect_pct: Option<Sure>,
+    /// Whether some of the intensities have not come yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub provisional: bool,
 }
 
 /// What a run's batch size changed against the default one.
@@ -80,7 +94,8 @@ pub struct BatchEffect {
 ///
 /// # Errors
 /// Where it cannot be told honestly: why, in words.
-pub fn saving(done: &Done, basis: &Basis, series: &CarbonSeries) -> Result<Saving, String> {
+pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
+    let Known { done, series, otherwise } = known;
     let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
     if referred.is_empty() {
         return Err("nothing was measured at that limit".into());
@@ -110,6 +125,16 @@ pub fn saving(done: &Done, basis: &Basis, series: &CarbonSeries) -> Result<Savin
             }
         }
     }
+    let mut provisional = false;
+    if let Some((done, series)) = otherwise {
+        let moved =
+            basis.compared(done, &basis.points, series).ok_or("an intensity is unknown for part of the time")?;
+        let off = difference(&moved, &found);
+        provisional = off.iter().any(|off| *off != 0.0);
+        for (sum, off) in errors.iter_mut().zip(off) {
+            sum.add(off, f64::INFINITY);
+        }
+    }
     // Other sensors: the job's own may be off to one side and those of the points to the other.
     let mut gains = [0.0; FIGURES];
     if !basis.same_sensors {
@@ -132,6 +157,7 @@ pub fn saving(done: &Done, basis: &Basis, series: &CarbonSeries) -> Result<Savin
         time_increase_pct: sure(2),
         energy_effect_pct: split(3),
         timing_effect_pct: split(4),
+        provisional,
     })
 }
 

@@ -37,6 +37,10 @@ fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> Done {
     }
 }
 
+fn known(done: &Done) -> Known {
+    Known { done: *done, series: grid(), otherwise: None }
+}
+
 fn against(point: Evidence, mix: Vec<Evidence>) -> Basis {
     let places = (1..=mix.len()).collect();
     let points = std::iter::once(point).chain(mix).collect();
@@ -62,7 +66,7 @@ fn holds(figure: Sure) -> bool {
 proptest! {
     #[test]
     fn effects_add_up_and_intervals_hold_their_figures((done, basis) in any_case()) {
-        let found = saving(&done, &basis, &grid()).expect("all is known");
+        let found = saving(&known(&done), &basis).expect("all is known");
         let (energy, timing) = (found.energy_effect_pct.expect("a mix"), found.timing_effect_pct.expect("a mix"));
         prop_assert!((energy.mean + timing.mean - found.carbon_reduction_pct.mean).abs() < 1e-9);
         for figure in [
@@ -78,8 +82,8 @@ proptest! {
     fn a_common_gain_changes_no_percentage((done, basis) in any_case(), gain in 0.9..1.1) {
         let scaled = Done { energy: done.energy * gain, carbon: done.carbon * gain, ..done };
         let points = basis.points.iter().map(|p| Evidence { power: p.power * gain, ..*p }).collect();
-        let found = saving(&done, &basis, &grid()).expect("all is known");
-        let again = saving(&scaled, &Basis { points, ..basis }, &grid()).expect("all is known");
+        let found = saving(&known(&done), &basis).expect("all is known");
+        let again = saving(&known(&scaled), &Basis { points, ..basis }).expect("all is known");
         let same = |a: Sure, b: Sure| (a.low - b.low).abs() + (a.mean - b.mean).abs() + (a.high - b.high).abs() < 1e-8;
         prop_assert!(same(found.carbon_reduction_pct, again.carbon_reduction_pct));
         prop_assert!(same(found.energy_effect_pct.expect("a mix"), again.energy_effect_pct.expect("a mix")));
@@ -90,7 +94,7 @@ proptest! {
     #[test]
     fn worse_evidence_never_makes_it_surer((done, basis) in any_case(), worse in 1.0..3.0) {
         let width = |b: &Basis| {
-            let found = saving(&done, b, &grid()).expect("all is known").carbon_reduction_pct;
+            let found = saving(&known(&done), b).expect("all is known").carbon_reduction_pct;
             found.high - found.low
         };
         let before = width(&basis);
@@ -112,7 +116,8 @@ fn a_case_by_hand() {
     .0;
     let done = done(4.0, 97.0, 180.0, 400.0);
     let reference = Evidence { power_error: 0.002, ..point(100.0, 220.0, 0.003, 1e9) };
-    let found = saving(&done, &against(reference, Vec::new()), &flat).expect("all is known");
+    let known = Known { done, series: flat, otherwise: None };
+    let found = saving(&known, &against(reference, Vec::new())).expect("all is known");
     let at_reference = 220.0 * 4.0 * 0.97 * 0.4;
     assert!((found.carbon_at_reference_g.get() - at_reference).abs() < 1e-9, "{found:?}");
     let kept = 180.0 * 4.0 * 0.4 / at_reference;
@@ -126,6 +131,32 @@ fn a_case_by_hand() {
 }
 
 #[test]
+fn what_has_not_come_yet_widens_the_interval() {
+    let (work, basis) = (done(4.0, 90.0, 180.0, 400.0), against(point(100.0, 220.0, 0.003, 50.0), Vec::new()));
+    let settled = saving(&known(&work), &basis).expect("all is known");
+    // The last hour is a forecast, and a quarter of the grams is reckoned with it.
+    let last = DateTime::UNIX_EPOCH + TimeDelta::hours(3);
+    let larger = TimeSeries::from_points(
+        grid()
+            .points()
+            .iter()
+            .map(|(slot, i)| (*slot, Intensity { value: i.value * if slot.start() < last { 1.0 } else { 1.1 }, ..*i }))
+            .collect(),
+    );
+    let otherwise = Done { carbon: work.carbon * 1.025, ..work };
+    let open = Known { otherwise: Some((otherwise, larger.0)), ..known(&work) };
+    let found = saving(&open, &basis).expect("all is known");
+    assert!(found.provisional && !settled.provisional);
+    assert_eq!(found.carbon_reduction_pct.mean, settled.carbon_reduction_pct.mean);
+    let width = |s: Sure| s.high - s.low;
+    assert!(width(found.carbon_reduction_g) > width(settled.carbon_reduction_g));
+    assert!(width(found.carbon_reduction_pct) > width(settled.carbon_reduction_pct));
+    assert_eq!(width(found.time_increase_pct), width(settled.time_increase_pct), "grams tell nothing of time");
+    let same = Known { otherwise: Some((work, grid())), ..known(&work) };
+    assert_eq!(saving(&same, &basis).expect("all is known"), settled);
+}
+
+#[test]
 fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
     let done = done(4.0, 90.0, 180.0, 400.0);
     let basis = Basis {
@@ -134,7 +165,7 @@ fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
         mix: Vec::new(),
         same_sensors: true,
     };
-    let found = saving(&done, &basis, &grid()).expect("all is known");
+    let found = saving(&known(&done), &basis).expect("all is known");
     let half = done.samples * 0.5;
     let time = half / SamplesPerSecond::new(100.0) + half / SamplesPerSecond::new(80.0);
     assert!((found.time_at_reference_s - time).abs() < Seconds::new(1e-6));
@@ -144,14 +175,14 @@ fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
 #[test]
 fn what_cannot_be_told_says_why() {
     let work = done(4.0, 90.0, 180.0, 400.0);
-    let why = |done: &Done, basis: &Basis| saving(done, basis, &grid()).expect_err("not to be told");
+    let why = |done: &Done, basis: &Basis| saving(&known(done), basis).expect_err("not to be told");
     let sound = against(point(100.0, 200.0, 0.001, 50.0), Vec::new());
     assert!(why(&Done { samples: Samples::ZERO, ..work }, &sound).contains("nothing was done"));
     assert!(why(&work, &against(point(100.0, 200.0, 0.001, 2.0), Vec::new())).contains("too few windows"));
     assert!(why(&Done { started: DateTime::UNIX_EPOCH - TimeDelta::hours(1), ..work }, &sound).contains("intensity"));
     assert!(why(&work, &Basis { epochs: Vec::new(), ..sound.clone() }).contains("nothing was measured"));
     let shaky = against(point(100.0, 200.0, 0.001, 50.0), vec![point(90.0, 150.0, 0.1, 1.0)]);
-    let found = saving(&work, &shaky, &grid()).expect("the reference is known");
+    let found = saving(&known(&work), &shaky).expect("the reference is known");
     assert_eq!(found.energy_effect_pct, None, "the mix is not");
 }
 

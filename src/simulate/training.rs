@@ -17,6 +17,8 @@ pub struct Training {
     pub name: String,
     /// The daemon's id for it, once registered.
     pub id: Option<JobId>,
+    /// The same, once it has ended.
+    pub ended: Option<JobId>,
     /// Its boards.
     pub boards: Vec<SimulatedBoard>,
     /// What it has to do.
@@ -60,6 +62,7 @@ impl Training {
         Self {
             name,
             id: None,
+            ended: None,
             boards,
             total,
             done: Samples::ZERO,

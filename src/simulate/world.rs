@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::grid::TraceProvider;
 use super::training::Training;
@@ -19,7 +19,7 @@ use crate::controller::{
 };
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
 use crate::cpu::watch::{CpuHandle, Pace};
-use crate::domain::{CarbonSeries, Claim, JobName, LimitRange, Objective, PowerLimit, Work};
+use crate::domain::{CarbonSeries, Claim, JobId, JobName, LimitRange, Objective, PowerLimit, Work};
 use crate::gpu::GpuDevice;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::Sampling;
@@ -35,6 +35,10 @@ const FINE: Seconds = Seconds::new(1.0);
 const COARSE: Seconds = Seconds::new(10.0);
 /// Plans are awaited, however long they take on this machine: a simulation's outcome must not depend on its speed.
 const PATIENT: Seconds = Seconds::new(86_400.0);
+/// Time between two looks at whether the grid has told what came.
+const PAUSE: Seconds = Seconds::new(300.0);
+/// It is not waited for any longer.
+const PATIENCE: TimeDelta = TimeDelta::hours(6);
 /// The last step of a job is not made shorter than this.
 const FINEST: Seconds = Seconds::new(0.05);
 
@@ -192,7 +196,7 @@ impl World {
                 tags: BTreeMap::new(),
             };
             let registered = controller.register(new).await.map_err(refused)?;
-            training.id = crate::domain::JobId::new(registered.job_id).ok();
+            training.id = JobId::new(registered.job_id).ok();
             training.start(scenario.start);
         }
         let mut world =
@@ -224,6 +228,33 @@ impl World {
         self.answer().await;
     }
 
+    /// Lets time pass without work until the grid has told what came while the jobs ran, and asks again what they saved.
+    /// No longer than [`PATIENCE`]: a recorded grid may end before.
+    pub async fn settle(&mut self) {
+        let until = self.clock.utc() + PATIENCE;
+        let ids: Vec<(String, JobId)> =
+            self.jobs.iter().filter_map(|(job, _)| Some((job.name.clone(), job.ended.clone()?))).collect();
+        loop {
+            let mut open = false;
+            for (name, id) in &ids {
+                match self.controller.account_of(id).await {
+                    Ok(account) => {
+                        open |= account.savings.is_provisional();
+                        self.reported.insert(name.clone(), account.savings);
+                    }
+                    Err(error) => tracing::error!(job.id = %id, "the daemon does not tell what a job used: {error}"),
+                }
+            }
+            if !open || self.clock.utc() >= until {
+                return;
+            }
+            self.clock.advance(PAUSE);
+            self.feed.poll_due(self.clock.now()).await;
+            self.controller.tick().await;
+            self.answer().await;
+        }
+    }
+
     /// Answers those who ask over HTTP.
     pub async fn answer(&mut self) {
         while let Some(asked) = self.requests.waiting() {
@@ -247,7 +278,7 @@ impl World {
                     }
                     Err(error) => tracing::error!(job.id = %id, "the daemon could not end a job: {error}"),
                 }
-                job.id = None;
+                job.ended = job.id.take();
             }
         }
     }

@@ -64,6 +64,7 @@ async fn run(scenario: Scenario) -> Outcome {
     while !world.is_done() {
         world.step().await;
     }
+    world.settle().await;
     let outcome = world.outcomes().remove(0);
     world.end().await;
     outcome

@@ -4,6 +4,8 @@ mod told;
 
 use std::collections::BTreeSet;
 
+use chrono::TimeDelta;
+
 use super::job::Job;
 use super::{ControlError, Controller};
 use crate::domain::{CarbonSeries, GpuId, JobId, PowerLimit, SetPoint, Slot};
@@ -15,6 +17,11 @@ use crate::profile::Evidence;
 use crate::profile::ladder::Setting;
 use crate::store::{StoreError, StoredJob};
 use crate::units::{GramsCo2e, Joules, Seconds};
+
+/// So long after its end a job waits for intensities; whoever has not told them by then seldom will.
+const AWAITED: TimeDelta = TimeDelta::days(14);
+/// No more ended jobs are looked at for that after a start.
+const RECALLED: u32 = 1000;
 
 /// Which of a job's references.
 #[derive(Clone, Copy)]
@@ -164,7 +171,52 @@ impl Controller {
             Err(ControlError::Store(error)) => return self.note_store_fault(&error),
             Err(_) => return,
         };
+        if outcome.savings.is_provisional() {
+            self.ledger.awaited.insert(stored.id.clone());
+        }
         self.write_note(Entry::Outcome(Box::new(outcome))).await;
+    }
+
+    /// Jobs that ended in the last days before this daemon began and may still wait for intensities.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(super) async fn recall_awaited(&mut self) -> Result<(), StoreError> {
+        let since = self.now().utc - AWAITED;
+        for stored in self.store.ended_jobs(RECALLED).await? {
+            if stored.ended.as_ref().is_some_and(|(at, _)| *at >= since)
+                && self.outcome(&stored.id).await?.is_some_and(|outcome| outcome.savings.is_provisional())
+            {
+                self.ledger.awaited.insert(stored.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Jobs that ended before all intensities of their time had come are reckoned again once these have.
+    pub(super) async fn reckon_what_came(&mut self) -> Result<(), StoreError> {
+        let since = self.now().utc - AWAITED;
+        for id in self.ledger.awaited.clone() {
+            let stored = self.store.job(&id).await?;
+            let recent = stored.filter(|j| j.ended.as_ref().is_some_and(|(at, _)| *at >= since));
+            let Some(stored) = recent else {
+                self.ledger.awaited.remove(&id);
+                continue;
+            };
+            let (spec, progress) = (stored.spec.clone(), stored.progress);
+            let Ok(job) = self.make_job(id.clone(), spec, progress, stored.registered_at).await else { continue };
+            let outcome = match self.reckon(&job, &stored, "the intensities of its time have come").await {
+                Ok(Some(outcome)) if outcome.savings.is_provisional() => continue,
+                Ok(outcome) => outcome,
+                Err(ControlError::Store(error)) => return Err(error),
+                Err(_) => continue,
+            };
+            self.ledger.awaited.remove(&id);
+            if let Some(outcome) = outcome {
+                self.write_note(Entry::Outcome(Box::new(outcome))).await;
+            }
+        }
+        Ok(())
     }
 
     async fn reckon(&self, job: &Job, stored: &StoredJob, why: &str) -> Result<Option<Outcome>, ControlError> {
@@ -176,8 +228,8 @@ impl Controller {
         let rows = self.rows_of(&stored.id).await?;
         let (emissions, series) = self.settle(&rows).await?;
         let sources = Sources { stored, job, rows: &rows, series: &series, emissions: &emissions };
-        let done = self.done(&sources).await?;
-        let savings = self.savings(&sources, done).await?;
+        let known = self.done(&sources).await?;
+        let savings = self.savings(&sources, known).await?;
         if earlier.as_ref().is_some_and(|before| before.savings == savings) {
             return Ok(None);
         }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{Sources, Which};
+use crate::controller::signal::HORIZONS_H;
 use crate::controller::{ControlError, Controller};
-use crate::domain::{DeviceKind, GpuId, PowerLimit, Slot};
+use crate::domain::{CarbonSeries, DeviceKind, GpuId, Intensity, PowerLimit, Slot};
 use crate::ledger::frozen::{Compared, Counterfactual, Finding, Savings};
-use crate::ledger::savings::{Basis, BatchEffect, Epoch, batch_effect};
+use crate::ledger::savings::{Basis, BatchEffect, Epoch, Known, batch_effect};
 use crate::ledger::{self, Done};
 use crate::profile::{Curve, Evidence};
 use crate::store::StoreError;
@@ -14,6 +15,12 @@ use crate::units::{Joules, Samples, Seconds};
 
 /// Nobody else may have been on a board meanwhile; intervals beside the job's own touch it for no longer than this.
 const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
+
+/// A score of fewer hours says little.
+const LEAST_SCORED_H: f64 = 24.0;
+
+/// Of normal errors the standard deviation is this many times the mean absolute one: √(π/2).
+const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
 
 const NOT_CONTROLLED: &str = "registered with \"control\": false: its boards are not steered for it";
 
@@ -25,7 +32,7 @@ impl Controller {
     pub(in crate::controller) async fn savings(
         &self,
         from: &Sources<'_>,
-        done: Result<Done, String>,
+        known: Result<Known, String>,
     ) -> Result<Savings, ControlError> {
         let id = &from.stored.id;
         let written = self.outcome(id).await?;
@@ -36,7 +43,7 @@ impl Controller {
                 return Ok(savings);
             }
             let again = |before: Finding<Compared>| match before {
-                Finding::Known(compared) => Finding::Known(compared.with(&done, from.series)),
+                Finding::Known(compared) => Finding::Known(compared.with(&known)),
                 unknown @ Finding::Unknown { .. } => unknown,
             };
             return Ok(Savings {
@@ -49,9 +56,9 @@ impl Controller {
         let frozen = self.counterfactuals(id).await?;
         let against = |which| -> Finding<Compared> {
             let compared = self.references(from, &frozen, which);
-            let told = compared.map(|compared| compared.with(&done, from.series));
+            let told = compared.map(|compared| compared.with(&known));
             // What keeps it from being told at all comes first.
-            told.map_err(|why| done.as_ref().err().cloned().unwrap_or(why)).into()
+            told.map_err(|why| known.as_ref().err().cloned().unwrap_or(why)).into()
         };
         Ok(Savings {
             against_found: against(Which::Found),
@@ -117,8 +124,8 @@ impl Controller {
         places
     }
 
-    /// What a job did between its first report and its last; stalls are left out.
-    pub(in crate::controller) async fn done(&self, from: &Sources<'_>) -> Result<Result<Done, String>, StoreError> {
+    /// What a job did between its first report and its last, with stalls left out, and what is known of the grid.
+    pub(in crate::controller) async fn done(&self, from: &Sources<'_>) -> Result<Result<Known, String>, StoreError> {
         let stored = from.stored;
         if !stored.spec.control {
             return Ok(Err(NOT_CONTROLLED.into()));
@@ -135,7 +142,33 @@ impl Controller {
                 }
             }
         }
-        Ok(done(from, &span))
+        let otherwise = self.if_more(from.series);
+        let known = |done: Done| -> Result<Known, String> {
+            let otherwise = otherwise.map(|series| Ok::<_, String>((self::done(from, &span, &series)?, series)));
+            Ok(Known { done, series: from.series.clone(), otherwise: otherwise.transpose()? })
+        };
+        Ok(done(from, &span, from.series).and_then(known))
+    }
+
+    /// The series, if what has not come yet is larger by its standard error; `None` where all has come.
+    fn if_more(&self, series: &CarbonSeries) -> Option<CarbonSeries> {
+        if series.points().iter().all(|(_, i)| i.origin.is_outcome()) {
+            return None;
+        }
+        let error = self.usual_error().unwrap_or_else(|| spread(&self.book.series));
+        let larger = |i: &Intensity| match i.origin.is_outcome() {
+            true => *i,
+            false => Intensity { value: i.value * (1.0 + error), ..*i },
+        };
+        Some(series.map(larger))
+    }
+
+    /// The standard error, relative to what came, of what the book's first source said an hour ahead.
+    fn usual_error(&self) -> Option<f64> {
+        let source = &self.book.sources.first()?.source;
+        let score = self.scores.iter().find(|s| s.source == *source && s.horizon_h == HORIZONS_H[0])?;
+        let absolute = score.mape_pct.filter(|_| score.hours >= LEAST_SCORED_H)?;
+        Some(absolute / 100.0 * DEVIATION_PER_ABSOLUTE)
     }
 
     /// What a trial's batch size did; `None` for what is no trial of a recurring job.
@@ -171,14 +204,27 @@ impl Controller {
     }
 }
 
+/// The standard deviation of intensities over their mean: no forecast worth its name is further off.
+fn spread(series: &CarbonSeries) -> f64 {
+    let (mut time, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for (slot, intensity) in series.points() {
+        let (span, value) = (slot.duration().get(), intensity.value.get());
+        time += span;
+        sum += span * value;
+        squares += span * value * value;
+    }
+    let mean = sum / time;
+    if mean > 0.0 { (squares / time - mean * mean).max(0.0).sqrt() / mean } else { 0.0 }
+}
+
 /// What a job did in the span of its reports, from its books.
-fn done(from: &Sources<'_>, span: &Slot) -> Result<Done, String> {
+fn done(from: &Sources<'_>, span: &Slot, series: &CarbonSeries) -> Result<Done, String> {
     let account = from.stored.progress.account;
     let mut rows = ledger::within(from.rows, span);
     rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
     let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
     let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
-    let booked = ledger::emissions(&rows, from.series);
+    let booked = ledger::emissions(&rows, series);
     // Boards are read a moment before or after a job reports; more than that is a hole.
     let active = account.active * (from.stored.spec.gpus.len() as f64) / covered;
     if !(active.is_finite() && active < 1.1) {

@@ -178,9 +178,9 @@ impl Controller {
         let (emissions, series) = self.settle(&rows).await?;
         let account = stored.progress.account;
         let sources = Sources { stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
-        let done = self.done(&sources).await?;
-        let against_max = done.as_ref().ok().and_then(|done| against_ceiling(done, &job.profile(), &series));
-        let savings = self.savings(&sources, done).await?;
+        let known = self.done(&sources).await?;
+        let against_max = known.as_ref().ok().and_then(|known| against_ceiling(&known.done, &job.profile(), &series));
+        let savings = self.savings(&sources, known).await?;
         Ok(AccountView {
             job_id: id.to_string(),
             name: stored.spec.name.to_string(),
@@ -213,14 +213,15 @@ impl Controller {
         Ok(rows)
     }
 
-    /// What rows of the books come to with the best intensities known now, and these.
+    /// What rows of the books come to with the best intensities known now, and these: they reach further by half of the
+    /// time, as what the rows are compared with may have taken longer.
     pub(in crate::controller) async fn settle(
         &self,
         rows: &[Interval],
     ) -> Result<(Emissions, CarbonSeries), ControlError> {
         let first = rows.iter().map(|row| row.slot.start()).min();
         let last = rows.iter().map(|row| row.slot.end()).max();
-        let span = first.zip(last).and_then(|(first, last)| Slot::new(first, last));
+        let span = first.zip(last).and_then(|(first, last)| Slot::new(first, last + (last - first) / 2));
         let series = match span {
             Some(span) => self.best_intensities(&span).await?,
             None => CarbonSeries::default(),

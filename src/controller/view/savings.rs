@@ -72,6 +72,8 @@ pub struct SavingFigures {
     pub energy_effect_pct: Option<IntervalView>,
     /// What following the grid added to that, percent.
     pub timing_effect_pct: Option<IntervalView>,
+    /// Whether some intensities have not come yet: the intervals hold the usual error of what stands for them.
+    pub provisional: bool,
     /// Less carbon by what had been measured when the reference was frozen, percent.
     pub carbon_reduction_as_frozen_pct: Option<f64>,
 }
@@ -97,6 +99,14 @@ pub struct BatchFigures {
     pub carbon_reduction_g: IntervalView,
     /// Less than these used, percent.
     pub energy_reduction_pct: IntervalView,
+}
+
+impl SavingsView {
+    /// Whether some of it rests on intensities that have not come yet.
+    pub fn is_provisional(&self) -> bool {
+        let open = |it: &SavingView| matches!(it, SavingView::Told(told) if told.provisional);
+        open(&self.against_found) || open(&self.against_max)
+    }
 }
 
 impl From<Sure> for IntervalView {
@@ -131,6 +141,7 @@ impl From<Finding<Compared>> for SavingView {
             time_increase_pct: saving.time_increase_pct.into(),
             energy_effect_pct: saving.energy_effect_pct.map(Into::into),
             timing_effect_pct: saving.timing_effect_pct.map(Into::into),
+            provisional: saving.provisional,
             carbon_reduction_as_frozen_pct: as_frozen_pct,
         }))
     }
