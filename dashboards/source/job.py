@@ -61,7 +61,7 @@ now = [
 ]
 
 beside = [
-    series("Saved so far", "Emissions of the same work at the largest limit less its own, with the interval that holds the "
+    series("Saved so far", "Emissions of the same work at the limit found on its boards less its own, with the interval that holds the "
            "truth 95 times in 100 by the errors of the profile. Nothing: it cannot be told.",
            [Query(f'max by (bound) (wattune_job_saved_gco2e{{{J}}})', -1e6, 1e8, "{{bound}}", least=3)], GRAMS,
            [(None, GOOD)], colors={"mean": GOOD, "low": CEILING, "high": CEILING}, dashed=["low", "high"], decimals=1),

@@ -64,7 +64,7 @@ def saved(bound):
 
 
 beside = [
-    stat("Saved", "Against the same work at the largest limit: by jobs that run, so far, and by those that ended in the last "
+    stat("Saved", "Against the same work at the limits found on the boards: by jobs that run, so far, and by those that ended in the last "
          "30 days. Only jobs of which it is known.",
          Query(saved("mean"), -1e6, 1e8), GRAMS, [(None, BAD), (0, GOOD)], graph=False, decimals=0),
     stat("Savings unknown", "Jobs that ended in the last 30 days of which nobody can tell what they saved; each one's account "
