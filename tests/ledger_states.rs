@@ -193,7 +193,7 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
     let status = daemon.get("/v1/status").await.expect(200);
     assert_eq!(status["ledger"]["unknown_gaps"], 1);
     let metrics = daemon.get("/metrics").await.text;
-    assert!(metrics.contains("\nwattune_ledger_unknown_gaps_total 1\n"), "{metrics}");
+    assert!(metrics.contains("\nwattune_ledger_unknown_gaps_total 1"), "{metrics}");
     // A third daemon finds nothing new.
     assert!(daemon.stop("TERM").await.success());
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;

@@ -68,7 +68,7 @@ impl Controller {
         Ok(())
     }
 
-    /// What a running job saved so far against the largest limit, if that can be told.
+    /// What a running job saved so far against the limit found, if that can be told.
     async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
         let stored = job.stored(None);
@@ -77,7 +77,7 @@ impl Controller {
         let sources = Sources { stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
         let done = self.done(&sources).await?;
         let savings = self.savings(&sources, done).await?;
-        let saving = savings.against_max.known().and_then(|compared| compared.saving.known());
+        let saving = savings.against_found.known().and_then(|compared| compared.saving.known());
         Ok(saving.map(|saving| saving.carbon_reduction_g.into()))
     }
 }

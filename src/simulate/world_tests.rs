@@ -154,9 +154,12 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     let id = world.jobs().next().and_then(|job| job.id.clone()).expect("registered");
     let store = world.controller().store();
     assert_eq!(store.entries_of("counterfactual", &id).await.expect("readable"), [], "nothing is planned yet");
+    let mut so_far = None;
     while !world.is_done() {
         world.step().await;
+        so_far = world.controller().jobs().first().map_or(so_far, |job| job.saved_g);
     }
+    let so_far = so_far.expect("known after its first plan");
     let frozen = store.entries_of("counterfactual", &id).await.expect("readable");
     let [Entry::Counterfactual(frozen)] = frozen.as_slice() else { panic!("{frozen:?}") };
     let outcomes = store.entries_of("outcome", &id).await.expect("readable");
@@ -172,6 +175,18 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     let compared = outcome.savings.against_found.known().expect("told");
     assert!(compared.basis.points[0].throughput_error <= at_found.throughput_error, "visits make it better");
     assert!(compared.basis.same_sensors);
+    // What the metrics have: while it ran, of its last minutes before the end; then with all jobs that ended.
+    let saved = compared.saving.known().expect("told").carbon_reduction_g;
+    // Profiling above the limit found costs more than two hours make up for.
+    assert!(so_far.low <= so_far.mean && so_far.mean <= so_far.high, "{so_far:?}");
+    assert!((so_far.mean - saved.mean).abs() < 0.6 * saved.mean.abs(), "{so_far:?} {saved:?}");
+    for _ in 0..20 {
+        world.step().await;
+    }
+    let status = world.controller().status();
+    let together = status.ledger.saved.expect("looked at");
+    assert_eq!((together.known_jobs, together.jobs, status.jobs.len()), (1, 1, 0));
+    assert_eq!(together.saved_g.map(|g| (g.low, g.mean, g.high)), Some((saved.low, saved.mean, saved.high)));
     let mut lines = Vec::new();
     let take = |line: &str| {
         lines.push(line.to_owned());

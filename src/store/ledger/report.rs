@@ -376,7 +376,7 @@ struct SpecPart {
 async fn jobs(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
     let sql = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
                || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"saved\":' \
-               || COALESCE((SELECT json_extract(line, '$.against_max.saving.carbon_reduction_g') FROM ledger \
+               || COALESCE((SELECT json_extract(line, '$.against_found.saving.carbon_reduction_g') FROM ledger \
                WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
                AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') \
                FROM jobs WHERE registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)";
