@@ -2,6 +2,7 @@
 
 mod correct;
 mod export;
+mod lines;
 mod page;
 mod report;
 mod roll_up;
@@ -14,12 +15,13 @@ pub use page::{LedgerPage, LedgerRow};
 pub use settle::{Settling, Why};
 pub use totals::Booked;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Row as _, Sqlite, Transaction};
 
+use self::lines::Kept;
 use super::{Checkpoint, Store, StoreError, rows};
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::ledger::block::{balances, cells};
@@ -137,8 +139,8 @@ impl Store {
     /// If it cannot be read.
     pub async fn newest_entry(&self, kind: &str) -> Result<Option<Entry>, StoreError> {
         let sql = "SELECT line FROM ledger WHERE kind = $1 ORDER BY seq DESC LIMIT 1";
-        let found: Option<String> = sqlx::query_scalar(sql).bind(kind).fetch_optional(&self.pool).await?;
-        found.map(|line| rows::from_json("ledger", &line)).transpose()
+        let found = sqlx::query(sql).bind(kind).fetch_optional(&self.pool).await?;
+        found.as_ref().map(lines::entry).transpose()
     }
 
     /// Ends the open block: its sums, each device's balance, the chain of its intervals. `None`, and nothing is written,
@@ -169,8 +171,9 @@ impl Store {
         }
         let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
         keep_balances(&mut tx, block, at, &balances).await?;
-        let hours: Vec<DateTime<Utc>> = cells.iter().map(|cell| cell.hour).collect();
-        settle::make_due(&mut tx, &hours, "energy").await?;
+        for hour in cells.iter().map(|cell| cell.hour).collect::<BTreeSet<_>>() {
+            settle::make_due(&mut tx, hour, Why::Energy).await?;
+        }
         let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
         append_entry(&mut tx, &Entry::Close(close.clone())).await?;
         tx.commit().await?;
@@ -213,15 +216,18 @@ fn gained(row: &SqliteRow) -> Result<(DeviceId, Option<i64>), StoreError> {
     Ok((device, Some(reading - row.try_get::<i64, _>("base_mj")?)))
 }
 
+/// How many blocks are closed: every one has balances.
+async fn closed_blocks(tx: &mut SqliteConnection) -> Result<i64, StoreError> {
+    let last: Option<i64> = sqlx::query_scalar("SELECT MAX(block) FROM balances").fetch_one(&mut *tx).await?;
+    Ok(last.unwrap_or_default())
+}
+
 /// The number of the open block, and the digest that its next row follows.
 async fn open_block(tx: &mut SqliteConnection) -> Result<(i64, Digest), StoreError> {
-    let sql = "SELECT hash, (SELECT COUNT(*) FROM ledger WHERE kind = 'close') AS closed FROM ledger \
-               WHERE kind = 'close' ORDER BY seq DESC LIMIT 1";
-    let closed = sqlx::query(sql).fetch_optional(&mut *tx).await?;
-    let (closed, base) = match closed {
-        Some(row) => (row.try_get::<i64, _>("closed")?, digest(&row)?),
-        None => (0, Digest::GENESIS),
-    };
+    let closed = closed_blocks(tx).await?;
+    let sql = "SELECT hash FROM ledger WHERE kind = 'close' ORDER BY seq DESC LIMIT 1";
+    let close = sqlx::query(sql).fetch_optional(&mut *tx).await?;
+    let base = close.as_ref().map(digest).transpose()?.unwrap_or(Digest::GENESIS);
     let sql = "SELECT hash FROM intervals WHERE block = $1 ORDER BY id DESC LIMIT 1";
     let last = sqlx::query(sql).bind(closed + 1).fetch_optional(&mut *tx).await?;
     Ok((closed + 1, last.as_ref().map(digest).transpose()?.unwrap_or(base)))
@@ -235,14 +241,17 @@ async fn append_entry(tx: &mut SqliteConnection, entry: &Entry) -> Result<i64, S
         None => (0, Digest::GENESIS),
     };
     let line = rows::json(entry)?;
-    sqlx::query("INSERT INTO ledger (seq, kind, about_us, line, hash) VALUES ($1, $2, $3, $4, $5)")
+    let hash = hash.then(&line);
+    let insert = sqlx::query("INSERT INTO ledger (seq, kind, about_us, hash, line) VALUES ($1, $2, $3, $4, $5)")
         .bind(seq + 1)
         .bind(entry.kind())
         .bind(entry.about().timestamp_micros())
-        .bind(&line)
-        .bind(hash.then(&line).as_bytes())
-        .execute(&mut *tx)
-        .await?;
+        .bind(hash.as_bytes());
+    let insert = match Kept::of(entry, line) {
+        Kept::Text(line) => insert.bind(line),
+        Kept::Packed(bytes) => insert.bind(bytes),
+    };
+    insert.execute(&mut *tx).await?;
     Ok(seq + 1)
 }
 

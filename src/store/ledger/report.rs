@@ -10,8 +10,8 @@ use serde::Deserialize;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::INTERVAL;
 use super::settle::settlement;
+use super::{INTERVAL, closed_blocks, lines};
 use crate::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
 use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
@@ -113,9 +113,8 @@ impl Store {
         let mut keys: Vec<SourceKey> = Vec::new();
         let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE book = $1 AND sources <> 'none' \
                    ORDER BY hour_us DESC LIMIT 1";
-        let line: Option<String> =
-            sqlx::query_scalar(sql).bind(rows::name(&book)?).fetch_optional(&self.reading).await?;
-        let settled = line.map(|line| settlement(&line)).transpose()?;
+        let newest = sqlx::query(sql).bind(rows::name(&book)?).fetch_optional(&self.reading).await?;
+        let settled = newest.as_ref().map(settlement).transpose()?;
         for factor in settled.iter().flat_map(|s| &s.factors) {
             for kind in kinds {
                 let (source, zone) = (factor.source.clone(), factor.zone.clone());
@@ -168,10 +167,9 @@ fn edges(span: &Slot) -> Vec<Slot> {
 /// The terms that were in force in a span, oldest first.
 async fn terms(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
     let sql = "SELECT line FROM ledger WHERE kind = 'terms' ORDER BY seq";
-    let lines: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
     let mut found: Vec<Terms> = Vec::new();
-    for line in &lines {
-        let Entry::Terms(terms) = rows::from_json("ledger", line)? else { continue };
+    for row in &sqlx::query(sql).fetch_all(&mut *tx).await? {
+        let Entry::Terms(terms) = lines::entry(row)? else { continue };
         if terms.at >= span.end() && !found.is_empty() {
             break;
         }
@@ -270,12 +268,7 @@ fn parsed(line: &str, by: &By) -> Option<Sum> {
 /// The settlements that hold of a few hours.
 async fn holding_within(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
     let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
-    let lines: Vec<String> = sqlx::query_scalar(sql)
-        .bind(span.start().timestamp_micros())
-        .bind(span.end().timestamp_micros())
-        .fetch_all(&mut *tx)
-        .await?;
-    lines.iter().map(|line| settlement(line)).collect()
+    bound(sql, span).fetch_all(&mut *tx).await?.iter().map(settlement).collect()
 }
 
 fn of_settlement(settled: &Settlement) -> Vec<Sum> {
@@ -296,8 +289,7 @@ fn sum(at: DateTime<Utc>, device: DeviceId, share: &Share, book: SignalKind, tot
 
 /// Booked energy of a span that is in no settlement: of the open block, and of hours that are due.
 pub(super) async fn open_rows(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-    let closed: i64 =
-        sqlx::query_scalar("SELECT COUNT(*) FROM ledger WHERE kind = 'close'").fetch_one(&mut *tx).await?;
+    let closed = closed_blocks(tx).await?;
     let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
     let sql =
         format!("SELECT {INTERVAL} FROM intervals WHERE block > $1 AND start_us >= $2 AND start_us < $3 ORDER BY id");
@@ -306,7 +298,8 @@ pub(super) async fn open_rows(tx: &mut SqliteConnection, span: &Slot) -> Result<
     let sql = format!(
         "SELECT {INTERVAL} FROM due JOIN intervals ON start_us >= due.hour_us AND start_us < due.hour_us + 3600000000 \
          LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
-         WHERE block > COALESCE(through_block, 0) AND block <= $1 AND due.hour_us >= $2 AND due.hour_us < $3"
+         WHERE why <> 'intensity' AND block > COALESCE(through_block, 0) AND block <= $1 \
+         AND due.hour_us >= $2 AND due.hour_us < $3"
     );
     found.extend(sqlx::query(sqlx::AssertSqlSafe(sql)).bind(closed).bind(start).bind(end).fetch_all(&mut *tx).await?);
     found.iter().map(rows::interval).collect()

@@ -1,12 +1,12 @@
 //! Settling hours: their energy with the intensities known now, as a new version where that says something new.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::{INTERVAL, append_entry, share_key};
+use super::{INTERVAL, append_entry, closed_blocks, lines, share_key};
 use crate::domain::{SignalKind, Slot};
 use crate::ledger::Total;
 use crate::ledger::entry::{Entry, Factor, Settlement};
@@ -33,6 +33,20 @@ impl Why {
             Self::Intensity => "intensities were told or revised",
             Self::Correction => "corrected",
         }
+    }
+
+    /// Its name in the table of hours that are due.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Energy => "energy",
+            Self::Intensity => "intensity",
+            Self::Correction => "correction",
+        }
+    }
+
+    fn named(name: &str) -> Result<Self, StoreError> {
+        let all = [Self::Energy, Self::Intensity, Self::Correction];
+        all.into_iter().find(|why| why.name() == name).ok_or_else(|| rows::damaged("hour that is due", name))
     }
 }
 
@@ -63,8 +77,7 @@ impl Store {
             factor.end = factor.end.min(span.end());
         }
         let mut tx = self.begin().await?;
-        let closed: i64 =
-            sqlx::query_scalar("SELECT COUNT(*) FROM ledger WHERE kind = 'close'").fetch_one(&mut *tx).await?;
+        let closed = closed_blocks(&mut tx).await?;
         let before = holding(&mut tx, hour, with.book).await?;
         if with.book == SignalKind::Average {
             sqlx::query("DELETE FROM due WHERE hour_us = $1").bind(hour.timestamp_micros()).execute(&mut *tx).await?;
@@ -128,17 +141,26 @@ impl Store {
         found.into_iter().map(rows::moment).collect()
     }
 
-    /// The hours that are to be settled because of what was booked or corrected, and why.
+    /// The hours that are to be settled because of what was booked or corrected, or that were put off, and why.
     ///
     /// # Errors
     /// If they cannot be read.
     pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, Why)>, StoreError> {
         let found = sqlx::query("SELECT hour_us, why FROM due ORDER BY hour_us").fetch_all(&self.pool).await?;
-        let hour = |row: &SqliteRow| {
-            let why = if row.try_get::<&str, _>("why")? == "correction" { Why::Correction } else { Why::Energy };
-            Ok((rows::moment(row.try_get("hour_us")?)?, why))
-        };
+        let hour = |row: &SqliteRow| Ok((rows::moment(row.try_get("hour_us")?)?, Why::named(row.try_get("why")?)?));
         found.iter().map(hour).collect()
+    }
+
+    /// Keeps for later which hours are to be settled, and why.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn put_off(&self, hours: &BTreeMap<DateTime<Utc>, Why>) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        for (hour, why) in hours {
+            make_due(&mut tx, *hour, *why).await?;
+        }
+        Ok(tx.commit().await?)
     }
 
     /// All versions of an hour's settlements in all books, oldest first.
@@ -147,8 +169,7 @@ impl Store {
     /// If it cannot be read.
     pub async fn settlements_of(&self, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
         let sql = "SELECT line FROM ledger WHERE kind = 'settlement' AND about_us = $1 ORDER BY seq";
-        let found: Vec<String> = sqlx::query_scalar(sql).bind(hour.timestamp_micros()).fetch_all(&self.pool).await?;
-        found.iter().map(|line| settlement(line)).collect()
+        sqlx::query(sql).bind(hour.timestamp_micros()).fetch_all(&self.pool).await?.iter().map(settlement).collect()
     }
 }
 
@@ -185,28 +206,24 @@ async fn holding(
     book: SignalKind,
 ) -> Result<Option<Settlement>, StoreError> {
     let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us = $1 AND book = $2";
-    let found: Option<String> =
-        sqlx::query_scalar(sql).bind(hour.timestamp_micros()).bind(rows::name(&book)?).fetch_optional(&mut *tx).await?;
-    found.map(|line| settlement(&line)).transpose()
+    let found =
+        sqlx::query(sql).bind(hour.timestamp_micros()).bind(rows::name(&book)?).fetch_optional(&mut *tx).await?;
+    found.as_ref().map(settlement).transpose()
 }
 
-pub(super) fn settlement(line: &str) -> Result<Settlement, StoreError> {
-    match rows::from_json("settlement", line)? {
+/// The settlement in a row's column `line`.
+pub(super) fn settlement(row: &SqliteRow) -> Result<Settlement, StoreError> {
+    match lines::entry(row)? {
         Entry::Settlement(settlement) => Ok(settlement),
         other => Err(rows::damaged("settlement", other.kind())),
     }
 }
 
-/// Has hours settled.
-pub(super) async fn make_due(
-    tx: &mut SqliteConnection,
-    hours: &[DateTime<Utc>],
-    why: &'static str,
-) -> Result<(), StoreError> {
-    for hour in hours {
-        let sql = "INSERT INTO due (hour_us, why) VALUES ($1, $2) ON CONFLICT (hour_us) DO NOTHING";
-        sqlx::query(sql).bind(hour.timestamp_micros()).bind(why).execute(&mut *tx).await?;
-    }
+/// Has an hour settled. That it got energy or was corrected says more than that its intensities changed.
+pub(super) async fn make_due(tx: &mut SqliteConnection, hour: DateTime<Utc>, why: Why) -> Result<(), StoreError> {
+    let sql = "INSERT INTO due (hour_us, why) VALUES ($1, $2) \
+               ON CONFLICT (hour_us) DO UPDATE SET why = $2 WHERE why = 'intensity'";
+    sqlx::query(sql).bind(hour.timestamp_micros()).bind(why.name()).execute(&mut *tx).await?;
     Ok(())
 }
 
@@ -241,7 +258,7 @@ async fn note_restated(tx: &mut SqliteConnection, before: &Settlement, after: &S
 /// Adds a settlement to its day's totals, or takes it away.
 async fn add_to_day(tx: &mut SqliteConnection, settlement: &Settlement, sign: i64) -> Result<(), StoreError> {
     let day = settlement.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(settlement.hour);
-    let mut sums: std::collections::BTreeMap<(&str, &Share), Total> = Default::default();
+    let mut sums: BTreeMap<(&str, &Share), Total> = Default::default();
     for (part, total) in settlement.totals() {
         *sums.entry((part.device.as_str(), &part.share)).or_default() += total;
     }
