@@ -35,7 +35,7 @@ impl Store {
                     // Those of a block that was rolled up count as well.
                     rows = match last {
                         Some((last, _)) => last,
-                        None => rows + rows::from_json::<Rows>("ledger entry", &line)?.rows,
+                        None => rows + rows::from_json::<Rows>("ledger", &line)?.rows,
                     };
                     tail = hash;
                 }

@@ -33,24 +33,24 @@ impl Kept {
     }
 }
 
-/// The line in a row's column `line`.
+/// The line in a row's columns `seq` and `line`.
 pub(super) fn line(row: &SqliteRow) -> Result<Cow<'_, str>, StoreError> {
-    text(row.try_get::<&[u8], _>("line")?)
+    let seq: i64 = row.try_get("seq")?;
+    text(row.try_get("line")?).map_err(|why| rows::damaged("ledger", format!("entry {seq}: {why}")))
 }
 
-/// The entry in a row's column `line`.
+/// The entry in a row's columns `seq` and `line`.
 pub(super) fn entry(row: &SqliteRow) -> Result<Entry, StoreError> {
-    rows::from_json("ledger entry", &line(row)?)
+    rows::from_json("ledger", &line(row)?)
 }
 
 /// A line is JSON, which begins with a brace; zlib's streams begin with 0x78.
-fn text(kept: &[u8]) -> Result<Cow<'_, str>, StoreError> {
-    let damaged = |why: &dyn ToString| rows::damaged("ledger entry", why.to_string());
+fn text(kept: &[u8]) -> Result<Cow<'_, str>, String> {
     if kept.first() == Some(&b'{') {
-        return std::str::from_utf8(kept).map(Cow::Borrowed).map_err(|e| damaged(&e));
+        return std::str::from_utf8(kept).map(Cow::Borrowed).map_err(|e| e.to_string());
     }
-    let line = decompress_to_vec_zlib_with_limit(kept, LONGEST).map_err(|e| damaged(&e))?;
-    String::from_utf8(line).map(Cow::Owned).map_err(|e| damaged(&e))
+    let line = decompress_to_vec_zlib_with_limit(kept, LONGEST).map_err(|e| e.to_string())?;
+    String::from_utf8(line).map(Cow::Owned).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]

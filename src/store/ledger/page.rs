@@ -81,7 +81,7 @@ impl Store {
         let sql = "SELECT seq, hash, line FROM ledger WHERE kind IN ('settlement', 'correction') AND about_us >= $1 \
                    AND about_us < $2 ORDER BY seq";
         for row in &sqlx::query(sql).bind(start).bind(end).fetch_all(&mut *tx).await? {
-            let entry = rows::from_json("ledger entry", &lines::line(row)?)?;
+            let entry = rows::from_json("ledger", &lines::line(row)?)?;
             answer.entries.push((number(row.try_get("seq")?)?, digest(row)?, entry));
         }
         Ok(answer)

@@ -13,7 +13,7 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn entries_of(&self, kind: &str, job: &JobId) -> Result<Vec<Entry>, StoreError> {
-        let sql = "SELECT line FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
+        let sql = "SELECT seq, line FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
                    AND json_extract(line, '$.job') = $1 AND kind = $2 ORDER BY seq";
         let found = sqlx::query(sql).bind(job.as_str()).bind(kind).fetch_all(&self.pool).await?;
         found.iter().map(lines::entry).collect()

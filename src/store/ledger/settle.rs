@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{QueryBuilder, Row as _, Sqlite};
 
-use super::{INTERVAL, append_entry, closed_blocks, lines, share_key};
+use super::{INTERVAL, ROWS_AT_ONCE, append_entry, closed_blocks, lines, share_key};
 use crate::domain::{SignalKind, Slot};
+use crate::ledger::Interval;
 use crate::ledger::Total;
 use crate::ledger::entry::{Entry, Factor, Settlement};
 use crate::ledger::settlement::{parts, spread};
-use crate::ledger::{Interval, Share};
 use crate::store::{SourceKey, Store, StoreError, rows};
 
 /// Why hours are settled.
@@ -123,10 +123,9 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         if let Some(before) = &before {
-            add_to_day(&mut tx, before, -1).await?;
             note_restated(&mut tx, before, &settlement).await?;
         }
-        add_to_day(&mut tx, &settlement, 1).await?;
+        add_to_day(&mut tx, before.as_ref(), &settlement).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -168,7 +167,7 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn settlements_of(&self, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
-        let sql = "SELECT line FROM ledger WHERE kind = 'settlement' AND about_us = $1 ORDER BY seq";
+        let sql = "SELECT seq, line FROM ledger WHERE kind = 'settlement' AND about_us = $1 ORDER BY seq";
         sqlx::query(sql).bind(hour.timestamp_micros()).fetch_all(&self.pool).await?.iter().map(settlement).collect()
     }
 }
@@ -205,7 +204,7 @@ async fn holding(
     hour: DateTime<Utc>,
     book: SignalKind,
 ) -> Result<Option<Settlement>, StoreError> {
-    let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us = $1 AND book = $2";
+    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us = $1 AND book = $2";
     let found =
         sqlx::query(sql).bind(hour.timestamp_micros()).bind(rows::name(&book)?).fetch_optional(&mut *tx).await?;
     found.as_ref().map(settlement).transpose()
@@ -255,37 +254,42 @@ async fn note_restated(tx: &mut SqliteConnection, before: &Settlement, after: &S
     Ok(())
 }
 
-/// Adds a settlement to its day's totals, or takes it away.
-async fn add_to_day(tx: &mut SqliteConnection, settlement: &Settlement, sign: i64) -> Result<(), StoreError> {
-    let day = settlement.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(settlement.hour);
-    let mut sums: BTreeMap<(&str, &Share), Total> = Default::default();
-    for (part, total) in settlement.totals() {
-        *sums.entry((part.device.as_str(), &part.share)).or_default() += total;
+/// Adds a settlement to its day's totals, in place of the one that held before.
+async fn add_to_day(
+    tx: &mut SqliteConnection,
+    before: Option<&Settlement>,
+    after: &Settlement,
+) -> Result<(), StoreError> {
+    let day = after.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(after.hour).timestamp_micros();
+    let book = rows::name(&after.book)?;
+    let mut sums: BTreeMap<(&str, (&str, &str)), [i64; 7]> = BTreeMap::new();
+    for (settlement, sign) in before.map(|before| (before, -1)).into_iter().chain([(after, 1)]) {
+        for (part, total) in settlement.totals() {
+            let sum = sums.entry((part.device.as_str(), share_key(&part.share))).or_default();
+            let (energy, known) = ([total.energy, total.estimated], [total.forecast, total.provisional, total.final_]);
+            let energy = energy.into_iter().chain(known).chain([total.unknown]).map(rows::to_i64);
+            let carbon = i64::try_from(total.carbon.get()).map_err(|e| rows::damaged("emissions", e));
+            for (sum, more) in sum.iter_mut().zip(energy.chain([carbon])) {
+                *sum += sign * more?;
+            }
+        }
     }
-    for ((device, share), total) in sums {
-        let (share, job) = share_key(share);
-        let mj = |energy| rows::to_i64(energy).map(|mj| sign * mj);
-        let carbon = i64::try_from(total.carbon.get()).map_err(|e| rows::damaged("emissions", e))?;
-        sqlx::query(
-            "INSERT INTO day_totals VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
-             ON CONFLICT (day_us, book, device, share, job_id) DO UPDATE SET energy_mj = energy_mj + $6, \
-             estimated_mj = estimated_mj + $7, forecast_mj = forecast_mj + $8, provisional_mj = provisional_mj + $9, \
-             final_mj = final_mj + $10, unknown_mj = unknown_mj + $11, carbon_ug = carbon_ug + $12",
-        )
-        .bind(day.timestamp_micros())
-        .bind(rows::name(&settlement.book)?)
-        .bind(device)
-        .bind(share)
-        .bind(job)
-        .bind(mj(total.energy)?)
-        .bind(mj(total.estimated)?)
-        .bind(mj(total.forecast)?)
-        .bind(mj(total.provisional)?)
-        .bind(mj(total.final_)?)
-        .bind(mj(total.unknown)?)
-        .bind(sign * carbon)
-        .execute(&mut *tx)
-        .await?;
+    let changed: Vec<_> = sums.into_iter().filter(|(_, sum)| *sum != [0; 7]).collect();
+    for some in changed.chunks(ROWS_AT_ONCE) {
+        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO day_totals ");
+        insert.push_values(some, |mut to, ((device, (share, job)), sum)| {
+            to.push_bind(day).push_bind(&book).push_bind(*device).push_bind(*share).push_bind(*job);
+            for number in sum {
+                to.push_bind(number);
+            }
+        });
+        insert.push(
+            " ON CONFLICT (day_us, book, device, share, job_id) DO UPDATE SET energy_mj = energy_mj + excluded.energy_mj, \
+             estimated_mj = estimated_mj + excluded.estimated_mj, forecast_mj = forecast_mj + excluded.forecast_mj, \
+             provisional_mj = provisional_mj + excluded.provisional_mj, final_mj = final_mj + excluded.final_mj, \
+             unknown_mj = unknown_mj + excluded.unknown_mj, carbon_ug = carbon_ug + excluded.carbon_ug",
+        );
+        insert.build().execute(&mut *tx).await?;
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ impl Store {
             edges.push(*span);
         }
         for edge in edges {
-            let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
+            let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
             let edge = sqlx::query(sql)
                 .bind(edge.start().timestamp_micros())
                 .bind(edge.end().timestamp_micros())
