@@ -292,8 +292,9 @@ pub(super) async fn open_rows(tx: &mut SqliteConnection, span: &Slot) -> Result<
     let closed = closed_blocks(tx).await?;
     let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
     // An hour's rows by their block, not all of the span's by their time: the plus keeps that index out of it.
-    let sql =
-        format!("SELECT {INTERVAL} FROM intervals WHERE block > $1 AND +start_us >= $2 AND +start_us < $3 ORDER BY id");
+    let sql = format!(
+        "SELECT {INTERVAL} FROM intervals WHERE block > $1 AND +start_us >= $2 AND +start_us < $3 ORDER BY block, id"
+    );
     let mut found =
         sqlx::query(sqlx::AssertSqlSafe(sql)).bind(closed).bind(start).bind(end).fetch_all(&mut *tx).await?;
     let sql = format!(
