@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
-use super::books::SHOWN;
+use super::books::SHOWN_DAYS;
 use super::savings::Sources;
 use super::{ControlError, Controller};
 use crate::domain::{JobId, Slot};
@@ -54,7 +54,7 @@ impl Controller {
         }
         let has_changed = self.saved.running != running;
         self.saved.running = running;
-        let span = Slot::new(now - SHOWN, now).filter(|_| is_new_hour || has_changed);
+        let span = Slot::new(now - TimeDelta::days(SHOWN_DAYS), now).filter(|_| is_new_hour || has_changed);
         if let Some(span) = span {
             let jobs = self.store.jobs_within(&span).await?;
             let ended = || jobs.iter().filter(|job| job.ended_within(&span));
