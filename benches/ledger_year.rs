@@ -7,7 +7,8 @@
 //! rolled up after 35 days: all through the store that the daemon uses, a transaction for each hour instead of each
 //! minute. With --dir the books are kept, and read again if they are there.
 //!
-//! Exits with 1 if the files ever take more than 500 MB for a year, or a report more than 200 ms.
+//! Exits with 1 if the files ever take more than 500 MB, or a report more than 200 ms. What fewer days would come to in a
+//! year is told from how fast the files grow once minutes are rolled up.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it prints what it finds")]
 
@@ -35,6 +36,9 @@ const BOARDS: usize = 8;
 const JOB: i64 = 420;
 const IDLE: i64 = 20;
 const HOUR: TimeDelta = TimeDelta::hours(1);
+const YEAR: i64 = 365;
+/// Days for which minutes are kept.
+const KEPT: i64 = 35;
 
 /// What the database's files may take, in bytes.
 const LARGEST: u64 = 500_000_000;
@@ -86,7 +90,7 @@ fn points(hour: DateTime<Utc>, minutes: i64, origin: Origin) -> Vec<(Slot, Inten
     slots.filter_map(point).collect()
 }
 
-/// Answers with the most that the files took.
+/// Answers with the most that the files took, or will take by the end of a year.
 async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
     let books = Settings {
         pue: Some(1.2),
@@ -99,7 +103,7 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
     };
     store.note(&Entry::Terms(books.terms(start(), "node", Digest::of("settings")))).await?;
     let signals = [(SignalKind::Average, "energy_charts", 15), (SignalKind::Marginal, "watttime", 5)];
-    let mut most = 0;
+    let (mut most, mut steady) = (0, None);
     let mut counters = [0u64; BOARDS];
     for hour in 0..days * 24 {
         let begin = start() + HOUR * hour as i32;
@@ -133,7 +137,6 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         let checkpoints: Vec<Checkpoint> = counters.iter().enumerate().map(point).collect::<anyhow::Result<_>>()?;
         store.append(&rows, &checkpoints).await?;
         let now = begin + HOUR;
-        store.close_block(now).await?;
         for index in 0..BOARDS {
             store.note(&Entry::Control(change(index, hour, begin)?)).await?;
         }
@@ -152,6 +155,11 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
             }
             store.settle(&SourceKey::of(&answer), begin - HOUR * 48).await?;
         }
+        if hour + 1 == days * 24 {
+            // The last one is in progress.
+            break;
+        }
+        store.close_block(now).await?;
         settle(begin, Why::Energy).await?;
         if hour > 0 {
             settle(begin - HOUR, Why::Intensity).await?;
@@ -159,14 +167,22 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         if hour >= 49 {
             settle(begin - HOUR * 49, Why::Intensity).await?;
         }
-        store.roll_up(now - TimeDelta::days(35), 24, now).await?;
-        if hour % 24 == 23 {
+        store.roll_up(now - TimeDelta::days(KEPT), 24, now).await?;
+        if hour % 24 == 22 {
             let taken = bytes(dir)?;
             most = most.max(taken);
-            if hour % 720 == 719 {
-                eprintln!("{} days, {:.1} MB", (hour + 1) / 24, taken as f64 / 1e6);
+            if (hour + 2) / 24 == KEPT + 5 {
+                steady = Some(taken);
+            }
+            if hour % 720 == 718 {
+                eprintln!("{} days, {:.1} MB", (hour + 2) / 24, taken as f64 / 1e6);
             }
         }
+    }
+    if let Some(before) = steady.filter(|_| (KEPT + 6..YEAR).contains(&days)) {
+        let grown = bytes(dir)?.saturating_sub(before) as f64 / (days - KEPT - 5) as f64;
+        most += (grown * (YEAR - days) as f64) as u64;
+        println!("grows by {:.2} MB a day: {:.1} MB in a year", grown / 1e6, most as f64 / 1e6);
     }
     Ok(most)
 }
@@ -286,7 +302,7 @@ async fn main() -> anyhow::Result<()> {
     let clock = SystemClock::start();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let value = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|i| arguments.get(i + 1));
-    let days: i64 = value("--days").map_or(Ok(365), |days| days.parse())?;
+    let days: i64 = value("--days").map_or(Ok(YEAR), |days| days.parse())?;
     let scratch = std::env::temp_dir().join(format!("wattune-year-{}", std::process::id()));
     let dir = value("--dir").map(PathBuf::from).unwrap_or_else(|| scratch.clone());
     std::fs::create_dir_all(&dir)?;

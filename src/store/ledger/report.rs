@@ -136,7 +136,9 @@ impl Store {
             }
         }
         for kind in kinds.iter().filter(|_| settled.is_none()) {
-            let sql = "SELECT source, zone, scope FROM intensities WHERE kind = $1 ORDER BY id DESC LIMIT 1";
+            // Of the last two days: where nobody tells that kind, all that was ever told would be looked through.
+            let sql = "SELECT source, zone, scope FROM intensities WHERE kind = $1 AND end_us > \
+                       (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
             let newest = sqlx::query(sql).bind(rows::name(kind)?).fetch_optional(&self.reading).await?;
             if let Some(row) = newest {
                 keys.push(SourceKey {
