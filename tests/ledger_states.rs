@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wattune::domain::{Intensity, Origin, SignalKind, SignalScope, Slot};
+use wattune::controller::{Controller, GpuRef, NewJob};
+use wattune::domain::{Intensity, JobId, JobName, Objective, Origin, SignalKind, SignalScope, Slot, Work};
 use wattune::ledger::report::{By, Wanted};
 use wattune::providers::{FeedState, Ranks, SourceState};
-use wattune::units::GramsPerKwh;
+use wattune::units::{GramsPerKwh, Seconds};
 
 use crate::ledger::{FINAL_AFTER_H, FORECAST, Node, STEPS_AN_HOUR, Source, at, forecast, half_hours};
 use crate::ledger::{newest, reproduce, told, verify};
@@ -193,14 +194,80 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
     let status = daemon.get("/v1/status").await.expect(200);
     assert_eq!(status["ledger"]["unknown_gaps"], 1);
     let metrics = daemon.get("/metrics").await.text;
-    assert!(metrics.contains("\nwattune_ledger_unknown_gaps_total 1"), "{metrics}");
-    // A third daemon finds nothing new.
+    assert!(metrics.contains("\nwattune_ledger_unknown_gaps_total 1\n"), "{metrics}");
+    // A third daemon finds nothing new of that, and still shows it.
     assert!(daemon.stop("TERM").await.success());
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+    let ledger = eventually("the gaps of the day", Duration::from_secs(30), async || {
+        let ledger = daemon.get("/v1/status").await.expect(200)["ledger"].clone();
+        (ledger["gaps_last_day"].as_u64()? > 0).then_some(ledger)
+    })
+    .await;
+    assert_eq!((&ledger["unknown_gaps"], &ledger["unknown_gaps_last_day"]), (&json!(0), &json!(1)), "{ledger}");
+    let metrics = daemon.get("/metrics").await.text;
+    assert!(metrics.contains("\nwattune_ledger_gaps_last_day{energy=\"unknown\"} 1\n"), "{metrics}");
     assert!(daemon.stop("TERM").await.success());
     let found = verify(&crate::ledger::export(state.path()).await).expect("in order");
     assert!(found.entries > before.entries && found.differences.is_empty(), "{found:?}");
     let table = Ended::of(wattune(&["report", "--state-dir"]).arg(state.path()));
     let said = "1 time(s) of which nothing tells how much was used, in no figure here";
     assert!(table.done().contains(said), "{}", table.done());
+}
+
+fn observed() -> NewJob {
+    NewJob {
+        name: JobName::new("late").expect("a name"),
+        gpus: vec![GpuRef::Index(0)],
+        batch_size: None,
+        work: Work::Unknown,
+        objective: Objective::slower_by(0.03).expect("right"),
+        lease: Some(Seconds::new(86_400.0)),
+        control: false,
+        priority: 0,
+        tags: BTreeMap::new(),
+        claim: None,
+    }
+}
+
+/// What a running job shows of itself, after it was held against its account and against the books.
+async fn figure(controller: &mut Controller, id: &JobId, hours: i64) -> f64 {
+    let shown = controller.jobs()[0].carbon_g.expect("intensities are known");
+    let account = controller.account_of(id).await.expect("runs").carbon_g.expect("intensities are known");
+    assert!((shown / account - 1.0).abs() < 1e-9, "{shown} {account} after {hours} hours");
+    let rows = controller.store().intervals_of(id).await.expect("read");
+    let grams = |row: &wattune::ledger::Interval| {
+        let half = (row.slot.start() - at(0)).num_minutes() / 30;
+        let told = told(half, hours).map_or(FORECAST, |told| told.value.get());
+        row.energy.to_joules().get() / 3.6e6 * told
+    };
+    let expected: f64 = rows.iter().map(grams).sum();
+    assert!((shown / expected - 1.0).abs() < 1e-6, "{shown} {expected} after {hours} hours");
+    shown
+}
+
+#[tokio::test]
+async fn a_running_job_has_one_figure_wherever_it_is_asked_for_and_keeps_it_over_a_restart() {
+    let mut node = Node::new();
+    node.say(0, told);
+    let mut controller = node.controller().await;
+    controller.tick().await;
+    let id = JobId::new(controller.register(observed()).await.expect("free").job_id).expect("an id");
+    let mut before = 0.0;
+    let mut fell = false;
+    for hour in 0..14 {
+        node.hour(&mut controller, hour).await;
+        let now = figure(&mut controller, &id, hour + 1).await;
+        fell |= now < before;
+        before = now;
+    }
+    // In rest it adds little, and what is told is less than what was expected.
+    assert!(fell, "nothing was counted anew");
+    controller.shut_down().await;
+    let mut controller = node.controller().await;
+    let energy = controller.jobs()[0].energy_j.expect("booked");
+    assert!(energy > 0.0, "what an earlier daemon booked is there before the first tick");
+    controller.tick().await;
+    let now = figure(&mut controller, &id, 14).await;
+    assert!((now / before - 1.0).abs() < 1e-6, "{now} {before}");
+    controller.shut_down().await;
 }

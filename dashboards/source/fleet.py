@@ -37,7 +37,7 @@ nodes = table(
     [Query(f"max by (instance, version) (wattune_build_info{{{I}}})", 1, 1, least=2, column="there"),
      Query(node("wattune_control_enabled"), 0, 1, least=2, column="mode"),
      Query(f"count by (instance) (wattune_gpu_info{{{I}}})", 1, 64, least=2, column="gpus"),
-     Query(f"count by (instance) (wattune_job_info{{{I}}})", 1, 100, column="jobs"),
+     Query(node("wattune_jobs"), 0, 1000, column="jobs"),
      Query(POWER, 20, 1e5, least=2, column="draw"), Query(LIMITS, 50, 1e5, least=2, column="limits"),
      Query(f"1 - {LIMITS} / {LARGEST}", 0, 0.9, least=2, column="below"),
      Query(INTENSITY_BY_NODE, 10, 1500, least=2, column="intensity"),
@@ -47,7 +47,7 @@ nodes = table(
      Query(node("wattune_problems"), 0, 100, least=2, column="problems"),
      Query(node("wattune_plan_search_seconds"), 0, 60, column="solver"),
      Query(node("wattune_store_unwritten_intervals"), 0, 1e5, least=2, column="unwritten"),
-     Query(node("wattune_ledger_gaps_total"), 0, 1000, least=2, column="gaps")],
+     Query(node("wattune_ledger_gaps_last_day", "sum"), 0, 1000, least=2, column="gaps")],
     {"instance": ("Node", {}), "version": ("Version", {}), "mode": ("Mode", unit("none", mapping=MODE)),
      "gpus": ("GPUs", unit("none", 0)), "jobs": ("Jobs", unit("none", 0)), "draw": ("Draw", unit("watt", 0)),
      "limits": ("Limits", unit("watt", 0)), "below": ("Below maximum", unit("percentunit", 1)),
@@ -57,7 +57,7 @@ nodes = table(
      "problems": ("Problems", unit("none", 0, [(None, "text"), (1, FAIR)])),
      "solver": ("Solver", unit("s", 3, [(None, "text"), (1, FAIR), (10, BAD)])),
      "unwritten": ("Unwritten intervals", unit("none", 0, [(None, "text"), (100, FAIR)])),
-     "gaps": ("Gaps in the books", unit("none", 0, [(None, "text"), (1, FAIR)]))}, height=9)
+     "gaps": ("Gaps of the last day", unit("none", 0, [(None, "text"), (1, FAIR)]))}, height=9)
 
 course = [
     series("Draw", "Of each node's GPUs.", [Query(POWER, 20, 1e5, "{{instance}}", 2)], "watt", [(None, DRAW)], fill=10,

@@ -36,8 +36,8 @@ glance = [
     stat("Planned saving", "How much less carbon the plan in force expects than the same work at the largest limit.",
          Query(f"1 - sum(wattune_job_planned_carbon_gco2e{{{J}}}) / sum(wattune_job_planned_carbon_at_max_gco2e{{{J}}})",
                -0.05, 0.7), "percentunit", [(None, BAD), (0, "text"), (0.01, GOOD)], decimals=1),
-    stat("Emissions", "Booked so far, by the best intensities known.",
-         Query(f"sum(wattune_job_carbon_gco2e_total{{{J}}})", 0, 1e8), GRAMS, [(None, INTENSITY)], decimals=0),
+    stat("Emissions", "Of what is booked so far, by the intensities known now: it may fall where these do.",
+         Query(f"sum(wattune_job_carbon_gco2e{{{J}}})", 0, 1e8), GRAMS, [(None, INTENSITY)], decimals=0),
     stat("Energy", "Booked for the job so far.", Query(f"sum(wattune_job_energy_joules_total{{{J}}})", 0, 1e12), "joule",
          [(None, DRAW)], decimals=2),
 ]

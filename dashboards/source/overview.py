@@ -41,7 +41,7 @@ glance = [
 ]
 
 now = [
-    stat("Jobs", "Jobs that have not ended.", Query(f"count(wattune_job_info{{{I}}})", 1, 100), "none",
+    stat("Jobs", "Jobs that have not ended.", Query(f"sum(wattune_jobs{{{I}}})", 1, 100), "none",
          [(None, "text"), (1, GOOD)], graph=False),
     stat("GPUs left to others", "Boards whose limit somebody else has set. wattune leaves them alone.",
          Query(f"sum(wattune_gpu_foreign_limit{{{G}}})", 0, 16), "none", [(None, GOOD), (1, FAIR)], graph=False),
@@ -50,9 +50,9 @@ now = [
     stat("Energy", "Of the GPUs shown, within the time range.",
          Query(f"sum(increase(wattune_gpu_energy_joules_total{{{G}}}[$__range]))", 1e3, 1e13), "joule", [(None, DRAW)],
          graph=False, decimals=2),
-    stat("Emissions of jobs", "Booked for jobs within the time range, by the best intensities known. Jobs that ended count "
-         "up to their end.",
-         Query(f"sum(increase(wattune_job_carbon_gco2e_total{{{I}}}[$__range]))", 0, 1e8), GRAMS, [(None, INTENSITY)],
+    stat("Emissions of jobs", "Of the jobs that run, since each began, by the intensities known now: it may fall where these "
+         "do. `wattune report` has those that ended.",
+         Query(f"sum(wattune_job_carbon_gco2e{{{I}}})", 0, 1e8), GRAMS, [(None, INTENSITY)],
          graph=False, decimals=0),
     stat("Solver", "How long the last search for plans took, on the slowest node.",
          Query(f"max(wattune_plan_search_seconds{{{I}}})", 0, 60), "s", [(None, GOOD), (1, FAIR), (10, BAD)]),
@@ -121,8 +121,9 @@ books = [
          "be revised. forecast: what came is not known yet. unknown: nothing is known.",
          Query(" or ".join(f'sum by (state) (wattune_ledger_settled_joules{{{I}, state="{state}"}})' for state in SETTLED),
                0, 1e13, "{{state}}"), "joule", [(None, DRAW)], width=8, height=7, min=0, decimals=2),
-    stat("Gaps in the books", "Times within the range after which energy was found that nobody had watched.",
-         Query(f"sum(increase(wattune_ledger_gaps_total{{{I}}}[$__range]))", 0, 1000), "none", [(None, GOOD), (1, FAIR)],
+    stat("Gaps in the books", "Of the last 24 hours, found by whichever daemon: times in which nobody watched a counter, or it "
+         "lost what it had counted.",
+         Query(f"sum(wattune_ledger_gaps_last_day{{{I}}})", 0, 1000), "none", [(None, GOOD), (1, FAIR)],
          width=3, height=7, graph=False, decimals=0),
     stat("Books less counters", "In all blocks closed since each daemon started. Anything but 0 is wrong.",
          Query(f"sum(wattune_ledger_difference_joules{{{I}}})", 0, 0), "joule", [(None, GOOD), (0.001, BAD)], width=3,
@@ -162,7 +163,7 @@ jobs = table(
      Query(of_job("wattune_job_slowdown_ratio"), -0.5, 1, column="slowdown"),
      Query(of_job("wattune_job_max_slowdown_ratio"), 0, 10, column="allowed"),
      Query(of_job("wattune_job_energy_joules_total"), 0, 1e12, column="energy"),
-     Query(of_job("wattune_job_carbon_gco2e_total"), 0, 1e8, column="carbon"),
+     Query(of_job("wattune_job_carbon_gco2e"), 0, 1e8, column="carbon"),
      Query(f"1 - {of_job('wattune_job_planned_carbon_gco2e')} / {of_job('wattune_job_planned_carbon_at_max_gco2e')}",
            -0.05, 0.7, column="saving"),
      Query(f'max by (instance, job_id) (wattune_job_saved_gco2e{{{I}, bound="mean"}})', -1e6, 1e8, column="saved"),

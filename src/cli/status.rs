@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Format;
 use super::ask::{Place, USUAL};
+use crate::domain::legible;
 
 /// Asks a running daemon how it is.
 #[derive(Debug, clap::Args)]
@@ -91,7 +92,7 @@ fn cpu_lines(cpu: &Value) -> String {
 }
 
 fn table(status: &Value) -> String {
-    let text = |v: &Value| v.as_str().unwrap_or("–").to_owned();
+    let text = |v: &Value| v.as_str().map_or_else(|| "–".to_owned(), legible);
     let watts = |v: &Value| v.as_f64().map_or("–".to_owned(), |w| format!("{w:.0} W"));
     let clock = |v: &Value| v.as_u64().map_or(String::new(), |mhz| format!(" {mhz} MHz"));
     let carbon = &status["carbon"];

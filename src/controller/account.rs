@@ -141,8 +141,10 @@ impl Controller {
         let backlog = &self.backlog;
         match self.store.append(&backlog.intervals, &backlog.checkpoints).await {
             Ok(()) => {
-                let series = &self.book.series;
-                self.budget.add(&self.backlog.intervals, series);
+                self.store_fault = None;
+                let known = self.intensities_over(&self.backlog.intervals).await;
+                let series = known.unwrap_or_else(|_| self.book.series.clone());
+                self.budget.add(&self.backlog.intervals, &series);
                 self.ledger.count(&self.backlog.intervals);
                 for row in std::mem::take(&mut self.backlog.intervals) {
                     if let Share::Job(id) = &row.share
@@ -153,11 +155,10 @@ impl Controller {
                             DeviceKind::Gpu => &mut job.emissions,
                             DeviceKind::Cpu | DeviceKind::Dram => &mut job.beside,
                         };
-                        sum.add(&ledger::emissions([&row], series));
+                        sum.add(&row, &series);
                     }
                 }
                 self.backlog.checkpoints.clear();
-                self.store_fault = None;
             }
             Err(error) => {
                 self.note_store_fault(&error);

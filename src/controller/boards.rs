@@ -111,6 +111,7 @@ impl Controller {
         problems.extend(self.store_fault.iter().map(|f| format!("books: {f}")));
         problems.extend(self.journal_fault.iter().map(|f| format!("no limit is set: {f}")));
         problems.extend(self.cap_problems());
+        problems.extend(self.cpu_problems());
         problems.extend(self.desk.broken.iter().cloned());
         problems.extend(self.desk.search.as_ref().map(|search| {
             let since = self.now().monotonic.since(search.since);

@@ -38,6 +38,9 @@ pub struct Bookkeeping {
     pub digest: Digest,
 }
 
+/// A minute, and what this daemon had found by then.
+type Counted = (DateTime<Utc>, u64, u64);
+
 /// What is to be done on the ledger.
 #[derive(Default)]
 pub(super) struct Ledger {
@@ -48,6 +51,8 @@ pub(super) struct Ledger {
     looked: Option<DateTime<Utc>>,
     /// Hours to be settled anew, and why.
     pending: BTreeMap<DateTime<Utc>, Why>,
+    /// Hours in which something else is known than when running jobs' sums were made.
+    pub(super) recount: BTreeSet<DateTime<Utc>>,
     /// Jobs that ended and wait for intensities of their time.
     pub(super) awaited: BTreeSet<JobId>,
     /// Whether something was told of the past since these were looked at.
@@ -58,6 +63,8 @@ pub(super) struct Ledger {
     booked: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
     gaps: u64,
     lost: u64,
+    /// Those of the last day by the books: when they were counted, how many with their energy known, and without.
+    of_the_day: Option<(Counted, u64, u64)>,
     closed_at: Option<DateTime<Utc>>,
     difference_mj: u64,
     settlements: u64,
@@ -103,6 +110,8 @@ impl Ledger {
             gaps: self.gaps,
             gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
             unknown_gaps: self.lost,
+            gaps_last_day: self.of_the_day.map(|(_, known, _)| known),
+            unknown_gaps_last_day: self.of_the_day.map(|(.., unknown)| unknown),
             difference_j: joules(Millijoules::new(self.difference_mj)),
             settlements: self.settlements,
             pending_hours: self.pending.len() as u64,
@@ -177,6 +186,7 @@ impl Controller {
             self.store.roll_up(now - keep, ROLLED_AT_ONCE, now).await?;
         }
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
+        self.count_gaps(now, minute).await?;
         if self.ledger.looked != Some(minute) {
             // The hour in progress waits: it would only be settled again.
             self.take_due(hour).await?;
@@ -204,6 +214,19 @@ impl Controller {
             let first = today - TimeDelta::days(SHOWN_DAYS - 1);
             self.ledger.settled = Some(self.store.settled_since(first, SignalKind::Average).await?);
         }
+        Ok(())
+    }
+
+    /// Counts the gaps of the last day, each minute and whenever one was found.
+    async fn count_gaps(&mut self, now: DateTime<Utc>, minute: DateTime<Utc>) -> Result<(), StoreError> {
+        let found = (minute, self.ledger.gaps, self.ledger.lost);
+        if self.ledger.of_the_day.is_some_and(|(at, ..)| at == found) {
+            return Ok(());
+        }
+        let Some(day) = Slot::new(now - TimeDelta::days(1), now + TimeDelta::hours(1)) else { return Ok(()) };
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            self.store.gaps(&day).await?.into_iter().partition(|gap| gap.energy.is_ok());
+        self.ledger.of_the_day = Some((found, known.len() as u64, unknown.len() as u64));
         Ok(())
     }
 
@@ -276,9 +299,10 @@ impl Controller {
         books
     }
 
-    /// Has the hours settled anew of which something was told.
+    /// Has the hours settled and counted anew of which something was told.
     pub(super) fn told(&mut self, points: &[(Slot, Intensity)]) {
         let now = self.now().utc;
+        self.recount_in(points.iter().map(|(slot, _)| slot));
         for (slot, _) in points.iter().filter(|(slot, _)| slot.start() < now) {
             self.ledger.resettle(slot, Why::Intensity);
             self.ledger.news = true;

@@ -4,10 +4,11 @@ use chrono::{DateTime, Datelike, Days, Months, NaiveTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::emitted::Emitted;
 use super::moment::optional_moment;
 use super::{ControlError, Controller};
 use crate::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
-use crate::ledger::{self, Emissions, Interval, Share};
+use crate::ledger::{self, Interval, Share};
 use crate::units::{GramsCo2e, GramsPerKwh, Short};
 
 /// Less is a mistake of units: a board at idle emits it within seconds. More is none that jobs could reach.
@@ -109,7 +110,7 @@ impl BudgetSettings {
 pub(super) struct BudgetBook {
     pub(super) settings: BudgetSettings,
     /// What all jobs have used since the beginning of a span.
-    counted: Option<(Slot, Emissions)>,
+    counted: Option<(Slot, Emitted)>,
 }
 
 impl BudgetBook {
@@ -120,14 +121,26 @@ impl BudgetBook {
     /// Adds closed intervals to what was counted.
     pub(super) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
-        let of_jobs: Vec<Interval> = rows.iter().filter(|r| counts(r)).cloned().collect();
-        sum.add(&ledger::emissions(&ledger::within(&of_jobs, span), series));
+        for row in ledger::within(rows, span).iter().filter(|row| counts(row)) {
+            sum.add(row, series);
+        }
+    }
+
+    /// Counts an hour anew.
+    pub(super) fn recount(&mut self, hour: DateTime<Utc>, rows: &[Interval], series: &CarbonSeries) {
+        let Some((span, sum)) = &mut self.counted else { return };
+        sum.recount(hour, ledger::within(rows, span).iter().filter(|row| counts(row)), series);
+    }
+
+    /// The hours in which something was counted.
+    pub(super) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
+        self.counted.iter().flat_map(|(_, sum)| sum.hours())
     }
 
     /// What has been emitted within a span; energy whose intensity is unknown counts with `otherwise`.
     fn emitted(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
         let counted = self.counted.as_ref().filter(|(of, _)| of == span);
-        counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.estimate(otherwise))
+        counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.sum().estimate(otherwise))
     }
 
     /// What is left for each span up to `until`; nothing where there is no budget.
@@ -195,17 +208,17 @@ impl Controller {
             return;
         };
         match self.emitted_within(&span).await {
-            Ok(emissions) => self.budget.counted = Some((span, emissions)),
+            Ok(emitted) => self.budget.counted = Some((span, emitted)),
             Err(ControlError::Store(error)) => self.note_store_fault(&error),
             Err(_) => {}
         }
     }
 
-    async fn emitted_within(&self, span: &Slot) -> Result<Emissions, ControlError> {
+    async fn emitted_within(&self, span: &Slot) -> Result<Emitted, ControlError> {
         let mut rows = ledger::within(&self.store.intervals_of_jobs(span).await?, span);
         rows.retain(counts);
         let series = self.best_intensities(span).await?;
-        Ok(ledger::emissions(&rows, &series))
+        Ok(Emitted::of(&rows, &series))
     }
 }
 

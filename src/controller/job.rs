@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 
 use super::ControlError;
+use super::emitted::Emitted;
 use super::pacing::Idling;
 use super::reach::Reach;
 use crate::clock::{Monotonic, Now};
@@ -12,7 +13,6 @@ use crate::domain::{
     DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
     SetPoint, Work,
 };
-use crate::ledger::Emissions;
 use crate::ledger::report::Saved;
 use crate::plan::{Doing, Held, Plan};
 use crate::profile::ladder::{GroupRange, Setting};
@@ -97,10 +97,10 @@ pub struct Job {
     pub phase: Phase,
     /// Why it is in that phase, in one sentence.
     pub reason: String,
-    /// What it used up to the last closed interval, for the metrics.
-    pub emissions: Emissions,
+    /// What it used up to the last closed interval, and emitted by the intensities known now.
+    pub(super) emissions: Emitted,
     /// What it used of CPU packages and memory, and emitted with that; promises are about boards alone.
-    pub beside: Emissions,
+    pub(super) beside: Emitted,
     /// The energy of both by what used it.
     pub used: BTreeMap<DeviceKind, Millijoules>,
     /// What it saved so far against the limit found, as looked at last.
@@ -154,8 +154,8 @@ impl Job {
             frozen: None,
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
-            emissions: Emissions::default(),
-            beside: Emissions::default(),
+            emissions: Emitted::default(),
+            beside: Emitted::default(),
             used: BTreeMap::new(),
             saved: None,
             held: None,

@@ -11,6 +11,7 @@ mod budget;
 mod cap;
 mod clocks;
 mod desk;
+mod emitted;
 mod error;
 mod gpu;
 mod handle;

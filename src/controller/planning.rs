@@ -337,7 +337,7 @@ impl Job {
                 samples,
                 elapsed,
                 reference_error: reference_error(&profile),
-                carbon: self.emissions.estimate(outlook.reference),
+                carbon: self.emissions.sum().estimate(outlook.reference),
             },
             profile,
             max_power,

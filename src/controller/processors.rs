@@ -14,8 +14,8 @@ use crate::ledger::{self, CpuTime, OpenInterval, Rule, whole};
 use crate::store::Checkpoint;
 use crate::units::Seconds;
 
-/// Why energy is lost where a counter fell by more than a turn can be.
-const RESET: &str = "its counter was reset: what it had counted before that since it was read last is not known";
+/// Why energy is lost where a counter fell by more than a turn can be, or another one is read.
+const RESET: &str = "its counter was reset, or another one is read now: what it had counted before that since it was read last is not known";
 
 /// The node's CPUs as the controller knows them.
 #[derive(Default)]
@@ -232,6 +232,8 @@ impl Controller {
             energy_in_gaps_j: zone.metered.gap.to_joules().get(),
             counter_turns: zone.wraps,
             counter_resets: zone.resets,
+            counter_jumps: zone.jumps,
+            counter_changes: zone.moves,
             problem: zone.problem.clone(),
         };
         Some(CpuView {
@@ -241,6 +243,14 @@ impl Controller {
             zones: seen.zones.iter().map(zone).collect(),
             problems: seen.problems.iter().chain(&seen.usage.problem).cloned().collect(),
         })
+    }
+
+    /// What somebody should look at. That a machine has no RAPL at all is no such thing; the CPUs' view says it.
+    pub(super) fn cpu_problems(&self) -> Vec<String> {
+        let seen = &self.cpu.seen;
+        let of_all = seen.problems.iter().filter(|_| !seen.zones.is_empty()).chain(&seen.usage.problem);
+        let of_all = of_all.map(|problem| format!("CPU: {problem}"));
+        of_all.chain(seen.zones.iter().flat_map(ZoneState::concerns)).collect()
     }
 
     /// A running job's processes.

@@ -278,7 +278,7 @@ impl Controller {
         }
         let job = self.job(id).await?;
         let energy = match self.jobs.get(id) {
-            Some(job) => job.emissions.energy,
+            Some(job) => job.emissions.sum().energy,
             None => Joules::new(self.account_of(id).await?.energy_by_device_j.get("gpu").copied().unwrap_or_default()),
         };
         Ok((job, energy))

@@ -30,6 +30,8 @@ impl Controller {
             gpus,
             cpu: self.cpu_view(),
             jobs: self.jobs(),
+            jobs_left_out: 0,
+            problems_left_out: 0,
         }
     }
 }

@@ -174,6 +174,7 @@ impl Controller {
             self.take_answers(&state).await;
         }
         self.look_at_the_present().await;
+        self.recount_hours().await;
         self.look_back().await;
         self.score_sources().await;
     }
@@ -188,8 +189,16 @@ impl Controller {
         // What is new is told to the store at once, and the present is looked at anew.
         self.standing.looked_at = None;
         let first = self.forecast.is_none();
+        let (sources, series) = (self.book.sources.clone(), self.book.series.clone());
         self.book.take(state);
-        let Some(newest) = state.forecast.clone() else { return self.recount_jobs().await };
+        if self.book.sources == sources {
+            let mut news = changes(&self.book.series, Some(&series));
+            news.extend(withdrawn(&series, &self.book.series));
+            self.recount_in(news.iter().map(|(slot, _)| slot));
+        } else {
+            self.recount_everything();
+        }
+        let Some(newest) = state.forecast.clone() else { return };
         if self.forecast.as_ref() == Some(&newest) {
             return;
         }
@@ -319,9 +328,11 @@ impl Controller {
         if matches!(level, Level::Local | Level::DailyShape)
             && self.book.series.at(now.utc).is_none()
             && let Some((leading, point)) = self.book.fill(found.slot, found.value)
-            && let Err(error) = self.store.append_intensities(&leading, &[point]).await
         {
-            self.note_store_fault(&error);
+            self.recount_in([&point.0]);
+            if let Err(error) = self.store.append_intensities(&leading, &[point]).await {
+                self.note_store_fault(&error);
+            }
         }
     }
 

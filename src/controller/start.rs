@@ -189,6 +189,7 @@ impl Controller {
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }
         }
+        controller.recount_jobs().await;
         for problem in controller.cap_problems() {
             tracing::warn!("{problem}");
         }

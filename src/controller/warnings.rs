@@ -53,7 +53,7 @@ impl Job {
                 false => format!("the deadline will be missed by {:.0} s at the least, even flat out", late.get()),
             })
         });
-        let emitted = self.emissions.carbon;
+        let emitted = self.emissions.sum().carbon;
         let over = carbon_budget.filter(|budget| emitted > *budget).map(|budget| {
             format!("its carbon budget of {:.0} g is exceeded by {:.0} g", budget.get(), (emitted - budget).get())
         });

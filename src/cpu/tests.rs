@@ -295,3 +295,44 @@ fn a_simulated_node_follows_its_boards_and_says_what_it_is() {
     assert!((20_000_000..=24_000_000).contains(&seen.time.jobs[&job("a")]), "{:?}", seen.time);
     assert!(seen.time.busy_us > seen.time.jobs[&job("a")] && seen.time.capacity_us == 11 * 32_000_000);
 }
+
+#[test]
+fn what_wattune_itself_runs_below_is_nobodys() {
+    let machine = Machine::new();
+    for (pid, parent) in [(40, 1), (50, 40), (60, 50), (70, 40)] {
+        machine.process(pid, parent, 5, 0, 0);
+    }
+    symlink("60", machine.dir.path().join("proc/self")).expect("linked");
+    machine.write("cgroup/all/cpu.stat", "usage_usec 5");
+    machine.write("cgroup/all/one/cgroup.procs", std::process::id());
+    machine.write("cgroup/other/cpu.stat", "usage_usec 5");
+    let handle = machine.handle();
+    for ours in [40, 50, 60] {
+        let error = handle.resolve(&Claim::Pids(vec![70, ours])).expect_err("refused").to_string();
+        assert!(error.contains(&format!("pids: names {ours}, and wattune itself runs below it")), "{error}");
+    }
+    assert!(handle.resolve(&Claim::Pids(vec![70])).is_ok());
+    let group = |path: &str| handle.resolve(&Claim::Cgroup(CgroupPath::new(path).expect("a path")));
+    let error = group("/all").expect_err("refused").to_string();
+    assert!(error.contains("cgroup: \"/all\" holds wattune itself"), "{error}");
+    assert!(group("/other").is_ok());
+}
+
+#[test]
+fn a_zone_that_is_read_elsewhere_begins_anew_and_says_so() {
+    let machine = Machine::new();
+    machine.zone("intel-rapl:0", "package-0", 5_000_000_u64);
+    machine.zone("intel-rapl-mmio:0", "package-0", 900_000_000_u64);
+    let handle = machine.handle();
+    handle.sample();
+    machine.zone("intel-rapl:0", "package-0", 6_000_000_u64);
+    assert_eq!(machine.after(1.0, &handle).zones[0].metered.counter, Millijoules::new(1_000));
+    machine.remove("powercap/intel-rapl:0");
+    let seen = machine.after(1.0, &handle);
+    let zone = &seen.zones[0];
+    assert!(zone.path.ends_with("intel-rapl-mmio:0"), "{zone:?}");
+    assert_eq!((zone.metered.total(), zone.metered.lost, zone.moves), (Millijoules::new(1_000), 1, 1));
+    assert!(zone.concerns()[0].starts_with("cpu:package-0: it is read from another counter"), "{:?}", zone.concerns());
+    machine.zone("intel-rapl-mmio:0", "package-0", 902_000_000_u64);
+    assert_eq!(machine.after(1.0, &handle).zones[0].metered.counter, Millijoules::new(3_000));
+}

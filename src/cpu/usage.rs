@@ -82,7 +82,24 @@ pub(super) fn find(proc: &Path, pids: &[u32]) -> Result<Vec<Process>, InvalidJob
             Err(InvalidJob { field: "pids", why })
         }
     };
-    pids.iter().map(one).collect()
+    let found = pids.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    let ours = lineage(proc);
+    if let Some(pid) = pids.iter().find(|pid| ours.contains(pid)) {
+        let why = format!(
+            "names {pid}, and wattune itself runs below it: its energy, and that of all else there, would be this job's; \
+             give the training's own processes"
+        );
+        return Err(InvalidJob { field: "pids", why });
+    }
+    Ok(found)
+}
+
+/// This process and those above it, by their numbers in these files; nothing where these are of other processes.
+fn lineage(proc: &Path) -> Vec<u32> {
+    let own = std::fs::read_link(proc.join("self")).ok().and_then(|own| own.to_str()?.parse().ok());
+    let above = std::iter::successors(own, |pid| Some(process(proc, *pid)?.parent).filter(|parent| *parent > 0));
+    // Nobody has more ancestors; a loop would be a number that was used again meanwhile.
+    above.take(64).collect()
 }
 
 /// The directory of a group, found to be there.
@@ -107,6 +124,12 @@ pub(super) fn find_group(root: &Path, path: &CgroupPath) -> Result<PathBuf, Inva
     };
     if real == real_root || !real.starts_with(&real_root) {
         return invalid(format!("{shown:?} leads out of {}", root.display()));
+    }
+    if group_processes(&dir).contains(&std::process::id()) {
+        return invalid(format!(
+            "{shown:?} holds wattune itself: its energy, and that of all else there, would be this job's; give the \
+             training's own group"
+        ));
     }
     match group_usage(&dir) {
         Ok(_) => Ok(dir),

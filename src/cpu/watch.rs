@@ -42,6 +42,10 @@ pub struct ZoneState {
     pub wraps: u32,
     /// How often it was reset.
     pub resets: u32,
+    /// How often it went forward by more than any package can use.
+    pub jumps: u32,
+    /// How often it was read elsewhere than before, from another counter.
+    pub moves: u32,
     /// Why it is not read now, in words a person can act on.
     pub problem: Option<String>,
 }
@@ -159,7 +163,8 @@ impl CpuHandle {
 
 struct Worker {
     node: Box<dyn Node>,
-    meters: BTreeMap<DeviceId, WrappingMeter>,
+    /// Each with the path that its last reading came from.
+    meters: BTreeMap<DeviceId, (String, WrappingMeter)>,
     /// When CPU time was read last, and the node's counter of it then.
     last: Option<(Monotonic, Option<u64>)>,
     observation: Observation,
@@ -217,13 +222,23 @@ impl Worker {
             (zone.path, zone.range_uj) = (reading.path, reading.range_uj);
             match reading.counter_uj {
                 Ok(counter) => {
-                    let meter = self.meters.entry(reading.device).or_default();
-                    meter.observe(now.monotonic, counter, reading.range_uj);
+                    let (path, meter) = self
+                        .meters
+                        .entry(reading.device)
+                        .or_insert_with(|| (zone.path.clone(), WrappingMeter::default()));
+                    if *path == zone.path {
+                        meter.observe(now.monotonic, counter, reading.range_uj);
+                    } else {
+                        meter.rebase(now.monotonic, counter);
+                        path.clone_from(&zone.path);
+                        zone.moves += 1;
+                    }
                     zone.at = Some(now);
                     zone.counter_uj = Some(counter);
                     zone.metered = meter.metered();
                     zone.power = meter.power();
-                    (zone.wraps, zone.resets, zone.problem) = (meter.wraps(), meter.resets(), None);
+                    (zone.wraps, zone.resets, zone.jumps) = (meter.wraps(), meter.resets(), meter.jumps());
+                    zone.problem = None;
                 }
                 Err(problem) => (zone.power, zone.problem) = (None, Some(problem)),
             }
@@ -232,6 +247,29 @@ impl Worker {
 }
 
 impl ZoneState {
+    /// What somebody should look at, in words; that it is not read now first.
+    pub fn concerns(&self) -> Vec<String> {
+        let jumps = (self.jumps > 0).then(|| {
+            format!(
+                "its counter went ahead by more than any package can use, {} time(s); that energy is booked as a gap's",
+                self.jumps
+            )
+        });
+        let moves = (self.moves > 0).then(|| {
+            format!(
+                "it is read from another counter than before, {} time(s), now {}; what was used in between is in no book",
+                self.moves, self.path
+            )
+        });
+        self.problem
+            .clone()
+            .into_iter()
+            .chain(jumps)
+            .chain(moves)
+            .map(|why| format!("{}: {why}", self.device))
+            .collect()
+    }
+
     fn unread(reading: &ZoneReading) -> Self {
         Self {
             device: reading.device.clone(),
@@ -243,6 +281,8 @@ impl ZoneState {
             power: None,
             wraps: 0,
             resets: 0,
+            jumps: 0,
+            moves: 0,
             problem: None,
         }
     }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::is_unseen;
+
 /// A name that cannot be used, with what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {given:?} is not usable: {why}")]
@@ -112,6 +114,20 @@ name_type!(
     "zones have 1 to 96 characters, none of them a control character"
 );
 
+impl JobName {
+    /// Of a name that is new: it can be read as it is. Names that are stored may be older than this rule.
+    ///
+    /// # Errors
+    /// If it has characters that show nothing, or change how others are shown.
+    pub fn seen(self) -> Result<Self, InvalidName> {
+        let why = "names have no invisible characters and none that change the direction of text";
+        match self.0.contains(is_unseen) {
+            true => Err(InvalidName { what: "job name", given: self.0.chars().take(80).collect(), why }),
+            false => Ok(self),
+        }
+    }
+}
+
 /// What kind of hardware a device of the books is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -162,6 +178,11 @@ mod tests {
         assert!(JobName::new("resnet50 / nightly").is_ok());
         let error = JobName::new("a\nb").expect_err("control character").to_string();
         assert!(error.contains("control character"), "{error}");
+        for odd in ["a\u{202e}b", "a\u{200b}", "\u{feff}a", "a\u{2066}b\u{2069}", "\u{e0041}", "\u{3164}"] {
+            let error = JobName::new(odd).and_then(JobName::seen).expect_err(odd).to_string();
+            assert!(error.contains("invisible") && !error.contains(is_unseen), "{error}");
+        }
+        assert!(JobName::new("größe 訓練 👍").and_then(JobName::seen).is_ok());
         assert!(GpuId::new("").is_err());
         assert!([".", ".."].iter().all(|id| EventId::new(*id).is_err()) && EventId::new("dr.1").is_ok());
         assert!(serde_json::from_str::<JobId>("\"../../etc\"").is_err());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::{GpuId, JobName, Processes};
+use super::{GpuId, JobName, Processes, first_unseen};
 use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
 /// A smaller carbon budget is a mistake of units: a board at idle emits it within seconds.
@@ -266,6 +266,50 @@ impl JobSpec {
             let why = "at most 16 tags, with keys of 1 to 64 and values of up to 256 bytes".into();
             return invalid("tags", why);
         }
+        for (key, value) in &self.tags {
+            for (what, text) in [("the key", key), ("the value", value)] {
+                if let Some(odd) = first_unseen(text) {
+                    let why = format!(
+                        "{what} of {key:?} has the character {odd}; no control characters, no invisible ones and none that \
+                         change the direction of text"
+                    );
+                    return invalid("tags", why);
+                }
+            }
+        }
         Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_text_that_can_be_read_as_it_is() {
+        let check = |key: &str, value: &str| {
+            let spec = JobSpec {
+                name: JobName::new("a").expect("a name"),
+                gpus: vec![GpuId::new("GPU-0").expect("an id")],
+                batch_size: None,
+                work: Work::Unknown,
+                objective: Objective::slower_by(0.03).expect("right"),
+                lease: Seconds::new(60.0),
+                control: true,
+                priority: 0,
+                tags: BTreeMap::from([(key.to_owned(), value.to_owned())]),
+                processes: None,
+            };
+            spec.check()
+        };
+        assert!(check("team", "vision – größe 訓練 👍").is_ok());
+        for odd in ["\n", "\r", "\t", "\u{1b}", "\0", "\u{85}", "\u{202e}", "\u{200b}", "\u{2029}"] {
+            for (key, value, of) in [("team", format!("a{odd}b"), "value"), (&*format!("a{odd}"), "b".into(), "key")] {
+                let error = check(key, &value).expect_err("refused").to_string();
+                let named = format!("U+{:04X}", u32::from(odd.chars().next().expect("one")));
+                assert!(error.starts_with(&format!("tags: the {of} of ")) && error.contains(&named), "{error}");
+                assert!(!error.contains(odd), "{error:?}");
+            }
+        }
     }
 }

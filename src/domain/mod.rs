@@ -9,6 +9,7 @@ mod profile;
 mod series;
 mod set_point;
 mod signal;
+mod text;
 
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window, check_level};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
@@ -22,3 +23,4 @@ pub use signal::{
     CarbonSeries, Forecast, Intensity, Issued, Method, Origin, Provenance, Quoted, SignalKind, SignalScope,
     SignalValue, Unit, is_same_quantity,
 };
+pub use text::{first_unseen, is_unseen, legible};

@@ -114,6 +114,11 @@ impl Claim {
                 if let Some(wrong) = pids.iter().find(|pid| **pid == 0 || **pid > i32::MAX.unsigned_abs()) {
                     return invalid("pids", format!("names {wrong}, which is no process's number"));
                 }
+                if pids.contains(&1) {
+                    let why = "names 1, the process that all others come from: all of the node would be this job's; give \
+                               the training's own processes";
+                    return invalid("pids", why.into());
+                }
                 if let Some((_, twice)) = pids.iter().enumerate().find(|(i, pid)| pids[..*i].contains(pid)) {
                     return invalid("pids", format!("names {twice} twice"));
                 }
@@ -189,7 +194,7 @@ mod tests {
         assert_eq!(field(None, None), Ok(None));
         assert_eq!(field(Some(&[7, 8]), None), Ok(Some(Claim::Pids(vec![7, 8]))));
         assert_eq!(field(Some(&[7]), Some("/a")), Err("cgroup"));
-        for wrong in [&[][..], &[0], &[7, 7], &[u32::MAX], &[5; 257]] {
+        for wrong in [&[][..], &[0], &[1], &[7, 1], &[7, 7], &[u32::MAX], &[5; 257]] {
             assert_eq!(field(Some(wrong), None), Err("pids"));
         }
     }

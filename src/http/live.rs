@@ -19,6 +19,8 @@ use crate::controller::view::StatusView;
 
 /// Time between two questions to the controller.
 const PERIOD: Duration = Duration::from_secs(1);
+/// An event has no more jobs than this, and no more problems: each goes to every client each second.
+const LISTED: usize = 50;
 /// Clients at once; the rest of an address's connections is left to those who ask once.
 pub(super) const CLIENTS: usize = 32;
 
@@ -42,6 +44,7 @@ struct Frame {
 
 impl Frame {
     fn of_status(status: StatusView) -> Option<Self> {
+        let status = status.at_most(LISTED);
         let data = text(&status)?;
         // That time passes is no change; but whoever listens learns what time it is once a minute.
         let minute = status.now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(DateTime::<Utc>::UNIX_EPOCH);

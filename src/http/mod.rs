@@ -14,6 +14,7 @@ mod live;
 pub mod metrics;
 mod openapi;
 mod page;
+mod patience;
 pub mod report;
 mod routes;
 mod server;

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use super::guard::Guard;
 use super::listen::{self, BindError};
 use super::live::Live;
+use super::patience::Patient;
 use super::socket::{self, Socket};
 use super::{Ready, Settings, Shared, routes};
 use crate::controller::Handle;
@@ -29,6 +30,8 @@ use crate::recurring::Recurring;
 
 /// How long requests may go on after the daemon was told to stop.
 const GRACE: Duration = Duration::from_secs(5);
+/// So long one write may wait for a client to read; then its connection ends, and its place is free.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections at once, per address: whoever opens more must not take the files that the restore journal needs.
 const CONNECTIONS: usize = 128;
 
@@ -158,6 +161,7 @@ impl Connections {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (stop, abort) = (self.stop.clone(), self.abort.clone());
+        let stream = Patient::new(stream, PATIENCE);
         let mut protocol = http1::Builder::new();
         protocol.timer(TokioTimer::new()).header_read_timeout(self.header_timeout).max_headers(64);
         self.tracker.spawn(async move {

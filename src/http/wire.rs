@@ -300,7 +300,9 @@ impl TryFrom<RegisterJob> for NewJob {
     type Error = InvalidJob;
 
     fn try_from(wire: RegisterJob) -> Result<Self, InvalidJob> {
-        let name = JobName::new(wire.name).map_err(|e| InvalidJob { field: "name", why: e.to_string() })?;
+        let name = JobName::new(wire.name)
+            .and_then(JobName::seen)
+            .map_err(|e| InvalidJob { field: "name", why: e.to_string() })?;
         let work = match wire.work {
             Some(work) => Work::TotalSamples(finite("work.total_samples", Samples::try_new(work.total_samples))?),
             None => Work::Unknown,

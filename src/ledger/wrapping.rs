@@ -8,7 +8,8 @@ use crate::units::{Joules, Millijoules, Seconds, Watts};
 /// may hide whole turns.
 const MOST: Watts = Watts::new(1000.0);
 
-/// A fall that would take more than this as a turn of the counter is a reset. Wide on purpose: a turn that is taken
+/// No reading goes forward by more than this: what does is not counted as measured. A fall that would take more than this as a turn
+/// of the counter is a reset. Wide on purpose: a turn that is taken
 /// for a reset loses more energy than a reset of a nearly full counter adds.
 const ABSURD: Watts = Watts::new(10_000.0);
 
@@ -31,6 +32,7 @@ pub struct WrappingMeter {
     metered: Metered,
     wraps: u32,
     resets: u32,
+    jumps: u32,
     power: Option<Watts>,
 }
 
@@ -51,7 +53,11 @@ impl WrappingMeter {
         let span = at.since(then);
         let certain = range_uj.is_none_or(|range| span <= Self::longest_span(range));
         let (used, counted) = match advance(before, counter_uj, range_uj, span) {
-            Advance::Forward(used) => (used, certain),
+            Advance::Forward(used) => {
+                let jumped = is_absurd(used, span);
+                self.jumps += u32::from(jumped);
+                (used, certain && !jumped)
+            }
             Advance::Turn(used) => {
                 self.wraps += 1;
                 (used, certain)
@@ -74,6 +80,16 @@ impl WrappingMeter {
         self.power = power(used, span);
     }
 
+    /// Goes on with a reading of another counter: what was used since the last one is not known.
+    pub fn rebase(&mut self, at: Monotonic, counter_uj: u64) {
+        if let Some((_, before)) = self.last.replace((at, counter_uj)) {
+            self.metered.lost += 1;
+            self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), Millijoules::ZERO);
+        }
+        self.straight = counter_uj;
+        self.power = None;
+    }
+
     /// All energy since the first reading.
     pub fn metered(&self) -> Metered {
         self.metered
@@ -87,6 +103,11 @@ impl WrappingMeter {
     /// How often the counter turned while this meter watched.
     pub fn wraps(&self) -> u32 {
         self.wraps
+    }
+
+    /// How often it went forward by more than any package can use.
+    pub fn jumps(&self) -> u32 {
+        self.jumps
     }
 
     /// How often it was reset meanwhile.
@@ -162,6 +183,31 @@ mod tests {
         // Without a range, a fall cannot be a turn.
         meter.observe(at(3.0), 1_000_000, None);
         assert_eq!((meter.metered().gap, meter.resets()), (Millijoules::new(8_000), 2));
+    }
+
+    #[test]
+    fn a_jump_ahead_is_booked_as_a_gaps_and_told() {
+        let mut meter = WrappingMeter::default();
+        meter.observe(at(0.0), 0, Some(RANGE));
+        meter.observe(at(1.0), 100_000_000, Some(RANGE));
+        // 50 kJ within a second.
+        meter.observe(at(2.0), 50_100_000_000, Some(RANGE));
+        meter.observe(at(3.0), 50_200_000_000, Some(RANGE));
+        let told = meter.metered();
+        assert_eq!((told.counter.get(), told.gap.get(), meter.jumps()), (200_000, 50_000_000, 1));
+    }
+
+    #[test]
+    fn another_counter_is_another_beginning() {
+        let mut meter = WrappingMeter::default();
+        meter.observe(at(0.0), 5_000_400, Some(RANGE));
+        meter.observe(at(1.0), 6_000_900, Some(RANGE));
+        meter.rebase(at(2.0), 900_000_700);
+        meter.observe(at(3.0), 902_000_300, Some(RANGE));
+        let told = meter.metered();
+        assert_eq!((told.counter.get(), told.gap.get(), told.lost, meter.resets()), (3_000, 0, 1, 0));
+        // What the counter shows, less what the change moved it by, is what was booked, but for a constant.
+        assert_eq!(902_000 - told.rebased_mj - 5_000, 3_000);
     }
 
     #[test]

@@ -47,6 +47,14 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
       now.jobs.forEach((job, i) => sameJob(job, status.jobs[i], `${job.name} at ${now.now}`));
       assert.equal(now.gpus.length, status.gpus.length);
       now.gpus.forEach((row, i) => sameGpu(row, status.gpus[i], status.jobs));
+      assert.deepEqual(now.cpu.map((row) => row[0].text), status.cpu.zones.map((zone) => zone.zone));
+      now.cpu.forEach((row, i) => {
+        const zone = status.cpu.zones[i];
+        for (const [cell, told] of [[row[1], zone.power_w], [row[2], zone.energy_j]]) {
+          if (told === null) assert.equal(cell.text, "unknown", zone.zone);
+          else close(cell.value, told, zone.zone);
+        }
+      });
       const tiles = now.tiles;
       close(tiles["Carbon intensity"].value, status.carbon.intensity_g_per_kwh, "intensity");
       assert.equal(tiles["Carbon intensity"].text, `${Math.round(status.carbon.intensity_g_per_kwh)} g/kWh`);
@@ -338,6 +346,12 @@ test("what goes wrong with boards and jobs is said in words, and texts of others
   assert.match(hand[2].text, /^200 W, 180 W wanted/);
   assert.match(capped[2].text, /^200 W of 220 W asked for.*capped out of band at 200 W, clocks locked to 1,410 MHz/);
   assert.match(await page.locator("#gpus").innerText(), /A call of the driver hangs/);
+  assert.equal(now.cpu.length, 1);
+  assert.equal(now.cpu[0][1].text, "unknown");
+  assert.match(await page.locator("#cpu").innerText(), /May not be read: only root may/);
+  assert.match(await page.locator("#jobs").innerText(), /650 more jobs are not shown here/);
+  assert.match(await page.locator("#problems").innerText(), /12 more; \/v1\/status lists them/);
+  assert.match(now.tiles["Emitted by open jobs, 3 of 653"].text, /^1\.50 kg/);
   const [paused, odd, booked] = now.jobs;
   assert.equal(paused.state, "asked to pause");
   assert.match(paused.reason, /^The hour is dirty \(to go on at .*\d\d:\d\d\)$/);

@@ -25,7 +25,7 @@ export const shown = (page) =>
         share: text(job.querySelector(".progress span")), reason: text(job.querySelector(".reason")), facts: facts(job),
         warnings: [...job.querySelectorAll(".warnings li")].map(text),
       })),
-      gpus: rows("gpus"), sources: rows("sources"), recurring: rows("recurring"), ended: rows("ended"),
+      gpus: rows("gpus"), cpu: rows("cpu"), sources: rows("sources"), recurring: rows("recurring"), ended: rows("ended"),
       timeline: rows("timeline-table"),
       heads: [...document.querySelectorAll("#timeline-table thead th")].map(text),
     };

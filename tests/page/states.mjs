@@ -38,6 +38,10 @@ export const everythingAtOnce = (status) => {
       price: { zone: "DE-LU", currency: "EUR", price_per_mwh: -3.5 },
       cap: { limit_w: 1200, source: "always", limits_sum_w: 1100, headroom_w: 100, lowest_sum_w: 700, next_change: now, next_limit_w: 900, lead_s: 5 },
       carbon_budget: { from: now, until: now, limit_g: 20000, emitted_g: 21000, left_g: -1000, expected_g: 22000 },
+      cpu: { source: "rapl", simulated: false, cores: 64, problems: [], zones: [
+        { device: "cpu:package-0", zone: "package-0", kind: "package", path: "/x", power_w: null, energy_j: 3.6e6, energy_in_gaps_j: 0,
+          counter_turns: 0, counter_resets: 0, counter_jumps: 0, counter_changes: 0, problem: "may not be read: only root may" }] },
+      jobs_left_out: 650, problems_left_out: 12,
       problems: ["GPU 0: somebody else set it to 250.000 W", HOSTILE],
     },
     accounts: {

@@ -1,5 +1,6 @@
 //! A report for people: as a table and as Markdown.
 
+use crate::domain::legible;
 use crate::http::report::{ReportRow, ReportView};
 
 const HEAD: [&str; 9] = ["row", "kWh", "±%", "gCO2e", "g/kWh", "state", "final %", "unknown %", "estimated %"];
@@ -41,9 +42,10 @@ fn more(view: &ReportView) -> Vec<Column> {
 fn figures(row: &ReportRow, more: &[Column]) -> Vec<String> {
     let shown = |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.digits$}"));
     let error = if row.energy_kwh > 0.0 { 100.0 * (row.energy_high_kwh / row.energy_kwh - 1.0) } else { 0.0 };
+    let key = legible(&row.key);
     let name = match &row.job_id {
-        Some(id) => format!("{} {id}", row.key),
-        None => row.key.clone(),
+        Some(id) => format!("{key} {id}"),
+        None => key,
     };
     let mut cells = vec![
         name,
@@ -191,10 +193,10 @@ pub(super) fn markdown(view: &ReportView) -> String {
     text
 }
 
-/// Text that is no markup.
+/// Text that is no markup, on one line.
 pub(super) fn plain(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in legible(text).chars() {
         match c {
             '<' => safe += "&lt;",
             '&' => safe += "&amp;",
@@ -203,4 +205,14 @@ pub(super) fn plain(text: &str) -> String {
         }
     }
     safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_stored_before_names_were_checked_stays_within_its_line() {
+        assert_eq!(plain("a\n# b | c\u{1b}[2J\u{202e}d\u{0}"), "a�# b \\| c�\\[2J�d�");
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::spelled;
+use crate::controller::emitted::{Emitted, of_job};
 use crate::controller::job::Job;
 use crate::controller::savings::Sources;
 use crate::controller::view::{
@@ -40,8 +41,8 @@ impl Controller {
         let now = self.now();
         let limits: Vec<Option<f64>> =
             job.spec.gpus.iter().map(|g| self.wanted(g, now).map(|set| set.limit.watts().get())).collect();
-        let mut booked = job.emissions.clone();
-        booked.add(&job.beside);
+        let mut booked = job.emissions.sum().clone();
+        booked.add(job.beside.sum());
         JobView {
             lease_left_s: Some(job.lease_left(now).get()),
             phase: Some(job.phase),
@@ -219,14 +220,21 @@ impl Controller {
         &self,
         rows: &[Interval],
     ) -> Result<(Emissions, CarbonSeries), ControlError> {
+        let series = self.intensities_over(rows).await?;
+        Ok((ledger::emissions(rows, &series), series))
+    }
+
+    /// The best that is known of the time of rows, and of half of it more.
+    pub(in crate::controller) async fn intensities_over(
+        &self,
+        rows: &[Interval],
+    ) -> Result<CarbonSeries, ControlError> {
         let first = rows.iter().map(|row| row.slot.start()).min();
         let last = rows.iter().map(|row| row.slot.end()).max();
-        let span = first.zip(last).and_then(|(first, last)| Slot::new(first, last + (last - first) / 2));
-        let series = match span {
-            Some(span) => self.best_intensities(&span).await?,
-            None => CarbonSeries::default(),
-        };
-        Ok((ledger::emissions(rows, &series), series))
+        match first.zip(last).and_then(|(first, last)| Slot::new(first, last + (last - first) / 2)) {
+            Some(span) => self.best_intensities(&span).await,
+            None => Ok(CarbonSeries::default()),
+        }
     }
 
     /// Has every job show what the books hold for it: those that an earlier daemon took up began there.
@@ -235,23 +243,20 @@ impl Controller {
         let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
         for id in ids {
             let counted = match self.store.intervals_of(&id).await {
-                Ok(rows) => {
-                    let used = by_kind(&rows);
-                    let (boards, beside): (Vec<_>, Vec<_>) =
-                        rows.into_iter().partition(|row| row.device.kind() == DeviceKind::Gpu);
-                    match (self.settle(&boards).await, self.settle(&beside).await) {
-                        (Ok((boards, _)), Ok((beside, _))) => Ok((boards, beside, used)),
-                        (Err(error), _) | (_, Err(error)) => Err(error),
-                    }
-                }
+                Ok(rows) => self.intensities_over(&rows).await.map(|series| (rows, series)),
                 Err(error) => Err(error.into()),
             };
             match (counted, self.jobs.get_mut(&id)) {
-                (Ok(counted), Some(job)) => (job.emissions, job.beside, job.used) = counted,
+                (Ok((rows, series)), Some(job)) => {
+                    job.used = by_kind(&rows);
+                    job.emissions = Emitted::of(of_job(&rows, &id, true), &series);
+                    job.beside = Emitted::of(of_job(&rows, &id, false), &series);
+                }
                 (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
                 _ => {}
             }
         }
+        self.ledger.recount.clear();
     }
 
     /// The best that is known of a time: what the store has, over it what is in memory (the slot in progress may not be

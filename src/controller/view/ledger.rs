@@ -20,6 +20,10 @@ pub struct LedgerView {
     /// How many times since the daemon's start a device used energy of which nothing tells how much: its counter was
     /// reset meanwhile.
     pub unknown_gaps: u64,
+    /// How many gaps the books hold of the last 24 hours, whichever daemon found them; absent before they were looked at.
+    pub gaps_last_day: Option<u64>,
+    /// The same of times of which nothing tells how much energy was used.
+    pub unknown_gaps_last_day: Option<u64>,
     /// By how much books and counters differ in blocks closed since the daemon's start; zero, or something is wrong.
     pub difference_j: f64,
     /// Settlements of hours written since the daemon's start, all versions.

@@ -55,10 +55,39 @@ pub struct StatusView {
     pub gpus: Vec<GpuView>,
     /// CPU packages and memory; absent where the daemon does not look at them.
     pub cpu: Option<CpuView>,
-    /// The jobs that have not ended.
+    /// The jobs that have not ended, oldest first. Events have 50 of them at the most: those that control boards, and then
+    /// the newest.
     pub jobs: Vec<JobView>,
-    /// What somebody should look at, in one sentence each.
+    /// How many more there are.
+    pub jobs_left_out: usize,
+    /// What somebody should look at, in one sentence each. Events have 50 of them at the most.
     pub problems: Vec<String>,
+    /// How many more there are.
+    pub problems_left_out: usize,
+}
+
+impl StatusView {
+    /// The jobs that matter most, `most` of them: those that control boards, then the newest; in the order of all.
+    pub fn foremost_jobs(&self, most: usize) -> Vec<&JobView> {
+        let mut places: Vec<usize> = (0..self.jobs.len()).collect();
+        places.sort_by_key(|place| (!self.jobs[*place].control, std::cmp::Reverse(*place)));
+        places.truncate(most);
+        places.sort_unstable();
+        places.into_iter().map(|place| &self.jobs[place]).collect()
+    }
+
+    /// The same with no more than `most` jobs and problems, and how many are left out.
+    #[must_use]
+    pub fn at_most(mut self, most: usize) -> Self {
+        if self.jobs.len() > most {
+            let jobs: Vec<JobView> = self.foremost_jobs(most).into_iter().cloned().collect();
+            self.jobs_left_out += self.jobs.len() - jobs.len();
+            self.jobs = jobs;
+        }
+        self.problems_left_out += self.problems.len().saturating_sub(most);
+        self.problems.truncate(most);
+        self
+    }
 }
 
 /// How planning goes.

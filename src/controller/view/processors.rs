@@ -41,6 +41,10 @@ pub struct CpuZoneView {
     pub counter_turns: u32,
     /// How often it was reset.
     pub counter_resets: u32,
+    /// How often it went ahead by more than any package can use; that energy counts as in gaps.
+    pub counter_jumps: u32,
+    /// How often another counter was read than before, after which what was used in between is not known.
+    pub counter_changes: u32,
     /// Why it is not read now, and what to do about it.
     pub problem: Option<String>,
 }

@@ -1,5 +1,7 @@
 //! A plot as SVG: lines and points over two axes, and one line more with an axis of its own.
 
+use crate::domain::legible;
+
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 55.0;
@@ -170,7 +172,7 @@ fn shown(value: f64) -> String {
 
 /// Text that is no markup.
 pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    legible(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The jobs that have not ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::device;
 use super::family::Families;
@@ -19,7 +19,9 @@ const PHASES: [(Phase, &str); 5] = [
 
 type Value = fn(&StatusView, &JobView) -> Option<f64>;
 
-const GAUGES: [(&str, &str, &str, Value); 10] = [
+const GAUGES: [(&str, &str, &str, Value); 11] = [
+    // No counter: it falls where intensities are told or revised to be lower.
+    ("job_carbon", "gco2e", "Emissions of what is booked for the job, by the intensities known now", |_, j| j.carbon_g),
     ("job_work", "samples", "All the job's work", |_, j| j.total_samples),
     ("job_slowdown", "ratio", "Slower than at the ceiling so far: 0.012 is 1.2 %", |_, j| j.slowdown),
     ("job_max_slowdown", "ratio", "The slowdown that the job allows", |_, j| j.objective.max_slowdown),
@@ -45,19 +47,30 @@ const GAUGES: [(&str, &str, &str, Value); 10] = [
     }),
 ];
 
-const COUNTERS: [(&str, &str, &str, Value); 5] = [
+const COUNTERS: [(&str, &str, &str, Value); 4] = [
     ("job_energy", "joules", "Energy booked for the job", |_, j| j.energy_j),
-    ("job_carbon", "gco2e", "Emissions booked for the job, by the best intensity known", |_, j| j.carbon_g),
     ("job_samples", "", "Samples reported by the job", |_, j| j.samples),
     ("job_active", "seconds", "Time the job spent training", |_, j| Some(j.active_s)),
     ("job_stalled", "seconds", "Time in which the job stood still for its own reasons", |_, j| Some(j.stalled_s)),
 ];
 
+/// How many jobs have series at the most: those that control boards, and then the newest.
+const SHOWN: usize = 100;
+
+/// How many keys of tags become labels at the most: those that most jobs have, over all jobs with series.
+const TAG_KEYS: usize = 16;
+
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
-    let jobs: Vec<&JobView> = status.jobs.iter().filter(|j| j.ended_at.is_none()).collect();
+    let jobs = status.foremost_jobs(SHOWN);
+    families.gauge("jobs", "", "Jobs that have not ended").add([], status.jobs.len() as f64);
+    let help = "Jobs without series of their own, since others control boards or are newer";
+    families.gauge("jobs_left_out", "", help).add([], (status.jobs.len() - jobs.len()) as f64);
+    let (keys, left_out) = tag_keys(&jobs);
+    let help = "Keys of tags that are no labels of job_info, since more jobs have others";
+    families.gauge("job_tag_keys_left_out", "", help).add([], left_out as f64);
     let info = families.info("job", "What the job is; join it by job_id");
     for job in &jobs {
-        info.push(identity(job).iter().map(|(key, value)| (key.as_str(), value.clone())));
+        info.push(identity(job, &keys).iter().map(|(key, value)| (key.as_str(), value.clone())));
     }
     let boards = families.info("job_gpu", "Which boards the job trains on");
     for job in &jobs {
@@ -104,8 +117,20 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     }
 }
 
+/// The keys of tags that become labels, and how many do not.
+fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
+    let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+    for key in jobs.iter().flat_map(|job| job.tags.keys()) {
+        *found.entry(key).or_default() += 1;
+    }
+    let mut keys: Vec<(&str, usize)> = found.into_iter().collect();
+    keys.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
+    let left_out = keys.len().saturating_sub(TAG_KEYS);
+    (keys.into_iter().take(TAG_KEYS).map(|(key, _)| key).collect(), left_out)
+}
+
 /// Labels that say who a job is. Tags become `tag_…`; of tags that become the same label, the first one counts.
-fn identity(job: &JobView) -> Vec<(String, String)> {
+fn identity(job: &JobView, keys: &BTreeSet<&str>) -> Vec<(String, String)> {
     let mut labels = vec![
         ("job_id".to_owned(), job.job_id.clone()),
         ("name".to_owned(), job.name.clone()),
@@ -113,7 +138,7 @@ fn identity(job: &JobView) -> Vec<(String, String)> {
     ];
     labels.extend(job.batch_size.map(|size| ("batch_size".to_owned(), size.to_string())));
     let mut tags = BTreeMap::new();
-    for (key, value) in &job.tags {
+    for (key, value) in job.tags.iter().filter(|(key, _)| keys.contains(key.as_str())) {
         let safe: String = key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         tags.entry(format!("tag_{safe}")).or_insert_with(|| value.clone());
     }

@@ -23,6 +23,12 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         "Times since the daemon started in which a device used energy that nothing tells of: its counter was reset";
     families.counter("ledger_unknown_gaps", "", help).add([], ledger.unknown_gaps as f64);
     let help =
+        "Gaps of the last 24 hours that the books hold, whichever daemon found them, by whether their energy is known";
+    let day = families.gauge("ledger_gaps_last_day", "", help);
+    for (energy, gaps) in [("known", ledger.gaps_last_day), ("unknown", ledger.unknown_gaps_last_day)] {
+        day.add([("energy", energy.to_owned())], gaps.map(|gaps| gaps as f64));
+    }
+    let help =
         "By how much books and counters differ in the blocks closed since the daemon started; 0, or something is wrong";
     families.gauge("ledger_difference", "joules", help).add([], ledger.difference_j);
     let closed = ledger.closed_at.map(|at| at.timestamp_micros() as f64 / 1e6);

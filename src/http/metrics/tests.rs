@@ -247,6 +247,8 @@ fn ledger() -> LedgerView {
         ],
         gaps: 1,
         unknown_gaps: 2,
+        gaps_last_day: Some(3),
+        unknown_gaps_last_day: Some(1),
         gap_j: 34.0,
         difference_j: 0.0,
         settlements: 12,
@@ -277,6 +279,8 @@ fn cpu() -> CpuView {
         energy_in_gaps_j: 0.0,
         counter_turns: 0,
         counter_resets: 0,
+        counter_jumps: 0,
+        counter_changes: 0,
         problem: power_w.is_none().then(|| "cannot be read".into()),
     };
     CpuView {
@@ -317,8 +321,35 @@ fn status() -> StatusView {
         storage: StorageView { fault: None, journal_fault: Some("the disk is full".into()), unwritten_intervals: 3 },
         gpus: vec![gpu(), mute()],
         jobs: vec![job()],
+        jobs_left_out: 0,
         problems: vec!["a board is lost".into()],
+        problems_left_out: 0,
     }
+}
+
+#[test]
+fn jobs_and_their_tags_have_so_many_series_and_no_more() {
+    let one = |number: usize| {
+        let tags = [("team".to_owned(), "vision".to_owned()), (format!("key-{number}"), "odd".to_owned())];
+        JobView { job_id: format!("j-{number}"), control: number == 3, tags: tags.into(), ..job() }
+    };
+    let all = StatusView { jobs: (0..700).map(one).collect(), ..status() };
+    let text = encode(&all, None).expect("text");
+    let series = |name: &str| text.lines().filter(|line| line.starts_with(&format!("wattune_{name}{{"))).count();
+    assert_eq!(series("job_info"), 100);
+    assert_eq!(series("job_phase"), 500);
+    for line in ["jobs 700.0", "jobs_left_out 600.0", "job_tag_keys_left_out 85.0"] {
+        assert!(text.contains(&format!("\nwattune_{line}\n")), "{line}");
+    }
+    // Who controls a board is shown however old, then the newest; and the tag that all of them have.
+    let shown = |id: &str| text.contains(&format!("wattune_job_info{{job_id=\"{id}\""));
+    assert_eq!(["j-3", "j-4", "j-600", "j-601", "j-699"].map(shown), [true, false, false, true, true]);
+    assert_eq!(text.matches("tag_team=\"vision\"").count(), 100);
+    assert_eq!(text.matches("=\"odd\"").count(), 15);
+
+    let event = all.at_most(50);
+    assert_eq!((event.jobs.len(), event.jobs_left_out), (50, 650));
+    assert_eq!((&*event.jobs[0].job_id, &*event.jobs[49].job_id), ("j-3", "j-699"));
 }
 
 #[test]

@@ -89,3 +89,14 @@ const showGpus = (status) => {
   });
   show("gpus", table("Boards, their owners, limits and draw", heads, status.gpus.map(row)));
 };
+
+/** CPU packages and memory, where the daemon looks at them. */
+const showCpu = ({ cpu }) => {
+  if (!cpu) return show("cpu", null);
+  const heads = ["Zone", "Draw", "Energy since the start"];
+  const row = (zone) => ({ key: zone.device, head: zone.zone, cells: [watts(zone.power_w), energy(zone.energy_j)],
+    below: zone.problem && sentence(zone.problem) });
+  const told = cpu.zones.length > 0 ? table("CPU packages and memory, their draw and energy", heads, cpu.zones.map(row))
+    : h("p", { class: "absent" }, sentence(cpu.problems[0] ?? "no CPU package is known"));
+  show("cpu", [h("h3", {}, "CPU and memory"), told]);
+};

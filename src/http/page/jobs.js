@@ -105,8 +105,12 @@ const noJobs = () => {
   ];
 };
 
+/** The jobs that this page does not get. */
+const moreJobs = ({ jobs_left_out: more }) =>
+  more > 0 && h("p", { class: "muted", "data-key": "more" }, `${number(more)} more ${more === 1 ? "job is" : "jobs are"} not shown here; /v1/jobs lists all.`);
+
 const showJobs = (status, details) =>
-  show("jobs", status.jobs.length > 0 ? status.jobs.map((job) => jobCard(job, status, details.accounts[job.job_id])) : noJobs());
+  show("jobs", status.jobs.length > 0 ? [...status.jobs.map((job) => jobCard(job, status, details.accounts[job.job_id])), moreJobs(status)] : noJobs());
 
 const showEnded = (status, details) => {
   const row = (job) => {

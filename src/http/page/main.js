@@ -137,6 +137,7 @@ const showStatus = (status) => {
   timeline.move(status);
   showJobs(status, page.details);
   showGpus(status);
+  showCpu(status);
   showSources(status);
   showFoot(status);
   document.body.setAttribute("data-shown", status.now);

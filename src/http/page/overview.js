@@ -45,21 +45,21 @@ const drawTile = ({ gpus }) => {
     `${told}${known ? `limits ${number(sum(limits))} of ${number(sum(most))} W` : "limits unknown"}`);
 };
 
-const emittedTile = ({ jobs }) => {
+const emittedTile = ({ jobs, jobs_left_out: more }) => {
   const known = jobs.filter((job) => isNumber(job.carbon_g));
   const total = known.reduce((a, job) => a + job.carbon_g, 0);
   const used = jobs.filter((job) => isNumber(job.energy_j)).reduce((a, job) => a + job.energy_j, 0);
-  const partly = known.length > 0 && known.length < jobs.length ? `, ${known.length} of them` : "";
+  const partly = known.length > 0 && known.length < jobs.length + more ? `, ${known.length} of ${jobs.length + more}` : "";
   return tile(`Emitted by open jobs${partly}`, known.length > 0 ? grams(total) : absent(jobs.length > 0 ? UNKNOWN : "no open job"),
     jobs.length > 0 && `${energyText(used)} used`);
 };
 
-const savedTile = ({ jobs }, details) => {
+const savedTile = ({ jobs, jobs_left_out: more }, details) => {
   const known = jobs.map((job) => savingOf(details.accounts[job.job_id])).filter(({ pct, reference }) => pct && isNumber(reference));
   if (known.length === 0) return tile("Saved by open jobs", absent(jobs.length > 0 ? UNKNOWN : "no open job"), jobs.length > 0 && "nothing yet to compare with");
   const total = (of) => known.reduce((a, one) => a + of(one), 0);
   const [saved, reference] = [total((one) => one.g.mean), total((one) => one.reference)];
-  const partly = known.length < jobs.length ? `${known.length} of ${jobs.length} jobs; ` : "";
+  const partly = known.length < jobs.length + more ? `${known.length} of ${jobs.length + more} jobs; ` : "";
   return tile("Saved by open jobs", quantity(saved, (g) => signed(gramsText(g))),
     `${partly}${signed(number((100 * saved) / reference, 1))} % less than at ${known[0].at}`);
 };
@@ -115,7 +115,8 @@ const showNotices = (link, status, troubles) => {
     link.problem && h("p", { class: "notice trouble", "data-key": "problem" }, sentence(link.problem)),
     status && signalNotice(status),
     problems.length > 0 && h("section", { class: "notice", "data-key": "problems", "aria-label": "Problems", id: "problems" },
-      h("ul", {}, problems.map((text) => h("li", {}, sentence(text))))),
+      h("ul", {}, problems.map((text) => h("li", {}, sentence(text))),
+        status.problems_left_out > 0 && h("li", {}, `${number(status.problems_left_out)} more; /v1/status lists them.`))),
     troubles.length > 0 && h("p", { class: "notice", "data-key": "troubles" }, troubles.join(" ")));
 };
 

@@ -15,9 +15,9 @@ use crate::http::openapi::Problems;
 /// A comment is sent when nothing else was for so long: whoever hears nothing for longer has lost the daemon.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Server-sent events: `status` with the answer of `GET /v1/status`, at once and whenever it has changed, once a second
+/// Server-sent events: `status` with the answer of `GET /v1/status`, of at most 50 jobs and problems, at once and whenever it has changed, once a second
 /// at most; `problem` while the daemon cannot tell. At most 32 clients at once. Events have no ids: nothing is sent
-/// again after a break.
+/// again after a break. Whoever reads nothing for 30 s while there is something to send is disconnected.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "get_events", tag = "status",
     responses(

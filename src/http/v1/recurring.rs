@@ -305,7 +305,9 @@ fn known_name(text: String) -> Result<JobName, Problem> {
 }
 
 fn new_name(text: String) -> Result<JobName, Problem> {
-    JobName::new(text).map_err(|error| InvalidJob { field: "name", why: error.to_string() }.into())
+    JobName::new(text)
+        .and_then(JobName::seen)
+        .map_err(|error| InvalidJob { field: "name", why: error.to_string() }.into())
 }
 
 fn escaped(byte: u8) -> String {

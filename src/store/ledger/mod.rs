@@ -128,6 +128,22 @@ impl Store {
         hours.iter().map(rows::rolled_up).chain(minutes).collect()
     }
 
+    /// The intervals of all jobs that begin in the hour that begins at `hour`.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn job_rows_of(&self, hour: DateTime<Utc>) -> Result<Vec<Interval>, StoreError> {
+        let (start, end) = (hour.timestamp_micros(), (hour + TimeDelta::hours(1)).timestamp_micros());
+        let sql = format!(
+            "SELECT {INTERVAL} FROM intervals WHERE start_us >= $1 AND start_us < $2 AND job_id IS NOT NULL ORDER BY id"
+        );
+        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(start).bind(end).fetch_all(&self.pool).await?;
+        let minutes = found.iter().map(rows::interval);
+        let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us = $1";
+        let hours = sqlx::query(sql).bind(start).fetch_all(&self.pool).await?;
+        hours.iter().map(rows::rolled_up).chain(minutes).collect()
+    }
+
     /// Appends an entry. Answers with its number.
     ///
     /// # Errors

@@ -429,6 +429,16 @@ fn device(row: &SqliteRow) -> Result<DeviceId, StoreError> {
     DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| rows::damaged("device", e))
 }
 
+impl Store {
+    /// The gaps of a span, oldest first, and times of which nothing tells how much energy was used.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn gaps(&self, span: &Slot) -> Result<Vec<Gap>, StoreError> {
+        gaps(&mut *self.pool.acquire().await?, span).await
+    }
+}
+
 /// The gaps of a span, oldest first; pieces of one that were cut at full hours are put together again. Beside them times
 /// of which nothing tells how much energy was used.
 async fn gaps(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreError> {

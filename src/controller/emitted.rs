@@ -1,0 +1,169 @@
+//! What was emitted, by the hour in which it was, so that hours of which something new is told are counted anew: a
+//! running job has one figure, wherever it is asked for.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+
+use super::{ControlError, Controller};
+use crate::domain::{CarbonSeries, DeviceKind, JobId, Slot};
+use crate::ledger::apportion::{hour_of, hours_of};
+use crate::ledger::{self, Emissions, Interval, Share};
+
+/// So many hours are counted anew in one tick, the newest first.
+const RECOUNTED_AT_ONCE: usize = 24;
+
+/// Energy and what it emitted, by UTC hour.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Emitted {
+    hours: BTreeMap<DateTime<Utc>, Emissions>,
+    sum: Emissions,
+}
+
+impl Emitted {
+    pub(super) fn of<'a>(rows: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Self {
+        let mut all = Self::default();
+        for row in rows {
+            all.add(row, series);
+        }
+        all
+    }
+
+    /// Adds a row of the books.
+    pub(super) fn add(&mut self, row: &Interval, series: &CarbonSeries) {
+        let more = ledger::emissions([row], series);
+        self.hours.entry(hour_of(row.slot.start())).or_default().add(&more);
+        self.sum.add(&more);
+    }
+
+    /// Puts rows in the place of all that was added of an hour.
+    pub(super) fn recount<'a>(
+        &mut self,
+        hour: DateTime<Utc>,
+        rows: impl IntoIterator<Item = &'a Interval>,
+        series: &CarbonSeries,
+    ) {
+        self.hours.remove(&hour);
+        for row in rows {
+            self.hours.entry(hour).or_default().add(&ledger::emissions([row], series));
+        }
+        self.sum = Emissions::default();
+        for of_hour in self.hours.values() {
+            self.sum.add(of_hour);
+        }
+    }
+
+    /// All of it.
+    pub(super) fn sum(&self) -> &Emissions {
+        &self.sum
+    }
+
+    /// The hours in which there is something.
+    pub(super) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
+        self.hours.keys().copied()
+    }
+}
+
+impl Controller {
+    /// Has what was emitted in these times counted anew: something else is known of them than when it was booked.
+    pub(super) fn recount_in<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) {
+        let now = self.now().utc;
+        let past = slots.into_iter().filter(|slot| slot.start() < now);
+        self.ledger.recount.extend(past.flat_map(hours_of).filter(|hour| *hour < now));
+    }
+
+    /// The same of all times.
+    pub(super) fn recount_everything(&mut self) {
+        let counted = self.counted_hours().collect::<Vec<_>>();
+        self.ledger.recount.extend(counted);
+    }
+
+    /// Hours of which a running job or the budget holds a sum.
+    fn counted_hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
+        let of_jobs = self.jobs.values().flat_map(|job| job.emissions.hours().chain(job.beside.hours()));
+        of_jobs.chain(self.budget.hours())
+    }
+
+    /// Counts some of the hours anew that wait for it.
+    pub(super) async fn recount_hours(&mut self) {
+        if self.ledger.recount.is_empty() {
+            return;
+        }
+        let counted: std::collections::BTreeSet<_> = self.counted_hours().collect();
+        self.ledger.recount.retain(|hour| counted.contains(hour));
+        for _ in 0..RECOUNTED_AT_ONCE {
+            let Some(hour) = self.ledger.recount.last().copied() else { return };
+            match self.recount_hour(hour).await {
+                Err(ControlError::Store(error)) => return self.note_store_fault(&error),
+                Err(_) | Ok(()) => self.ledger.recount.remove(&hour),
+            };
+        }
+    }
+
+    async fn recount_hour(&mut self, hour: DateTime<Utc>) -> Result<(), ControlError> {
+        let rows = self.store.job_rows_of(hour).await?;
+        let series = self.intensities_over(&rows).await?;
+        for (id, job) in &mut self.jobs {
+            job.emissions.recount(hour, of_job(&rows, id, true), &series);
+            job.beside.recount(hour, of_job(&rows, id, false), &series);
+        }
+        self.budget.recount(hour, &rows, &series);
+        Ok(())
+    }
+}
+
+/// A job's rows of boards, or of what is beside them.
+pub(super) fn of_job<'a>(rows: &'a [Interval], id: &'a JobId, of_boards: bool) -> impl Iterator<Item = &'a Interval> {
+    let is_its = move |row: &&Interval| {
+        matches!(&row.share, Share::Job(of) if of == id) && (row.device.kind() == DeviceKind::Gpu) == of_boards
+    };
+    rows.iter().filter(is_its)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::{DeviceId, EnergySource, Intensity, Origin};
+    use crate::units::{GramsPerKwh, Millijoules};
+
+    fn at(minutes: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)
+    }
+
+    fn row(minute: i64, energy: u64) -> Interval {
+        let slot = Slot::new(at(minute), at(minute + 1)).expect("from < to");
+        let device = DeviceId::new("GPU-0").expect("an id");
+        Interval { device, share: Share::Idle, slot, energy: Millijoules::new(energy), source: EnergySource::Counter }
+    }
+
+    fn hourly(values: &[f64]) -> CarbonSeries {
+        let point = |(hour, value): (i64, &f64)| {
+            let slot = Slot::new(at(60 * hour), at(60 * hour + 60)).expect("from < to");
+            (slot, Intensity { value: GramsPerKwh::new(*value), origin: Origin::Measured })
+        };
+        CarbonSeries::from_points((0..).zip(values).map(point).collect()).0
+    }
+
+    proptest! {
+        #[test]
+        fn hours_counted_anew_come_to_what_all_comes_to_by_what_is_known_now(
+            minutes in prop::collection::vec((0i64..240, 0u64..10_000_000), 0..60),
+            before in prop::collection::vec(0.0f64..900.0, 4),
+            after in prop::collection::vec(0.0f64..900.0, 4),
+        ) {
+            let rows: Vec<Interval> = minutes.into_iter().map(|(minute, energy)| row(minute, energy)).collect();
+            let mut sums = Emitted::of(&rows, &hourly(&before));
+            let hours: Vec<_> = sums.hours().collect();
+            for hour in hours {
+                sums.recount(hour, rows.iter().filter(|r| hour_of(r.slot.start()) == hour), &hourly(&after));
+            }
+            let anew = ledger::emissions(&rows, &hourly(&after));
+            let tolerance = 1e-9 * (1.0 + anew.carbon.get());
+            prop_assert!((sums.sum().carbon - anew.carbon).get().abs() < tolerance, "{:?} {anew:?}", sums.sum());
+            prop_assert!((sums.sum().energy - anew.energy).get().abs() < 1e-6);
+        }
+    }
+}
