@@ -2,6 +2,7 @@
 
 mod correct;
 mod export;
+mod follows;
 mod page;
 mod report;
 mod roll_up;
