@@ -30,5 +30,6 @@ mod pausing;
 mod recurring;
 mod report;
 mod report_http;
+mod report_verify;
 mod simulate;
 mod support;

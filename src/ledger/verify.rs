@@ -42,6 +42,15 @@ pub struct Verified {
     pub energy: Millijoules,
     /// Devices and blocks whose books are not what the counter gained.
     pub differences: Vec<(u64, DeviceId, i64)>,
+    /// When the last block was closed: what came later is in no entry's digest yet.
+    pub closed_at: Option<DateTime<Utc>>,
+    /// Intervals since then.
+    pub open: u64,
+    /// Hours whose booked energy is not what the newest settlement by averages settles, as far as closes and corrections
+    /// tell.
+    pub unsettled: BTreeSet<DateTime<Utc>>,
+    /// The entry whose digest somebody has kept.
+    pub kept: Option<u64>,
     /// The last entry's digest: who has kept it knows that nothing before it was changed since.
     pub head: Digest,
 }
@@ -62,6 +71,10 @@ pub struct Verifier {
     /// Blocks without intervals that no roll-up has named yet.
     bare: BTreeSet<u64>,
     hours: BTreeMap<DateTime<Utc>, Sums>,
+    /// What was settled last of hours that changed since.
+    changed: BTreeMap<DateTime<Utc>, Sums>,
+    /// The digest that somebody has kept.
+    kept: Option<Digest>,
     versions: BTreeMap<(DateTime<Utc>, &'static str), u32>,
     ended: bool,
 }
@@ -82,6 +95,12 @@ pub fn last_line(entries: u64, head: Digest, rows: u64, tail: Digest) -> String 
 }
 
 impl Verifier {
+    /// One that also finds the entry whose digest somebody has kept.
+    pub fn with_kept(head: Option<Digest>) -> Self {
+        let found = Verified { kept: (head == Some(Digest::GENESIS)).then_some(0), ..Verified::default() };
+        Self { kept: head, found, ..Self::default() }
+    }
+
     /// Takes the next bytes of a file, which need not end where a line does.
     ///
     /// # Errors
@@ -102,17 +121,25 @@ impl Verifier {
     /// # Errors
     /// If it is not what was written, or does not follow from the lines before.
     pub fn take(&mut self, line: &[u8]) -> Result<(), Broken> {
+        self.take_line(line).map(drop)
+    }
+
+    /// The same; answers with the entry, if the line is one.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_line(&mut self, line: &[u8]) -> Result<Option<Entry>, Broken> {
         self.line += 1;
         let Ok(text) = std::str::from_utf8(line) else { return Err(self.broken("", "is no text in UTF-8")) };
         if self.ended {
             return Err(self.broken("", "stands after the end"));
         }
         if let Some(rest) = text.strip_prefix("{\"seq\":") {
-            self.take_entry(text, rest)
+            self.take_entry(text, rest).map(Some)
         } else if let Some(rest) = text.strip_prefix("{\"block\":") {
-            self.take_row(text, rest)
+            self.take_row(text, rest).map(|()| None)
         } else if let Some(rest) = text.strip_prefix("{\"entries\":") {
-            self.take_end(text, rest)
+            self.take_end(text, rest).map(|()| None)
         } else {
             Err(self.broken("", "is neither an entry nor an interval nor the end"))
         }
@@ -135,7 +162,20 @@ impl Verifier {
             let why = "its intervals are missing, and no roll-up names it".to_owned();
             return Err(Broken { place: format!("block {block}"), why });
         }
-        Ok(self.found)
+        let mut found = self.found;
+        if let (Some(head), None) = (self.kept, found.kept) {
+            let why = "is no entry's digest: what it covered was changed, or cut off, since";
+            return Err(Broken { place: format!("the digest {head}"), why: why.into() });
+        }
+        found.open = self.rows.len() as u64;
+        let sums = |of: Option<&Sums>| -> Sums {
+            let mut sums = of.cloned().unwrap_or_default();
+            sums.retain(|_, energy| *energy > Millijoules::ZERO);
+            sums
+        };
+        let unsettled = self.changed.iter().filter(|(hour, then)| sums(Some(then)) != sums(self.hours.get(hour)));
+        found.unsettled = unsettled.map(|(hour, _)| *hour).collect();
+        Ok(found)
     }
 
     fn broken(&self, what: &str, why: impl ToString) -> Broken {
@@ -143,7 +183,7 @@ impl Verifier {
         Broken { place: format!("line {}{what}", self.line), why: why.to_string() }
     }
 
-    fn take_entry(&mut self, text: &str, rest: &str) -> Result<(), Broken> {
+    fn take_entry(&mut self, text: &str, rest: &str) -> Result<Entry, Broken> {
         let (seq, hash, entry) = parts_of(rest, "\"entry\":").ok_or_else(|| self.broken("", "is no entry"))?;
         let name = format!("entry {seq}");
         let expected = self.found.head.then(entry);
@@ -173,10 +213,13 @@ impl Verifier {
         result.map_err(|why| self.broken(&name, why))?;
         self.found.entries = seq;
         self.found.head = hash;
+        if self.kept == Some(hash) {
+            self.found.kept = Some(seq);
+        }
         if matches!(entry, Entry::Close(_)) {
             self.details = hash;
         }
-        Ok(())
+        Ok(entry)
     }
 
     fn take_row(&mut self, text: &str, rest: &str) -> Result<(), Broken> {
@@ -244,10 +287,18 @@ impl Verifier {
         self.found.differences.extend(off.map(|b| (close.block, b.device.clone(), b.difference_mj)));
         for cell in &close.cells {
             let key = (cell.device.clone(), cell.share.clone(), cell.source);
+            self.change(cell.hour);
             *self.hours.entry(cell.hour).or_default().entry(key).or_default() += cell.energy_mj;
         }
         self.found.blocks = close.block;
+        self.found.closed_at = Some(close.at);
         Ok(())
+    }
+
+    /// An hour's booked energy changes: keeps what was settled of it.
+    fn change(&mut self, hour: DateTime<Utc>) {
+        let settled = || self.hours.get(&hour).cloned().unwrap_or_default();
+        self.changed.entry(hour).or_insert_with(settled);
     }
 
     fn settle(&mut self, settled: &Settlement) -> Result<(), String> {
@@ -273,12 +324,16 @@ impl Verifier {
         if *booked != sums {
             return Err("does not settle the energy that was booked".into());
         }
+        if settled.book == SignalKind::Average {
+            self.changed.remove(&settled.hour);
+        }
         self.found.settlements += 1;
         Ok(())
     }
 
     fn correct(&mut self, correction: &Correction) -> Result<(), String> {
         for Corrected { device, hour, source, energy_mj, row } in &correction.rows {
+            self.change(*hour);
             let sums = self.hours.entry(*hour).or_default();
             let from = sums.entry((device.clone(), correction.from.clone(), *source)).or_default();
             let Some(left) = from.checked_since(*energy_mj) else {

@@ -8,34 +8,26 @@ use anyhow::Context;
 
 use super::super::Format;
 use super::{Exit, Place};
+use crate::ledger::chain::Digest;
 use crate::ledger::verify::{Broken, Verified, Verifier};
-use crate::store::StoreError;
 
-/// Checks an exported ledger, or the database's, without a daemon: every digest, every sum, every settlement.
+/// Checks an exported ledger, or the database, without a daemon: every digest, every sum, every settlement; of a database
+/// also that all that reports read follows from the ledger.
 ///
-/// Prints the last digest: who has kept it knows that nothing before it was changed since. Names the first line that is
-/// wrong and exits with 1.
+/// Prints the last digest, the head: who has kept it tells later with --head that nothing before it was changed since.
+/// Names the first line or row that is wrong and exits with 1.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// An export, as `wattune report export` writes it; the database in the state directory if absent.
     file: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
+    /// A head that was kept: it must be in the chain.
+    #[arg(long, value_name = "DIGEST")]
+    head: Option<Digest>,
     /// How the result is written.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-}
-
-/// Why a ledger could not be gone through, or is not in order.
-enum Failed {
-    Broken(Broken),
-    Store(StoreError),
-}
-
-impl From<StoreError> for Failed {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
 }
 
 /// Checks and says what was found.
@@ -44,24 +36,16 @@ impl From<StoreError> for Failed {
 /// If there is nothing to check.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let (what, found) = match &args.file {
-        Some(path) => (path.display().to_string(), of_file(path)?),
+        Some(path) => (path.display().to_string(), of_file(path, args.head)?),
         None => {
             let (store, _) = args.place.look().await?;
-            let mut verifier = Verifier::default();
-            let gone_through = store.export(|line| verifier.take(line.as_bytes()).map_err(Failed::Broken)).await;
-            let found = match gone_through {
-                Ok(()) => verifier.finish(),
-                Err(Failed::Broken(broken)) => Err(broken),
-                // A digest that is none, or an interval without an end, is as broken as a wrong one.
-                Err(Failed::Store(StoreError::Damaged { what, why })) => Err(Broken { place: what.to_owned(), why }),
-                Err(Failed::Store(error)) => return Err(error.into()),
-            };
+            let found = store.verify(Verifier::with_kept(args.head)).await?;
             ("the database".to_owned(), found)
         }
     };
     let mut out = std::io::stdout().lock();
     match (args.format, &found) {
-        (Format::Table, Ok(verified)) => out.write_all(in_order(&what, verified).as_bytes())?,
+        (Format::Table, Ok(verified)) => out.write_all(in_order(&what, args.file.is_none(), verified).as_bytes())?,
         (Format::Table, Err(broken)) => writeln!(out, "NOT in order: {what}, {broken}")?,
         (Format::Json, Ok(v)) => {
             let differences = v
@@ -72,6 +56,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
                 "in_order": true, "entries": v.entries, "intervals": v.intervals, "blocks": v.blocks,
                 "rolled_up_blocks": v.rolled_up, "settlements": v.settlements, "energy_mj": v.energy.get(),
                 "differences": differences.collect::<Vec<_>>(), "head": v.head.to_string(),
+                "closed_at": v.closed_at, "open_intervals": v.open, "kept_head_entry": v.kept,
             });
             writeln!(out, "{json:#}")?;
         }
@@ -83,10 +68,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(if found.is_ok() { Exit::Done } else { Exit::Failed })
 }
 
-fn of_file(path: &Path) -> anyhow::Result<Result<Verified, Broken>> {
+fn of_file(path: &Path, head: Option<Digest>) -> anyhow::Result<Result<Verified, Broken>> {
     let unreadable = || format!("cannot read {}", path.display());
     let mut file = BufReader::new(File::open(path).with_context(unreadable)?);
-    let mut verifier = Verifier::default();
+    let mut verifier = Verifier::with_kept(head);
     loop {
         let bytes = file.fill_buf().with_context(unreadable)?;
         if bytes.is_empty() {
@@ -100,7 +85,7 @@ fn of_file(path: &Path) -> anyhow::Result<Result<Verified, Broken>> {
     }
 }
 
-fn in_order(what: &str, found: &Verified) -> String {
+fn in_order(what: &str, is_database: bool, found: &Verified) -> String {
     let mut text = format!(
         "{what} is in order: {} entries, {} intervals in {} closed blocks and the open one ({} blocks rolled up), {} \
          settlements, {} mJ.\n",
@@ -114,8 +99,25 @@ fn in_order(what: &str, found: &Verified) -> String {
     text += "Checked: each line's digest follows from the one before; each close has its intervals' count, sums and last \
              digest; each device's balance follows from the sums; each settlement settles what was booked, with emissions \
              that are its energy times its intensities, in versions without a gap; each correction moves what was there.\n";
+    if is_database {
+        text += "Each row that reports read follows from these: totals of days, balances, which settlements hold and what \
+                 they changed, sums of rolled-up hours, whose intervals are since corrections. No digest covers jobs' names, \
+                 labels and progress, nor intensities before they are settled with.\n";
+    }
     for (block, device, mj) in &found.differences {
         text += &format!("In block {block} the books of {device} are {mj} mJ off its counter.\n");
     }
+    if let Some(entry) = found.kept {
+        text +=
+            &format!("The head that was kept is the digest of entry {entry}: nothing up to it was changed since.\n");
+    }
+    text += &match found.closed_at {
+        Some(at) => format!("The head covers the intervals closed until {}", at.format("%F %TZ")),
+        None => "The head covers no intervals yet".to_owned(),
+    };
+    text += &match found.open {
+        0 => ".\n".to_owned(),
+        open => format!("; {open} in the open block, booked since, only once that is closed.\n"),
+    };
     text + &format!("head {}\n", found.head)
 }

@@ -2,6 +2,7 @@
 
 use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
+use sqlx::sqlite::SqliteConnection;
 
 use super::{INTERVAL, digest, lines};
 use crate::ledger::chain::Digest;
@@ -14,40 +15,48 @@ impl Store {
     ///
     /// # Errors
     /// If it cannot be read, or `take` fails.
-    pub async fn export<E: From<StoreError>>(&self, mut take: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+    pub async fn export<E: From<StoreError>>(&self, take: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         let mut tx = self.pool.begin().await.map_err(StoreError::from)?;
-        let (mut entries, mut head, mut block) = (0, Digest::GENESIS, 1);
-        let (mut rows, mut tail) = (0, Digest::GENESIS);
-        // Entries in batches: what is between two of them is read on the same connection.
-        loop {
-            let sql = "SELECT seq, kind, line, hash FROM ledger WHERE seq > $1 ORDER BY seq LIMIT 1000";
-            let batch = sqlx::query(sql).bind(entries).fetch_all(&mut *tx).await.map_err(StoreError::from)?;
-            if batch.is_empty() {
-                break;
-            }
-            for row in &batch {
-                let read = || Ok::<_, StoreError>((row.try_get::<i64, _>("seq")?, digest(row)?));
-                let (seq, hash) = read()?;
-                let line = lines::line(row)?;
-                if row.try_get::<&str, _>("kind").map_err(StoreError::from)? == "close" {
-                    let last = rows_of(&mut tx, block, &mut take).await?;
-                    block += 1;
-                    // Those of a block that was rolled up count as well.
-                    rows = match last {
-                        Some((last, _)) => last,
-                        None => rows + rows::from_json::<Rows>("ledger", &line)?.rows,
-                    };
-                    tail = hash;
-                }
-                take(&entry_line(number(seq)?, hash, &line))?;
-                (entries, head) = (seq, hash);
-            }
-        }
-        if let Some(last) = rows_of(&mut tx, block, &mut take).await? {
-            (rows, tail) = last;
-        }
-        take(&last_line(number(entries)?, head, rows, tail))
+        all_lines(&mut tx, take).await
     }
+}
+
+/// The whole ledger, line by line.
+pub(super) async fn all_lines<E: From<StoreError>>(
+    tx: &mut SqliteConnection,
+    mut take: impl FnMut(&str) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut entries, mut head, mut block) = (0, Digest::GENESIS, 1);
+    let (mut rows, mut tail) = (0, Digest::GENESIS);
+    // Entries in batches: what is between two of them is read on the same connection.
+    loop {
+        let sql = "SELECT seq, kind, line, hash FROM ledger WHERE seq > $1 ORDER BY seq LIMIT 1000";
+        let batch = sqlx::query(sql).bind(entries).fetch_all(&mut *tx).await.map_err(StoreError::from)?;
+        if batch.is_empty() {
+            break;
+        }
+        for row in &batch {
+            let read = || Ok::<_, StoreError>((row.try_get::<i64, _>("seq")?, digest(row)?));
+            let (seq, hash) = read()?;
+            let line = lines::line(row)?;
+            if row.try_get::<&str, _>("kind").map_err(StoreError::from)? == "close" {
+                let last = rows_of(&mut *tx, block, &mut take).await?;
+                block += 1;
+                // Those of a block that was rolled up count as well.
+                rows = match last {
+                    Some((last, _)) => last,
+                    None => rows + rows::from_json::<Rows>("ledger", &line)?.rows,
+                };
+                tail = hash;
+            }
+            take(&entry_line(number(seq)?, hash, &line))?;
+            (entries, head) = (seq, hash);
+        }
+    }
+    if let Some(last) = rows_of(&mut *tx, block, &mut take).await? {
+        (rows, tail) = last;
+    }
+    take(&last_line(number(entries)?, head, rows, tail))
 }
 
 /// What is needed of a close.
@@ -62,7 +71,7 @@ fn number(n: i64) -> Result<u64, StoreError> {
 
 /// The rows of a block, as they were booked. Answers with the last one's number and digest.
 async fn rows_of<E: From<StoreError>>(
-    tx: &mut sqlx::sqlite::SqliteConnection,
+    tx: &mut SqliteConnection,
     block: i64,
     take: &mut impl FnMut(&str) -> Result<(), E>,
 ) -> Result<Option<(u64, Digest)>, E> {

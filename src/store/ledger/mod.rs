@@ -2,6 +2,7 @@
 
 mod correct;
 mod export;
+mod follows;
 mod lines;
 mod page;
 mod report;
@@ -207,6 +208,12 @@ impl Store {
     }
 }
 
+/// The day whose block was closed then.
+fn day_of_close(at: DateTime<Utc>) -> DateTime<Utc> {
+    let within = DateTime::from_timestamp_micros(at.timestamp_micros() - CLOSED_WITHIN_US - 1).unwrap_or(at);
+    within.duration_trunc(TimeDelta::days(1)).unwrap_or(within)
+}
+
 /// Keeps a block's balances, and adds them to its day's, where reports find them.
 async fn keep_balances(
     tx: &mut SqliteConnection,
@@ -214,8 +221,7 @@ async fn keep_balances(
     at: DateTime<Utc>,
     balances: &[Balance],
 ) -> Result<(), StoreError> {
-    let hour = DateTime::from_timestamp_micros(at.timestamp_micros() - CLOSED_WITHIN_US - 1).unwrap_or(at);
-    let day = hour.duration_trunc(TimeDelta::days(1)).unwrap_or(hour);
+    let day = day_of_close(at);
     for balance in balances {
         sqlx::query(
             "INSERT INTO balance_days VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \

@@ -228,7 +228,7 @@ pub(super) async fn make_due(tx: &mut SqliteConnection, hour: DateTime<Utc>, why
 }
 
 /// Whose intensities a settlement uses, of which zone and scope.
-fn sources_of(settlement: &Settlement) -> Result<String, StoreError> {
+pub(super) fn sources_of(settlement: &Settlement) -> Result<String, StoreError> {
     let mut all = BTreeSet::new();
     for factor in &settlement.factors {
         let made_up = if factor.origin == Origin::Synthetic { SYNTHETIC } else { "" };

@@ -1,0 +1,157 @@
+//! `wattune report verify` of a state directory: not only the ledger, but all that reports read must be as it was written.
+
+use std::path::Path;
+
+use serde_json::json;
+use wattune::ledger::verify::Verifier;
+use wattune::store::{FILE_NAME, Store};
+
+use crate::report::{keep, outcome};
+use crate::support::{Ended, wattune};
+
+async fn books() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    keep(dir.path()).await;
+    dir
+}
+
+fn report(dir: &Path, arguments: &[&str]) -> Ended {
+    let mut command = wattune(&["report"]);
+    command.args(arguments).arg("--state-dir").arg(dir);
+    Ended::of(&mut command)
+}
+
+/// A copy of books with something changed by hand.
+async fn doctored(books: &Path, statements: &[&'static str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::copy(books.join(FILE_NAME), dir.path().join(FILE_NAME)).expect("copied");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE_NAME));
+    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
+    for statement in statements {
+        let done = sqlx::query(statement).execute(&pool).await.expect("done");
+        let is_of_rows = ["UPDATE", "DELETE", "INSERT"].iter().any(|verb| statement.starts_with(verb));
+        assert!(!is_of_rows || done.rows_affected() > 0, "{statement} changes nothing");
+    }
+    pool.close().await;
+    dir
+}
+
+/// What a check of a state directory says is wrong.
+async fn wrong(dir: &Path) -> Option<String> {
+    let store = Store::look(dir).await.expect("opens");
+    let found = store.verify(Verifier::default()).await.expect("read");
+    store.close().await;
+    found.err().map(|broken| broken.to_string())
+}
+
+const SHORTENED: &str = "CREATE TRIGGER ledger_is_not_shortened BEFORE DELETE ON ledger \
+     BEGIN SELECT RAISE(ABORT, 'entries of the ledger are written once'); END";
+const CHANGED: &str = "CREATE TRIGGER ledger_is_not_changed BEFORE UPDATE ON ledger \
+     BEGIN SELECT RAISE(ABORT, 'entries of the ledger are written once'); END";
+
+#[tokio::test]
+async fn what_reports_read_and_no_digest_covers_is_made_again_and_compared() {
+    let plain = books().await;
+    assert_eq!(wrong(plain.path()).await, None);
+    // With a block that is closed and not settled, corrections of which some are rolled up, and a roll-up.
+    let full = books().await;
+    let span = ["--from", "2026-03-01T00:00:00Z", "--to", "2026-03-01T04:00:00Z"];
+    for (of, to) in [("unattributed", "job:b"), ("job:a", "job:b"), ("idle", "unattributed")] {
+        let said = ["--of", of, "--give-to", to, "--who", "ada", "--why", "known since"];
+        report(full.path(), &[&["correct"], &span[..], &said].concat()).done();
+    }
+    let store = Store::open(full.path()).await.expect("opens");
+    let until = "2026-03-01T01:30:00Z".parse().expect("a time");
+    assert!(store.roll_up(until, 10, until).await.expect("rolled up") > 0);
+    store.close().await;
+    assert_eq!(wrong(full.path()).await, None);
+    let closed = books().await;
+    let store = Store::open(closed.path()).await.expect("opens");
+    store.close_block("2026-03-01T04:00:00Z".parse().expect("a time")).await.expect("closed");
+    store.close().await;
+    assert_eq!(wrong(closed.path()).await, None);
+
+    for (books, statements, named) in [
+        (&plain, &["UPDATE day_totals SET energy_mj = energy_mj / 2, carbon_ug = carbon_ug / 2"][..], "day_totals"),
+        (&full, &["UPDATE day_totals SET provisional_mj = 0, final_mj = energy_mj"], "day_totals"),
+        (&plain, &["DELETE FROM day_totals"], "day_totals"),
+        (&closed, &["DELETE FROM due"], "due"),
+        (
+            &plain,
+            &["UPDATE intervals SET booked_share = share, booked_job = job_id, share = 'idle', job_id = NULL \
+               WHERE share = 'job'"],
+            "intervals",
+        ),
+        (&full, &["UPDATE intervals SET share = 'idle', job_id = NULL WHERE booked_share IS NOT NULL"], "intervals"),
+        (
+            &full,
+            &[
+                "UPDATE intervals SET share = booked_share, job_id = booked_job, booked_share = NULL, booked_job = NULL \
+               WHERE booked_share IS NOT NULL",
+            ],
+            "intervals",
+        ),
+        (&plain, &["UPDATE settled SET final = 1"], "settled"),
+        (&plain, &["UPDATE settled SET version = 1"], "settled"),
+        (&plain, &["UPDATE settled SET sources = 'a better one'"], "settled"),
+        (&plain, &["DELETE FROM settled"], "settled"),
+        (&plain, &["UPDATE balances SET idle_mj = idle_mj + 1"], "balances"),
+        (&plain, &["DELETE FROM restated"], "restated"),
+        (&plain, &["UPDATE restated SET carbon_before_ug = carbon_ug"], "restated"),
+        (&plain, &["INSERT INTO rolled_up VALUES (1772323200000000, 'GPU-9', 'idle', '', 'counter', 5)"], "rolled_up"),
+        (&full, &["UPDATE rolled_up SET energy_mj = energy_mj + 1"], "rolled_up"),
+        (&full, &["UPDATE rolled_up SET job_id = 'a' WHERE job_id = 'b'"], "rolled_up"),
+        (&plain, &["DROP TRIGGER ledger_is_not_shortened"], "sqlite_schema"),
+        (
+            &plain,
+            &["DROP TRIGGER ledger_is_not_changed", "UPDATE ledger SET kind = 'control' WHERE kind = 'terms'", CHANGED],
+            "ledger",
+        ),
+    ] {
+        let dir = doctored(books.path(), statements).await;
+        let told = wrong(dir.path()).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
+        assert!(told.starts_with(&format!("table {named}, row of ")), "{statements:?}: {told}");
+    }
+    let dir = doctored(plain.path(), &["UPDATE day_totals SET energy_mj = energy_mj / 2 WHERE device = 'GPU-0'"]).await;
+    let told = report(dir.path(), &["verify"]);
+    assert_eq!(told.code, Some(1));
+    for part in [
+        "NOT in order: the database, table day_totals, row of day_us 1772323200000000 (2026-03-01T00:00:00Z)",
+        "device GPU-0",
+        "energy_mj",
+        "from the ledger follows",
+    ] {
+        assert!(told.out.contains(part), "{part}: {}", told.out);
+    }
+}
+
+#[tokio::test]
+async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
+    let dir = books().await;
+    let head = |dir: &Path| {
+        let told = report(dir, &["verify"]);
+        told.done().lines().find_map(|l| l.strip_prefix("head ")).expect("a digest").to_owned()
+    };
+    let first = head(dir.path());
+    let store = Store::open(dir.path()).await.expect("opens");
+    let seq = store.note(&outcome("a", 1, json!(120.5))).await.expect("noted");
+    store.close().await;
+    let last = head(dir.path());
+    let both = report(dir.path(), &["verify", "--head", &first]);
+    assert!(both.done().contains(&format!("is the digest of entry {}:", seq - 1)), "{}", both.done());
+    assert!(both.done().contains("covers the intervals closed until 2026-03-01 03:36:00Z; 1 in the open block"));
+    assert!(both.done().contains("No digest covers jobs' names"), "{}", both.done());
+
+    let tail = "DELETE FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger)";
+    let cut = doctored(dir.path(), &["DROP TRIGGER ledger_is_not_shortened", tail, SHORTENED]).await;
+    assert_eq!(head(cut.path()), first, "nothing else follows from the last entry");
+    let told = report(cut.path(), &["verify", "--head", &last]);
+    assert_eq!(told.code, Some(1));
+    assert!(told.out.contains(&format!("the digest {last}: is no entry's digest")), "{}", told.out);
+    let file = dir.path().join("ledger.jsonl");
+    let path = file.to_str().expect("UTF-8");
+    report(dir.path(), &["export", "--output", path]).done();
+    let of_file = Ended::of(&mut wattune(&["report", "verify", path, "--head", &last, "--format", "json"]));
+    assert_eq!(of_file.json()["kept_head_entry"], seq);
+    assert!(report(dir.path(), &["verify", "--head", "abc"]).failed(2).contains("64 lower-case hexadecimal digits"));
+}
