@@ -2,10 +2,13 @@
 //!
 //!     cargo run --release --example ledger_year -- [--days 365] [--dir DIR]
 //!
-//! Eight boards in intervals of a minute, 10,000 jobs a year, an average signal of 15 minutes and a marginal one of five,
-//! each told three times (forecast, what came, final), rolled up after 35 days: all through the store that the daemon
-//! uses, a transaction for each hour instead of each minute. With --dir the books are kept, and read again if they are
-//! there.
+//! Eight boards in intervals of a minute, 10,000 jobs a year, a limit changed on each board each hour, an average signal
+//! of 15 minutes and a marginal one of five, each told three times (forecast, what came, final) in answers of their own,
+//! rolled up after 35 days: all through the store that the daemon uses, a transaction for each hour instead of each
+//! minute. With --dir the books are kept, and read again if they are there.
+//!
+//! Exits with 1 if the files ever take more than 500 MB, or a report more than 200 ms. What fewer days would come to in a
+//! year is told from how fast the files grow once minutes are rolled up.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it prints what it finds")]
 
@@ -16,16 +19,16 @@ use chrono::{DateTime, TimeDelta, Utc};
 use wattune::clock::{Clock, SystemClock};
 use wattune::domain::{
     CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
-    SignalKind, SignalScope, Slot, Work, Zone,
+    Provenance, SignalKind, SignalScope, Slot, Unit, Work, Zone,
 };
-use wattune::http::report::ReportView;
+use wattune::http::report::{ReportView, page};
 use wattune::ledger::chain::Digest;
-use wattune::ledger::entry::Entry;
+use wattune::ledger::entry::{Control, Entry};
 use wattune::ledger::report::{FunctionalUnit, Wanted};
 use wattune::ledger::verify::Verifier;
 use wattune::ledger::{Interval, Settings, Share};
 use wattune::profile::ProgressAccount;
-use wattune::store::{Checkpoint, Settling, SourceKey, Store, StoreError, StoredJob, StoredProgress, Why};
+use wattune::store::{Checkpoint, FILE_NAME, Settling, SourceKey, Store, StoreError, StoredJob, StoredProgress, Why};
 use wattune::units::{GramsPerKwh, Millijoules, Samples, Seconds};
 
 const BOARDS: usize = 8;
@@ -33,6 +36,16 @@ const BOARDS: usize = 8;
 const JOB: i64 = 420;
 const IDLE: i64 = 20;
 const HOUR: TimeDelta = TimeDelta::hours(1);
+const YEAR: i64 = 365;
+/// Days for which minutes are kept.
+const KEPT: i64 = 35;
+
+/// What the database's files may take, in bytes.
+const LARGEST: u64 = 500_000_000;
+/// What a report may take, in milliseconds.
+const SLOWEST: f64 = 200.0;
+/// Each report is made so many times; the median counts.
+const TIMES: usize = 7;
 
 fn start() -> DateTime<Utc> {
     "2025-01-01T00:00:00Z".parse().expect("a time")
@@ -46,8 +59,10 @@ fn job_id(board: usize, number: i64) -> JobId {
     JobId::new(format!("{number:08x}-0000-4000-8000-{board:012x}")).expect("an id")
 }
 
-fn signal(kind: SignalKind, source: &str) -> Forecast {
-    let at = start();
+/// What a source says in an answer of its own.
+fn answer(kind: SignalKind, source: &str, at: DateTime<Utc>) -> Forecast {
+    let responses = vec![Digest::of(format!("{source} {at}")).to_string()];
+    let unit = if kind == SignalKind::Marginal { Unit::PoundsPerMwh } else { Unit::GramsPerKwh };
     Forecast {
         zone: Zone::new("DE").expect("a zone"),
         source: source.into(),
@@ -55,7 +70,7 @@ fn signal(kind: SignalKind, source: &str) -> Forecast {
         scope: SignalScope::Lifecycle,
         issued_at: at,
         retrieved_at: at,
-        provenance: Default::default(),
+        provenance: Provenance { unit: Some(unit), responses, ..Provenance::default() },
         expected: CarbonSeries::default(),
         actual: CarbonSeries::default(),
     }
@@ -75,7 +90,8 @@ fn points(hour: DateTime<Utc>, minutes: i64, origin: Origin) -> Vec<(Slot, Inten
     slots.filter_map(point).collect()
 }
 
-async fn book(store: &Store, days: i64) -> anyhow::Result<()> {
+/// Answers with the most that the files took, or will take by the end of a year.
+async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
     let books = Settings {
         pue: Some(1.2),
         pue_source: Some("annual report".into()),
@@ -86,7 +102,8 @@ async fn book(store: &Store, days: i64) -> anyhow::Result<()> {
         ..Settings::default()
     };
     store.note(&Entry::Terms(books.terms(start(), "node", Digest::of("settings")))).await?;
-    let signals = [(signal(SignalKind::Average, "energy_charts"), 15), (signal(SignalKind::Marginal, "watttime"), 5)];
+    let signals = [(SignalKind::Average, "energy_charts", 15), (SignalKind::Marginal, "watttime", 5)];
+    let (mut most, mut steady) = (0, None);
     let mut counters = [0u64; BOARDS];
     for hour in 0..days * 24 {
         let begin = start() + HOUR * hour as i32;
@@ -120,21 +137,29 @@ async fn book(store: &Store, days: i64) -> anyhow::Result<()> {
         let checkpoints: Vec<Checkpoint> = counters.iter().enumerate().map(point).collect::<anyhow::Result<_>>()?;
         store.append(&rows, &checkpoints).await?;
         let now = begin + HOUR;
-        store.close_block(now).await?;
+        for index in 0..BOARDS {
+            store.note(&Entry::Control(change(index, hour, begin)?)).await?;
+        }
         let settle = async |hour: DateTime<Utc>, why| {
-            for (signal, _) in &signals {
-                let sources = [SourceKey::of(signal)];
-                store.settle_hour(hour, &Settling { book: signal.kind, sources: &sources, at: now, why }).await?;
+            for (kind, source, _) in signals {
+                let sources = [SourceKey::of(&answer(kind, source, now))];
+                store.settle_hour(hour, &Settling { book: kind, sources: &sources, at: now, why }).await?;
             }
             Ok::<_, StoreError>(())
         };
-        for (signal, minutes) in &signals {
-            store.append_intensities(signal, &points(begin, *minutes, Origin::Forecast)).await?;
+        for (kind, source, minutes) in signals {
+            let answer = answer(kind, source, now);
+            store.append_intensities(&answer, &points(begin, minutes, Origin::Forecast)).await?;
             if hour > 0 {
-                store.append_intensities(signal, &points(begin - HOUR, *minutes, Origin::Measured)).await?;
+                store.append_intensities(&answer, &points(begin - HOUR, minutes, Origin::Measured)).await?;
             }
-            store.settle(&SourceKey::of(signal), begin - HOUR * 48).await?;
+            store.settle(&SourceKey::of(&answer), begin - HOUR * 48).await?;
         }
+        if hour + 1 == days * 24 {
+            // The last one is in progress.
+            break;
+        }
+        store.close_block(now).await?;
         settle(begin, Why::Energy).await?;
         if hour > 0 {
             settle(begin - HOUR, Why::Intensity).await?;
@@ -142,12 +167,42 @@ async fn book(store: &Store, days: i64) -> anyhow::Result<()> {
         if hour >= 49 {
             settle(begin - HOUR * 49, Why::Intensity).await?;
         }
-        store.roll_up(now - TimeDelta::days(35), 24, now).await?;
-        if hour % 720 == 719 {
-            eprintln!("{} days, {} MiB", (hour + 1) / 24, store.bytes().await? >> 20);
+        store.roll_up(now - TimeDelta::days(KEPT), 24, now).await?;
+        if hour % 24 == 22 {
+            let taken = bytes(dir)?;
+            most = most.max(taken);
+            if (hour + 2) / 24 == KEPT + 5 {
+                steady = Some(taken);
+            }
+            if hour % 720 == 718 {
+                eprintln!("{} days, {:.1} MB", (hour + 2) / 24, taken as f64 / 1e6);
+            }
         }
     }
-    Ok(())
+    if let Some(before) = steady.filter(|_| (KEPT + 6..YEAR).contains(&days)) {
+        let grown = bytes(dir)?.saturating_sub(before) as f64 / (days - KEPT - 5) as f64;
+        most += (grown * (YEAR - days) as f64) as u64;
+        println!("grows by {:.2} MB a day: {:.1} MB in a year", grown / 1e6, most as f64 / 1e6);
+    }
+    Ok(most)
+}
+
+/// What the database's files take together.
+fn bytes(dir: &Path) -> anyhow::Result<u64> {
+    std::fs::read_dir(dir)?.map(|file| Ok(file?.metadata()?.len())).sum()
+}
+
+fn change(index: usize, hour: i64, at: DateTime<Utc>) -> anyhow::Result<Control> {
+    let limit = |hour: i64| u32::try_from(150_000 + hour * 37 % 11 * 15_000).ok();
+    Ok(Control {
+        at,
+        who: format!("the plan of job {}", job_id(index, hour * 60 / (JOB + IDLE))),
+        what: "power limit".into(),
+        device: DeviceId::new(board(index))?,
+        before_mw: limit(hour),
+        asked_mw: limit(hour + 1),
+        enforced_mw: limit(hour + 1),
+    })
 }
 
 fn job(board_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
@@ -170,43 +225,74 @@ fn job(board_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
     StoredJob { id: job_id(board_index, number), spec, progress, registered_at: at, ended }
 }
 
-async fn measure(dir: &Path, days: i64, clock: &SystemClock) -> anyhow::Result<()> {
-    let store = Store::look(dir).await?;
-    println!("database: {:.1} MB", store.bytes().await? as f64 / 1e6);
+/// Answers with the longest report's milliseconds.
+async fn reports(store: &Store, days: i64, clock: &SystemClock) -> anyhow::Result<f64> {
     let end = start() + TimeDelta::days(days);
-    let spans = [("the year", start(), end), ("a month, not at midnight", end - HOUR * 733, end - HOUR * 13)];
+    let spans = [
+        ("all of it", start(), end),
+        ("not at midnight", start() + HOUR * 7, end - HOUR * 5),
+        ("the last month, not at midnight", end - HOUR * 733, end - HOUR * 13),
+        ("a month before", end - HOUR * 24 * 60, end - HOUR * 24 * 30),
+        ("a day", end - HOUR * 31, end - HOUR * 7),
+    ];
+    println!(
+        "{:32} {:9} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "span", "by", "rows", "read", "json", "csv", "html", "ms"
+    );
+    let mut longest: f64 = 0.0;
     for (what, from, to) in spans {
         for by in ["job", "name", "gpu", "tag:team", "day", "month"] {
-            let mut times = Vec::new();
+            let mut times: [Vec<f64>; 5] = Default::default();
             let mut rows = 0;
-            for _ in 0..7 {
-                let begun = clock.monotonic();
+            for _ in 0..TIMES {
                 let span = Slot::new(from, to).context("a span")?;
                 let unit = Some(FunctionalUnit::Run);
                 let wanted = Wanted { by: by.parse()?, span, unit, restated_by_pct: 5.0, now: to };
+                let mut begun = clock.monotonic();
+                let mut lap = || {
+                    let now = clock.monotonic();
+                    now.since(std::mem::replace(&mut begun, now)).get() * 1e3
+                };
                 let view = ReportView::of(&store.report(wanted).await?);
-                let bytes = serde_json::to_vec(&view)?;
-                times.push(clock.monotonic().since(begun).get() * 1e3);
+                let read = lap();
+                std::hint::black_box(serde_json::to_vec(&view)?);
+                let json = lap();
+                std::hint::black_box(view.csv()?);
+                let csv = lap();
+                std::hint::black_box(page(&view));
+                let html = lap();
+                let all = read + json.max(csv).max(html);
+                times.iter_mut().zip([read, json, csv, html, all]).for_each(|(times, took)| times.push(took));
                 rows = view.rows.len();
-                std::hint::black_box(bytes);
             }
-            let first = times[0];
-            times.sort_by(f64::total_cmp);
-            println!(
-                "{what}, by {by}: {rows} rows, median {:.0} ms, first {first:.0} ms, longest {:.0} ms",
-                times[3], times[6]
-            );
+            let median = |times: &mut Vec<f64>| {
+                times.sort_by(f64::total_cmp);
+                times[TIMES / 2]
+            };
+            let [read, json, csv, html, all] = times.each_mut().map(median);
+            println!("{what:32} {by:9} {rows:>7} {read:>8.1} {json:>8.1} {csv:>8.1} {html:>8.1} {all:>8.1}");
+            longest = longest.max(all);
         }
     }
+    Ok(longest)
+}
+
+async fn verify(store: &Store, clock: &SystemClock) -> anyhow::Result<()> {
     let begun = clock.monotonic();
     let mut verifier = Verifier::default();
-    store.export(|line| verifier.take(line.as_bytes()).map_err(anyhow::Error::from)).await?;
+    let mut bytes = 0;
+    let take = |line: &str| {
+        bytes += line.len() + 1;
+        verifier.take(line.as_bytes()).map_err(anyhow::Error::from)
+    };
+    store.export(take).await?;
     let found = verifier.finish()?;
+    let took = clock.monotonic().since(begun).get();
     println!(
-        "verify: {} entries, {} intervals in {:.1} s",
+        "verified: {} entries and {} intervals, {:.0} MB exported, in {took:.1} s",
         found.entries,
         found.intervals,
-        clock.monotonic().since(begun).get()
+        bytes as f64 / 1e6
     );
     Ok(())
 }
@@ -216,19 +302,32 @@ async fn main() -> anyhow::Result<()> {
     let clock = SystemClock::start();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let value = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|i| arguments.get(i + 1));
-    let days: i64 = value("--days").map_or(Ok(365), |days| days.parse())?;
+    let days: i64 = value("--days").map_or(Ok(YEAR), |days| days.parse())?;
     let scratch = std::env::temp_dir().join(format!("wattune-year-{}", std::process::id()));
     let dir = value("--dir").map(PathBuf::from).unwrap_or_else(|| scratch.clone());
     std::fs::create_dir_all(&dir)?;
     let done = async {
-        if !dir.join("wattune.db").exists() {
+        let mut most = 0;
+        if !dir.join(FILE_NAME).exists() {
             let begun = clock.monotonic();
             let store = Store::open(&dir).await?;
-            book(&store, days).await?;
+            most = book(&store, &dir, days).await?;
             store.close().await;
             println!("{days} days booked in {:.0} s", clock.monotonic().since(begun).get());
         }
-        measure(&dir, days, &clock).await
+        most = most.max(bytes(&dir)?);
+        println!("files: {:.1} MB, at most {:.1} MB", bytes(&dir)? as f64 / 1e6, most as f64 / 1e6);
+        let store = Store::look(&dir).await?;
+        let longest = reports(&store, days, &clock).await?;
+        verify(&store, &clock).await?;
+        anyhow::ensure!(most <= LARGEST, "the files take more than {} MB", LARGEST / 1_000_000);
+        anyhow::ensure!(longest <= SLOWEST, "a report takes {longest:.0} ms, more than {SLOWEST}");
+        println!(
+            "at most {:.1} MB of {}, at most {longest:.0} ms of {SLOWEST}",
+            most as f64 / 1e6,
+            LARGEST / 1_000_000
+        );
+        Ok(())
     }
     .await;
     if dir == scratch {

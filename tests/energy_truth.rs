@@ -13,7 +13,7 @@ use wattune::controller::{Controller, GpuRef, NewJob, Parts, RankBoard, Settings
 use wattune::domain::{JobId, JobName, Objective, Work};
 use wattune::gpu::nvml::{Library, Settings as NvmlSettings};
 use wattune::gpu::thread::Sampling;
-use wattune::ledger::entry::{Close, Entry};
+use wattune::ledger::entry::{Close, Entry, Lost};
 use wattune::ledger::verify::Verifier;
 use wattune::providers::{CarbonSettings, FeedState};
 use wattune::store::{Store, StoreError};
@@ -194,16 +194,17 @@ async fn register(controller: &mut Controller) -> JobId {
 }
 
 /// The closes of a ledger that is in order.
-async fn closes(state: &Path) -> Vec<Close> {
+async fn closes(state: &Path) -> (Vec<Close>, Vec<Lost>) {
     let store = Store::open(state).await.expect("opens");
-    let (mut verifier, mut closes) = (Verifier::default(), Vec::new());
+    let (mut verifier, mut closes, mut lost) = (Verifier::default(), Vec::new(), Vec::new());
     let take = |line: &str| {
         verifier.feed(format!("{line}\n").as_bytes()).expect("in order");
         let line: Value = serde_json::from_str(line).expect("JSON");
-        if line["entry"]["kind"] == "close" {
-            match serde_json::from_value(line["entry"].clone()).expect("an entry") {
+        if let Some(entry) = line.get("entry") {
+            match serde_json::from_value(entry.clone()).expect("an entry") {
                 Entry::Close(close) => closes.push(close),
-                other => panic!("{other:?}"),
+                Entry::Lost(of) => lost.push(of),
+                _ => {}
             }
         }
         Ok::<_, StoreError>(())
@@ -212,7 +213,7 @@ async fn closes(state: &Path) -> Vec<Close> {
     store.close().await;
     let found = verifier.finish().expect("in order");
     assert_eq!(found.differences, []);
-    closes
+    (closes, lost)
 }
 
 #[tokio::test]
@@ -253,7 +254,12 @@ async fn every_joule_of_a_day_is_booked_once_whatever_happens_to_daemon_and_cloc
     let truth: Vec<f64> = (0..BOARDS).map(|board| day.truth_mj(board) - truth_at_first[board]).collect();
     controller.take().expect("running").shut_down().await;
 
-    let closes = closes(day.state.path()).await;
+    let (closes, lost) = closes(day.state.path()).await;
+    // A reset while nobody looked is said, with its time; the other one was filled with power.
+    let reset = DateTime::from_timestamp(START_S, 0).expect("a moment") + Seconds::new(RESETS[1][0]).to_delta();
+    assert!(lost.len() == 1 && lost[0].device.as_str() == FakeDriver::uuid(1), "{lost:#?}");
+    // The wall clock was set by an hour before and after.
+    assert!(lost[0].from < lost[0].until && (lost[0].from - reset).abs() < TimeDelta::hours(2), "{lost:#?}");
     let balances: Vec<_> = closes.iter().flat_map(|close| &close.balances).collect();
     assert!(closes.len() > 24 && balances.iter().all(|b| b.difference_mj == 0), "{balances:#?}");
     let books = Books::open(day.state.path()).await;

@@ -20,7 +20,7 @@ use wattune::gpu::thread::Sampling;
 use wattune::ledger::entry::Settlement;
 use wattune::ledger::verify::{Broken, Verified, Verifier};
 use wattune::providers::{Answer, CarbonSettings, FeedState, Provider, ProviderError, Ranks, SourceState};
-use wattune::store::{Store, StoreError};
+use wattune::store::{Store, StoreError, Why};
 use wattune::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
 
 use crate::nvml::board;
@@ -381,6 +381,48 @@ async fn a_restart_or_a_roll_up_settles_nothing_anew_and_news_afterwards_do() {
     let text = node.export().await;
     verify(&text).expect("in order");
     reproduce(&text, 4);
+    controller.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_daemon_ends_with_hours_to_settle_and_the_next_one_settles_them() {
+    const HOURS: i64 = 60;
+    let mut node = Node::new();
+    node.say(0, told);
+    let mut controller = node.controller().await;
+    controller.tick().await;
+    for hour in 0..HOURS {
+        node.hour(&mut controller, hour).await;
+    }
+    // All that was said so far was wrong.
+    let value = |hour: i64| (1000 + hour) as f64;
+    node.say(HOURS, |half, _| Some(Intensity { value: GramsPerKwh::new(value(half / 2)), origin: Origin::Measured }));
+    let settled = async |store: &Store| {
+        let mut settled = Vec::new();
+        for hour in 0..HOURS {
+            let newest = newest(store, hour).await;
+            settled.extend(newest.factors.iter().all(|f| f.g_per_kwh.get() == value(hour)).then_some(hour));
+        }
+        settled
+    };
+    controller.tick().await;
+    let in_one_step = settled(&controller.store()).await;
+    assert!(!in_one_step.is_empty() && in_one_step.len() < HOURS as usize / 2, "{in_one_step:?}");
+    controller.shut_down().await;
+
+    let store = Store::open(node.state.path()).await.expect("opens");
+    let at_the_end = settled(&store).await;
+    assert_eq!(at_the_end.len(), 2 * in_one_step.len(), "one step more");
+    let left: Vec<(DateTime<Utc>, Why)> =
+        (0..HOURS).filter(|hour| !at_the_end.contains(hour)).map(|hour| (at(hour), Why::Intensity)).collect();
+    assert_eq!(store.due_hours().await.expect("read"), left);
+    store.close().await;
+
+    let mut controller = node.controller().await;
+    controller.tick().await;
+    assert_eq!(settled(&controller.store()).await, (0..HOURS).collect::<Vec<_>>());
+    let text = node.export().await;
+    verify(&text).expect("in order");
     controller.shut_down().await;
 }
 

@@ -99,6 +99,14 @@ async fn a_job_is_profiled_planned_and_given_back() {
     let why = account["savings"]["against_max"]["unknown"].as_str().expect("a reason");
     assert!(why.contains("280 W"), "{why}");
     assert_eq!(daemon.get(&format!("/v1/jobs/{id}/emissions")).await.expect(200)["savings"], account["savings"]);
+    // Reports have the same saving.
+    let report = daemon.get("/v1/report?by=tag%3Ateam").await.expect(200);
+    let row = report["rows"].as_array().expect("rows").iter().find(|row| row["key"] == "vision").expect("its row");
+    for (field, bound) in [("saved_low_g", "low"), ("saved_g", "mean"), ("saved_high_g", "high")] {
+        let told = [row[field].as_f64().expect("known"), found["carbon_reduction_g"][bound].as_f64().expect("told")];
+        assert!((told[0] - told[1]).abs() <= 1e-9 * told[1].abs(), "{bound}: {told:?}");
+    }
+    assert_eq!((&row["jobs"], &row["saved_of_jobs"]), (&1.into(), &1.into()), "{row}");
     // The books agree with the board's own counter.
     let used = driver.counter_j(0);
     assert!(account["energy_j"].as_f64().expect("booked") <= used);

@@ -198,7 +198,7 @@ async fn a_small_report_is_as_it_should_be() {
     Emissions are location-based, by average intensities; final 3960000 J (27.7 %), provisional 7200000 J (50.3 %), forecast 0 J (0.0 %), unknown 3150000 J (22.0 %).
     Boundary: metered: GPUs, processor packages; node factor: not declared (1); PUE: 1.5 (annual report, 2026-01-01). Embodied: not declared.
     Completeness: jobs + idle + unattributed is what the counters gained, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
-    Saved against the largest limit: unknown of 2 job(s); no part of the emissions above.
+    Saved against the limit found: unknown of 2 job(s); no part of the emissions above.
     Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; 1 hour(s) changed by more than 5 %.
     Intensities: average: energy_charts DE (lifecycle) (2 h); average: none (2 h); marginal: none (3 h); marginal: watttime DE (lifecycle) (1 h).
     wattune VERSION, method 1, settings cde0fb0dec1400c5, node node-1.
@@ -405,8 +405,8 @@ pub(crate) fn outcome(job: &str, version: u32, saved: Value) -> Entry {
     let basis = json!({ "points": [], "epochs": [], "mix": [], "same_sensors": true });
     let entry = json!({
         "kind": "outcome", "at": at(2.0), "job": job, "version": version, "why": "it ended", "active_s": 3600.0,
-        "samples": 2e6, "against_found": { "unknown": "not this one" },
-        "against_max": { "limits": [], "basis": basis, "frozen": [], "saving": saving },
+        "samples": 2e6, "against_max": { "unknown": "not this one" },
+        "against_found": { "limits": [], "basis": basis, "frozen": [], "saving": saving },
     });
     serde_json::from_value(entry).expect("an entry")
 }
@@ -416,7 +416,7 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
     let dir = books().await;
     let store = Store::open(dir.path()).await.expect("opens");
     store.save_job(&stored("c", "resnet50", Some("vision"), 0.5, Some(1.5))).await.expect("saved");
-    // Against what it was found at, and an older version: neither counts.
+    // Against the largest limit, and an older version: neither counts.
     store.note(&outcome("a", 1, json!(700.0))).await.expect("noted");
     store.note(&outcome("a", 2, json!(120.5))).await.expect("noted");
     store.note(&outcome("c", 1, json!({ "unknown": "another job was on its boards" }))).await.expect("noted");
@@ -452,7 +452,7 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
     let names = ["--by", "name"];
     let table = report(dir.path(), &[&DAY[..], &names].concat());
     assert!(table.done().contains("saved g (jobs)") && table.done().contains("120.500 (1 of 2)"), "{}", table.done());
-    let note = "Saved against the largest limit: 120.50 g (110.50 g to 140.50 g), known of 1 of 3 jobs";
+    let note = "Saved against the limit found: 120.50 g (110.50 g to 140.50 g), known of 1 of 3 jobs";
     assert!(table.done().contains(note), "{}", table.done());
     let markdown = report(dir.path(), &[&DAY[..], &names, &["--format", "markdown"]].concat());
     assert!(markdown.done().contains("| 120.500 (1 of 2) |"), "{}", markdown.done());

@@ -7,8 +7,10 @@ use wattune::store::Store;
 
 use crate::nvml::board;
 use crate::report::{KWH, keep, outcome};
-use crate::support::{Daemon, Ended, FakeDriver, wattune};
+use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, wattune};
 
+/// What the books hold, in millijoules.
+const ALL: u64 = KWH + KWH / 10 + 2 * KWH + 7 + KWH / 4 + KWH / 8 + 1 + KWH / 2;
 const SPAN: &str = "from=2026-03-01&to=2026-03-01";
 
 /// A daemon over books of four hours; what it books itself lies months later.
@@ -19,13 +21,19 @@ struct Kept {
 }
 
 impl Kept {
+    /// Minutes of so long ago are kept.
     async fn new() -> Self {
+        Self::with("keep_intervals_days = 36525").await
+    }
+
+    async fn with(ledger: &str) -> Self {
         let (state, driver) = (tempfile::tempdir().expect("a directory"), FakeDriver::new(&[board()]));
         keep(state.path()).await;
         let store = Store::open(state.path()).await.expect("opens");
         store.note(&outcome("a", 1, 120.5.into())).await.expect("noted");
         store.close().await;
-        let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+        let settings = format!("{}[ledger]\n{ledger}\n", Daemon::QUICK);
+        let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
         Self { daemon, state, _driver: driver }
     }
 
@@ -67,7 +75,6 @@ fn timeless(text: &str) -> String {
 #[tokio::test]
 async fn reports_are_those_of_the_command_line_whatever_they_are_asked() {
     let kept = Kept::new().await;
-    let all = KWH + KWH / 10 + 2 * KWH + 7 + KWH / 4 + KWH / 8 + 1 + KWH / 2;
     let day = ["--from", "2026-03-01", "--to", "2026-03-01"];
     for by in ["job", "name", "gpu", "tag:team", "day", "month"] {
         let query = format!("{SPAN}&by={}", by.replace(':', "%3A"));
@@ -76,7 +83,7 @@ async fn reports_are_those_of_the_command_line_whatever_they_are_asked() {
         let told: Value = serde_json::from_str(&http).expect("JSON");
         assert_eq!(told["by"], by);
         let sum: f64 = told["rows"].as_array().expect("rows").iter().filter_map(|row| row["energy_j"].as_f64()).sum();
-        assert!((sum - all as f64 / 1e3).abs() < 1e-6, "by {by}: {sum} J");
+        assert!((sum - ALL as f64 / 1e3).abs() < 1e-6, "by {by}: {sum} J");
         assert_eq!((&told["total"]["saved_g"], &told["total"]["saved_of_jobs"]), (&120.5.into(), &1.into()), "by {by}");
     }
     // Spans, units and thresholds.
@@ -202,6 +209,26 @@ async fn the_ledger_comes_in_pages_that_are_those_of_an_export_which_verifies() 
 }
 
 #[tokio::test]
+async fn hours_that_were_rolled_up_come_as_sums_with_all_their_energy() {
+    let kept = Kept::with("keep_intervals_days = 35").await;
+    let page = eventually("a roll-up", LONG, async || {
+        let page = kept.get(&format!("/v1/ledger?{SPAN}")).await;
+        page["intervals"].as_array()?.len().le(&1).then_some(page)
+    })
+    .await;
+    let sum = |key: &str| -> u64 {
+        let rows = page[key].as_array().expect("rows").iter();
+        rows.map(|row| row["energy_mj"].as_u64().expect("mJ")).sum()
+    };
+    assert_eq!(sum("rolled_up") + sum("intervals"), ALL);
+    let report = kept.get(&format!("/v1/report?{SPAN}")).await;
+    assert_eq!(report["total"]["energy_j"], ALL as f64 / 1e3);
+    let gaps = report["completeness"]["gaps"].as_array().expect("gaps");
+    assert_eq!((gaps.len(), &gaps[0]["energy_j"]), (1, &((KWH / 4 + KWH / 8) as f64 / 1e3).into()), "{gaps:#?}");
+    assert!(kept.report(&["verify"]).done().contains("in order"));
+}
+
+#[tokio::test]
 async fn what_makes_no_sense_is_refused_with_what_would_be_right() {
     let kept = Kept::new().await;
     for (path, field, right) in [
@@ -210,7 +237,7 @@ async fn what_makes_no_sense_is_refused_with_what_would_be_right() {
         ("/v1/report?by=", Some("by"), "give job, name, gpu"),
         ("/v1/report?from=yesterday", Some("from"), "write it as 2026-01-31 or 2026-01-31T12:00:00Z"),
         ("/v1/report?to=2026-02-30", Some("to"), "write it as"),
-        ("/v1/report?to=1969-12-31", Some("to"), "no time since 1970"),
+        ("/v1/report?to=1969-12-30", Some("to"), "no time since 1970"),
         ("/v1/report?from=2026-03-02&to=2026-03-01", Some("from"), "is not before the end, 2026-03-02T00:00Z"),
         ("/v1/report?format=pdf", None, "unknown variant `pdf`, expected one of `json`, `csv`, `html`"),
         ("/v1/report?functional_unit=cow", Some("functional_unit"), "give run, epoch or 1e6-samples"),

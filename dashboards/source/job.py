@@ -60,6 +60,18 @@ now = [
          decimals=2),
 ]
 
+beside = [
+    series("Saved so far", "Emissions of the same work at the limit found on its boards less its own, with the interval that holds the "
+           "truth 95 times in 100 by the errors of the profile. Nothing: it cannot be told.",
+           [Query(f'max by (bound) (wattune_job_saved_gco2e{{{J}}})', -1e6, 1e8, "{{bound}}", least=3)], GRAMS,
+           [(None, GOOD)], colors={"mean": GOOD, "low": CEILING, "high": CEILING}, dashed=["low", "high"], decimals=1),
+    series("Energy by kind of device", "Booked for the job, for each step of the graph: processors and memory where it told "
+           "its processes.",
+           [Query(f"sum by (kind) (increase(wattune_job_device_energy_joules_total{{{J}}}[$__rate_interval]))", 0, 1e12,
+                  "{{kind}}", least=3)],
+           "joule", [(None, DRAW)], colors=KINDS, fill=20, custom={"stacking": {"mode": "normal", "group": "A"}}),
+]
+
 course = [
     series("Intensity", "What the present is reckoned with on the job's node.",
            [Query('max(wattune_carbon_planned_with_gco2e_per_kwh{instance=~"$instance"} and on (instance) '
@@ -95,4 +107,4 @@ DASHBOARD = dashboard(
     [variable("instance", "Node", "label_values(wattune_job_info, instance)"),
      variable("job", "Job", 'label_values(wattune_job_info{instance=~"$instance"}, name)', multi=False),
      variable("job_id", "Run", 'label_values(wattune_job_info{instance=~"$instance", name=~"$job"}, job_id)')],
-    PANELS := [*glance, *now, row("Over time"), *course, about])
+    PANELS := [*glance, *now, row("Over time"), *course, *beside, about])

@@ -58,6 +58,31 @@ now = [
          Query(f"max(wattune_plan_search_seconds{{{I}}})", 0, 60), "s", [(None, GOOD), (1, FAIR), (10, BAD)]),
 ]
 
+def saved(bound):
+    """What running jobs saved so far, and those did that ended in the last 30 days."""
+    return (f'sum(wattune_job_saved_gco2e{{{I}, bound="{bound}"}} or wattune_ledger_saved_gco2e{{{I}, bound="{bound}"}})')
+
+
+beside = [
+    stat("Saved", "Against the same work at the limits found on the boards: by jobs that run, so far, and by those that ended in the last "
+         "30 days. Only jobs of which it is known.",
+         Query(saved("mean"), -1e6, 1e8), GRAMS, [(None, BAD), (0, GOOD)], graph=False, decimals=0),
+    stat("Savings unknown", "Jobs that ended in the last 30 days of which nobody can tell what they saved; each one's account "
+         "says why.",
+         Query(f'sum(wattune_ledger_saved_jobs{{{I}, known="false"}})', 0, 1e5), "none", [(None, "text")], graph=False),
+    stat("CPU draw", "Of the processor packages, as their counters tell it.",
+         Query(f'sum(wattune_cpu_power_watts{{{I}, kind="package"}})', 1, 1e5), "watt", [(None, DRAW)], decimals=0),
+    stat("Memory draw", "Of the memory, where the processors tell it.",
+         Query(f'sum(wattune_cpu_power_watts{{{I}, kind="dram"}})', 0.1, 1e5), "watt", [(None, DRAW)], decimals=0),
+    stat("CPU and memory energy", "Within the time range.",
+         Query(f"sum(increase(wattune_cpu_energy_joules_total{{{I}}}[$__range]))", 1, 1e13), "joule", [(None, DRAW)],
+         graph=False, decimals=2),
+    stat("Energy that nothing tells", "Times within the range in which a counter was reset while nobody looked: what it had "
+         "counted before is in no book.",
+         Query(f"sum(increase(wattune_ledger_unknown_gaps_total{{{I}}}[$__range]))", 0, 1000), "none",
+         [(None, GOOD), (1, FAIR)], graph=False, decimals=0),
+]
+
 course = [
     series("Carbon intensity", "What the present is reckoned with: what the source says, corrected for its bias.",
            [Query(f"wattune_carbon_planned_with_gco2e_per_kwh{{{I}}}", 10, 1500, "{{instance}}")], G_PER_KWH, GREENNESS,
@@ -69,6 +94,15 @@ course = [
             Query(f"sum(wattune_gpu_power_limit_max_watts{{{G}}})", 100, 1e5, "largest limits")],
            "watt", [(None, DRAW)], width=24, height=8,
            colors={"draw": DRAW, "limits in force": LIMIT, "largest limits": CEILING}, dashed=["largest limits"]),
+    series("Draw by kind of device", "GPUs, processor packages and memory.",
+           [Query(f"sum(wattune_gpu_power_watts{{{G}}})", 50, 1e5, "gpu"),
+            Query(f'sum(wattune_cpu_power_watts{{{I}, kind="package"}})', 1, 1e5, "cpu"),
+            Query(f'sum(wattune_cpu_power_watts{{{I}, kind="dram"}})', 0.1, 1e5, "dram")],
+           "watt", [(None, DRAW)], colors=KINDS, fill=20, custom={"stacking": {"mode": "normal", "group": "A"}}),
+    series("Booked energy by kind of device", "For each step of the graph.",
+           [Query(by_kind(f"increase(wattune_ledger_booked_joules_total{{{I}}}[$__rate_interval])"), 0, 1e13, "{{kind}}",
+                  least=3)],
+           "joule", [(None, DRAW)], colors=KINDS, fill=20, custom={"stacking": {"mode": "normal", "group": "A"}}),
     timeline("Who decides on each GPU", "job: wattune follows a job's plan. override: set by hand. observed: may not be "
              "set. foreign: somebody else's limit, left alone.",
              [Query(by_state("wattune_gpu_state", G, "state", STATES, "instance, gpu"), 0, 6, "{{instance}} GPU {{gpu}}", 2)],
@@ -132,12 +166,14 @@ jobs = table(
      Query(of_job("wattune_job_carbon_gco2e"), 0, 1e8, column="carbon"),
      Query(f"1 - {of_job('wattune_job_planned_carbon_gco2e')} / {of_job('wattune_job_planned_carbon_at_max_gco2e')}",
            -0.05, 0.7, column="saving"),
+     Query(f'max by (instance, job_id) (wattune_job_saved_gco2e{{{I}, bound="mean"}})', -1e6, 1e8, column="saved"),
      Query(of_job("wattune_job_plan_age_seconds"), 0, 1e6, column="age"),
      Query(of_job("wattune_job_warnings"), 0, 20, column="warnings")],
     {"instance": ("Node", {}), "name": ("Job", {}), "slowdown": ("Slower so far", unit("percentunit", 2)),
      "allowed": ("Allowed", unit("percentunit", 1)), "energy": ("Energy", unit("joule", 2)),
      "carbon": ("Emissions", unit(GRAMS, 0)),
      "saving": ("Planned saving", unit("percentunit", 1, [(None, BAD), (0, "text"), (0.01, GOOD)])),
+     "saved": ("Saved so far", unit(GRAMS, 1, [(None, BAD), (0, GOOD)])),
      "age": ("Plan's age", unit("s", 0, [(None, "text"), (21600, FAIR)])),
      "warnings": ("Broken promises", unit("none", 0, [(None, "text"), (1, FAIR)]))})
 
@@ -145,4 +181,4 @@ DASHBOARD = dashboard(
     "wattune-overview", "wattune / Overview", "What wattune does now: the grid, the GPUs under it, and what plans save.",
     [variable("instance", "Node", "label_values(wattune_build_info, instance)"),
      variable("gpu", "GPU", 'label_values(wattune_gpu_info{instance=~"$instance"}, gpu)')],
-    PANELS := [*glance, *now, row("Over time"), *course, row("In detail"), gpus, jobs, row("Books"), *books])
+    PANELS := [*glance, *now, *beside, row("Over time"), *course, row("In detail"), gpus, jobs, row("Books"), *books])

@@ -20,6 +20,15 @@ class Query:
         self.legend, self.least, self.column = legend, least, column
 
 
+def by_kind(counter):
+    """A counter of devices, summed over each kind of them: GPUs have UUIDs, parts of processors say what they are."""
+    gpu = f'label_replace({counter}, "kind", "gpu", "device", ".*")'
+    return f'sum by (kind) (label_replace({gpu}, "kind", "$1", "device", "(cpu|dram):.*"))'
+
+
+KINDS = {"gpu": "blue", "cpu": "orange", "dram": "yellow"}
+
+
 def steps(thresholds):
     return {"mode": "absolute", "steps": [{"value": at, "color": color} for at, color in thresholds]}
 

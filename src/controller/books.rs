@@ -24,8 +24,8 @@ const ROLLED_AT_ONCE: u32 = 24;
 /// Hours whose values may still come are looked at again so far back after a start.
 const LOOK_BACK: TimeDelta = TimeDelta::days(60);
 
-/// The view sums up so many days.
-pub(super) const SHOWN: TimeDelta = TimeDelta::days(30);
+/// The view sums up so many UTC days, today's among them.
+pub(super) const SHOWN_DAYS: i64 = 30;
 
 /// Under which terms the books are kept.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +55,8 @@ pub(super) struct Ledger {
     pub(super) recount: BTreeSet<DateTime<Utc>>,
     /// Jobs that ended and wait for intensities of their time.
     pub(super) awaited: BTreeSet<JobId>,
+    /// Whether something was told of the past since these were looked at.
+    news: bool,
     /// What is to be noted and was not written yet.
     pub(super) notes: Vec<Entry>,
     /// What was booked since the start, by device, share and source.
@@ -178,7 +180,6 @@ impl Controller {
         if self.ledger.closed != Some(hour) {
             self.close_block().await?;
             self.ledger.closed = Some(hour);
-            self.reckon_what_came().await?;
             let keep = self.ledger.keeping.settings.keep();
             let ending = self.store.jobs_to_roll_up(now - keep, ROLLED_AT_ONCE).await?;
             self.reckon_before_roll_up(ending).await?;
@@ -190,6 +191,9 @@ impl Controller {
             // The hour in progress waits: it would only be settled again.
             self.take_due(hour).await?;
             self.ledger.looked = Some(minute);
+            if std::mem::take(&mut self.ledger.news) {
+                self.reckon_what_came().await?;
+            }
         }
         let before = self.ledger.settlements;
         for _ in 0..SETTLED_AT_ONCE {
@@ -205,11 +209,10 @@ impl Controller {
             self.ledger.pending.remove(&hour);
         }
         if self.ledger.settlements > before
-            && let Some(span) = Slot::new(now - SHOWN, now + TimeDelta::days(1))
+            && let Ok(today) = now.duration_trunc(TimeDelta::days(1))
         {
-            let booked = self.store.settled_totals(&span).await?;
-            let inventory = booked.iter().filter(|b| b.book == SignalKind::Average);
-            self.ledger.settled = Some(inventory.map(|b| b.total).sum());
+            let first = today - TimeDelta::days(SHOWN_DAYS - 1);
+            self.ledger.settled = Some(self.store.settled_since(first, SignalKind::Average).await?);
         }
         Ok(())
     }
@@ -256,18 +259,19 @@ impl Controller {
         Ok(())
     }
 
-    /// Settles all that is to be settled, at the end.
+    /// Closes the books, at the end. Whoever stops a daemon waits for that: hours that are more than one step's are left
+    /// to the next start.
     pub(super) async fn finish_ledger(&mut self) {
-        let mut done = self.close_block().await;
-        if done.is_ok() {
-            done = self.take_due(DateTime::<Utc>::MAX_UTC).await;
-        }
-        while done.is_ok() && !(self.ledger.pending.is_empty() && self.ledger.notes.is_empty()) {
-            done = self.step_ledger().await;
-        }
-        if let Err(error) = done {
+        if let Err(error) = self.end_ledger().await {
             self.note_store_fault(&error);
         }
+    }
+
+    async fn end_ledger(&mut self) -> Result<(), StoreError> {
+        self.close_block().await?;
+        self.take_due(DateTime::<Utc>::MAX_UTC).await?;
+        self.step_ledger().await?;
+        self.store.put_off(&self.ledger.pending).await
     }
 
     /// The books and whose intensities they use: the one of averages always, so that energy is settled even where nothing
@@ -301,6 +305,7 @@ impl Controller {
         self.recount_in(points.iter().map(|(slot, _)| slot));
         for (slot, _) in points.iter().filter(|(slot, _)| slot.start() < now) {
             self.ledger.resettle(slot, Why::Intensity);
+            self.ledger.news = true;
         }
     }
 

@@ -103,7 +103,7 @@ pub struct Job {
     pub(super) beside: Emitted,
     /// The energy of both by what used it.
     pub used: BTreeMap<DeviceKind, Millijoules>,
-    /// What it saved so far against the largest limit, as looked at last.
+    /// What it saved so far against the limit found, as looked at last.
     pub saved: Option<Saved>,
     /// The plan's set point that it was given, and since when.
     pub(super) held: Option<Held>,

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
-use super::books::SHOWN;
+use super::books::SHOWN_DAYS;
 use super::savings::Sources;
 use super::{ControlError, Controller};
 use crate::domain::{JobId, Slot};
@@ -54,7 +54,7 @@ impl Controller {
         }
         let has_changed = self.saved.running != running;
         self.saved.running = running;
-        let span = Slot::new(now - SHOWN, now).filter(|_| is_new_hour || has_changed);
+        let span = Slot::new(now - TimeDelta::days(SHOWN_DAYS), now).filter(|_| is_new_hour || has_changed);
         if let Some(span) = span {
             let jobs = self.store.jobs_within(&span).await?;
             let ended = || jobs.iter().filter(|job| job.ended_within(&span));
@@ -68,7 +68,7 @@ impl Controller {
         Ok(())
     }
 
-    /// What a running job saved so far against the largest limit, if that can be told.
+    /// What a running job saved so far against the limit found, if that can be told.
     async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
         let stored = job.stored(None);
@@ -77,7 +77,7 @@ impl Controller {
         let sources = Sources { stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
         let done = self.done(&sources).await?;
         let savings = self.savings(&sources, done).await?;
-        let saving = savings.against_max.known().and_then(|compared| compared.saving.known());
+        let saving = savings.against_found.known().and_then(|compared| compared.saving.known());
         Ok(saving.map(|saving| saving.carbon_reduction_g.into()))
     }
 }

@@ -264,6 +264,7 @@ mod tests {
         ReportView
         RestatementView
         RolledUpRow
+        SavedView
         SavingFigures
         SavingView
         SavingsView

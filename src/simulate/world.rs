@@ -36,7 +36,7 @@ const COARSE: Seconds = Seconds::new(10.0);
 /// Plans are awaited, however long they take on this machine: a simulation's outcome must not depend on its speed.
 const PATIENT: Seconds = Seconds::new(86_400.0);
 /// Time between two looks at whether the grid has told what came.
-const PAUSE: Seconds = Seconds::new(300.0);
+const PAUSE: Seconds = Seconds::new(900.0);
 /// It is not waited for any longer.
 const PATIENCE: TimeDelta = TimeDelta::hours(6);
 /// The last step of a job is not made shorter than this.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::controller::Handle;
-use crate::controller::view::SavingView;
-use crate::domain::{ClockLimit, SignalKind, SignalScope, Zone};
+use crate::controller::view::{IntervalView, SavingView};
+use crate::domain::{ClockLimit, Intensity, Origin, SignalKind, SignalScope, Zone};
 use crate::ledger::entry::Entry;
 use crate::ledger::verify::Verifier;
 use crate::providers::{FileSettings, file};
@@ -154,9 +154,12 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     let id = world.jobs().next().and_then(|job| job.id.clone()).expect("registered");
     let store = world.controller().store();
     assert_eq!(store.entries_of("counterfactual", &id).await.expect("readable"), [], "nothing is planned yet");
+    let mut so_far = None;
     while !world.is_done() {
         world.step().await;
+        so_far = world.controller().jobs().first().map_or(so_far, |job| job.saved_g);
     }
+    let so_far = so_far.expect("known after its first plan");
     let frozen = store.entries_of("counterfactual", &id).await.expect("readable");
     let [Entry::Counterfactual(frozen)] = frozen.as_slice() else { panic!("{frozen:?}") };
     let outcomes = store.entries_of("outcome", &id).await.expect("readable");
@@ -172,6 +175,18 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     let compared = outcome.savings.against_found.known().expect("told");
     assert!(compared.basis.points[0].throughput_error <= at_found.throughput_error, "visits make it better");
     assert!(compared.basis.same_sensors);
+    // What the metrics have: while it ran, of its last minutes before the end; then with all jobs that ended.
+    let saved = compared.saving.known().expect("told").carbon_reduction_g;
+    // Profiling above the limit found costs more than two hours make up for.
+    assert!(so_far.low <= so_far.mean && so_far.mean <= so_far.high, "{so_far:?}");
+    assert!((so_far.mean - saved.mean).abs() < 0.6 * saved.mean.abs(), "{so_far:?} {saved:?}");
+    for _ in 0..20 {
+        world.step().await;
+    }
+    let status = world.controller().status();
+    let together = status.ledger.saved.expect("looked at");
+    assert_eq!((together.known_jobs, together.jobs, status.jobs.len()), (1, 1, 0));
+    assert_eq!(together.saved_g.map(|g| (g.low, g.mean, g.high)), Some((saved.low, saved.mean, saved.high)));
     let mut lines = Vec::new();
     let take = |line: &str| {
         lines.push(line.to_owned());
@@ -181,6 +196,44 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     let mut verifier = Verifier::default();
     lines.iter().try_for_each(|line| verifier.take(line.as_bytes())).expect("sound");
     verifier.finish().expect("complete");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_outcome_is_reckoned_again_once_the_intensities_have_come() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_handle, requests) = Handle::queue();
+    let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
+    let range = LimitRange { min: watts(100), max: watts(300), default: watts(240) };
+    let curve = LoadCurve::saturating(&range, Watts::new(295.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
+    let mut scenario = on_synthetic_grid(found_below_maximum(curve, 2.2, 0.03), 0.01, 7);
+    // As of a real grid: what is said before a time has passed is a forecast of it.
+    let (expected, actual) = SyntheticGrid { seed: 7 }.generate(scenario.start, Seconds::new(2.0 * 86_400.0));
+    let said = |origin: Origin| move |i: &Intensity| Intensity { origin, ..*i };
+    scenario.actual = actual.map(said(Origin::Measured));
+    let (zone, kind) = (Zone::new("real").expect("a zone"), (SignalKind::Average, SignalScope::Lifecycle));
+    scenario.grid =
+        TraceProvider::new("grid", zone, kind, expected.map(said(Origin::Forecast)), scenario.actual.clone());
+    let mut world = World::build(scenario, dir.path(), requests).await.expect("starts");
+    let id = world.jobs().next().and_then(|job| job.id.clone()).expect("registered");
+    let store = world.controller().store();
+    while !world.is_done() {
+        world.step().await;
+    }
+    let told = |world: &World| world.outcomes().remove(0).reported.expect("the daemon ended the job").against_max;
+    let SavingView::Told(early) = told(&world) else { panic!("{:?}", told(&world)) };
+    assert!(early.provisional, "the last half hour has not come");
+    world.settle().await;
+    let SavingView::Told(late) = told(&world) else { panic!("{:?}", told(&world)) };
+    assert!(!late.provisional);
+    let width = |told: &IntervalView| told.high - told.low;
+    assert!(width(&early.carbon_reduction_pct) > width(&late.carbon_reduction_pct), "{early:?} {late:?}");
+    let outcomes = store.entries_of("outcome", &id).await.expect("readable");
+    let [Entry::Outcome(first), Entry::Outcome(second)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    assert_eq!((first.version, second.version), (1, 2));
+    assert!(first.savings.is_provisional() && !second.savings.is_provisional());
+    let saving = second.savings.against_max.known().and_then(|it| it.saving.known()).expect("told");
+    assert_eq!(saving.carbon_reduction_pct.mean, late.carbon_reduction_pct.mean);
     world.end().await;
 }
 

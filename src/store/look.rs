@@ -22,7 +22,11 @@ impl Store {
                 _ => StoreError::Unreadable { path, source },
             });
         }
-        let options = SqliteConnectOptions::new().filename(&file).read_only(true).busy_timeout(Duration::from_secs(5));
+        let options = SqliteConnectOptions::new()
+            .filename(&file)
+            .read_only(true)
+            .row_buffer_size(1000)
+            .busy_timeout(Duration::from_secs(5));
         let pool = match connect(options.clone()).await {
             Ok(pool) => pool,
             // Who may not write beside a closed database cannot share it, and need not: nobody has it open.

@@ -173,6 +173,8 @@ impl Store {
             .synchronous(SqliteSynchronous::Normal)
             // The control loop waits for this: whoever holds the file for longer is tried again at the next tick.
             .busy_timeout(std::time::Duration::from_millis(250))
+            // An hour's rows come at once.
+            .row_buffer_size(1000)
             .foreign_keys(true);
         let failed = |source| StoreError::Open { path: path.display().to_string(), source };
         let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options.clone()).await.map_err(failed)?;

@@ -7,7 +7,7 @@ use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
 use super::{Checkpoint, StoreError, StoredJob};
-use crate::domain::{DeviceId, JobId, Slot};
+use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::ledger::{Interval, Share};
 use crate::units::Millijoules;
 
@@ -76,8 +76,16 @@ pub(super) fn interval(row: &SqliteRow) -> Result<Interval, StoreError> {
         share: share(&row.try_get::<String, _>("share")?, row.try_get("job_id")?)?,
         slot: slot(row)?,
         energy: from_i64(row.try_get("energy_mj")?)?,
-        source: from_name("interval", row.try_get("source")?)?,
+        source: source(row)?,
     })
+}
+
+fn source(row: &SqliteRow) -> Result<EnergySource, StoreError> {
+    let name: &str = row.try_get("source")?;
+    let all = [EnergySource::Counter, EnergySource::IntegratedPower, EnergySource::CounterGap];
+    all.into_iter()
+        .find(|source| source.as_str() == name)
+        .ok_or_else(|| damaged("interval", format!("source {name:?}")))
 }
 
 /// An hour's sum as an interval of that hour.
@@ -89,7 +97,7 @@ pub(super) fn rolled_up(row: &SqliteRow) -> Result<Interval, StoreError> {
         share: share(&row.try_get::<String, _>("share")?, Some(job).filter(|j| !j.is_empty()))?,
         slot: Slot::new(hour, hour + TimeDelta::hours(1)).ok_or_else(|| damaged("slot", hour))?,
         energy: from_i64(row.try_get("energy_mj")?)?,
-        source: from_name("interval", row.try_get("source")?)?,
+        source: source(row)?,
     })
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Row, Sqlite};
 
 use super::{Store, StoreError, rows};
 use crate::domain::{
@@ -11,6 +12,9 @@ use crate::domain::{
 };
 use crate::ledger::entry::{Factor, State};
 use crate::units::GramsPerKwh;
+
+/// So many values are written by one statement at most: each has 13 columns, and SQLite takes 32766 of them.
+const POINTS_AT_ONCE: usize = 2000;
 
 /// How long issued forecasts are kept.
 const ISSUED_KEPT: TimeDelta = TimeDelta::days(35);
@@ -68,28 +72,27 @@ impl Store {
     ) -> Result<(), StoreError> {
         let known = answer.provenance != Provenance::default();
         let mut tx = self.pool.begin().await?;
-        for (slot, intensity) in points {
-            let provenance = known.then(|| rows::json(&answer.provenance.of(slot))).transpose()?;
-            sqlx::query(
+        let (kind, scope) = (rows::name(&answer.kind)?, rows::name(&answer.scope)?);
+        let origins: BTreeMap<Origin, String> =
+            points.iter().map(|(_, i)| Ok((i.origin, rows::name(&i.origin)?))).collect::<Result<_, StoreError>>()?;
+        for some in points.chunks(POINTS_AT_ONCE) {
+            let mut insert = QueryBuilder::<Sqlite>::new(
                 "INSERT INTO intensities (zone, source, kind, scope, start_us, end_us, g_per_kwh, origin, trust, \
-                 issued_us, retrieved_us, withdrawn, provenance) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
-            )
-            .bind(answer.zone.as_str())
-            .bind(&answer.source)
-            .bind(rows::name(&answer.kind)?)
-            .bind(rows::name(&answer.scope)?)
-            .bind(slot.start().timestamp_micros())
-            .bind(slot.end().timestamp_micros())
-            .bind(intensity.value.get())
-            .bind(rows::name(&intensity.origin)?)
-            .bind(intensity.origin as i32)
-            .bind(answer.issued_at.timestamp_micros())
-            .bind(answer.retrieved_at.timestamp_micros())
-            .bind(withdrawn)
-            .bind(&provenance)
-            .execute(&mut *tx)
-            .await?;
+                 issued_us, retrieved_us, withdrawn, provenance) ",
+            );
+            let provenances: Vec<Option<String>> = some
+                .iter()
+                .map(|(slot, _)| known.then(|| rows::json(&answer.provenance.of(slot))).transpose())
+                .collect::<Result<_, _>>()?;
+            insert.push_values(some.iter().zip(&provenances), |mut to, ((slot, intensity), provenance)| {
+                to.push_bind(answer.zone.as_str()).push_bind(&answer.source).push_bind(&kind).push_bind(&scope);
+                to.push_bind(slot.start().timestamp_micros()).push_bind(slot.end().timestamp_micros());
+                to.push_bind(intensity.value.get());
+                to.push_bind(&origins[&intensity.origin]).push_bind(intensity.origin as i32);
+                to.push_bind(answer.issued_at.timestamp_micros()).push_bind(answer.retrieved_at.timestamp_micros());
+                to.push_bind(withdrawn).push_bind(provenance);
+            });
+            insert.build().execute(&mut *tx).await?;
         }
         Ok(tx.commit().await?)
     }
@@ -126,12 +129,10 @@ impl Store {
             settled.push(self.settled_until(key).await?);
         }
         let sourced = self.sourced(sources, span).await?;
+        let provenances = self.provenances(&sourced).await?;
         let mut factors = Vec::with_capacity(sourced.points().len());
         for (slot, said) in sourced.points() {
-            let sql = "SELECT provenance FROM intensities WHERE id = $1";
-            let found: Option<String> = sqlx::query_scalar(sql).bind(said.row).fetch_one(&self.pool).await?;
-            let provenance: Provenance =
-                found.map(|text| rows::from_json("intensity", &text)).transpose()?.unwrap_or_default();
+            let provenance = provenances.get(&said.row).cloned().unwrap_or_default();
             let origin = said.intensity.origin;
             let state = State::of(origin, settled[said.source].is_some_and(|until| slot.end() <= until));
             factors.push(Factor {
@@ -150,6 +151,19 @@ impl Store {
             });
         }
         Ok(factors)
+    }
+
+    /// From what values were read, by their rows.
+    async fn provenances(&self, of: &TimeSeries<Sourced>) -> Result<BTreeMap<i64, Provenance>, StoreError> {
+        let ids: Vec<i64> = of.points().iter().map(|(_, said)| said.row).collect();
+        let sql = "SELECT id, provenance FROM intensities \
+                   WHERE id IN (SELECT value FROM json_each($1)) AND provenance IS NOT NULL";
+        let found = sqlx::query(sql).bind(rows::json(&ids)?).fetch_all(&self.pool).await?;
+        let of_row = |row: &SqliteRow| {
+            let text: &str = row.try_get("provenance")?;
+            Ok((row.try_get("id")?, rows::from_json("intensity", text)?))
+        };
+        found.iter().map(of_row).collect()
     }
 
     async fn sourced(&self, sources: &[SourceKey], span: &Slot) -> Result<TimeSeries<Sourced>, StoreError> {
@@ -308,7 +322,7 @@ fn runs(series: &CarbonSeries) -> Vec<Run> {
     runs
 }
 
-fn issued(row: &sqlx::sqlite::SqliteRow) -> Result<Issued, StoreError> {
+fn issued(row: &SqliteRow) -> Result<Issued, StoreError> {
     let what = "issued forecast";
     let runs: Vec<Run> = rows::from_json(what, &row.try_get::<String, _>("points")?)?;
     let mut points = Vec::new();

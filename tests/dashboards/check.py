@@ -34,6 +34,7 @@ ACTIVE = {
 QUIET = {
     "WattuneRestoreFailed", "WattuneBooksNotWritten", "WattuneJournalNotWritten", "WattuneNodeCapExceeded",
     "WattuneLimitExceeded", "WattuneSearchLate", "WattuneGpuSilent", "WattuneEnergyImplausible",
+    "WattuneLedgerEnergyUnknown",
 }
 PATIENCE_S = 240
 
@@ -98,7 +99,7 @@ scrape_configs:
 
 def fill(text, variables):
     known = {**SUBSTITUTES, **variables}
-    return re.sub(r"\$\{?(\w+)\}?", lambda match: known[match[1]], text)
+    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: known[match[1]], text)
 
 
 def check_values(what, found, least, low, high):

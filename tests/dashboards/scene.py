@@ -9,6 +9,7 @@ import os
 import pathlib
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -60,13 +61,47 @@ def price_file(path):
         csv.writer(file).writerows([["timestamp", "price"], *rows])
 
 
+class Processors(threading.Thread):
+    """A package and its memory as the kernel shows them, in plain files whose counters go on."""
+
+    ZONES = {"intel-rapl:0": ("package-0", 60), "intel-rapl:0/intel-rapl:0:0": ("dram", 8)}
+    RANGE_UJ = 262_143_328_850
+
+    def __init__(self, root):
+        super().__init__(daemon=True)
+        self.root, self.stop, self.begun = root, threading.Event(), time.monotonic()
+        for zone, (name, _) in self.ZONES.items():
+            (root / zone).mkdir(parents=True)
+            (root / zone / "name").write_text(name + "\n")
+            (root / zone / "max_energy_range_uj").write_text(f"{self.RANGE_UJ}\n")
+        self.write()
+        self.start()
+
+    def write(self):
+        for zone, (_, watts) in self.ZONES.items():
+            counter = int((time.monotonic() - self.begun) * watts * 1e6) % self.RANGE_UJ
+            fresh = self.root / zone / "energy_uj.new"
+            fresh.write_text(f"{counter}\n")
+            fresh.rename(self.root / zone / "energy_uj")
+
+    def run(self):
+        while not self.stop.wait(0.1):
+            self.write()
+
+
+# What feeds a board: some processor time of its own.
+FEEDER = "import time\nwhile True:\n    sum(range(200_000))\n    time.sleep(0.05)\n"
+
+
 class Job(threading.Thread):
     """A training run that reports twice a second; a lower limit makes it a little slower."""
 
     def __init__(self, base, name, gpu, **more):
         super().__init__(daemon=True)
         self.base, self.gpu, self.stop = base, gpu, threading.Event()
-        body = {"name": name, "gpus": [gpu], "batch_size": 256, "lease_s": 60, "tags": {"team": "vision"}, **more}
+        self.feeder = subprocess.Popen([sys.executable, "-c", FEEDER])
+        body = {"name": name, "gpus": [gpu], "batch_size": 256, "lease_s": 60, "tags": {"team": "vision"},
+                "pids": [self.feeder.pid], **more}
         self.id = ask(base, "POST", "/v1/jobs", body)["job_id"]
         self.start()
 
@@ -88,6 +123,7 @@ class Scene:
     def __init__(self, wattune, fake_nvml, folder):
         self.wattune, self.fake_nvml, self.folder = wattune, fake_nvml, pathlib.Path(folder)
         self.processes, self.jobs, self.targets = [], [], {}
+        self.processors = None
 
     def __enter__(self):
         return self
@@ -95,6 +131,9 @@ class Scene:
     def __exit__(self, *_):
         for job in self.jobs:
             job.stop.set()
+            job.feeder.kill()
+        if self.processors:
+            self.processors.stop.set()
         for process in self.processes:
             process.terminate()
         for process in self.processes:
@@ -140,13 +179,14 @@ class Scene:
         self.targets["demo"] = f"127.0.0.1:{port}"
 
     def node(self):
-        """Three boards of the fake driver under a cap; a source that answers before one that does not."""
+        """Three boards of the fake driver and a processor under a cap; a source that answers before one that does not."""
         grid, price = self.folder / "grid.csv", self.folder / "price.csv"
         grid_file(grid, dt.datetime.now(dt.timezone.utc) + 48 * HOUR)
         price_file(price)
         driver = self.folder / "driver"
         driver.mkdir()
         (driver / "boards.json").write_text(json.dumps({"boards": [{}, {}, {"idle": True}]}))
+        self.processors = Processors(self.folder / "powercap")
         nobody = f"http://127.0.0.1:{free_port()}"
         settings = f"""
 [plan]
@@ -161,6 +201,8 @@ step_w = 50
 settle_s = 0.3
 standard_error = 0.02
 reference_standard_error = 0.02
+[cpu]
+powercap_root = "{self.folder / "powercap"}"
 [cap]
 limit_w = 850
 [carbon]

@@ -138,7 +138,7 @@ fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) ->
             format!("{:.4} kWh, {}", row.facility_energy_kwh, or(row.facility_carbon_g.map(grams), "unknown")),
         ),
         ("Embodied", or(row.embodied_g.map(grams), "not declared")),
-        ("Saved against the largest limit", row.saved(grams)),
+        ("Saved against the limit found", row.saved(grams)),
         ("Boundary", view.method.boundary.clone()),
         ("Method", format!("wattune {}, method {}: {}", view.method.software, view.method.version, view.method.energy)),
     ];

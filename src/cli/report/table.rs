@@ -95,7 +95,7 @@ fn notes(view: &ReportView) -> Vec<String> {
     ));
     if total.jobs > 0 {
         notes.push(format!(
-            "Saved against the largest limit: {}; no part of the emissions above.",
+            "Saved against the limit found: {}; no part of the emissions above.",
             total.saved(|g| format!("{g:.2} g"))
         ));
     }

@@ -39,7 +39,7 @@ pub struct LedgerView {
 /// What jobs saved together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct SavedView {
-    /// Emissions saved against the largest limit, by those jobs of which it is known; absent if there is none.
+    /// Emissions saved against the limit found on their boards, by those jobs of which it is known; absent if there is none.
     pub saved_g: Option<IntervalView>,
     /// How many these are.
     pub known_jobs: u64,

@@ -256,7 +256,7 @@ pub struct JobView {
     pub carbon_g: Option<f64>,
     /// The energy by what used it, in joules: `gpu`, `cpu`, `dram`; empty once it has ended.
     pub energy_by_device_j: BTreeMap<String, f64>,
-    /// Emissions saved against the largest limit so far, in grams, as of the last full hour or, in its first hour, the
+    /// Emissions saved against the limit found so far, in grams, as of the last full hour or, in its first hour, the
     /// last minute; absent while that cannot be told, and once it has ended.
     pub saved_g: Option<IntervalView>,
     /// When it was registered.

@@ -103,7 +103,8 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
             by_kind.add([("job_id", job.job_id.clone()), ("kind", kind.clone())], *energy);
         }
     }
-    let help = "Emissions that the job saved so far against the largest limit, where that is known: the figure and its interval";
+    let help =
+        "Emissions that the job saved so far against the limit found, where that is known: the figure and its interval";
     let saved = families.gauge("job_saved", "gco2e", help);
     for job in &jobs {
         for (bound, grams) in bounds(job.saved_g.as_ref()) {

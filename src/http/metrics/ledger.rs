@@ -45,7 +45,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         let family = families.gauge("ledger_saved_jobs", "", help);
         family.add([("known", "true".to_owned())], saved.known_jobs as f64);
         family.add([("known", "false".to_owned())], saved.jobs.saturating_sub(saved.known_jobs) as f64);
-        let help = "Emissions that jobs saved against the largest limit, of those that ended in the last 30 days and of \
+        let help = "Emissions that jobs saved against the limit found on their boards, of those that ended in the last 30 days and of \
                     which it is known: the figure and its interval";
         let family = families.gauge("ledger_saved", "gco2e", help);
         for (bound, grams) in bounds(saved.saved_g.as_ref()) {

@@ -129,7 +129,7 @@ pub struct ReportRow {
     pub jobs: u64,
     /// Of them, those that ended in the span.
     pub ended_jobs: u64,
-    /// Emissions saved against the largest limit, at the least; never subtracted from anything here. Absent where it is
+    /// Emissions saved against the limit found on their boards, at the least; never subtracted from anything here. Absent where it is
     /// known of no job.
     pub saved_low_g: Option<f64>,
     /// Most likely.
@@ -566,7 +566,7 @@ fn method(report: &Report) -> MethodView {
                       gain do not average out. Intensities come without an uncertainty of their sources",
         boundary,
         embodied,
-        savings: "emissions of the same work at the boards' largest limit, by each job's profile, less what the job emitted; \
+        savings: "emissions of the same work at the limit found on the boards, by each job's profile, less what the job emitted; \
                   as reckoned when it ended, and once more before its minutes are rolled up. A job's saving stands where \
                   its end lies, and with a GPU only if it had no other. Of several jobs means add up, and so do the ends \
                   of the intervals, as if all errors went the same way; jobs of which it is unknown are not in it",

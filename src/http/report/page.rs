@@ -67,7 +67,7 @@ fn summary(report: &ReportView) -> String {
         ("Market-based", declared(total.market_based_carbon_g, "no contract declared for all of the time")),
         ("By marginal intensities, a book of its own", declared(total.marginal_carbon_g, "no such source")),
         ("Embodied", declared(total.embodied_g, "not declared")),
-        ("Saved against the largest limit", total.saved(|g| grams(Some(g)))),
+        ("Saved against the limit found", total.saved(|g| grams(Some(g)))),
     ])
 }
 

@@ -194,7 +194,7 @@ impl JobFacts {
     }
 }
 
-/// Emissions that jobs saved against the largest limit, as an interval; negative where they emitted more.
+/// Emissions that jobs saved against the limit found on their boards, as an interval; negative where they emitted more.
 ///
 /// Of several jobs the means add up, and so do the ends, as if all errors went the same way: those of the sensors' gain
 /// do, those of chance do not, for which the interval is wider than it would have to be.

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::Row as _;
 
-use super::{INTERVAL, append_entry, settle};
+use super::{INTERVAL, Why, append_entry, settle};
 use crate::domain::{DeviceId, JobId, Slot};
 use crate::ledger::Share;
 use crate::ledger::apportion::hour_of;
@@ -110,7 +110,7 @@ impl Store {
         let sql = format!(
             "SELECT id, {INTERVAL} FROM intervals WHERE start_us >= $1 AND start_us < $2 AND end_us <= $2 AND share = $3 \
              AND job_id IS $4 AND ($5 IS NULL OR device = $5) \
-             AND block <= (SELECT COUNT(*) FROM ledger WHERE kind = 'close') ORDER BY id"
+             AND block <= (SELECT MAX(block) FROM balances) ORDER BY id"
         );
         let found = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(start)
@@ -142,7 +142,9 @@ impl Store {
         let mut hours: Vec<DateTime<Utc>> = corrected.iter().map(|row| row.hour).collect();
         hours.sort_unstable();
         hours.dedup();
-        settle::make_due(&mut tx, &hours, "correction").await?;
+        for hour in &hours {
+            settle::make_due(&mut tx, *hour, Why::Correction).await?;
+        }
         let (rows, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
         let entry = Entry::Correction(Correction {
             at: wish.at,

@@ -3,7 +3,7 @@
 use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
 
-use super::{INTERVAL, digest};
+use super::{INTERVAL, digest, lines};
 use crate::ledger::chain::Digest;
 use crate::ledger::entry::Row;
 use crate::ledger::verify::{entry_line, last_line, row_line};
@@ -28,19 +28,18 @@ impl Store {
             for row in &batch {
                 let read = || Ok::<_, StoreError>((row.try_get::<i64, _>("seq")?, digest(row)?));
                 let (seq, hash) = read()?;
+                let line = lines::line(row)?;
                 if row.try_get::<&str, _>("kind").map_err(StoreError::from)? == "close" {
                     let last = rows_of(&mut tx, block, &mut take).await?;
                     block += 1;
-                    let line: &str = row.try_get("line").map_err(StoreError::from)?;
                     // Those of a block that was rolled up count as well.
                     rows = match last {
                         Some((last, _)) => last,
-                        None => rows + rows::from_json::<Rows>("ledger", line)?.rows,
+                        None => rows + rows::from_json::<Rows>("ledger", &line)?.rows,
                     };
                     tail = hash;
                 }
-                let line: &str = row.try_get("line").map_err(StoreError::from)?;
-                take(&entry_line(number(seq)?, hash, line))?;
+                take(&entry_line(number(seq)?, hash, &line))?;
                 (entries, head) = (seq, hash);
             }
         }

@@ -2,6 +2,7 @@
 
 mod correct;
 mod export;
+mod lines;
 mod page;
 mod report;
 mod roll_up;
@@ -14,18 +15,25 @@ pub use page::{LedgerPage, LedgerRow};
 pub use settle::{Settling, Why};
 pub use totals::Booked;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Row as _, Sqlite, Transaction};
+use sqlx::{QueryBuilder, Row as _, Sqlite, Transaction};
 
+use self::lines::Kept;
 use super::{Checkpoint, Store, StoreError, rows};
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::ledger::block::{balances, cells};
 use crate::ledger::chain::Digest;
 use crate::ledger::entry::{Balance, Close, Entry, Row};
 use crate::ledger::{Interval, Share};
+
+/// So many rows are written by one statement at most: it has ten values for each, and SQLite takes 32766.
+const ROWS_AT_ONCE: usize = 2000;
+
+/// Blocks are closed within so many microseconds after the hour that they are of.
+const CLOSED_WITHIN_US: i64 = 600_000_000;
 
 const INTERVAL: &str = "device, share, job_id, start_us, end_us, energy_mj, source";
 
@@ -37,26 +45,26 @@ impl Store {
     pub async fn append(&self, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         let (block, mut hash) = open_block(&mut tx).await?;
-        for row in intervals {
+        // Numbers go on where all minutes were rolled up.
+        let sql = "SELECT COALESCE((SELECT MAX(id) FROM intervals), \
+                   (SELECT SUM(json_extract(line, '$.rows')) FROM ledger WHERE kind = 'roll_up'), 0)";
+        let last: i64 = sqlx::query_scalar(sql).fetch_one(&mut *tx).await?;
+        let mut chained = Vec::with_capacity(intervals.len());
+        for (id, row) in (last + 1..).zip(intervals) {
             hash = hash.then(&Row::line(row));
-            let (share, job) = rows::share_columns(&row.share);
-            // Numbers go on where all minutes were rolled up.
-            sqlx::query(
-                "INSERT INTO intervals (id, device, share, job_id, start_us, end_us, energy_mj, source, block, hash) \
-                 VALUES (COALESCE((SELECT MAX(id) FROM intervals), (SELECT SUM(json_extract(line, '$.rows')) FROM ledger \
-                 WHERE kind = 'roll_up'), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            )
-            .bind(row.device.as_str())
-            .bind(share)
-            .bind(job)
-            .bind(row.slot.start().timestamp_micros())
-            .bind(row.slot.end().timestamp_micros())
-            .bind(rows::to_i64(row.energy)?)
-            .bind(row.source.as_str())
-            .bind(block)
-            .bind(hash.as_bytes())
-            .execute(&mut *tx)
-            .await?;
+            chained.push((id, row, hash, rows::to_i64(row.energy)?));
+        }
+        for some in chained.chunks(ROWS_AT_ONCE) {
+            let sql =
+                "INSERT INTO intervals (id, device, share, job_id, start_us, end_us, energy_mj, source, block, hash) ";
+            let mut insert = QueryBuilder::<Sqlite>::new(sql);
+            insert.push_values(some, |mut to, (id, row, hash, energy)| {
+                let (share, job) = rows::share_columns(&row.share);
+                to.push_bind(id).push_bind(row.device.as_str()).push_bind(share).push_bind(job);
+                to.push_bind(row.slot.start().timestamp_micros()).push_bind(row.slot.end().timestamp_micros());
+                to.push_bind(energy).push_bind(row.source.as_str()).push_bind(block).push_bind(hash.as_bytes());
+            });
+            insert.build().execute(&mut *tx).await?;
         }
         for point in checkpoints {
             // What these rows took from the counter lies behind it: the base of a device that is new lies before them.
@@ -152,9 +160,9 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn newest_entry(&self, kind: &str) -> Result<Option<Entry>, StoreError> {
-        let sql = "SELECT line FROM ledger WHERE kind = $1 ORDER BY seq DESC LIMIT 1";
-        let found: Option<String> = sqlx::query_scalar(sql).bind(kind).fetch_optional(&self.pool).await?;
-        found.map(|line| rows::from_json("ledger", &line)).transpose()
+        let sql = "SELECT seq, line FROM ledger WHERE kind = $1 ORDER BY seq DESC LIMIT 1";
+        let found = sqlx::query(sql).bind(kind).fetch_optional(&self.pool).await?;
+        found.as_ref().map(lines::entry).transpose()
     }
 
     /// Ends the open block: its sums, each device's balance, the chain of its intervals. `None`, and nothing is written,
@@ -185,8 +193,9 @@ impl Store {
         }
         let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
         keep_balances(&mut tx, block, at, &balances).await?;
-        let hours: Vec<DateTime<Utc>> = cells.iter().map(|cell| cell.hour).collect();
-        settle::make_due(&mut tx, &hours, "energy").await?;
+        for hour in cells.iter().map(|cell| cell.hour).collect::<BTreeSet<_>>() {
+            settle::make_due(&mut tx, hour, Why::Energy).await?;
+        }
         let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
         append_entry(&mut tx, &Entry::Close(close.clone())).await?;
         tx.commit().await?;
@@ -198,14 +207,33 @@ impl Store {
     }
 }
 
-/// Keeps a block's balances where reports find them.
+/// Keeps a block's balances, and adds them to its day's, where reports find them.
 async fn keep_balances(
     tx: &mut SqliteConnection,
     block: u64,
     at: DateTime<Utc>,
     balances: &[Balance],
 ) -> Result<(), StoreError> {
+    let hour = DateTime::from_timestamp_micros(at.timestamp_micros() - CLOSED_WITHIN_US - 1).unwrap_or(at);
+    let day = hour.duration_trunc(TimeDelta::days(1)).unwrap_or(hour);
     for balance in balances {
+        sqlx::query(
+            "INSERT INTO balance_days VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+             ON CONFLICT (day_us, device) DO UPDATE SET counter_mj = COALESCE(counter_mj + $3, counter_mj, $3), \
+             jobs_mj = jobs_mj + $4, idle_mj = idle_mj + $5, unattributed_mj = unattributed_mj + $6, \
+             integrated_mj = integrated_mj + $7, unequal = unequal + $8, difference_mj = difference_mj + $9",
+        )
+        .bind(day.timestamp_micros())
+        .bind(balance.device.as_str())
+        .bind(balance.counter_mj)
+        .bind(rows::to_i64(balance.jobs_mj)?)
+        .bind(rows::to_i64(balance.idle_mj)?)
+        .bind(rows::to_i64(balance.unattributed_mj)?)
+        .bind(rows::to_i64(balance.integrated_mj)?)
+        .bind(balance.difference_mj != 0)
+        .bind(balance.difference_mj)
+        .execute(&mut *tx)
+        .await?;
         sqlx::query("INSERT INTO balances VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
             .bind(i64::try_from(block).map_err(|e| rows::damaged("ledger", e))?)
             .bind(at.timestamp_micros())
@@ -229,15 +257,18 @@ fn gained(row: &SqliteRow) -> Result<(DeviceId, Option<i64>), StoreError> {
     Ok((device, Some(reading - row.try_get::<i64, _>("base_mj")?)))
 }
 
+/// How many blocks are closed: every one has balances.
+async fn closed_blocks(tx: &mut SqliteConnection) -> Result<i64, StoreError> {
+    let last: Option<i64> = sqlx::query_scalar("SELECT MAX(block) FROM balances").fetch_one(&mut *tx).await?;
+    Ok(last.unwrap_or_default())
+}
+
 /// The number of the open block, and the digest that its next row follows.
 async fn open_block(tx: &mut SqliteConnection) -> Result<(i64, Digest), StoreError> {
-    let sql = "SELECT hash, (SELECT COUNT(*) FROM ledger WHERE kind = 'close') AS closed FROM ledger \
-               WHERE kind = 'close' ORDER BY seq DESC LIMIT 1";
-    let closed = sqlx::query(sql).fetch_optional(&mut *tx).await?;
-    let (closed, base) = match closed {
-        Some(row) => (row.try_get::<i64, _>("closed")?, digest(&row)?),
-        None => (0, Digest::GENESIS),
-    };
+    let closed = closed_blocks(tx).await?;
+    let sql = "SELECT hash FROM ledger WHERE kind = 'close' ORDER BY seq DESC LIMIT 1";
+    let close = sqlx::query(sql).fetch_optional(&mut *tx).await?;
+    let base = close.as_ref().map(digest).transpose()?.unwrap_or(Digest::GENESIS);
     let sql = "SELECT hash FROM intervals WHERE block = $1 ORDER BY id DESC LIMIT 1";
     let last = sqlx::query(sql).bind(closed + 1).fetch_optional(&mut *tx).await?;
     Ok((closed + 1, last.as_ref().map(digest).transpose()?.unwrap_or(base)))
@@ -251,14 +282,17 @@ async fn append_entry(tx: &mut SqliteConnection, entry: &Entry) -> Result<i64, S
         None => (0, Digest::GENESIS),
     };
     let line = rows::json(entry)?;
-    sqlx::query("INSERT INTO ledger (seq, kind, about_us, line, hash) VALUES ($1, $2, $3, $4, $5)")
+    let hash = hash.then(&line);
+    let insert = sqlx::query("INSERT INTO ledger (seq, kind, about_us, hash, line) VALUES ($1, $2, $3, $4, $5)")
         .bind(seq + 1)
         .bind(entry.kind())
         .bind(entry.about().timestamp_micros())
-        .bind(&line)
-        .bind(hash.then(&line).as_bytes())
-        .execute(&mut *tx)
-        .await?;
+        .bind(hash.as_bytes());
+    let insert = match Kept::of(entry, line) {
+        Kept::Text(line) => insert.bind(line),
+        Kept::Packed(bytes) => insert.bind(bytes),
+    };
+    insert.execute(&mut *tx).await?;
     Ok(seq + 1)
 }
 

@@ -2,7 +2,7 @@
 
 use sqlx::Row as _;
 
-use super::{INTERVAL, digest};
+use super::{INTERVAL, digest, lines};
 use crate::domain::Slot;
 use crate::ledger::chain::Digest;
 use crate::ledger::{Interval, Share};
@@ -81,8 +81,7 @@ impl Store {
         let sql = "SELECT seq, hash, line FROM ledger WHERE kind IN ('settlement', 'correction', 'lost') AND about_us >= $1 \
                    AND about_us < $2 ORDER BY seq";
         for row in &sqlx::query(sql).bind(start).bind(end).fetch_all(&mut *tx).await? {
-            let line: &str = row.try_get("line")?;
-            let entry = rows::from_json("ledger", line)?;
+            let entry = rows::from_json("ledger", &lines::line(row)?)?;
             answer.entries.push((number(row.try_get("seq")?)?, digest(row)?, entry));
         }
         Ok(answer)

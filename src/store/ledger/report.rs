@@ -10,8 +10,8 @@ use serde::Deserialize;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::INTERVAL;
 use super::settle::settlement;
+use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
 use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
 use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
@@ -125,11 +125,10 @@ impl Store {
             _ => &[SignalKind::Average, SignalKind::Unspecified],
         };
         let mut keys: Vec<SourceKey> = Vec::new();
-        let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE book = $1 AND sources <> 'none' \
+        let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE book = $1 AND sources <> 'none' \
                    ORDER BY hour_us DESC LIMIT 1";
-        let line: Option<String> =
-            sqlx::query_scalar(sql).bind(rows::name(&book)?).fetch_optional(&self.reading).await?;
-        let settled = line.map(|line| settlement(&line)).transpose()?;
+        let newest = sqlx::query(sql).bind(rows::name(&book)?).fetch_optional(&self.reading).await?;
+        let settled = newest.as_ref().map(settlement).transpose()?;
         for factor in settled.iter().flat_map(|s| &s.factors) {
             for kind in kinds {
                 let (source, zone) = (factor.source.clone(), factor.zone.clone());
@@ -137,7 +136,9 @@ impl Store {
             }
         }
         for kind in kinds.iter().filter(|_| settled.is_none()) {
-            let sql = "SELECT source, zone, scope FROM intensities WHERE kind = $1 ORDER BY id DESC LIMIT 1";
+            // Of the last two days: where nobody tells that kind, all that was ever told would be looked through.
+            let sql = "SELECT source, zone, scope FROM intensities WHERE kind = $1 AND end_us > \
+                       (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
             let newest = sqlx::query(sql).bind(rows::name(kind)?).fetch_optional(&self.reading).await?;
             if let Some(row) = newest {
                 keys.push(SourceKey {
@@ -181,11 +182,10 @@ fn edges(span: &Slot) -> Vec<Slot> {
 
 /// The terms that were in force in a span, oldest first.
 async fn terms(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
-    let sql = "SELECT line FROM ledger WHERE kind = 'terms' ORDER BY seq";
-    let lines: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
+    let sql = "SELECT seq, line FROM ledger WHERE kind = 'terms' ORDER BY seq";
     let mut found: Vec<Terms> = Vec::new();
-    for line in &lines {
-        let Entry::Terms(terms) = rows::from_json("ledger", line)? else { continue };
+    for row in &sqlx::query(sql).fetch_all(&mut *tx).await? {
+        let Entry::Terms(terms) = lines::entry(row)? else { continue };
         if terms.at >= span.end() && !found.is_empty() {
             break;
         }
@@ -283,13 +283,8 @@ fn parsed(line: &str, by: &By) -> Option<Sum> {
 
 /// The settlements that hold of a few hours.
 async fn holding_within(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
-    let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
-    let lines: Vec<String> = sqlx::query_scalar(sql)
-        .bind(span.start().timestamp_micros())
-        .bind(span.end().timestamp_micros())
-        .fetch_all(&mut *tx)
-        .await?;
-    lines.iter().map(|line| settlement(line)).collect()
+    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
+    bound(sql, span).fetch_all(&mut *tx).await?.iter().map(settlement).collect()
 }
 
 fn of_settlement(settled: &Settlement) -> Vec<Sum> {
@@ -310,17 +305,19 @@ fn sum(at: DateTime<Utc>, device: DeviceId, share: &Share, book: SignalKind, tot
 
 /// Booked energy of a span that is in no settlement: of the open block, and of hours that are due.
 pub(super) async fn open_rows(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-    let closed: i64 =
-        sqlx::query_scalar("SELECT COUNT(*) FROM ledger WHERE kind = 'close'").fetch_one(&mut *tx).await?;
+    let closed = closed_blocks(tx).await?;
     let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
-    let sql =
-        format!("SELECT {INTERVAL} FROM intervals WHERE block > $1 AND start_us >= $2 AND start_us < $3 ORDER BY id");
+    // An hour's rows by their block, not all of the span's by their time: the plus keeps that index out of it.
+    let sql = format!(
+        "SELECT {INTERVAL} FROM intervals WHERE block > $1 AND +start_us >= $2 AND +start_us < $3 ORDER BY block, id"
+    );
     let mut found =
         sqlx::query(sqlx::AssertSqlSafe(sql)).bind(closed).bind(start).bind(end).fetch_all(&mut *tx).await?;
     let sql = format!(
         "SELECT {INTERVAL} FROM due JOIN intervals ON start_us >= due.hour_us AND start_us < due.hour_us + 3600000000 \
          LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
-         WHERE block > COALESCE(through_block, 0) AND block <= $1 AND due.hour_us >= $2 AND due.hour_us < $3"
+         WHERE why <> 'intensity' AND block > COALESCE(through_block, 0) AND block <= $1 \
+         AND due.hour_us >= $2 AND due.hour_us < $3"
     );
     found.extend(sqlx::query(sqlx::AssertSqlSafe(sql)).bind(closed).bind(start).bind(end).fetch_all(&mut *tx).await?);
     found.iter().map(rows::interval).collect()
@@ -376,7 +373,7 @@ struct SpecPart {
 async fn jobs(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
     let sql = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
                || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"saved\":' \
-               || COALESCE((SELECT json_extract(line, '$.against_max.saving.carbon_reduction_g') FROM ledger \
+               || COALESCE((SELECT json_extract(line, '$.against_found.saving.carbon_reduction_g') FROM ledger \
                WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
                AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') \
                FROM jobs WHERE registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)";
@@ -397,12 +394,20 @@ async fn jobs(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobFacts>, S
     lines.into_iter().map(facts).collect()
 }
 
-/// Each device's balances over the blocks that were closed in a span.
+/// Each device's balances over the blocks that were closed in a span; what is closed in the first minutes of an hour is of
+/// the hour before.
 async fn balances(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreError> {
     let sql = "SELECT device, SUM(counter_mj) AS counter_mj, SUM(jobs_mj) AS jobs_mj, SUM(idle_mj) AS idle_mj, \
                SUM(unattributed_mj) AS unattributed_mj, SUM(integrated_mj) AS integrated_mj, \
-               SUM(difference_mj <> 0) AS unequal, SUM(difference_mj) AS difference_mj \
-               FROM balances WHERE at_us > $1 AND at_us <= $2 + 600000000 GROUP BY device ORDER BY device";
+               SUM(unequal) AS unequal, SUM(difference_mj) AS difference_mj FROM \
+               (SELECT * FROM balance_days WHERE day_us >= $1 AND day_us < $2 \
+               UNION ALL SELECT at_us, device, counter_mj, jobs_mj, idle_mj, unattributed_mj, integrated_mj, \
+               difference_mj <> 0, difference_mj FROM balances, json_each($3) AS edge \
+               WHERE at_us > edge.value ->> 0 AND at_us <= edge.value ->> 1) GROUP BY device ORDER BY device";
+    let (first, last) =
+        whole_days(span).map_or((0, 0), |days| (days.start().timestamp_micros(), days.end().timestamp_micros()));
+    let closed = |t: DateTime<Utc>| t.timestamp_micros() + CLOSED_WITHIN_US;
+    let edges: Vec<(i64, i64)> = edges(span).iter().map(|edge| (closed(edge.start()), closed(edge.end()))).collect();
     let balance = |row: &SqliteRow| {
         let mj = |name: &str| rows::from_i64(row.try_get(name)?);
         Ok(DeviceBalance {
@@ -416,7 +421,8 @@ async fn balances(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<DeviceBa
             difference_mj: row.try_get("difference_mj")?,
         })
     };
-    bound(sql, span).fetch_all(&mut *tx).await?.iter().map(balance).collect()
+    let found = sqlx::query(sql).bind(first).bind(last).bind(rows::json(&edges)?);
+    found.fetch_all(&mut *tx).await?.iter().map(balance).collect()
 }
 
 fn device(row: &SqliteRow) -> Result<DeviceId, StoreError> {

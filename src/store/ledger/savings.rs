@@ -1,11 +1,11 @@
 //! What savings are told from, beside the intervals.
 
-use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::Row as _;
+use chrono::TimeDelta;
 
+use super::lines;
 use crate::domain::{GpuId, JobId, Slot};
 use crate::ledger::entry::Entry;
-use crate::store::{Store, StoreError, rows};
+use crate::store::{Store, StoreError};
 
 impl Store {
     /// The entries of a job that are of a kind, `counterfactual` or `outcome`, oldest first.
@@ -13,10 +13,10 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn entries_of(&self, kind: &str, job: &JobId) -> Result<Vec<Entry>, StoreError> {
-        let sql = "SELECT line FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
+        let sql = "SELECT seq, line FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
                    AND json_extract(line, '$.job') = $1 AND kind = $2 ORDER BY seq";
         let found = sqlx::query(sql).bind(job.as_str()).bind(kind).fetch_all(&self.pool).await?;
-        found.iter().map(|row| rows::from_json("ledger", row.try_get("line")?)).collect()
+        found.iter().map(lines::entry).collect()
     }
 
     /// Whether some of a job's minutes are rolled up to hours.
@@ -26,20 +26,6 @@ impl Store {
     pub async fn is_rolled_up(&self, job: &JobId) -> Result<bool, StoreError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM rolled_up WHERE job_id = $1)";
         Ok(sqlx::query_scalar(sql).bind(job.as_str()).fetch_one(&self.pool).await?)
-    }
-
-    /// The jobs in the blocks that [`Self::roll_up`] takes next.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub async fn jobs_to_roll_up(&self, before: DateTime<Utc>, most: u32) -> Result<Vec<JobId>, StoreError> {
-        let first: Option<i64> = sqlx::query_scalar("SELECT MIN(block) FROM intervals").fetch_one(&self.pool).await?;
-        let sql = "SELECT DISTINCT job_id FROM intervals WHERE job_id IS NOT NULL AND block BETWEEN $1 AND MIN($1 + $2 - 1, \
-                   (SELECT COUNT(*) FROM ledger WHERE kind = 'close' AND about_us < $3))";
-        let Some(first) = first else { return Ok(Vec::new()) };
-        let found = sqlx::query_scalar(sql).bind(first).bind(most).bind(before.timestamp_micros());
-        let found: Vec<String> = found.fetch_all(&self.pool).await?;
-        found.into_iter().map(|id| JobId::new(id).map_err(|e| rows::damaged("interval", e))).collect()
     }
 
     /// Whether a board's energy in a span was anybody's but this job's.

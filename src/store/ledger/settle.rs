@@ -1,18 +1,18 @@
 //! Settling hours: their energy with the intensities known now, as a new version where that says something new.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{QueryBuilder, Row as _, Sqlite};
 
-use super::{INTERVAL, append_entry, share_key};
+use super::{INTERVAL, ROWS_AT_ONCE, append_entry, closed_blocks, lines, share_key};
 use crate::domain::{Origin, SignalKind, Slot};
+use crate::ledger::Interval;
 use crate::ledger::Total;
 use crate::ledger::entry::{Entry, Factor, Settlement};
 use crate::ledger::report::SYNTHETIC;
 use crate::ledger::settlement::{parts, spread};
-use crate::ledger::{Interval, Share};
 use crate::store::{SourceKey, Store, StoreError, rows};
 
 /// Why hours are settled.
@@ -34,6 +34,20 @@ impl Why {
             Self::Intensity => "intensities were told or revised",
             Self::Correction => "corrected",
         }
+    }
+
+    /// Its name in the table of hours that are due.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Energy => "energy",
+            Self::Intensity => "intensity",
+            Self::Correction => "correction",
+        }
+    }
+
+    fn named(name: &str) -> Result<Self, StoreError> {
+        let all = [Self::Energy, Self::Intensity, Self::Correction];
+        all.into_iter().find(|why| why.name() == name).ok_or_else(|| rows::damaged("hour that is due", name))
     }
 }
 
@@ -64,8 +78,7 @@ impl Store {
             factor.end = factor.end.min(span.end());
         }
         let mut tx = self.begin().await?;
-        let closed: i64 =
-            sqlx::query_scalar("SELECT COUNT(*) FROM ledger WHERE kind = 'close'").fetch_one(&mut *tx).await?;
+        let closed = closed_blocks(&mut tx).await?;
         let before = holding(&mut tx, hour, with.book).await?;
         if with.book == SignalKind::Average {
             sqlx::query("DELETE FROM due WHERE hour_us = $1").bind(hour.timestamp_micros()).execute(&mut *tx).await?;
@@ -111,10 +124,9 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         if let Some(before) = &before {
-            add_to_day(&mut tx, before, -1).await?;
             note_restated(&mut tx, before, &settlement).await?;
         }
-        add_to_day(&mut tx, &settlement, 1).await?;
+        add_to_day(&mut tx, before.as_ref(), &settlement).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -129,17 +141,26 @@ impl Store {
         found.into_iter().map(rows::moment).collect()
     }
 
-    /// The hours that are to be settled because of what was booked or corrected, and why.
+    /// The hours that are to be settled because of what was booked or corrected, or that were put off, and why.
     ///
     /// # Errors
     /// If they cannot be read.
     pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, Why)>, StoreError> {
         let found = sqlx::query("SELECT hour_us, why FROM due ORDER BY hour_us").fetch_all(&self.pool).await?;
-        let hour = |row: &SqliteRow| {
-            let why = if row.try_get::<&str, _>("why")? == "correction" { Why::Correction } else { Why::Energy };
-            Ok((rows::moment(row.try_get("hour_us")?)?, why))
-        };
+        let hour = |row: &SqliteRow| Ok((rows::moment(row.try_get("hour_us")?)?, Why::named(row.try_get("why")?)?));
         found.iter().map(hour).collect()
+    }
+
+    /// Keeps for later which hours are to be settled, and why.
+    ///
+    /// # Errors
+    /// If the transaction fails; then none of it is written.
+    pub async fn put_off(&self, hours: &BTreeMap<DateTime<Utc>, Why>) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        for (hour, why) in hours {
+            make_due(&mut tx, *hour, *why).await?;
+        }
+        Ok(tx.commit().await?)
     }
 
     /// All versions of an hour's settlements in all books, oldest first.
@@ -147,9 +168,8 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn settlements_of(&self, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
-        let sql = "SELECT line FROM ledger WHERE kind = 'settlement' AND about_us = $1 ORDER BY seq";
-        let found: Vec<String> = sqlx::query_scalar(sql).bind(hour.timestamp_micros()).fetch_all(&self.pool).await?;
-        found.iter().map(|line| settlement(line)).collect()
+        let sql = "SELECT seq, line FROM ledger WHERE kind = 'settlement' AND about_us = $1 ORDER BY seq";
+        sqlx::query(sql).bind(hour.timestamp_micros()).fetch_all(&self.pool).await?.iter().map(settlement).collect()
     }
 }
 
@@ -185,29 +205,25 @@ async fn holding(
     hour: DateTime<Utc>,
     book: SignalKind,
 ) -> Result<Option<Settlement>, StoreError> {
-    let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us = $1 AND book = $2";
-    let found: Option<String> =
-        sqlx::query_scalar(sql).bind(hour.timestamp_micros()).bind(rows::name(&book)?).fetch_optional(&mut *tx).await?;
-    found.map(|line| settlement(&line)).transpose()
+    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us = $1 AND book = $2";
+    let found =
+        sqlx::query(sql).bind(hour.timestamp_micros()).bind(rows::name(&book)?).fetch_optional(&mut *tx).await?;
+    found.as_ref().map(settlement).transpose()
 }
 
-pub(super) fn settlement(line: &str) -> Result<Settlement, StoreError> {
-    match rows::from_json("settlement", line)? {
+/// The settlement in a row's column `line`.
+pub(super) fn settlement(row: &SqliteRow) -> Result<Settlement, StoreError> {
+    match lines::entry(row)? {
         Entry::Settlement(settlement) => Ok(settlement),
         other => Err(rows::damaged("settlement", other.kind())),
     }
 }
 
-/// Has hours settled.
-pub(super) async fn make_due(
-    tx: &mut SqliteConnection,
-    hours: &[DateTime<Utc>],
-    why: &'static str,
-) -> Result<(), StoreError> {
-    for hour in hours {
-        let sql = "INSERT INTO due (hour_us, why) VALUES ($1, $2) ON CONFLICT (hour_us) DO NOTHING";
-        sqlx::query(sql).bind(hour.timestamp_micros()).bind(why).execute(&mut *tx).await?;
-    }
+/// Has an hour settled. That it got energy or was corrected says more than that its intensities changed.
+pub(super) async fn make_due(tx: &mut SqliteConnection, hour: DateTime<Utc>, why: Why) -> Result<(), StoreError> {
+    let sql = "INSERT INTO due (hour_us, why) VALUES ($1, $2) \
+               ON CONFLICT (hour_us) DO UPDATE SET why = $2 WHERE why = 'intensity'";
+    sqlx::query(sql).bind(hour.timestamp_micros()).bind(why.name()).execute(&mut *tx).await?;
     Ok(())
 }
 
@@ -240,37 +256,42 @@ async fn note_restated(tx: &mut SqliteConnection, before: &Settlement, after: &S
     Ok(())
 }
 
-/// Adds a settlement to its day's totals, or takes it away.
-async fn add_to_day(tx: &mut SqliteConnection, settlement: &Settlement, sign: i64) -> Result<(), StoreError> {
-    let day = settlement.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(settlement.hour);
-    let mut sums: std::collections::BTreeMap<(&str, &Share), Total> = Default::default();
-    for (part, total) in settlement.totals() {
-        *sums.entry((part.device.as_str(), &part.share)).or_default() += total;
+/// Adds a settlement to its day's totals, in place of the one that held before.
+async fn add_to_day(
+    tx: &mut SqliteConnection,
+    before: Option<&Settlement>,
+    after: &Settlement,
+) -> Result<(), StoreError> {
+    let day = after.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(after.hour).timestamp_micros();
+    let book = rows::name(&after.book)?;
+    let mut sums: BTreeMap<(&str, (&str, &str)), [i64; 7]> = BTreeMap::new();
+    for (settlement, sign) in before.map(|before| (before, -1)).into_iter().chain([(after, 1)]) {
+        for (part, total) in settlement.totals() {
+            let sum = sums.entry((part.device.as_str(), share_key(&part.share))).or_default();
+            let (energy, known) = ([total.energy, total.estimated], [total.forecast, total.provisional, total.final_]);
+            let energy = energy.into_iter().chain(known).chain([total.unknown]).map(rows::to_i64);
+            let carbon = i64::try_from(total.carbon.get()).map_err(|e| rows::damaged("emissions", e));
+            for (sum, more) in sum.iter_mut().zip(energy.chain([carbon])) {
+                *sum += sign * more?;
+            }
+        }
     }
-    for ((device, share), total) in sums {
-        let (share, job) = share_key(share);
-        let mj = |energy| rows::to_i64(energy).map(|mj| sign * mj);
-        let carbon = i64::try_from(total.carbon.get()).map_err(|e| rows::damaged("emissions", e))?;
-        sqlx::query(
-            "INSERT INTO day_totals VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
-             ON CONFLICT (day_us, book, device, share, job_id) DO UPDATE SET energy_mj = energy_mj + $6, \
-             estimated_mj = estimated_mj + $7, forecast_mj = forecast_mj + $8, provisional_mj = provisional_mj + $9, \
-             final_mj = final_mj + $10, unknown_mj = unknown_mj + $11, carbon_ug = carbon_ug + $12",
-        )
-        .bind(day.timestamp_micros())
-        .bind(rows::name(&settlement.book)?)
-        .bind(device)
-        .bind(share)
-        .bind(job)
-        .bind(mj(total.energy)?)
-        .bind(mj(total.estimated)?)
-        .bind(mj(total.forecast)?)
-        .bind(mj(total.provisional)?)
-        .bind(mj(total.final_)?)
-        .bind(mj(total.unknown)?)
-        .bind(sign * carbon)
-        .execute(&mut *tx)
-        .await?;
+    let changed: Vec<_> = sums.into_iter().filter(|(_, sum)| *sum != [0; 7]).collect();
+    for some in changed.chunks(ROWS_AT_ONCE) {
+        let mut insert = QueryBuilder::<Sqlite>::new("INSERT INTO day_totals ");
+        insert.push_values(some, |mut to, ((device, (share, job)), sum)| {
+            to.push_bind(day).push_bind(&book).push_bind(*device).push_bind(*share).push_bind(*job);
+            for number in sum {
+                to.push_bind(number);
+            }
+        });
+        insert.push(
+            " ON CONFLICT (day_us, book, device, share, job_id) DO UPDATE SET energy_mj = energy_mj + excluded.energy_mj, \
+             estimated_mj = estimated_mj + excluded.estimated_mj, forecast_mj = forecast_mj + excluded.forecast_mj, \
+             provisional_mj = provisional_mj + excluded.provisional_mj, final_mj = final_mj + excluded.final_mj, \
+             unknown_mj = unknown_mj + excluded.unknown_mj, carbon_ug = carbon_ug + excluded.carbon_ug",
+        );
+        insert.build().execute(&mut *tx).await?;
     }
     Ok(())
 }

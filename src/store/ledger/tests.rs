@@ -203,6 +203,58 @@ async fn a_changed_line_is_named() {
 }
 
 #[tokio::test]
+async fn packed_lines_are_checked_like_those_of_earlier_versions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    two_hours(&store).await;
+    say(&store, 121, 0, 300.0, Origin::Measured).await;
+    settle(&store, 0, 121).await;
+    let packed = lines(&store).await;
+    let settlements = store.settlements_of(at(0)).await.expect("read");
+    // Earlier versions kept every line as it is.
+    sqlx::query("DROP TRIGGER ledger_is_not_changed").execute(&store.pool).await.expect("dropped");
+    let kept = sqlx::query("SELECT seq, line FROM ledger WHERE typeof(line) = 'blob'");
+    let kept = kept.fetch_all(&store.pool).await.expect("read");
+    assert_eq!(kept.len(), 3, "two closes and a settlement");
+    let set = async |seq: i64, line: &str| {
+        let update = sqlx::query("UPDATE ledger SET line = $1 WHERE seq = $2").bind(line).bind(seq);
+        update.execute(&store.pool).await.expect("changed");
+    };
+    for row in &kept {
+        set(row.get("seq"), &lines::line(row).expect("unpacked")).await;
+    }
+    assert_eq!(lines(&store).await, packed);
+    assert_eq!(store.settlements_of(at(0)).await.expect("read"), settlements);
+    verify(&packed).expect("in order");
+    // What cannot be unpacked is named.
+    set(2, "x\u{9c}").await;
+    let error = store.export(|_| Ok::<_, StoreError>(())).await.expect_err("damaged");
+    assert!(error.to_string().contains("entry 2: "), "{error}");
+}
+
+#[tokio::test]
+async fn hours_that_were_put_off_are_due_and_tell_why() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    let hours = [(at(0), Why::Intensity), (at(60), Why::Correction), (at(120), Why::Intensity)];
+    store.put_off(&hours.into()).await.expect("written");
+    assert_eq!(store.due_hours().await.expect("read"), hours);
+    two_hours(&store).await;
+    let due = [(at(0), Why::Energy), (at(60), Why::Correction), (at(120), Why::Intensity)];
+    assert_eq!(store.due_hours().await.expect("read"), due);
+    assert_eq!(store.unsettled_rows(&slot(0, 180)).await.expect("read").len(), 120);
+    assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await && !settle(&store, 2, 121).await);
+    assert_eq!(store.due_hours().await.expect("read"), []);
+    // Intensities alone add no energy.
+    store.put_off(&[(at(0), Why::Intensity)].into()).await.expect("written");
+    assert_eq!(store.unsettled_rows(&slot(0, 180)).await.expect("read"), []);
+    let total: Total = of_day(&store).await.into_iter().map(|(_, total)| total).sum();
+    assert_eq!(store.settled_since(at(0), SignalKind::Average).await.expect("read"), total);
+    assert_eq!(store.settled_since(at(1440), SignalKind::Average).await.expect("read"), Total::default());
+    assert_eq!(store.settled_since(at(0), SignalKind::Marginal).await.expect("read"), Total::default());
+}
+
+#[tokio::test]
 async fn books_that_differ_from_the_counter_are_told() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");

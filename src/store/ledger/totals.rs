@@ -52,14 +52,14 @@ impl Store {
             edges.push(*span);
         }
         for edge in edges {
-            let sql = "SELECT line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
-            let lines: Vec<String> = sqlx::query_scalar(sql)
+            let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
+            let edge = sqlx::query(sql)
                 .bind(edge.start().timestamp_micros())
                 .bind(edge.end().timestamp_micros())
                 .fetch_all(&self.pool)
                 .await?;
-            for line in &lines {
-                let settled = settlement(line)?;
+            for row in &edge {
+                let settled = settlement(row)?;
                 let of_part = |(part, total): (&crate::ledger::entry::Part, Total)| Booked {
                     day: floor(settled.hour),
                     book: settled.book,
@@ -74,6 +74,20 @@ impl Store {
         Ok(found)
     }
 
+    /// What was settled of a book of the UTC days since the one that begins at `day`.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn settled_since(&self, day: DateTime<Utc>, book: SignalKind) -> Result<Total, StoreError> {
+        let sums =
+            ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"]
+                .map(|column| format!("COALESCE(SUM({column}), 0) AS {column}"))
+                .join(", ");
+        let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= $1 AND book = $2");
+        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(day.timestamp_micros()).bind(rows::name(&book)?);
+        total(&found.fetch_one(&self.pool).await?)
+    }
+
     /// The rows that begin in `span` and are booked and in no settlement yet.
     ///
     /// # Errors
@@ -85,22 +99,26 @@ impl Store {
 }
 
 fn of_day(row: &SqliteRow) -> Result<Booked, StoreError> {
-    let mj = |name: &str| rows::from_i64(row.try_get(name)?);
-    let carbon = u64::try_from(row.try_get::<i64, _>("carbon_ug")?).map_err(|e| rows::damaged("emissions", e))?;
     let job: String = row.try_get("job_id")?;
     Ok(Booked {
         day: rows::moment(row.try_get("day_us")?)?,
         book: rows::from_name("day's total", row.try_get("book")?)?,
         device: DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| rows::damaged("day's total", e))?,
         share: rows::share(&row.try_get::<String, _>("share")?, Some(job).filter(|j| !j.is_empty()))?,
-        total: Total {
-            energy: mj("energy_mj")?,
-            estimated: mj("estimated_mj")?,
-            forecast: mj("forecast_mj")?,
-            provisional: mj("provisional_mj")?,
-            final_: mj("final_mj")?,
-            unknown: mj("unknown_mj")?,
-            carbon: Micrograms::new(carbon),
-        },
+        total: total(row)?,
+    })
+}
+
+fn total(row: &SqliteRow) -> Result<Total, StoreError> {
+    let mj = |name: &str| rows::from_i64(row.try_get(name)?);
+    let carbon = u64::try_from(row.try_get::<i64, _>("carbon_ug")?).map_err(|e| rows::damaged("emissions", e))?;
+    Ok(Total {
+        energy: mj("energy_mj")?,
+        estimated: mj("estimated_mj")?,
+        forecast: mj("forecast_mj")?,
+        provisional: mj("provisional_mj")?,
+        final_: mj("final_mj")?,
+        unknown: mj("unknown_mj")?,
+        carbon: Micrograms::new(carbon),
     })
 }
