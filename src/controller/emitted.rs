@@ -1,7 +1,7 @@
 //! What was emitted, by the hour in which it was, so that hours of which something new is told are counted anew: a
 //! running job has one figure, wherever it is asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 
@@ -89,7 +89,7 @@ impl Controller {
         if self.ledger.recount.is_empty() {
             return;
         }
-        let counted: std::collections::BTreeSet<_> = self.counted_hours().collect();
+        let counted: BTreeSet<_> = self.counted_hours().collect();
         self.ledger.recount.retain(|hour| counted.contains(hour));
         for _ in 0..RECOUNTED_AT_ONCE {
             let Some(hour) = self.ledger.recount.last().copied() else { return };

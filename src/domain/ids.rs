@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::is_unseen;
+use super::{is_unseen, legible};
 
 /// A name that cannot be used, with what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,7 +122,7 @@ impl JobName {
     pub fn seen(self) -> Result<Self, InvalidName> {
         let why = "names have no invisible characters and none that change the direction of text";
         match self.0.contains(is_unseen) {
-            true => Err(InvalidName { what: "job name", given: self.0.chars().take(80).collect(), why }),
+            true => Err(InvalidName { what: "job name", given: legible(&self.0).chars().take(80).collect(), why }),
             false => Ok(self),
         }
     }

@@ -67,9 +67,10 @@ pub struct StatusView {
 }
 
 impl StatusView {
-    /// The jobs that matter most, `most` of them: those that control boards, then the newest; in the order of all.
+    /// Of the jobs that have not ended those that matter most, `most` of them: those that control boards, then the newest; in the order of all.
     pub fn foremost_jobs(&self, most: usize) -> Vec<&JobView> {
-        let mut places: Vec<usize> = (0..self.jobs.len()).collect();
+        let mut places: Vec<usize> =
+            (0..self.jobs.len()).filter(|place| self.jobs[*place].ended_at.is_none()).collect();
         places.sort_by_key(|place| (!self.jobs[*place].control, std::cmp::Reverse(*place)));
         places.truncate(most);
         places.sort_unstable();

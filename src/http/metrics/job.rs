@@ -62,12 +62,13 @@ const TAG_KEYS: usize = 16;
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let jobs = status.foremost_jobs(SHOWN);
-    families.gauge("jobs", "", "Jobs that have not ended").add([], status.jobs.len() as f64);
+    let all = status.jobs.iter().filter(|job| job.ended_at.is_none()).count();
+    families.gauge("jobs", "", "Jobs that have not ended").add([], all as f64);
     let help = "Jobs without series of their own, since others control boards or are newer";
-    families.gauge("jobs_left_out", "", help).add([], (status.jobs.len() - jobs.len()) as f64);
+    families.gauge("jobs_left_out", "", help).add([], (all - jobs.len()) as f64);
     let (keys, left_out) = tag_keys(&jobs);
     let help = "Keys of tags that are no labels of job_info, since more jobs have others";
-    families.gauge("job_tag_keys_left_out", "", help).add([], left_out as f64);
+    families.gauge("jobs_tag_keys_left_out", "", help).add([], left_out as f64);
     let info = families.info("job", "What the job is; join it by job_id");
     for job in &jobs {
         info.push(identity(job, &keys).iter().map(|(key, value)| (key.as_str(), value.clone())));

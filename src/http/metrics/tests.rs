@@ -338,7 +338,7 @@ fn jobs_and_their_tags_have_so_many_series_and_no_more() {
     let series = |name: &str| text.lines().filter(|line| line.starts_with(&format!("wattune_{name}{{"))).count();
     assert_eq!(series("job_info"), 100);
     assert_eq!(series("job_phase"), 500);
-    for line in ["jobs 700.0", "jobs_left_out 600.0", "job_tag_keys_left_out 85.0"] {
+    for line in ["jobs 700.0", "jobs_left_out 600.0", "jobs_tag_keys_left_out 85.0"] {
         assert!(text.contains(&format!("\nwattune_{line}\n")), "{line}");
     }
     // Who controls a board is shown however old, then the newest; and the tag that all of them have.
@@ -448,7 +448,7 @@ fn what_is_absent_has_no_series() {
     };
     let text = encode(&status, None).expect("text");
     for name in [
-        "wattune_job",
+        "wattune_job_",
         "gpu_power",
         "temperature",
         "carbon_intensity",
