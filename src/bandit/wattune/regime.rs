@@ -3,7 +3,7 @@
 use super::{NOISE, Seen};
 
 /// How many deviations off is too far.
-const FAR: f64 = 3.5;
+const FAR: f64 = 3.0;
 /// By how much the cost of an epoch may change.
 const EPOCH_COST: f64 = 0.1;
 /// Results of a batch size before another can be off them.
