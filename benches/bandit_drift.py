@@ -4,8 +4,8 @@ Usage: bandit_drift.py WATTUNE TRACES [SEEDS]
 
 A policy is back at the first of three recurrences in a row that reach their target with a batch size and limit whose
 expected cost is within 5 % of the oracle's. zeus has a window of 10. Fails if wattune needs more than 1.5 times as many as
-zeus, on the mean of seeds, in all cases together or in one that moves zeus at all: where zeus needs fewer than 3 what it
-ran before was still good, while wattune looks around once it sees that something has changed.
+zeus, on the mean of seeds, in all cases together or in one of them, where 3 are always allowed: if what zeus ran before
+is still good it needs none, and one look elsewhere in those three takes up to 3.
 """
 
 import json
@@ -31,7 +31,19 @@ CASES = [
     ("sentiment140/bert_base_uncased", ("v100", 0.84), ("a40", 0.84)),
     ("sentiment140/bert_base_uncased", ("a40", 0.84), ("v100", 0.84)),
     ("squad/bert_base_uncased", ("v100", 84), ("v100", 83)),
+    # The other way, and other boards.
+    ("cifar100/shufflenetv2", ("a40", 0.6), ("v100", 0.6)),
+    ("cifar100/shufflenetv2", ("p100", 0.6), ("v100", 0.6)),
+    ("cifar100/shufflenetv2", ("a40", 0.5), ("a40", 0.6)),
+    ("imagenet/resnet50", ("rtx6000", 0.65), ("rtx6000", 0.5)),
+    ("librispeech/deepspeech2", ("p100", 50), ("p100", 40)),
+    ("movielens-1m/ncf", ("a40", 0.41), ("v100", 0.41)),
+    ("sentiment140/bert_base_uncased", ("v100", 0.84), ("p100", 0.84)),
+    ("squad/bert_base_uncased", ("v100", 83), ("v100", 84)),
+    ("squad/bert_base_uncased", ("v100", 84), ("a40", 84)),
+    ("squad/bert_base_uncased", ("a40", 84), ("v100", 84)),
 ]
+ALWAYS = 3
 BEFORE, AFTER = 60, 150
 
 
@@ -86,7 +98,7 @@ def main():
         name = f"{workload} {gpu} {target} -> {later_gpu} {later}"
         print(f"{name:60} zeus {back['zeus']:6.1f} wattune {back['wattune']:6.1f}")
         # Written so that a value that is no number fails too.
-        if back["zeus"] >= 3 and not back["wattune"] <= 1.5 * back["zeus"]:
+        if not back["wattune"] <= max(1.5 * back["zeus"], ALWAYS):
             wrong.append(f"{name}: {back['wattune']:.1f} recurrences, zeus {back['zeus']:.1f}")
         for policy in total:
             total[policy] += back[policy] / len(CASES)

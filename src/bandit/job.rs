@@ -33,7 +33,9 @@ pub struct Job {
     pub terms: Terms,
     /// Where its randomness comes from.
     pub generator: Generator,
-    /// All trials by number.
+    /// Trials that have ended and of which nothing but this is at hand, by number: enough for policies.
+    pub past: Vec<Trial>,
+    /// All others by number.
     pub runs: Vec<Run>,
 }
 
@@ -90,15 +92,22 @@ impl Job {
     /// One without trials. `seed` is used where the terms have none.
     pub fn new(terms: Terms, seed: u64) -> Self {
         let generator = Generator::new(terms.seed.unwrap_or(seed));
-        Self { terms, generator, runs: Vec::new() }
+        Self { terms, generator, past: Vec::new(), runs: Vec::new() }
     }
 
-    /// All trials, as policies see them.
+    /// All trials by number, as policies see them.
     pub fn trials(&self) -> Vec<Trial> {
-        self.runs.iter().map(|r| r.trial.clone()).collect()
+        self.trials_but(None)
     }
 
-    /// The trial of this number.
+    fn trials_but(&self, number: Option<u32>) -> Vec<Trial> {
+        let all = self.past.iter().chain(self.runs.iter().map(|r| &r.trial));
+        let mut trials: Vec<Trial> = all.filter(|t| Some(t.number) != number).cloned().collect();
+        trials.sort_unstable_by_key(|t| t.number);
+        trials
+    }
+
+    /// The trial of this number, if it is at hand with all that is kept of it.
     pub fn run(&self, number: u32) -> Option<&Run> {
         self.place(number).map(|i| &self.runs[i])
     }
@@ -130,7 +139,11 @@ impl Job {
         self.expire(now);
         if let Some(known) = self.runs.iter().find(|r| r.key.is_some() && r.key.as_deref() == key) {
             let number = known.trial.number;
-            return if is_lost(known) { Err(lost(known)) } else { Ok(Begun { number, again: true }) };
+            return if known.trial.state == State::Ended(Outcome::Lost) {
+                Err(lost(known))
+            } else {
+                Ok(Begun { number, again: true })
+            };
         }
         if self.runs.iter().filter(|r| r.trial.is_running()).count() >= MOST_RUNNING {
             return Err(Refused::TooMany);
@@ -138,7 +151,8 @@ impl Job {
         let mut generator = self.generator.clone();
         let choice = next(&self.terms.spec, &self.trials(), &mut generator)?;
         self.generator = generator;
-        let number = self.runs.last().map_or(1, |r| r.trial.number + 1);
+        let newest = self.past.last().into_iter().chain(self.runs.last().map(|r| &r.trial)).map(|t| t.number).max();
+        let number = newest.map_or(1, |n| n + 1);
         let trial = Trial {
             number,
             batch_size: choice.batch_size,
@@ -168,10 +182,11 @@ impl Job {
     /// Up to how many epochs a trial may go on, by what is known of its batch size; at least 1.
     pub fn max_epochs(&self, number: u32) -> u32 {
         let Some(own) = self.run(number) else { return 0 };
-        let same = |r: &&Run| r.trial.batch_size == own.trial.batch_size && r.trial.number != number;
-        let earlier = || self.runs.iter().rev().filter(same).find_map(|r| r.trial.epoch_cost);
+        let others = self.trials_but(Some(number));
+        let same = |t: &&Trial| t.batch_size == own.trial.batch_size;
+        let earlier = || others.iter().rev().filter(same).find_map(|t| t.epoch_cost);
         match own.trial.epoch_cost.or_else(earlier) {
-            Some(each) => self.patience(own, each).max(1),
+            Some(each) => patience(&self.terms.spec, &others, own.trial.batch_size, each).max(1),
             None => self.terms.spec.max_epochs,
         }
     }
@@ -255,7 +270,10 @@ impl Job {
         let (epochs, most) = (report.epochs, spec.max_epochs);
         let run = &self.runs[i];
         // Before an epoch is done, it is known to cost at least so much.
-        let hopeless = epochs == 0 && run.trial.cost > Cost::ZERO && self.patience(run, run.trial.cost) == 0;
+        let hopeless = epochs == 0 && run.trial.cost > Cost::ZERO && {
+            let others = self.trials_but(Some(run.trial.number));
+            patience(spec, &others, run.trial.batch_size, run.trial.cost) == 0
+        };
         let allowed = self.max_epochs(run.trial.number);
         if epochs > 0 && self.terms.target.is_reached(report.metric) {
             let why = format!("it reached its target after {epochs} epochs");
@@ -271,12 +289,6 @@ impl Job {
         Ok(())
     }
 
-    fn patience(&self, own: &Run, epoch_cost: Cost) -> u32 {
-        let others = self.runs.iter().filter(|r| r.trial.number != own.trial.number);
-        let others: Vec<Trial> = others.map(|r| r.trial.clone()).collect();
-        patience(&self.terms.spec, &others, own.trial.batch_size, epoch_cost)
-    }
-
     fn place(&self, number: u32) -> Option<usize> {
         self.runs.binary_search_by_key(&number, |r| r.trial.number).ok()
     }
@@ -288,7 +300,7 @@ impl Job {
 
     /// Ends a trial as one that does not get there, however little it has cost so far.
     fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
-        let reached = self.runs.iter().filter(|r| r.trial.reached()).map(|r| r.trial.cost);
+        let reached = self.trials().into_iter().filter(Trial::reached).map(|t| t.cost);
         let bound =
             reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
         let cost = self.runs[i].trial.cost;
@@ -302,9 +314,10 @@ impl Job {
         if batch_size == self.terms.spec.default_batch_size {
             return;
         }
-        let same = |r: &&Run| r.trial.batch_size == batch_size;
-        let lived = self.runs.iter().filter(same).any(|r| r.trial.epochs > 0 || r.trial.has_result());
-        let died = self.runs.iter().filter(same).filter(|r| is_lost(r)).count();
+        let trials = self.trials();
+        let same = || trials.iter().filter(|t| t.batch_size == batch_size);
+        let lived = same().any(|t| t.epochs > 0 || t.has_result());
+        let died = same().filter(|t| t.state == State::Ended(Outcome::Lost)).count();
         if !lived && died >= DEADLY {
             self.fail(
                 i,
@@ -313,10 +326,6 @@ impl Job {
             );
         }
     }
-}
-
-fn is_lost(run: &Run) -> bool {
-    run.trial.state == State::Ended(Outcome::Lost)
 }
 
 fn lost(run: &Run) -> Refused {

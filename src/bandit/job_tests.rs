@@ -222,7 +222,7 @@ fn truth(batch_size: u64) -> (u32, f64) {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Client {
     key: String,
     trial: Option<u32>,
@@ -240,6 +240,34 @@ fn tell(job: &mut Job, client: &mut Client, more: u32, now: DateTime<Utc>) {
         Ok(_) | Err(Refused::Lost { .. }) => renew(client),
         Err(other) => panic!("{other}"),
     }
+}
+
+fn act(job: &mut Job, client: &mut Client, step: Step, now: DateTime<Utc>) {
+    match step {
+        Step::Begin => match job.begin(Some(&client.key), now) {
+            Ok(begun) => {
+                assert_eq!(begun.again, client.trial.is_some());
+                client.trial = Some(begun.number);
+            }
+            Err(Refused::Lost { .. }) => renew(client),
+            Err(other) => panic!("{other}"),
+        },
+        Step::Epoch => tell(job, client, 1, now),
+        Step::Repeat => tell(job, client, 0, now),
+        Step::Withdraw => {
+            if let Some(number) = client.trial {
+                job.end(number, None, None, Ending::Withdrawn, now).expect("known");
+            }
+            renew(client);
+        }
+        Step::Die => renew(client),
+        Step::Wait(_) => {}
+    }
+}
+
+fn outlined(job: &Job, asked: impl Fn(&Run) -> bool) -> Job {
+    let (runs, past): (Vec<Run>, Vec<Run>) = job.runs.iter().cloned().partition(|r| r.trial.is_running() || asked(r));
+    Job { past: past.into_iter().map(|r| r.trial).collect(), runs, ..job.clone() }
 }
 
 fn renew(client: &mut Client) {
@@ -261,26 +289,16 @@ proptest! {
             let client = &mut clients[who];
             now += TimeDelta::milliseconds(100);
             let before = job.clone();
-            match step {
-                Step::Begin => match job.begin(Some(&client.key), now) {
-                    Ok(begun) => {
-                        prop_assert_eq!(begun.again, client.trial.is_some());
-                        client.trial = Some(begun.number);
-                    }
-                    Err(Refused::Lost { .. }) => renew(client),
-                    Err(other) => prop_assert!(false, "{}", other),
-                },
-                Step::Epoch => tell(&mut job, client, 1, now),
-                Step::Repeat => tell(&mut job, client, 0, now),
-                Step::Withdraw => {
-                    if let Some(number) = client.trial {
-                        job.end(number, None, None, Ending::Withdrawn, now).expect("known");
-                    }
-                    renew(client);
-                }
-                Step::Die => renew(client),
-                Step::Wait(seconds) => now += TimeDelta::seconds(seconds),
+            // As the store has it: of trials that have ended there is no more than policies look at, beside the client's.
+            let asked = |r: &Run| r.key.as_ref() == Some(&client.key) || Some(r.trial.number) == client.trial;
+            let (mut outline, mut same) = (outlined(&job, asked), client.clone());
+            if let Step::Wait(seconds) = step {
+                now += TimeDelta::seconds(seconds);
             }
+            act(&mut job, client, step, now);
+            act(&mut outline, &mut same, step, now);
+            prop_assert_eq!(&same, client);
+            prop_assert_eq!((outline.trials(), &outline.generator), (job.trials(), &job.generator));
             // Numbers are never given twice, and what has ended stays as it is.
             prop_assert!(job.runs.iter().zip(1..).all(|(run, n)| run.trial.number == n));
             prop_assert!(job.runs.len() <= before.runs.len() + 1);

@@ -222,7 +222,8 @@ impl RecurringDocument {
             }
             runs.push(trial.read().map_err(wrong)?);
         }
-        Ok(StoredRecurring { name, created_at: self.created_at, job: Job { terms, generator: self.generator, runs } })
+        let job = Job { terms, generator: self.generator, past: Vec::new(), runs };
+        Ok(StoredRecurring { name, created_at: self.created_at, job })
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bandit::{self, Boards, Ending, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
 use crate::clock::Clock;
 use crate::domain::{JobId, JobName, ProfileKey};
-use crate::store::{Store, StoreError, StoredRecurring};
+use crate::store::{InFull, Store, StoreError, StoredRecurring};
 
 pub use document::{RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
@@ -86,7 +86,7 @@ impl Recurring {
     pub async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.now();
         for name in self.store.overdue_recurring(now).await? {
-            self.store.change_recurring(&name, move |job| job.expire(now)).await?;
+            self.store.change_recurring(&name, InFull::default(), move |job| job.expire(now)).await?;
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Recurring {
             tracing::info!("recurring job {} made", new.name);
             return Ok(((&new).into(), true));
         }
-        let known = self.known(&new.name).await?;
+        let known = self.outline(&new.name, InFull::default()).await?;
         let has = RecurringSpec::from(&known.job.terms);
         match wanted.differs_in(&has) {
             None => Ok(((&known).into(), false)),
@@ -139,7 +139,7 @@ impl Recurring {
     /// # Errors
     /// If there is none of that name.
     pub async fn show(&self, name: &JobName) -> Result<RecurringView, RecurringError> {
-        Ok((&self.present(name).await?).into())
+        Ok((&self.present(name, InFull::default()).await?).into())
     }
 
     /// Forgets a recurring job with all its trials; answers with what it was.
@@ -159,7 +159,8 @@ impl Recurring {
     /// If there is no such job, nothing is left to choose from, or the key's trial is lost.
     pub async fn begin(&self, name: &JobName, key: Option<String>) -> Result<(TrialView, bool), RecurringError> {
         let now = self.now();
-        let (begun, stored) = self.change(name, move |job| job.begin(key.as_deref(), now)).await?;
+        let in_full = InFull { key: key.clone(), ..InFull::default() };
+        let (begun, stored) = self.change(name, in_full, move |job| job.begin(key.as_deref(), now)).await?;
         Ok((self.with_hint(&stored, begun.number).await?, !begun.again))
     }
 
@@ -168,7 +169,7 @@ impl Recurring {
     /// # Errors
     /// If there is no such job or trial.
     pub async fn trial(&self, name: &JobName, number: u32) -> Result<TrialView, RecurringError> {
-        let stored = self.present(name).await?;
+        let stored = self.present(name, one(number)).await?;
         self.with_hint(&stored, number).await
     }
 
@@ -177,7 +178,8 @@ impl Recurring {
     /// # Errors
     /// If there is no such job.
     pub async fn trials(&self, name: &JobName, after: u32, limit: usize) -> Result<Vec<TrialView>, RecurringError> {
-        let stored = self.present(name).await?;
+        let mut stored = self.known(name).await?;
+        stored.job.expire(self.now());
         let later = stored.job.runs.iter().filter(|r| r.trial.number > after).take(limit);
         Ok(later.map(|run| TrialView::of(&stored.job, run, None)).collect())
     }
@@ -187,7 +189,7 @@ impl Recurring {
     /// # Errors
     /// If there is no such job or trial.
     pub async fn batch_size(&self, name: &JobName, number: u32) -> Result<u64, RecurringError> {
-        let stored = self.known(name).await?;
+        let stored = self.outline(name, one(number)).await?;
         Ok(find(&stored, number)?.trial.batch_size)
     }
 
@@ -197,8 +199,9 @@ impl Recurring {
     /// If there is no such job or trial, it is lost, or the report contradicts the one before.
     pub async fn report(&self, name: &JobName, number: u32, told: Told) -> Result<VerdictView, RecurringError> {
         let now = self.now();
+        let in_full = InFull { run: told.job.clone(), ..one(number) };
         let report = move |job: &mut Job| job.report(number, &told.report, told.job.as_ref(), now);
-        let (verdict, stored) = self.change(name, report).await?;
+        let (verdict, stored) = self.change(name, in_full, report).await?;
         Ok(VerdictView::of(&stored.job, find(&stored, number)?, verdict))
     }
 
@@ -214,11 +217,12 @@ impl Recurring {
         ending: Ending,
     ) -> Result<TrialView, RecurringError> {
         let now = self.now();
+        let in_full = InFull { run: last.as_ref().and_then(|t| t.job.clone()), ..one(number) };
         let end = move |job: &mut Job| {
             let last = last.as_ref();
             job.end(number, last.map(|t| &t.report), last.and_then(|t| t.job.as_ref()), ending, now)
         };
-        let ((), stored) = self.change(name, end).await?;
+        let ((), stored) = self.change(name, in_full, end).await?;
         Ok(TrialView::of(&stored.job, find(&stored, number)?, None))
     }
 
@@ -256,9 +260,10 @@ impl Recurring {
     async fn change<T: Send + 'static>(
         &self,
         name: &JobName,
+        in_full: InFull,
         change: impl FnOnce(&mut Job) -> Result<T, Refused> + Send + 'static,
     ) -> Result<(T, StoredRecurring), RecurringError> {
-        let changed = self.store.change_recurring(name, change).await?;
+        let changed = self.store.change_recurring(name, in_full, change).await?;
         let (answer, stored) = changed.ok_or_else(|| RecurringError::NotFound(name.to_string()))?;
         Ok((answer?, stored))
     }
@@ -267,9 +272,14 @@ impl Recurring {
         self.store.recurring(name).await?.ok_or_else(|| RecurringError::NotFound(name.to_string()))
     }
 
-    /// A job as it is now: trials whose lease has run out are shown as they will be stored.
-    async fn present(&self, name: &JobName) -> Result<StoredRecurring, RecurringError> {
-        let mut stored = self.known(name).await?;
+    async fn outline(&self, name: &JobName, in_full: InFull) -> Result<StoredRecurring, RecurringError> {
+        let known = self.store.recurring_outline(name, in_full).await?;
+        known.ok_or_else(|| RecurringError::NotFound(name.to_string()))
+    }
+
+    /// A job's outline as it is now: trials whose lease has run out are shown as they will be stored.
+    async fn present(&self, name: &JobName, in_full: InFull) -> Result<StoredRecurring, RecurringError> {
+        let mut stored = self.outline(name, in_full).await?;
         stored.job.expire(self.now());
         Ok(stored)
     }
@@ -298,6 +308,10 @@ impl Recurring {
         record.closed_at.as_ref()?;
         bandit::best_limit(&record.measured(), knob).map(|limit| limit.watts().get())
     }
+}
+
+fn one(number: u32) -> InFull {
+    InFull { number: Some(number), ..InFull::default() }
 }
 
 fn find(stored: &StoredRecurring, number: u32) -> Result<&Run, RecurringError> {

@@ -21,7 +21,7 @@ use crate::profile::{ProgressAccount, Record};
 use crate::units::Millijoules;
 
 pub use ledger::{Booked, CorrectionError, Done as Corrected, LedgerPage, LedgerRow, Settling, ToCorrect, Why};
-pub use recurring::{ListedRecurring, StoredRecurring};
+pub use recurring::{InFull, ListedRecurring, StoredRecurring};
 pub use signals::SourceKey;
 
 /// The database's file in the state directory.

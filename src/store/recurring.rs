@@ -1,22 +1,25 @@
 //! Recurring jobs and their trials. What a request changes is written in one transaction, the generator with the trial
 //! that it chose.
 //!
-//! A request reads all trials of a job, each of many columns. sqlx hands every row from thread to thread, each value
-//! copied: two hundred trials took 1.3 ms of a request's 1.7. So this room has a connection of its own, through rusqlite,
-//! and a request is one piece of work on one thread.
+//! Policies look at all trials of a job. sqlx hands every row from thread to thread, each value copied: two hundred trials
+//! took 1.3 ms of a request's 1.7. So this room has a connection of its own, through rusqlite, and a request is one piece
+//! of work on one thread. Of most trials it reads the seven columns that policies look at: all eighteen take three times
+//! as long.
+
+mod trials;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, named_params, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use tokio::sync::Mutex;
 
+use self::trials::{all_runs, load, outline, save_run};
 use super::{Store, StoreError, rows};
-use crate::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
+use crate::bandit::Job;
 use crate::domain::{JobId, JobName};
-use crate::units::{Joules, Seconds};
 
 /// A recurring job as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,9 +45,16 @@ pub struct ListedRecurring {
     pub running: u32,
 }
 
-const RUNS: &str = "SELECT number, batch_size, kind, state, cost_j, epochs, epoch_cost_j, energy_j, time_s, metric, \
-                    first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, ended_us, reason \
-                    FROM recurring_trials WHERE job = ?1 ORDER BY number";
+/// The trials that a request needs with all that is kept of them, beside those that run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InFull {
+    /// That of this number.
+    pub number: Option<u32>,
+    /// That which was asked for with this key.
+    pub key: Option<String>,
+    /// That of this training run.
+    pub run: Option<JobId>,
+}
 
 /// One connection: requests about recurring jobs queue up for it, and never for those of the control loop. `None` once
 /// the store is closed.
@@ -57,6 +67,10 @@ impl Desk {
         let db = Connection::open(path)?;
         db.busy_timeout(Duration::from_secs(2))?;
         db.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
+        // Whoever commits when the log has so many pages waits for two syncs and all their writes, tens of milliseconds.
+        // A request writes three pages: with 1000, SQLite's own, one in three hundred would wait, with these 16 MiB one in
+        // a thousand.
+        db.pragma_update(None, "wal_autocheckpoint", 4096)?;
         Ok(Self(Arc::new(Mutex::new(Some(db)))))
     }
 
@@ -102,7 +116,24 @@ impl Store {
         let name = name.clone();
         let read = move |db: &mut Connection| {
             let tx = db.transaction()?;
-            Ok(load(&tx, name)?.map(|(_, stored)| stored))
+            Ok(load(&tx, name, all_runs)?.map(|(_, stored)| stored))
+        };
+        self.recurring.work(read).await
+    }
+
+    /// A recurring job, with all that is kept only of the trials that run and of those asked for.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn recurring_outline(
+        &self,
+        name: &JobName,
+        in_full: InFull,
+    ) -> Result<Option<StoredRecurring>, StoreError> {
+        let name = name.clone();
+        let read = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            Ok(load(&tx, name, |db, id| outline(db, id, &in_full))?.map(|(_, stored)| stored))
         };
         self.recurring.work(read).await
     }
@@ -118,28 +149,30 @@ impl Store {
         self.recurring(&JobName::new(name).map_err(|e| rows::damaged("recurring job", e))?).await
     }
 
-    /// Does something to a recurring job and writes what that changed, or gives `None` if there is none of that name.
+    /// Does something to a recurring job and writes what that changed, or gives `None` if there is none of that name. Of
+    /// trials that have ended, only those asked for are there with all that is kept of them.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
     pub async fn change_recurring<T: Send + 'static>(
         &self,
         name: &JobName,
+        in_full: InFull,
         change: impl FnOnce(&mut Job) -> T + Send + 'static,
     ) -> Result<Option<(T, StoredRecurring)>, StoreError> {
         let name = name.clone();
         let changed = move |db: &mut Connection| {
             let tx = writing(db)?;
-            let Some((id, mut stored)) = load(&tx, name)? else { return Ok(None) };
-            let before = stored.job.clone();
+            let Some((id, mut stored)) = load(&tx, name, |db, id| outline(db, id, &in_full))? else { return Ok(None) };
+            let (generator, runs) = (stored.job.generator.clone(), stored.job.runs.clone());
             let answer = change(&mut stored.job);
             let after = &stored.job;
-            if after.generator != before.generator {
+            if after.generator != generator {
                 tx.prepare_cached("UPDATE recurring_jobs SET generator = ?2 WHERE id = ?1")?
                     .execute(params![id, rows::json(&after.generator)?])?;
             }
             for (i, run) in after.runs.iter().enumerate() {
-                if before.runs.get(i) != Some(run) {
+                if runs.get(i) != Some(run) {
                     save_run(&tx, id, run)?;
                 }
             }
@@ -184,7 +217,7 @@ impl Store {
     }
 
     /// The recurring jobs whose newest trial (or, without one, whose making) is newest, at most `limit` and the newest
-    /// first; and how many there are in all.
+    /// first; and how many there are in all. Of trials that have ended, only what policies look at is there.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -198,7 +231,7 @@ impl Store {
                 tx.prepare_cached(sql)?.query_and_then([limit], |row| name(row.get(0)?))?.collect::<Result<_, _>>()?;
             let mut latest = Vec::with_capacity(names.len());
             for name in names {
-                latest.extend(load(&tx, name)?.map(|(_, stored)| stored));
+                latest.extend(load(&tx, name, |db, id| outline(db, id, &InFull::default()))?.map(|(_, stored)| stored));
             }
             Ok((latest, all.unsigned_abs()))
         };
@@ -251,114 +284,6 @@ fn create(db: &mut Connection, new: &StoredRecurring) -> Result<bool, StoreError
     Ok(true)
 }
 
-fn load(db: &Connection, name: JobName) -> Result<Option<(i64, StoredRecurring)>, StoreError> {
-    let mut jobs = db.prepare_cached("SELECT id, terms, generator, created_us FROM recurring_jobs WHERE name = ?1")?;
-    let mut found = jobs.query([name.as_str()])?;
-    let Some(row) = found.next()? else { return Ok(None) };
-    let id: i64 = row.get(0)?;
-    let job = Job {
-        terms: rows::from_json("recurring job", text(row, 1)?)?,
-        generator: rows::from_json("recurring job", text(row, 2)?)?,
-        runs: db.prepare_cached(RUNS)?.query_and_then([id], run)?.collect::<Result<_, _>>()?,
-    };
-    let created_at = rows::moment(row.get(3)?)?;
-    Ok(Some((id, StoredRecurring { name, created_at, job })))
-}
-
-fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), StoreError> {
-    let Run { trial, .. } = run;
-    let sql = "INSERT OR REPLACE INTO recurring_trials (job, number, batch_size, kind, state, cost_j, epochs, \
-               epoch_cost_j, energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
-               ended_us, reason) \
-               VALUES (:job, :number, :batch_size, :kind, :state, :cost, :epochs, :epoch_cost, :energy, :time, :metric, \
-               :first_epochs, :first_cost, :key, :job_id, :begun, :lease, :ended, :reason)";
-    db.prepare_cached(sql)?.execute(named_params! {
-        ":job": job,
-        ":number": trial.number,
-        ":batch_size": i64::try_from(trial.batch_size).map_err(|e| rows::damaged("batch size", e))?,
-        ":kind": kind_name(trial.kind),
-        ":state": state_name(trial.state),
-        ":cost": trial.cost.get(),
-        ":epochs": trial.epochs,
-        ":epoch_cost": trial.epoch_cost.map(Cost::get),
-        ":energy": run.energy.get(),
-        ":time": run.time.get(),
-        ":metric": run.metric,
-        ":first_epochs": run.first.map(|(epochs, _)| epochs),
-        ":first_cost": run.first.map(|(_, cost)| cost.get()),
-        ":key": run.key.as_deref(),
-        ":job_id": run.job.as_ref().map(JobId::as_str),
-        ":begun": run.begun_at.timestamp_micros(),
-        ":lease": run.lease_until.timestamp_micros(),
-        ":ended": run.ended_at.map(|at| at.timestamp_micros()),
-        ":reason": run.reason.as_str(),
-    })?;
-    Ok(())
-}
-
-fn run(row: &Row<'_>) -> Result<Run, StoreError> {
-    let first: Option<u32> = row.get(10)?;
-    let first_cost: Option<f64> = row.get(11)?;
-    let job: Option<String> = row.get(13)?;
-    let ended: Option<i64> = row.get(16)?;
-    let batch_size: i64 = row.get(1)?;
-    Ok(Run {
-        trial: Trial {
-            number: row.get(0)?,
-            batch_size: u64::try_from(batch_size).map_err(|e| rows::damaged("batch size", e))?,
-            kind: kind(text(row, 2)?)?,
-            state: state(text(row, 3)?)?,
-            cost: Cost::new(row.get(4)?),
-            epochs: row.get(5)?,
-            epoch_cost: row.get::<_, Option<f64>>(6)?.map(Cost::new),
-        },
-        energy: Joules::try_new(row.get(7)?).ok_or_else(|| rows::damaged("trial", "energy is no number"))?,
-        time: Seconds::try_new(row.get(8)?).ok_or_else(|| rows::damaged("trial", "time is no number"))?,
-        metric: row.get(9)?,
-        first: first.zip(first_cost.map(Cost::new)),
-        key: row.get(12)?,
-        job: job.map(JobId::new).transpose().map_err(|e| rows::damaged("trial", e))?,
-        begun_at: rows::moment(row.get(14)?)?,
-        lease_until: rows::moment(row.get(15)?)?,
-        ended_at: ended.map(rows::moment).transpose()?,
-        reason: row.get(17)?,
-    })
-}
-
-fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
-    row.get_ref(column)?.as_str().map_err(|e| rows::damaged("text", e))
-}
-
 fn name(name: String) -> Result<JobName, StoreError> {
     JobName::new(name).map_err(|e| rows::damaged("recurring job", e))
-}
-
-const fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Exploration => "exploration",
-        Kind::Concurrent => "concurrent",
-        Kind::Regular => "regular",
-    }
-}
-
-fn kind(name: &str) -> Result<Kind, StoreError> {
-    let all = [Kind::Exploration, Kind::Concurrent, Kind::Regular];
-    let known = all.into_iter().find(|k| kind_name(*k) == name);
-    known.ok_or_else(|| rows::damaged("trial", format!("kind {name:?}")))
-}
-
-const fn state_name(state: State) -> &'static str {
-    match state {
-        State::Running => "running",
-        State::Ended(Outcome::Reached) => "reached",
-        State::Ended(Outcome::NotReached) => "not_reached",
-        State::Ended(Outcome::Stopped) => "stopped",
-        State::Ended(Outcome::Lost) => "lost",
-    }
-}
-
-fn state(name: &str) -> Result<State, StoreError> {
-    let all = [Outcome::Reached, Outcome::NotReached, Outcome::Stopped, Outcome::Lost].map(State::Ended);
-    let known = all.into_iter().chain([State::Running]).find(|s| state_name(*s) == name);
-    known.ok_or_else(|| rows::damaged("trial", format!("state {name:?}")))
 }

@@ -274,3 +274,88 @@ async fn what_the_ledger_closes_can_be_stored() {
     assert_eq!(store.intervals_of(&job_id()).await.expect("read"), rows);
     assert_eq!(rows.len(), 3);
 }
+
+/// A recurring job with trials of all kinds, as an import would make it.
+fn recurring() -> StoredRecurring {
+    use crate::bandit::{Cost, Job, Kind, Knob, Outcome, PolicyName, Reward, Run, Spec, State, Target, Terms, Trial};
+    let terms = Terms {
+        spec: Spec {
+            batch_sizes: vec![8, 16],
+            default_batch_size: 8,
+            max_epochs: 10,
+            knob: Knob { eta: 1.0, max_power: crate::units::Watts::new(300.0) },
+            beta: Some(2.0),
+            window: 0,
+            policy: PolicyName::Wattune,
+        },
+        target: Target { metric: 0.5, higher_is_better: true },
+        lease: Seconds::new(100.0),
+        reward: Reward::Energy,
+        boards: None,
+        seed: Some(7),
+    };
+    let states = [Outcome::Reached, Outcome::NotReached, Outcome::Stopped, Outcome::Lost].map(State::Ended);
+    let mut job = Job::new(terms.checked().expect("valid"), 0);
+    for (number, state) in (1..).zip(states.into_iter().cycle().take(11).chain([State::Running])) {
+        let trial = Trial {
+            number,
+            batch_size: 8 << (number % 2),
+            kind: [Kind::Exploration, Kind::Concurrent, Kind::Regular][number as usize % 3],
+            state,
+            cost: Cost::new(f64::from(number)),
+            epochs: number % 10,
+            epoch_cost: (number % 4 > 0).then_some(Cost::new(0.5)),
+        };
+        job.runs.push(Run {
+            trial,
+            energy: crate::units::Joules::new(3.0),
+            time: Seconds::new(4.0),
+            metric: Some(0.25),
+            first: (number % 3 == 0).then_some((1, Cost::new(2.0))),
+            key: Some(format!("key {number}")),
+            job: (number % 5 == 0).then(|| JobId::new(format!("job-{number}")).expect("an id")),
+            begun_at: at(1),
+            lease_until: at(1000),
+            ended_at: (state != State::Running).then(|| at(9)),
+            reason: format!("trial {number}"),
+        });
+    }
+    StoredRecurring { name: crate::domain::JobName::new("nightly").expect("a name"), created_at: at(0), job }
+}
+
+#[tokio::test]
+async fn an_outline_has_what_policies_look_at_and_all_of_what_is_asked_for() {
+    let (_dir, store) = store().await;
+    let made = recurring();
+    assert!(store.create_recurring(&made).await.expect("writes"));
+    assert_eq!(store.recurring(&made.name).await.expect("reads"), Some(made.clone()));
+    let asked = [
+        (InFull::default(), vec![12]),
+        (InFull { number: Some(3), ..InFull::default() }, vec![3, 12]),
+        (InFull { number: Some(12), ..InFull::default() }, vec![12]),
+        (InFull { key: Some("key 4".into()), ..InFull::default() }, vec![4, 12]),
+        (InFull { run: Some(JobId::new("job-10").expect("an id")), ..InFull::default() }, vec![10, 12]),
+        (InFull { number: Some(99), key: Some("none".into()), run: Some(job_id()) }, vec![12]),
+    ];
+    for (in_full, expected) in asked {
+        let outline = store.recurring_outline(&made.name, in_full.clone()).await.expect("reads").expect("is there");
+        assert_eq!(outline.job.trials(), made.job.trials(), "{in_full:?}");
+        let numbers: Vec<u32> = outline.job.runs.iter().map(|r| r.trial.number).collect();
+        assert_eq!(numbers, expected, "{in_full:?}");
+        for run in &outline.job.runs {
+            assert_eq!(Some(run), made.job.run(run.trial.number), "{in_full:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_leaves_all_else_of_a_recurring_job_as_it_was() {
+    let (_dir, store) = store().await;
+    let mut made = recurring();
+    store.create_recurring(&made).await.expect("writes");
+    let begun = store.change_recurring(&made.name, InFull::default(), |job| job.begin(Some("new"), at(10))).await;
+    let (answer, _) = begun.expect("writes").expect("is there");
+    assert_eq!(answer.expect("begun").number, 13);
+    made.job.begin(Some("new"), at(10)).expect("begun");
+    assert_eq!(store.recurring(&made.name).await.expect("reads"), Some(made));
+}

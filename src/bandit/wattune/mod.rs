@@ -25,10 +25,11 @@
 //! losses together stay below four fifths of a run for each batch size beside the default, and what was gained since.
 //! After a run that was given up comes the best known.
 //!
-//! *Change.* After two results in a row that lie on one side of what was known (`regime.rs`), f and g are what they were
-//! and something unknown: of any size, and drifting as f and g did before anything was seen, with a mean slope of none.
-//! So what the batch sizes cost over one another is a guess still, and the walk, which begins anew, goes only where that
-//! guess is below the best.
+//! *Change.* A result that lies off what was known (`regime.rs`) is looked into at once, by another run of that batch
+//! size. After two in a row that are dearer, or three that are cheaper, since there is less of a hurry then, f and g are
+//! what they were and something unknown: of any size, and drifting as f and g did before anything was seen, with a mean
+//! slope of none. So what the batch sizes cost over one another is a guess still, and the walk, which begins anew, goes
+//! only where that guess is below the best.
 
 mod belief;
 mod regime;
@@ -103,6 +104,8 @@ struct Standing {
     /// Where it began: the default, and after a change what ran then.
     first: usize,
     changed: bool,
+    /// Where it is not yet clear whether things changed.
+    doubtful: Option<usize>,
 }
 
 /// The best batch size so far.
@@ -117,7 +120,7 @@ impl Standing {
     fn new(spec: &Spec, trials: &[Trial]) -> Option<Self> {
         let mut seen: Vec<Seen> = trials.iter().filter_map(|t| Seen::of(spec, t)).collect();
         let octaves: Vec<f64> = spec.batch_sizes.iter().map(|b| log2(*b)).collect();
-        let changes = regime::changes(octaves.len(), &seen);
+        let regime::Changes { at: changes, doubtful } = regime::changes(octaves.len(), &seen);
         let present = changes.last().copied().unwrap_or(0);
         let noise = noise(octaves.len(), &seen[present..]);
         let begun = *seen.first()?;
@@ -146,7 +149,7 @@ impl Standing {
         let first = seen.first()?.arm;
         let failed: Vec<bool> = spec.batch_sizes.iter().map(|b| has_failed(spec, trials, *b)).collect();
         tried.iter_mut().zip(&failed).for_each(|(tried, failed)| *tried |= failed);
-        Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first, changed: present > 0 })
+        Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first, changed: present > 0, doubtful })
     }
 
     /// The expected cost of a run.
@@ -232,6 +235,9 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
         let nearest = untried.min_by_key(|k| k.abs_diff(state.first)).ok_or(NoneConverges)?;
         return Ok(of_arm(nearest, Kind::Exploration));
     };
+    if let Some(arm) = state.doubtful.filter(|arm| !state.failed[*arm]) {
+        return Ok(of_arm(arm, Kind::Regular));
+    }
     let last = trials.iter().rfind(|t| t.has_result());
     let given_up = last.is_some_and(|t| t.state != State::Ended(Outcome::Reached));
     if given_up {

@@ -3,13 +3,17 @@
 use super::{NOISE, Seen};
 
 /// How many deviations off is too far.
-const FAR: f64 = 3.5;
+const FAR: f64 = 3.0;
 /// By how much the cost of an epoch may change.
 const EPOCH_COST: f64 = 0.1;
 /// Results of a batch size before another can be off them.
 const KNOWN: f64 = 4.0;
 /// Log epochs vary by this much, whatever was seen.
 const LEAST_NOISE: f64 = 0.1;
+/// So many results in a row that are dearer than what is known, or take longer, are a change; so many that are cheaper:
+/// what became cheaper can be run once more before anything else is tried.
+const DEARER: usize = 2;
+const CHEAPER: usize = 3;
 
 /// Means and spreads of log epochs by batch size (Welford's recurrence).
 pub(super) struct Spread {
@@ -49,40 +53,60 @@ impl Spread {
     }
 }
 
-/// Where things changed, the oldest change first: at the first of two results in a row, among those of well-known batch
-/// sizes, that lie off on the same side.
-pub(super) fn changes(arms: usize, seen: &[Seen]) -> Vec<usize> {
-    let mut changes = Vec::new();
+/// What results say about change.
+pub(super) struct Changes {
+    /// Where things changed, the oldest first: at the first of some results in a row, among those of well-known batch
+    /// sizes, that lie off on the same side.
+    pub(super) at: Vec<usize>,
+    /// The batch size of the newest result, if that lies off and it is not yet clear whether things changed.
+    pub(super) doubtful: Option<usize>,
+}
+
+/// Results in a row that lie off.
+struct Off {
+    since: usize,
+    dearer: bool,
+    results: usize,
+}
+
+/// Looks through all results, the oldest first.
+pub(super) fn changes(arms: usize, seen: &[Seen]) -> Changes {
+    let mut found = Changes { at: Vec::new(), doubtful: None };
     let (mut spread, mut epoch_cost) = (Spread::new(arms), vec![None; arms]);
-    let mut off: Option<(usize, bool)> = None;
+    let mut off: Option<Off> = None;
     for (at, s) in seen.iter().enumerate() {
+        found.doubtful = None;
         let dearer = epoch_cost[s.arm].map(|known: f64| s.log_epoch_cost - known).filter(|by| by.abs() > EPOCH_COST);
         let longer = spread.above(s.arm, s.log_epochs);
         // A run that was given up can only show that it takes longer.
         let telling = longer.filter(|z| z.abs() > FAR && (s.reached || *z > 0.0));
-        match (dearer.or(telling).map(|by| by > 0.0), off) {
-            (Some(up), Some((since, before))) if up == before => {
-                changes.push(since);
-                (spread, epoch_cost, off) = (Spread::new(arms), vec![None; arms], None);
-                for s in &seen[since..=at] {
-                    epoch_cost[s.arm] = Some(s.log_epoch_cost);
-                    if s.reached {
-                        spread.add(s.arm, s.log_epochs);
-                    }
+        match (dearer.or(telling).map(|by| by > 0.0), off.take()) {
+            (Some(dearer), before) if before.as_ref().is_none_or(|o| o.dearer == dearer) => {
+                let Off { since, results, .. } = before.unwrap_or(Off { since: at, dearer, results: 0 });
+                if results + 1 < if dearer { DEARER } else { CHEAPER } {
+                    off = Some(Off { since, dearer, results: results + 1 });
+                    found.doubtful = s.reached.then_some(s.arm);
+                    continue;
                 }
-                continue;
+                found.at.push(since);
+                (spread, epoch_cost) = (Spread::new(arms), vec![None; arms]);
+                for s in &seen[since..at] {
+                    learn(&mut spread, &mut epoch_cost, s);
+                }
             }
-            (Some(up), _) => {
-                off = Some((at, up));
-                continue;
-            }
-            (None, _) if longer.is_some() => off = None,
-            (None, _) => {}
+            // Off on one side and then on the other: it varies more than was known.
+            (Some(_), _) => {}
+            // What is little known says nothing about results that lie off.
+            (None, before) => off = before.filter(|_| longer.is_none()),
         }
-        epoch_cost[s.arm] = Some(s.log_epoch_cost);
-        if s.reached {
-            spread.add(s.arm, s.log_epochs);
-        }
+        learn(&mut spread, &mut epoch_cost, s);
     }
-    changes
+    found
+}
+
+fn learn(spread: &mut Spread, epoch_cost: &mut [Option<f64>], s: &Seen) {
+    epoch_cost[s.arm] = Some(s.log_epoch_cost);
+    if s.reached {
+        spread.add(s.arm, s.log_epochs);
+    }
 }

@@ -207,3 +207,40 @@ fn a_favourite_that_fails_twice_in_a_row_is_given_up() {
         assert_ne!(next(&spec, &trials, &mut generator).expect("others are left").batch_size, favourite);
     }
 }
+
+/// A result of arm 0: log epochs and log cost of an epoch.
+fn result(log_epochs: f64, log_epoch_cost: f64) -> super::Seen {
+    super::Seen { arm: 0, log_epochs, epochs: log_epochs.exp(), log_epoch_cost, reached: true }
+}
+
+#[test]
+fn what_became_dearer_is_a_change_after_two_results_and_what_became_cheaper_after_three() {
+    let known = vec![result(3.0, 5.0); 6];
+    for (off, needed) in [(result(4.0, 5.0), 2), (result(3.0, 5.5), 2), (result(2.0, 5.0), 3), (result(3.0, 4.5), 3)] {
+        for results in 1..=4 {
+            let seen = [known.clone(), vec![off; results]].concat();
+            let found = super::regime::changes(1, &seen);
+            assert_eq!(found.at, if results < needed { vec![] } else { vec![6] }, "{results} like {off:?}");
+            assert_eq!(found.doubtful, (results < needed).then_some(0), "{results} like {off:?}");
+        }
+    }
+}
+
+#[test]
+fn results_on_both_sides_are_noise() {
+    let mut seen = vec![result(3.0, 5.0); 6];
+    for turn in 0..10 {
+        seen.push(result(if turn % 2 == 0 { 3.6 } else { 2.4 }, 5.0));
+    }
+    let found = super::regime::changes(1, &seen);
+    assert_eq!((found.at, found.doubtful), (vec![], None));
+}
+
+#[test]
+fn a_result_that_lies_off_is_looked_into_at_once() {
+    let spec = spec(&[16, 32, 64, 128, 256], 64);
+    let mut trials = play(&spec, 30, 11, valley(4.0, 20));
+    go_on(&spec, &mut trials, 1, valley(4.0, 8));
+    let doubtful = trials.last().expect("one").batch_size;
+    assert_eq!(go_on(&spec, &mut trials, 2, valley(4.0, 8)), [doubtful; 2]);
+}

@@ -1,0 +1,174 @@
+//! Recurring jobs and their trials, as rows.
+
+use rusqlite::{Connection, Row, ToSql, named_params, params};
+
+use super::{InFull, StoredRecurring};
+use crate::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
+use crate::domain::{JobId, JobName};
+use crate::store::{StoreError, rows};
+use crate::units::{Joules, Seconds};
+
+/// What policies look at.
+const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j";
+/// What is kept beside that.
+const MORE: &str = "energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
+                    ended_us, reason";
+
+pub(super) fn load(
+    db: &Connection,
+    name: JobName,
+    trials: impl FnOnce(&Connection, i64) -> Result<(Vec<Trial>, Vec<Run>), StoreError>,
+) -> Result<Option<(i64, StoredRecurring)>, StoreError> {
+    let mut jobs = db.prepare_cached("SELECT id, terms, generator, created_us FROM recurring_jobs WHERE name = ?1")?;
+    let mut found = jobs.query([name.as_str()])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    let id: i64 = row.get(0)?;
+    let terms = rows::from_json("recurring job", text(row, 1)?)?;
+    let generator = rows::from_json("recurring job", text(row, 2)?)?;
+    let created_at = rows::moment(row.get(3)?)?;
+    let (past, runs) = trials(db, id)?;
+    let job = Job { terms, generator, past, runs };
+    Ok(Some((id, StoredRecurring { name, created_at, job })))
+}
+
+pub(super) fn all_runs(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
+    let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials WHERE job = ?1 ORDER BY number");
+    let runs = db.prepare_cached(&sql)?.query_and_then([job], run)?.collect::<Result<_, _>>()?;
+    Ok((Vec::new(), runs))
+}
+
+/// All trials as policies see them, and in their place those that run or are asked for with all that is kept of them.
+pub(super) fn outline(db: &Connection, job: i64, in_full: &InFull) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut read = |place: &str, of: &dyn ToSql| -> Result<(), StoreError> {
+        let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials {place}");
+        let mut found = db.prepare_cached(&sql)?;
+        for found in found.query_and_then(params![job, of], run)? {
+            runs.push(found?);
+        }
+        Ok(())
+    };
+    read("INDEXED BY recurring_running WHERE job = ?1 AND state = ?2", &RUNNING)?;
+    if let Some(number) = in_full.number {
+        read("WHERE job = ?1 AND number = ?2", &number)?;
+    }
+    if let Some(key) = &in_full.key {
+        read("INDEXED BY recurring_keys WHERE job = ?1 AND request_key = ?2", key)?;
+    }
+    if let Some(run) = &in_full.run {
+        read("INDEXED BY recurring_trials_by_job WHERE job = ?1 AND job_id = ?2", &run.as_str())?;
+    }
+    runs.sort_unstable_by_key(|r| r.trial.number);
+    runs.dedup_by_key(|r| r.trial.number);
+    let sql = format!("SELECT {TRIAL} FROM recurring_trials WHERE job = ?1 ORDER BY number");
+    let mut statement = db.prepare_cached(&sql)?;
+    let mut past = Vec::new();
+    for found in statement.query_and_then([job], trial)? {
+        let found = found?;
+        if runs.binary_search_by_key(&found.number, |r| r.trial.number).is_err() {
+            past.push(found);
+        }
+    }
+    Ok((past, runs))
+}
+
+pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), StoreError> {
+    let Run { trial, .. } = run;
+    let sql = "INSERT OR REPLACE INTO recurring_trials (job, number, batch_size, kind, state, cost_j, epochs, \
+               epoch_cost_j, energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
+               ended_us, reason) \
+               VALUES (:job, :number, :batch_size, :kind, :state, :cost, :epochs, :epoch_cost, :energy, :time, :metric, \
+               :first_epochs, :first_cost, :key, :job_id, :begun, :lease, :ended, :reason)";
+    db.prepare_cached(sql)?.execute(named_params! {
+        ":job": job,
+        ":number": trial.number,
+        ":batch_size": i64::try_from(trial.batch_size).map_err(|e| rows::damaged("batch size", e))?,
+        ":kind": kind_name(trial.kind),
+        ":state": state_name(trial.state),
+        ":cost": trial.cost.get(),
+        ":epochs": trial.epochs,
+        ":epoch_cost": trial.epoch_cost.map(Cost::get),
+        ":energy": run.energy.get(),
+        ":time": run.time.get(),
+        ":metric": run.metric,
+        ":first_epochs": run.first.map(|(epochs, _)| epochs),
+        ":first_cost": run.first.map(|(_, cost)| cost.get()),
+        ":key": run.key.as_deref(),
+        ":job_id": run.job.as_ref().map(JobId::as_str),
+        ":begun": run.begun_at.timestamp_micros(),
+        ":lease": run.lease_until.timestamp_micros(),
+        ":ended": run.ended_at.map(|at| at.timestamp_micros()),
+        ":reason": run.reason.as_str(),
+    })?;
+    Ok(())
+}
+
+fn trial(row: &Row<'_>) -> Result<Trial, StoreError> {
+    let batch_size: i64 = row.get(1)?;
+    Ok(Trial {
+        number: row.get(0)?,
+        batch_size: u64::try_from(batch_size).map_err(|e| rows::damaged("batch size", e))?,
+        kind: kind(text(row, 2)?)?,
+        state: state(text(row, 3)?)?,
+        cost: Cost::new(row.get(4)?),
+        epochs: row.get(5)?,
+        epoch_cost: row.get::<_, Option<f64>>(6)?.map(Cost::new),
+    })
+}
+
+fn run(row: &Row<'_>) -> Result<Run, StoreError> {
+    let first: Option<u32> = row.get(10)?;
+    let first_cost: Option<f64> = row.get(11)?;
+    let job: Option<String> = row.get(13)?;
+    let ended: Option<i64> = row.get(16)?;
+    Ok(Run {
+        trial: trial(row)?,
+        energy: Joules::try_new(row.get(7)?).ok_or_else(|| rows::damaged("trial", "energy is no number"))?,
+        time: Seconds::try_new(row.get(8)?).ok_or_else(|| rows::damaged("trial", "time is no number"))?,
+        metric: row.get(9)?,
+        first: first.zip(first_cost.map(Cost::new)),
+        key: row.get(12)?,
+        job: job.map(JobId::new).transpose().map_err(|e| rows::damaged("trial", e))?,
+        begun_at: rows::moment(row.get(14)?)?,
+        lease_until: rows::moment(row.get(15)?)?,
+        ended_at: ended.map(rows::moment).transpose()?,
+        reason: row.get(17)?,
+    })
+}
+
+fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
+    row.get_ref(column)?.as_str().map_err(|e| rows::damaged("text", e))
+}
+
+const fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Exploration => "exploration",
+        Kind::Concurrent => "concurrent",
+        Kind::Regular => "regular",
+    }
+}
+
+fn kind(name: &str) -> Result<Kind, StoreError> {
+    let all = [Kind::Exploration, Kind::Concurrent, Kind::Regular];
+    let known = all.into_iter().find(|k| kind_name(*k) == name);
+    known.ok_or_else(|| rows::damaged("trial", format!("kind {name:?}")))
+}
+
+/// The state of trials that go on, as the schema has it.
+const RUNNING: &str = "running";
+
+const fn state_name(state: State) -> &'static str {
+    match state {
+        State::Running => RUNNING,
+        State::Ended(Outcome::Reached) => "reached",
+        State::Ended(Outcome::NotReached) => "not_reached",
+        State::Ended(Outcome::Stopped) => "stopped",
+        State::Ended(Outcome::Lost) => "lost",
+    }
+}
+
+fn state(name: &str) -> Result<State, StoreError> {
+    let all = [Outcome::Reached, Outcome::NotReached, Outcome::Stopped, Outcome::Lost].map(State::Ended);
+    let known = all.into_iter().chain([State::Running]).find(|s| state_name(*s) == name);
+    known.ok_or_else(|| rows::damaged("trial", format!("state {name:?}")))
+}
