@@ -229,7 +229,7 @@ impl World {
     }
 
     /// Lets time pass without work until the grid has told what came while the jobs ran, and asks again what they saved.
-    /// No longer than [`PATIENCE`]: a recorded grid may end before.
+    /// No longer than `PATIENCE`: a recorded grid may end before.
     pub async fn settle(&mut self) {
         let until = self.clock.utc() + PATIENCE;
         let ids: Vec<(String, JobId)> =
