@@ -11,6 +11,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::INTERVAL;
+use super::correct::corrections_within;
 use super::settle::settlement;
 use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
@@ -78,6 +79,7 @@ impl Store {
             hours_booked: kept.1,
             unsettled: open.iter().map(|row| row.energy).sum(),
             version: version(&mut tx, wanted).await?,
+            corrections: corrections_within(&mut tx, span).await?,
         };
         drop(tx);
         self.add_open(&mut books, &open, wanted).await?;
