@@ -336,6 +336,9 @@ async fn an_export_is_checked_without_a_daemon_and_a_change_is_named() {
     let broken = Ended::of(&mut wattune(&["report", "verify", path]));
     assert_eq!(broken.code, Some(1));
     assert!(broken.out.contains(&format!("line {}", line + 1)), "{}", broken.out);
+    std::fs::write(&file, report(dir.path(), &["export"]).done().replace('\n', "\r\n")).expect("written");
+    let broken = Ended::of(&mut wattune(&["report", "verify", path]));
+    assert!(broken.out.contains("line 1: ends with a carriage return"), "{}", broken.out);
     let missing = Ended::of(&mut wattune(&["report", "verify", "/nonexistent/ledger.jsonl"]));
     assert!(missing.failed(1).contains("/nonexistent/ledger.jsonl"));
 }
@@ -356,6 +359,22 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     report(dir.path(), &["verify"]).done();
     let export = report(dir.path(), &["export"]);
     assert!(export.done().contains("\"who\":\"ada\""), "the correction is an entry");
+    let made = &after["corrections"][0];
+    assert_eq!((&made["who"], &made["why"]), (&"ada".into(), &"the job's client was not running".into()));
+    assert_eq!((&made["of"], &made["given_to"]), (&"unattributed".into(), &"job:b".into()));
+    assert_eq!((&made["intervals"], &made["energy_j"]), (&2.into(), &1_350_000.0.into()));
+    for format in ["table", "markdown", "html"] {
+        let told = report(dir.path(), &[&DAY[..], &["--format", format]].concat());
+        for part in ["ada", "the job's client was not running", "unattributed", "job:b"] {
+            let told = told.done().replace("&#39;", "'");
+            assert!(told.contains(part), "{format}: {part}: {told}");
+        }
+    }
+    let half = ["--from", "2026-03-01T03:00:00Z", "--to", "2026-03-01T04:00:00Z", "--format", "json"];
+    let half = report(dir.path(), &half).json();
+    assert_eq!(half["corrections"][0]["energy_j"], (KWH / 8) as f64 / 1e3, "of the span's intervals");
+    let before = ["--from", "2026-03-01T00:00:00Z", "--to", "2026-03-01T01:00:00Z", "--format", "json"];
+    assert_eq!(report(dir.path(), &before).json()["corrections"], json!([]), "of other hours");
 
     let again = correct(&[&["--of", "unattributed", "--give-to", "idle"], &said[..]].concat());
     assert!(again.failed(1).contains("no closed interval of that share"), "{again:?}");
@@ -462,7 +481,8 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
     let csv = report(dir.path(), &[&DAY[..], &names, &["--format", "csv"]].concat());
     assert!(csv.done().lines().any(|line| line.contains(",110.5,120.5,140.5,1,")), "{}", csv.done());
     // A badge has no room to say that it is of one of two runs.
-    let svg = dir.path().join("badge.svg");
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let svg = elsewhere.path().join("badge.svg");
     let badge = |what: &[&str]| {
         let arguments = [&["badge"], what, &["--svg", svg.to_str().expect("UTF-8")]].concat();
         let told = report(dir.path(), &arguments).done().to_owned();
@@ -481,6 +501,26 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
 }
 
 #[tokio::test]
+async fn names_are_told_from_rows_that_are_of_none_and_devices_by_their_kind() {
+    let dir = books().await;
+    let store = Store::open(dir.path()).await.expect("opens");
+    store.save_job(&stored("c", "(idle)", Some("total"), 3.0, Some(4.0))).await.expect("saved");
+    store.append(&[row("GPU-0", job("c"), 3.8, 3.9, KWH)], &[]).await.expect("written");
+    store.close().await;
+    for (by, quoted) in [("name", "\"(idle)\""), ("tag:team", "\"total\"")] {
+        for format in ["table", "markdown", "html"] {
+            let told = report(dir.path(), &[&DAY[..], &["--by", by, "--format", format]].concat());
+            let told = told.done().replace("&quot;", "\"");
+            assert!(told.contains(quoted), "{by}, {format}: {told}");
+        }
+    }
+    let devices = as_json(dir.path(), &["--by", "gpu"]);
+    let rows = devices["rows"].as_array().expect("rows");
+    let kinds: Vec<(&Value, &Value)> = rows.iter().map(|row| (&row["key"], &row["kind"])).collect();
+    assert_eq!(kinds, [(&json!("GPU-0"), &json!("gpu")), (&json!("cpu:package-0"), &json!("cpu"))]);
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_said_and_nothing_is_made() {
     let dir = tempfile::tempdir().expect("a directory");
     let none = report(dir.path(), &[]);
@@ -490,6 +530,7 @@ async fn what_is_not_there_is_said_and_nothing_is_made() {
         (&["--by", "colour"][..], "tag:KEY"),
         (&["--by", "tag:"], "tag:KEY"),
         (&["--from", "yesterday"], "2026-01-31"),
+        (&["--to", "2400-01-01"], "is not within 1970-01-01 to 2370-"),
         (&["--from", "2026-03-02", "--to", "2026-03-01"], "not before the end"),
         (&["--samples-per-epoch", "100"], "epoch"),
         (&["--functional-unit", "epoch", "--samples-per-epoch", "0"], "at least 1"),
@@ -499,10 +540,14 @@ async fn what_is_not_there_is_said_and_nothing_is_made() {
         assert!(refused.failed(2).contains(told), "{refused:?}");
     }
     let dir = books().await;
+    let leap = ["--from", "2016-12-31T23:59:60Z", "--to", "2016-12-31T23:59:60Z", "--format", "json"];
+    let leap = report(dir.path(), &leap).json();
+    assert_eq!((&leap["from"], &leap["to"]), (&"2016-12-31T23:00:00Z".into(), &"2017-01-01T00:00:00Z".into()));
     let before = report(dir.path(), &["--from", "2020-01-01", "--to", "2020-01-02", "--format", "csv"]);
     assert_eq!(before.done().lines().count(), 1, "the names: {}", before.done());
     let text = report(dir.path(), &["--from", "2020-01-01", "--to", "2020-01-02"]);
     assert!(text.done().contains("total"), "{}", text.done());
+    assert!(text.done().contains("0 gap(s) with 0 J"), "{}", text.done());
 
     let path = dir.path().join("wattune.db");
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);

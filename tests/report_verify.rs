@@ -28,7 +28,7 @@ async fn doctored(books: &Path, statements: &[&'static str]) -> tempfile::TempDi
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE_NAME));
     let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
     for statement in statements {
-        let done = sqlx::query(statement).execute(&pool).await.expect("done");
+        let done = sqlx::query(*statement).execute(&pool).await.expect("done");
         let is_of_rows = ["UPDATE", "DELETE", "INSERT"].iter().any(|verb| statement.starts_with(verb));
         assert!(!is_of_rows || done.rows_affected() > 0, "{statement} changes nothing");
     }
@@ -154,4 +154,73 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
     let of_file = Ended::of(&mut wattune(&["report", "verify", path, "--head", &last, "--format", "json"]));
     assert_eq!(of_file.json()["kept_head_entry"], seq);
     assert!(report(dir.path(), &["verify", "--head", "abc"]).failed(2).contains("64 lower-case hexadecimal digits"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_held_or_none_is_told_once() {
+    let dir = books().await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE_NAME));
+    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
+    let writing = pool.begin_with("BEGIN IMMEDIATE").await.expect("begun");
+    let correct = || {
+        let span = ["--from", "2026-03-01T02:00:00Z", "--to", "2026-03-01T04:00:00Z"];
+        let said = ["--of", "unattributed", "--give-to", "job:b", "--who", "ada", "--why", "known since"];
+        report(dir.path(), &[&["correct"], &span[..], &said].concat())
+    };
+    let held = tokio::task::block_in_place(correct);
+    assert!(held.failed(1).contains("another process holds the database for writing; try again"), "{held:?}");
+    assert!(!held.err.contains("code"), "{held:?}");
+    writing.rollback().await.expect("ended");
+    pool.close().await;
+    tokio::task::block_in_place(correct).done();
+
+    let none = tempfile::tempdir().expect("a directory");
+    let path = none.path().join(FILE_NAME);
+    for (statement, told) in [(None, "file is not a database"), (Some("CREATE TABLE t (a)"), "it is none of wattune's")]
+    {
+        let _ = std::fs::remove_file(&path);
+        match statement {
+            None => std::fs::write(&path, vec![b'x'; 5000]).expect("written"),
+            Some(statement) => {
+                let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+                let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
+                sqlx::query(*statement).execute(&pool).await.expect("done");
+                pool.close().await;
+            }
+        }
+        let refused = report(none.path(), &[]);
+        let text = refused.failed(1);
+        assert_eq!((text.matches(told).count(), text.matches("code").count()), (1, 1), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_the_state_directory_is_written_over() {
+    let dir = books().await;
+    let database = dir.path().join(FILE_NAME);
+    let before = std::fs::read(&database).expect("readable");
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let link = elsewhere.path().join("report.html");
+    std::os::unix::fs::symlink(&database, &link).expect("linked");
+    let hard = elsewhere.path().join("badge.svg");
+    std::fs::hard_link(&database, &hard).expect("linked");
+    let log = dir.path().join("wattune.db-wal");
+    for (flag, path, command) in [
+        ("--output", &database, &[][..]),
+        ("--output", &database, &["export"]),
+        ("--output", &link, &["--format", "html"]),
+        ("--output", &log, &["--format", "html"]),
+        ("--svg", &hard, &["badge", "--name", "resnet50"]),
+        ("--markdown", &database, &["badge", "--name", "resnet50"]),
+    ] {
+        let refused = report(dir.path(), &[command, &[flag, path.to_str().expect("UTF-8")]].concat());
+        assert!(refused.failed(1).contains("is a file of the state directory"), "{refused:?}");
+        assert!(refused.err.contains(flag), "{refused:?}");
+    }
+    assert!(std::fs::read(&database).expect("readable") == before, "nothing was changed");
+    let output = elsewhere.path().join("other.html");
+    report(dir.path(), &["--output", output.to_str().expect("UTF-8")]).done();
+    let svg = elsewhere.path().join("b (1).svg");
+    let badge = report(dir.path(), &["badge", "--name", "resnet50", "--svg", svg.to_str().expect("UTF-8")]);
+    assert!(badge.done().contains("/b%20%281%29.svg)"), "{}", badge.done());
 }

@@ -140,6 +140,17 @@ pub enum DeviceKind {
     Dram,
 }
 
+impl DeviceKind {
+    /// `gpu`, `cpu` or `dram`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Cpu => "cpu",
+            Self::Dram => "dram",
+        }
+    }
+}
+
 impl DeviceId {
     /// The processor package that the kernel calls so ("package-0"), or its memory.
     ///

@@ -211,6 +211,7 @@ mod tests {
         CarbonView
         ComparisonView
         CompletenessView
+        CorrectionView
         CpuView
         CpuZoneView
         DeviceView

@@ -134,6 +134,9 @@ impl Verifier {
         if self.ended {
             return Err(self.broken("", "stands after the end"));
         }
+        if text.ends_with('\r') {
+            return Err(self.broken("", "ends with a carriage return: lines of an export end with a line feed alone"));
+        }
         if let Some(rest) = text.strip_prefix("{\"seq\":") {
             self.take_entry(text, rest).map(Some)
         } else if let Some(rest) = text.strip_prefix("{\"block\":") {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
-use super::{FILE_NAME, Store, StoreError};
+use super::{FILE_NAME, Store, StoreError, unopened};
 
 impl Store {
     /// Opens the database in `state_dir` to be read.
@@ -31,10 +31,9 @@ impl Store {
             Ok(pool) => pool,
             // Who may not write beside a closed database cannot share it, and need not: nobody has it open.
             Err(_) if !beside(&file, "-wal").exists() => {
-                let failed = |source| StoreError::Open { path: path.clone(), source };
-                connect(options.immutable(true)).await.map_err(failed)?
+                connect(options.immutable(true)).await.map_err(|error| unopened(&file, error))?
             }
-            Err(source) => return Err(StoreError::Open { path, source }),
+            Err(error) => return Err(unopened(&file, error)),
         };
         check_version(&pool, path).await?;
         Ok(Self { pool: pool.clone(), recurring: super::recurring::Desk::absent(), reading: pool })
@@ -56,7 +55,13 @@ async fn connect(options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Erro
 async fn check_version(pool: &SqlitePool, path: String) -> Result<(), StoreError> {
     let ours = sqlx::migrate!("src/store/migrations").iter().map(|m| m.version).max().unwrap_or_default();
     let sql = "SELECT MAX(version) FROM _sqlx_migrations WHERE success";
-    let theirs: Option<i64> = sqlx::query_scalar(sql).fetch_one(pool).await?;
+    let theirs: Result<Option<i64>, StoreError> = sqlx::query_scalar(sql).fetch_one(pool).await.map_err(Into::into);
+    let theirs = theirs.map_err(|error| match error {
+        StoreError::Statement(why) => {
+            StoreError::Open { path: path.clone(), why: format!("it is none of wattune's: {why}") }
+        }
+        other => other,
+    })?;
     let theirs = theirs.unwrap_or_default();
     let (whose, right) = match theirs.cmp(&ours) {
         std::cmp::Ordering::Equal => return Ok(()),

@@ -11,6 +11,7 @@ mod rows;
 mod signals;
 
 use std::path::Path;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -31,14 +32,16 @@ pub const FILE_NAME: &str = "wattune.db";
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// It cannot be opened or brought up to this version.
-    #[error("cannot open the database {path}")]
+    #[error("cannot open the database {path}: {why}")]
     Open {
         /// The file.
         path: String,
         /// The reason.
-        #[source]
-        source: sqlx::Error,
+        why: String,
     },
+    /// Somebody else writes, for longer than is waited.
+    #[error("another process holds the database for writing; try again in a moment")]
+    Busy,
     /// There is none.
     #[error(
         "there is no database at {path}; name the daemon's state directory with --state-dir, or its settings with --config"
@@ -71,14 +74,11 @@ pub enum StoreError {
         right: &'static str,
     },
     /// Its tables cannot be brought up to this version.
-    #[error("cannot migrate the database; was it written by a newer wattune?")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
+    #[error("cannot migrate the database; was it written by a newer wattune? {0}")]
+    Migrate(String),
     /// A statement failed.
-    #[error("the database refused a statement")]
-    Statement(#[from] sqlx::Error),
-    /// A statement about recurring jobs failed.
-    #[error("the database refused a statement")]
-    Recurring(#[from] rusqlite::Error),
+    #[error("the database refused a statement: {0}")]
+    Statement(String),
     /// The daemon is stopping.
     #[error("the database is closed, since the daemon is stopping")]
     Closed,
@@ -90,6 +90,45 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+/// What the database said. Its errors' own texts repeat those of their sources.
+fn said(error: &sqlx::Error) -> String {
+    error.as_database_error().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        // The low byte of an extended code is the code: SQLITE_BUSY is 5, SQLITE_LOCKED 6.
+        let code = error.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<i32>().ok());
+        if matches!(code.map(|code| code & 0xff), Some(5 | 6)) { Self::Busy } else { Self::Statement(said(&error)) }
+    }
+}
+
+impl From<sqlx::migrate::MigrateError> for StoreError {
+    fn from(error: sqlx::migrate::MigrateError) -> Self {
+        match error {
+            sqlx::migrate::MigrateError::Execute(error) => error.into(),
+            other => Self::Migrate(other.to_string()),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => Self::Busy,
+            _ => Self::Statement(error.to_string()),
+        }
+    }
+}
+
+/// Why the database at `path` could not be opened.
+fn unopened(path: &Path, error: sqlx::Error) -> StoreError {
+    match error.into() {
+        StoreError::Statement(why) => StoreError::Open { path: path.display().to_string(), why },
+        other => other,
+    }
 }
 
 /// A job as it is stored.
@@ -164,6 +203,19 @@ impl Store {
     /// # Errors
     /// If the file cannot be opened or belongs to a newer version.
     pub async fn open(state_dir: &Path) -> Result<Self, StoreError> {
+        // The control loop waits for this: whoever holds the file for longer is tried again at the next tick.
+        Self::open_with(state_dir, Duration::from_millis(250)).await
+    }
+
+    /// The same for whoever does one thing, which is not tried again: waits some seconds for others that write.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_patiently(state_dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with(state_dir, Duration::from_secs(5)).await
+    }
+
+    async fn open_with(state_dir: &Path, patience: Duration) -> Result<Self, StoreError> {
         let path = state_dir.join(FILE_NAME);
         let options = SqliteConnectOptions::new()
             .filename(&path)
@@ -171,16 +223,15 @@ impl Store {
             .journal_mode(SqliteJournalMode::Wal)
             // A committed row survives the death of the process; what a power cut takes, the counters still know.
             .synchronous(SqliteSynchronous::Normal)
-            // The control loop waits for this: whoever holds the file for longer is tried again at the next tick.
-            .busy_timeout(std::time::Duration::from_millis(250))
+            .busy_timeout(patience)
             // An hour's rows come at once.
             .row_buffer_size(1000)
             .foreign_keys(true);
-        let failed = |source| StoreError::Open { path: path.display().to_string(), source };
+        let failed = |error| unopened(&path, error);
         let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options.clone()).await.map_err(failed)?;
         sqlx::migrate!("src/store/migrations").run(&pool).await?;
         let recurring = recurring::Desk::open(&path)?;
-        let patient = options.busy_timeout(std::time::Duration::from_secs(2));
+        let patient = options.busy_timeout(Duration::from_secs(2));
         let one = SqlitePoolOptions::new().max_connections(1).test_before_acquire(false);
         let reading = one.connect_lazy_with(patient.read_only(true).create_if_missing(false));
         let store = Self { pool, recurring, reading };

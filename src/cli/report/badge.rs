@@ -44,6 +44,8 @@ fn job_name(text: &str) -> Result<JobName, String> {
 /// # Errors
 /// If there is no such job in the books of that time, or a file cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+    args.place.check_foreign("--svg", args.svg.as_deref())?;
+    args.place.check_foreign("--markdown", args.markdown.as_deref())?;
     let (store, now) = args.place.look().await?;
     let mut span = args.time.span(now)?;
     if args.time.from.is_none() {
@@ -114,8 +116,20 @@ fn badge(row: &ReportRow, synthetic: bool) -> String {
     )
 }
 
+/// A path as a link's destination in Markdown: without the characters that would end it (RFC 3986, 2.1).
+fn link(path: &std::path::Path) -> String {
+    let mut safe = String::new();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b'~' => safe.push(char::from(*byte)),
+            other => safe += &format!("%{other:02X}"),
+        }
+    }
+    safe
+}
+
 fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) -> String {
-    let image = svg.map(|path| format!("![{}]({})\n\n", plain(&emitted(row)), path.display())).unwrap_or_default();
+    let image = svg.map(|path| format!("![{}]({})\n\n", plain(&emitted(row)), link(path))).unwrap_or_default();
     let or = |value: Option<String>, absent: &str| value.unwrap_or_else(|| absent.to_owned());
     let carbon = row.carbon_g.zip(row.carbon_low_g).zip(row.carbon_high_g);
     let carbon = carbon.map(|((mean, low), high)| format!("{} CO2e ({} to {})", grams(mean), grams(low), grams(high)));

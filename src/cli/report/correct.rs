@@ -65,7 +65,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     // Looks first: what is not there, or of another version, is not to be made or changed.
     Store::look(&state_dir).await?.close().await;
     let lock = super::super::serve::Lock::take(&state_dir);
-    let store = Store::open(&state_dir).await?;
+    let store = Store::open_patiently(&state_dir).await?;
     if lock.is_ok() {
         // Nobody else will end the block that a daemon left open.
         store.close_block(now).await?;

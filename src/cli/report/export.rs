@@ -23,6 +23,7 @@ pub(super) struct Args {
 /// # Errors
 /// If there are no books, or it cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+    args.place.check_foreign("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
     let (store, _) = args.place.look().await?;
     let mut out: Box<dyn Write> = match &args.output {

@@ -6,8 +6,10 @@ mod export;
 mod table;
 mod verify;
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::{Subcommand, ValueEnum};
 
 use super::simulate::{check_writable, deliver};
@@ -17,7 +19,7 @@ use crate::domain::InvalidJob;
 use crate::http::report::{ReportView, page};
 use crate::http::wire::ledger::{RESTATED_BY_PCT, functional_unit, span};
 use crate::ledger::report::{By, Wanted};
-use crate::store::Store;
+use crate::store::{FILE_NAME, Store};
 
 /// What was used and emitted, by job, name, GPU, label, day or month.
 ///
@@ -136,6 +138,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<()> {
+    args.place.check_foreign("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
     let (store, now) = args.place.look().await?;
     let unit = args.unit.functional_unit.and_then(|u| u.to_possible_value()).map(|v| v.get_name().to_owned());
@@ -175,6 +178,33 @@ impl Place {
         let store = Store::look(&settings.state_dir()).await?;
         Ok((store, SystemClock::start().utc()))
     }
+}
+
+impl Place {
+    /// Refuses a file to be written that is one of the state directory's own.
+    fn check_foreign(&self, flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
+        let Some(path) = path else { return Ok(()) };
+        let Ok(dir) = self.overrides.settings()?.state_dir().canonicalize() else { return Ok(()) };
+        let is_own = match path.canonicalize() {
+            Ok(found) => found.starts_with(&dir) || is_same_file(&found, &dir.join(FILE_NAME)),
+            Err(_) => {
+                let within = path.parent().map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
+                let is_named =
+                    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(FILE_NAME.as_bytes()));
+                is_named && within.and_then(|p| p.canonicalize().ok()).is_some_and(|p| p == dir)
+            }
+        };
+        if is_own {
+            bail!("{flag}: {} is a file of the state directory {}; write elsewhere", path.display(), dir.display());
+        }
+        Ok(())
+    }
+}
+
+/// Whether two paths are links to one file.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let of = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
+    of(a).is_some() && of(a) == of(b)
 }
 
 impl Time {

@@ -42,10 +42,9 @@ fn more(view: &ReportView) -> Vec<Column> {
 fn figures(row: &ReportRow, more: &[Column]) -> Vec<String> {
     let shown = |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.digits$}"));
     let error = if row.energy_kwh > 0.0 { 100.0 * (row.energy_high_kwh / row.energy_kwh - 1.0) } else { 0.0 };
-    let key = legible(&row.key);
     let name = match &row.job_id {
-        Some(id) => format!("{key} {id}"),
-        None => key,
+        Some(id) => format!("{} {id}", legible(&row.shown())),
+        None => legible(&row.shown()),
     };
     let mut cells = vec![
         name,
@@ -69,6 +68,9 @@ fn cells(view: &ReportView) -> Vec<Vec<String>> {
     std::iter::once(head).chain(rows).collect()
 }
 
+/// Corrections told under the figures; the JSON has them all.
+const CORRECTIONS: usize = 20;
+
 /// What stands under the figures, a sentence each.
 fn notes(view: &ReportView) -> Vec<String> {
     let (total, whole, version) = (&view.total, &view.completeness, &view.version);
@@ -90,7 +92,8 @@ fn notes(view: &ReportView) -> Vec<String> {
     notes.push(format!(
         "Completeness: {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
         filled.len(),
-        filled.iter().sum::<f64>(),
+        // A sum of nothing is -0.
+        filled.iter().fold(0.0, |sum, j| sum + j),
         whole.unsettled_j
     ));
     if total.jobs > 0 {
@@ -107,6 +110,22 @@ fn notes(view: &ReportView) -> Vec<String> {
         version.restatements.len() as u64 + version.restatements_left_out,
         version.threshold_pct
     ));
+    for made in view.corrections.iter().take(CORRECTIONS) {
+        notes.push(format!(
+            "Corrected in entry {} at {} by {}: {} interval(s) with {:.0} J of {} given to {}: {}",
+            made.entry,
+            made.at.format("%F %TZ"),
+            made.who,
+            made.intervals,
+            made.energy_j,
+            made.of,
+            made.given_to,
+            made.why
+        ));
+    }
+    if view.corrections.len() > CORRECTIONS {
+        notes.push(format!("{} more corrections are in the JSON.", view.corrections.len() - CORRECTIONS));
+    }
     let sources: Vec<String> = view.sources.iter().map(|s| format!("{} ({} h)", s.said, s.hours)).collect();
     if !sources.is_empty() {
         notes.push(format!("Intensities: {}.", sources.join("; ")));

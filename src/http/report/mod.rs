@@ -7,8 +7,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::domain::SignalKind;
+use crate::ledger::Share;
 use crate::ledger::entry::{METHOD, State, Terms};
-use crate::ledger::report::{Key, Report, Row};
+use crate::ledger::report::{Correction, Key, Report, Row};
 use crate::units::{JOULES_PER_KWH, Joules, Millijoules};
 
 pub use page::page;
@@ -37,6 +38,8 @@ pub struct ReportView {
     pub completeness: CompletenessView,
     /// Which version of the settlements this is.
     pub version: VersionView,
+    /// Intervals of the span that were given to somebody else than they were booked to, oldest first.
+    pub corrections: Vec<CorrectionView>,
     /// Whose intensities.
     pub sources: Vec<SourceOf>,
     /// Whether a generator made some of them: such emissions are those of no real grid.
@@ -48,7 +51,7 @@ pub struct ReportView {
 /// A row of a report.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ReportRow {
-    /// `job`, `name`, `gpu`, `tag`, `time`, `none` (jobs without the label), `idle`, `unattributed` or `total`.
+    /// `job`, `name`, `gpu`, `cpu`, `dram`, `tag`, `day`, `month`, `none` (jobs without the label), `idle`, `unattributed` or `total`.
     pub kind: &'static str,
     /// What it is about: a name, a device, a value, a day or a month.
     pub key: String,
@@ -278,6 +281,46 @@ pub struct RestatementView {
     pub after_g: f64,
 }
 
+/// Intervals that were given to somebody else than they were booked to.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct CorrectionView {
+    /// Its number in the ledger.
+    pub entry: u64,
+    /// When it was made.
+    pub at: DateTime<Utc>,
+    /// Who made it.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// Whose they were: `job:` with an id, `idle` or `unattributed`.
+    pub of: String,
+    /// Whose they are.
+    pub given_to: String,
+    /// How many of them begin in the report's span.
+    pub intervals: u64,
+    /// Their energy.
+    pub energy_j: f64,
+}
+
+impl CorrectionView {
+    fn of(made: &Correction) -> Self {
+        let whose = |share: &Share| match share {
+            Share::Job(id) => format!("job:{id}"),
+            Share::Idle | Share::Unattributed => share.name().to_owned(),
+        };
+        Self {
+            entry: made.entry,
+            at: made.at,
+            who: made.who.clone(),
+            why: made.why.clone(),
+            of: whose(&made.from),
+            given_to: whose(&made.to),
+            intervals: made.intervals,
+            energy_j: joules(made.energy),
+        }
+    }
+}
+
 /// Whose intensities were used.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SourceOf {
@@ -374,6 +417,7 @@ impl ReportView {
                 restatements: books.version.restatements.iter().map(restated).collect(),
                 restatements_left_out: books.version.restatements_left_out,
             },
+            corrections: books.corrections.iter().map(CorrectionView::of).collect(),
             sources: books.sources.iter().map(|(said, hours)| SourceOf { said: said.clone(), hours: *hours }).collect(),
             synthetic: books.synthetic,
             method: method(report),
@@ -418,7 +462,7 @@ fn named(key: &Key, by: &str) -> (&'static str, String, Option<String>) {
     match key {
         Key::Time(t) if by == "month" => ("month", t.format("%Y-%m").to_string(), None),
         Key::Time(t) => ("day", t.format("%F").to_string(), None),
-        Key::Device(device) => ("gpu", device.to_string(), None),
+        Key::Device(device) => (device.kind().name(), device.to_string(), None),
         Key::Job(name, id) => ("job", name.to_string(), Some(id.to_string())),
         Key::Name(name) => ("name", name.to_string(), None),
         Key::Tag(value) => ("tag", value.clone(), None),
@@ -429,7 +473,17 @@ fn named(key: &Key, by: &str) -> (&'static str, String, Option<String>) {
     }
 }
 
+/// What rows that are of no name are called.
+const RESERVED: [&str; 4] = ["(none)", "(idle)", "(unattributed)", "total"];
+
 impl ReportRow {
+    /// What it is about, for people: a name that would look like a row of another kind stands in quotes.
+    pub fn shown(&self) -> String {
+        let is_name = matches!(self.kind, "job" | "name" | "tag");
+        let is_like_others = RESERVED.contains(&self.key.as_str()) || self.key.starts_with('"');
+        if is_name && is_like_others { format!("{:?}", self.key) } else { self.key.clone() }
+    }
+
     /// What was saved as an interval in words, and of how many jobs that is known.
     pub fn saved(&self, grams: impl Fn(f64) -> String) -> String {
         let (known, jobs) = (self.saved_of_jobs, self.jobs);

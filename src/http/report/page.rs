@@ -20,6 +20,8 @@ pub fn page(report: &ReportView) -> String {
     body += &completeness(report);
     body += "<h2>Versions</h2>\n";
     body += &versions(report);
+    body += "<h2>Corrections</h2>\n";
+    body += &corrections(report);
     body += "<h2>Method and boundary</h2>\n";
     body += &method(report);
     document(&escaped(&title), &body)
@@ -110,7 +112,7 @@ fn bars(report: &ReportView) -> String {
     let mut svg = format!("<svg viewBox=\"0 0 860 {height}\" role=\"img\" aria-label=\"{}\">\n", escaped(&label));
     for (place, row) in rows.iter().take(BARS).enumerate() {
         let (y, width) = (22.0 * place as f64 + 4.0, 430.0 * row.energy_j / most);
-        let name: String = row.key.chars().take(32).collect();
+        let name: String = row.shown().chars().take(32).collect();
         svg += &format!("<text x=\"226\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n", y + 12.0, escaped(&name));
         svg += &format!("<rect x=\"232\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"15\" fill=\"var(--c0)\"/>\n");
         let figures = format!("{:.3} kWh, {}", row.energy_kwh, grams(row.carbon_g));
@@ -131,8 +133,8 @@ fn table(report: &ReportView) -> String {
         };
         let error = if row.energy_kwh > 0.0 { 100.0 * (row.energy_high_kwh / row.energy_kwh - 1.0) } else { 0.0 };
         let named = match &row.job_id {
-            Some(id) => format!("{} <small>{}</small>", escaped(&row.key), escaped(id)),
-            None => escaped(&row.key),
+            Some(id) => format!("{} <small>{}</small>", escaped(&row.shown()), escaped(id)),
+            None => escaped(&row.shown()),
         };
         text += &format!("<tr><td>{named}{}<td>{}", figure(Some(row.energy_kwh), 4), row.state);
         text += &[
@@ -246,6 +248,30 @@ fn versions(report: &ReportView) -> String {
             r.before_g,
             r.after_g,
             escaped(&r.reason)
+        );
+    }
+    text + "</table>\n"
+}
+
+fn corrections(report: &ReportView) -> String {
+    if report.corrections.is_empty() {
+        return "<p>None.</p>\n".to_owned();
+    }
+    let mut text =
+        "<p>These intervals were booked to somebody else first; the figures above are as corrected.</p>\n<table>\n\
+                    <thead><tr><th>entry<th>at<th>who<th>intervals<th>J<th>of<th>given to<th>why</tr></thead>\n"
+            .to_owned();
+    for made in report.corrections.iter().take(ROWS) {
+        text += &format!(
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{}<td>{}<td>{}</tr>\n",
+            made.entry,
+            made.at.format("%F %T"),
+            escaped(&made.who),
+            made.intervals,
+            made.energy_j,
+            escaped(&made.of),
+            escaped(&made.given_to),
+            escaped(&made.why)
         );
     }
     text + "</table>\n"

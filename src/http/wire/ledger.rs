@@ -1,6 +1,6 @@
 //! What is asked of the books, and the ledger as it is shown.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Timelike as _, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -125,19 +125,30 @@ pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<
 }
 
 fn moment(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>, InvalidJob> {
-    let years = DateTime::UNIX_EPOCH..=DateTime::UNIX_EPOCH + TimeDelta::days(366 * 400);
+    let (first, last) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + TimeDelta::days(366 * 400));
+    let shown = || text.chars().take(80).collect::<String>();
     let found = match text.parse::<chrono::NaiveDate>() {
         Ok(date) => {
             let day = date.and_time(chrono::NaiveTime::MIN).and_utc();
             Some(if is_end { day + TimeDelta::days(1) } else { day })
         }
-        Err(_) => DateTime::parse_from_rfc3339(text).ok().map(|t| t.to_utc()),
+        // A leap second lies in the hour that it ends.
+        Err(_) => DateTime::parse_from_rfc3339(text)
+            .ok()
+            .map(|t| t.to_utc())
+            .map(|t| t.with_nanosecond(t.nanosecond().min(999_999_999)).unwrap_or(t)),
     };
-    found.filter(|t| years.contains(t)).ok_or_else(|| {
-        let text: String = text.chars().take(80).collect();
-        let why = format!("{text:?} is no time since 1970; write it as 2026-01-31 or 2026-01-31T12:00:00Z");
-        invalid(field, why)
-    })
+    match found {
+        Some(t) if (first..=last).contains(&t) => Ok(t),
+        Some(_) => {
+            let why = format!("{:?} is not within {} to {}", shown(), first.format("%F"), last.format("%F"));
+            Err(invalid(field, why))
+        }
+        None => {
+            let why = format!("{:?} is no time; write it as 2026-01-31 or 2026-01-31T12:00:00Z", shown());
+            Err(invalid(field, why))
+        }
+    }
 }
 
 /// Which part of the ledger.

@@ -14,9 +14,9 @@ use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
 
-use super::Total;
 use super::entry::{Boundary, Embodied, State, Terms};
 use super::sure::Sure;
+use super::{Share, Total};
 use crate::domain::{DeviceId, DeviceKind, GpuId, JobId, JobName, SignalKind, Slot};
 use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Samples, Seconds};
 
@@ -291,6 +291,27 @@ pub struct Version {
     pub restatements_left_out: u64,
 }
 
+/// Intervals of a span that were given to somebody else than they were booked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Correction {
+    /// Its number in the ledger.
+    pub entry: u64,
+    /// When it was made.
+    pub at: DateTime<Utc>,
+    /// Who made it.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// Whose they were.
+    pub from: Share,
+    /// Whose they are.
+    pub to: Share,
+    /// How many of them begin in the span.
+    pub intervals: u64,
+    /// Their energy.
+    pub energy: Millijoules,
+}
+
 /// What the books hold of a span, with all that stands beside it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Books {
@@ -316,6 +337,8 @@ pub struct Books {
     pub unsettled: Millijoules,
     /// Which version of its settlements this is.
     pub version: Version,
+    /// Corrections of its intervals, oldest first.
+    pub corrections: Vec<Correction>,
 }
 
 /// What a row is about. Ordered as rows are.

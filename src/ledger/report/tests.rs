@@ -89,6 +89,7 @@ fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
         hours_booked: 72,
         unsettled: Millijoules::ZERO,
         version: Version::default(),
+        corrections: Vec::new(),
     }
 }
 

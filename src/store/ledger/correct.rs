@@ -2,12 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::Row as _;
+use sqlx::sqlite::SqliteConnection;
 
 use super::{INTERVAL, Why, append_entry, settle};
 use crate::domain::{DeviceId, JobId, Slot};
 use crate::ledger::Share;
 use crate::ledger::apportion::hour_of;
 use crate::ledger::entry::{Corrected, Correction, Entry};
+use crate::ledger::report;
 use crate::store::{Store, StoreError, rows};
 use crate::units::Millijoules;
 
@@ -159,4 +161,33 @@ impl Store {
         let entry = u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))?;
         Ok(Done { entry, rows, energy, hours })
     }
+}
+
+/// The corrections of intervals that begin in a span of full hours, oldest first.
+pub(super) async fn corrections_within(
+    tx: &mut SqliteConnection,
+    span: &Slot,
+) -> Result<Vec<report::Correction>, StoreError> {
+    let sql = "SELECT seq, json_set(line, '$.rows', json('[]')) AS line, COUNT(*) AS intervals, \
+               SUM(corrected.value ->> '$.energy_mj') AS energy_mj \
+               FROM ledger, json_each(line, '$.rows') AS corrected WHERE kind = 'correction' \
+               AND corrected.value ->> '$.hour' >= $1 AND corrected.value ->> '$.hour' < $2 GROUP BY seq ORDER BY seq";
+    // Full hours are written alike, and sort as texts.
+    let hour = |t: DateTime<Utc>| t.format("%FT%TZ").to_string();
+    let mut all = Vec::new();
+    for row in &sqlx::query(sql).bind(hour(span.start())).bind(hour(span.end())).fetch_all(&mut *tx).await? {
+        let Entry::Correction(made) = rows::from_json("ledger", row.try_get("line")?)? else { continue };
+        let number = |name: &str| u64::try_from(row.try_get::<i64, _>(name)?).map_err(|e| rows::damaged("ledger", e));
+        all.push(report::Correction {
+            entry: number("seq")?,
+            at: made.at,
+            who: made.who,
+            why: made.why,
+            from: made.from,
+            to: made.to,
+            intervals: number("intervals")?,
+            energy: rows::from_i64(row.try_get("energy_mj")?)?,
+        });
+    }
+    Ok(all)
 }

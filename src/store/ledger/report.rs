@@ -10,6 +10,7 @@ use serde::Deserialize;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
+use super::correct::corrections_within;
 use super::settle::settlement;
 use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
 use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
@@ -78,6 +79,7 @@ impl Store {
             hours_booked: kept.1,
             unsettled: open.iter().map(|row| row.energy).sum(),
             version: version(&mut tx, wanted).await?,
+            corrections: corrections_within(&mut tx, span).await?,
         };
         drop(tx);
         self.add_open(&mut books, &open, wanted).await?;
