@@ -40,23 +40,24 @@ pub(super) fn all_runs(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run
 /// All trials as policies see them, and in their place those that run or are asked for with all that is kept of them.
 pub(super) fn outline(db: &Connection, job: i64, in_full: &InFull) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
     let mut runs: Vec<Run> = Vec::new();
-    let mut read = |place: &str, of: &dyn ToSql| -> Result<(), StoreError> {
+    let mut read = |place: &str, of: &[&dyn ToSql]| -> Result<(), StoreError> {
         let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials {place}");
         let mut found = db.prepare_cached(&sql)?;
-        for found in found.query_and_then(params![job, of], run)? {
+        for found in found.query_and_then(of, run)? {
             runs.push(found?);
         }
         Ok(())
     };
-    read("INDEXED BY recurring_running WHERE job = ?1 AND state = ?2", &RUNNING)?;
+    // As a literal: with a parameter SQLite cannot know that the index has them.
+    read(&format!("INDEXED BY recurring_running WHERE job = ?1 AND state = '{RUNNING}'"), params![job])?;
     if let Some(number) = in_full.number {
-        read("WHERE job = ?1 AND number = ?2", &number)?;
+        read("WHERE job = ?1 AND number = ?2", params![job, number])?;
     }
     if let Some(key) = &in_full.key {
-        read("INDEXED BY recurring_keys WHERE job = ?1 AND request_key = ?2", key)?;
+        read("INDEXED BY recurring_keys WHERE job = ?1 AND request_key = ?2", params![job, key])?;
     }
     if let Some(run) = &in_full.run {
-        read("INDEXED BY recurring_trials_by_job WHERE job = ?1 AND job_id = ?2", &run.as_str())?;
+        read("INDEXED BY recurring_trials_by_job WHERE job = ?1 AND job_id = ?2", params![job, run.as_str()])?;
     }
     runs.sort_unstable_by_key(|r| r.trial.number);
     runs.dedup_by_key(|r| r.trial.number);
