@@ -98,7 +98,7 @@ async fn books_that_cannot_be_written_for_a_while_lose_nothing() {
         (!problems.is_empty()).then_some(problems)
     })
     .await;
-    assert!(problems.contains("books:") && problems.contains("locked"), "{problems}");
+    assert!(problems.contains("books:") && problems.contains("holds the database"), "{problems}");
     // Boards are served all the same.
     daemon.hold(&driver, 0, 150.0).await;
     drop(locked);
