@@ -101,7 +101,7 @@ function rules(name, dashboard) {
     for (const target of [panel, ...panel.targets])
       if (target.datasource?.uid !== "${datasource}") say(`${panel.title}: the data source must be the variable`);
     for (const target of panel.targets)
-      for (const [, used] of target.expr.matchAll(/\$\{?(\w+)/g)) if (!known.has(used)) say(`${panel.title}: no variable ${used}`);
+      for (const [, used] of target.expr.matchAll(/\$\{?([A-Za-z_]\w*)/g)) if (!known.has(used)) say(`${panel.title}: no variable ${used}`);
     const { x, y, w, h } = panel.gridPos;
     for (const other of dashboard.panels) {
       const o = other.gridPos;
