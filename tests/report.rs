@@ -197,7 +197,7 @@ async fn a_small_report_is_as_it_should_be() {
 
     Emissions are location-based, by average intensities; final 3960000 J (27.7 %), provisional 7200000 J (50.3 %), forecast 0 J (0.0 %), unknown 3150000 J (22.0 %).
     Boundary: metered: GPUs, processor packages; node factor: not declared (1); PUE: 1.5 (annual report, 2026-01-01). Embodied: not declared.
-    Completeness: jobs + idle + unattributed is what the counters gained, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
+    Completeness: 4 of 24 hour(s) have energy; jobs + idle + unattributed is what the counters gained, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
     Saved against the limit found: unknown of 2 job(s); no part of the emissions above.
     Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; 1 hour(s) changed by more than 5 %.
     Intensities: average: energy_charts DE (lifecycle) (2 h); average: none (2 h); marginal: none (3 h); marginal: watttime DE (lifecycle) (1 h).

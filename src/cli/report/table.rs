@@ -84,13 +84,17 @@ fn notes(view: &ReportView) -> Vec<String> {
         0 => "jobs + idle + unattributed is what the counters gained, to the millijoule".to_owned(),
         blocks => format!("the books differ from the counters in {blocks} block(s); see the JSON"),
     };
+    let covered = match whole.hours_with_energy {
+        0 => format!("none of the {} hour(s) has energy in the books", whole.hours),
+        with => format!("{with} of {} hour(s) have energy", whole.hours),
+    };
     let filled: Vec<f64> = whole.gaps.iter().filter_map(|gap| gap.energy_j).collect();
     let lost = match whole.gaps.len() - filled.len() {
         0 => String::new(),
         times => format!("{times} time(s) of which nothing tells how much was used, in no figure here; "),
     };
     notes.push(format!(
-        "Completeness: {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
+        "Completeness: {covered}; {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
         filled.len(),
         // A sum of nothing is -0.
         filled.iter().fold(0.0, |sum, j| sum + j),
