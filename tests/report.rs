@@ -162,13 +162,13 @@ pub(crate) async fn keep(dir: &Path) {
     keeper.store.close().await;
 }
 
-async fn books() -> tempfile::TempDir {
+pub(crate) async fn books() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     keep(dir.path()).await;
     dir
 }
 
-fn report(dir: &Path, arguments: &[&str]) -> Ended {
+pub(crate) fn report(dir: &Path, arguments: &[&str]) -> Ended {
     let mut command = wattune(&["report"]);
     command.args(arguments).arg("--state-dir").arg(dir);
     Ended::of(&mut command)

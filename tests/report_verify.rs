@@ -6,20 +6,8 @@ use serde_json::json;
 use wattune::ledger::verify::Verifier;
 use wattune::store::{FILE_NAME, Store};
 
-use crate::report::{keep, outcome};
+use crate::report::{books, outcome, report};
 use crate::support::{Ended, wattune};
-
-async fn books() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().expect("a directory");
-    keep(dir.path()).await;
-    dir
-}
-
-fn report(dir: &Path, arguments: &[&str]) -> Ended {
-    let mut command = wattune(&["report"]);
-    command.args(arguments).arg("--state-dir").arg(dir);
-    Ended::of(&mut command)
-}
 
 /// A copy of books with something changed by hand.
 async fn doctored(books: &Path, statements: &[&'static str]) -> tempfile::TempDir {
