@@ -1,9 +1,10 @@
 //! How good the plans are on the recorded traces: prints the tables of `docs/evidence.md`, and fails where a bound that
 //! is stated there does not hold.
 //!
-//!     cargo run --release --example evidence [-- [--quick] [miso] [optimality] [forecasts] [pausing]]
+//!     cargo run --release --example evidence [-- [--quick] [miso] [optimality] [forecasts] [pausing] [GRID]…]
 //!
-//! `--quick` prints smaller tables, whose bounds all hold: two grids, fewer sets and starts. Words choose among the tables.
+//! `--quick` prints smaller tables, whose bounds all hold: two grids, fewer sets and starts. Words choose among the tables,
+//! names of grids (CISO, "DE 96 h") among their rows.
 //! The traces are read from `WATTUNE_TRACES` (default: `../shared/data` beside the repository).
 
 mod bound;
@@ -47,6 +48,8 @@ const OVER: f64 = 0.05;
 struct Bench {
     folder: PathBuf,
     quick: bool,
+    /// The grids asked for; all if none is.
+    only: Vec<String>,
 }
 
 /// One grid with the jobs that fit into it.
@@ -79,12 +82,16 @@ fn run(out: &mut impl Write) -> Result<Vec<String>, Failed> {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let quick = words.contains(&"--quick".to_owned());
     words.retain(|word| word != "--quick");
-    if let Some(word) = words.iter().find(|word| !TABLES.contains(&word.as_str())) {
-        return Err(format!("no table {word}; there are {}, and --quick makes them smaller", TABLES.join(", ")).into());
+    let (tables, only): (Vec<String>, Vec<String>) =
+        words.into_iter().partition(|word| TABLES.contains(&word.as_str()));
+    if let Some(word) = only.iter().find(|word| !GRIDS.contains(&word.as_str()) && *word != FAR_SIGHTED) {
+        let (tables, grids) = (TABLES.join(", "), GRIDS.join(", "));
+        let known = format!("there are the tables {tables} and the grids {grids}, {FAR_SIGHTED}");
+        return Err(format!("no table or grid {word}; {known}, and --quick makes them smaller").into());
     }
-    let bench = Bench { folder, quick };
+    let bench = Bench { folder, quick, only };
     let mut missed = Vec::new();
-    for table in TABLES.into_iter().filter(|table| words.is_empty() || words.iter().any(|word| word == table)) {
+    for table in TABLES.into_iter().filter(|table| tables.is_empty() || tables.iter().any(|word| word == table)) {
         match table {
             "miso" => miso(&bench, out, &mut missed)?,
             "optimality" => optimality(&bench, out, &mut missed)?,
@@ -96,6 +103,18 @@ fn run(out: &mut impl Write) -> Result<Vec<String>, Failed> {
 }
 
 impl Bench {
+    /// Those of a table's grids that were asked for; a table without any is not what was meant.
+    fn among(&self, table: &str, grids: &[&'static str]) -> Result<Vec<&'static str>, Failed> {
+        let asked = |name: &&str| self.only.is_empty() || self.only.iter().any(|only| only == name);
+        let found: Vec<_> = grids.iter().copied().filter(asked).collect();
+        if found.is_empty() {
+            return Err(
+                format!("the table {table} has none of {}, but {}", self.only.join(", "), grids.join(", ")).into()
+            );
+        }
+        Ok(found)
+    }
+
     fn power(&self, gpu: &str) -> PathBuf {
         self.folder.join(format!("zeus-traces/summary_power_{gpu}.csv"))
     }
@@ -226,6 +245,7 @@ fn on_each_grid<T: Send>(
 
 /// ResNet-50 on an A40 over 64 hours of MISO at 3 %, a sweep of 10 s per limit charged.
 fn miso(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result<(), Failed> {
+    bench.among("miso", &["MISO"])?;
     writeln!(out, "## ResNet-50 on an A40, 64 hours of MISO\n")?;
     writeln!(out, "A sweep of 10 s at each limit is charged to wattune, carbon-zeus and zeus.\n")?;
     writeln!(out, "| batch | policy | budget % | carbon % less | time % more | at least |")?;
@@ -274,8 +294,8 @@ fn optimality(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> 
     writeln!(out, "| grid | budget % | least part of the optimum % | most over budget, points |")?;
     writeln!(out, "|---|---|---|---|")?;
     let policies = policies(&["wattune", "clairvoyant"])?;
-    let grids: &[_] = if bench.quick { &["MISO", "DE"] } else { &GRIDS };
-    let found = on_each_grid(bench, grids, |ground| {
+    let grids = bench.among("optimality", if bench.quick { &["MISO", "DE"] } else { &GRIDS })?;
+    let found = on_each_grid(bench, &grids, |ground| {
         let starts = starts(ground, 0)?;
         study(ground, Foresight::Perfect, &[starts[1], starts[7]], &BUDGETS, &policies)
     })?;
@@ -324,6 +344,7 @@ fn real_forecasts(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>)
     const BUDGETS: [f64; 2] = [0.03, 0.10];
     let (grids, sets): (&[_], u32) =
         if bench.quick { (&["MISO", "PJM"], 1) } else { (&["MISO", "CISO", "PJM", "DE", FAR_SIGHTED, "SE"], 4) };
+    let grids = bench.among("forecasts", grids)?;
     writeln!(out, "## Forecasts as issued\n")?;
     writeln!(
         out,
@@ -337,7 +358,7 @@ fn real_forecasts(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>)
     )?;
     writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|")?;
     let policies = policies(&["static", "carbon-zeus", "wattune", "clairvoyant"])?;
-    let found = on_each_grid(bench, grids, |ground| {
+    let found = on_each_grid(bench, &grids, |ground| {
         let run = |set| study(ground, Foresight::AsIssued, &starts(ground, set)?, &BUDGETS, &policies);
         (0..sets).map(run).collect::<Result<Vec<_>, Failed>>()
     })?;

@@ -28,6 +28,7 @@ struct Case {
 pub(super) fn table(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result<(), Failed> {
     let (grids, places): (&[&'static str], &[usize]) =
         if bench.quick { (&["DE"], &[7]) } else { (&["CISO", "DE"], &[1, 4, 7, 10]) };
+    let grids = bench.among("pausing", grids)?;
     writeln!(out, "## Pausing\n")?;
     writeln!(out, "25 % more time; 50 W while pausing, half an hour each of running and pausing, two minutes for a")?;
     writeln!(out, "checkpoint. Means over 24 pairs and {} starts: additional reduction in points.\n", places.len())?;

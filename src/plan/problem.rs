@@ -297,7 +297,8 @@ impl Problem {
         }
         if let Some(end) = self.latest_end {
             let late_by = self.work / fastest - (Seconds::from_delta(end - start) - idle);
-            if fastest * late_by > tolerance {
+            // What is late by less is rounding, but for where no time is left at all.
+            if fastest * late_by > tolerance || available <= Seconds::ZERO {
                 let missing = (fastest * late_by).min(self.work);
                 return Err(Infeasible::NotEnoughTime { missing, late_by });
             }

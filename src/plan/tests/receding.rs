@@ -252,6 +252,21 @@ proptest! {
     }
 }
 
+#[test]
+fn a_latest_end_that_was_a_moment_ago_leaves_no_time_however_little_work_there_is() {
+    let mut job = training();
+    // 0.9 samples at 10⁹ a second and more, to be done 0.8 ms ago: both far below the resolution of moments.
+    job.work = Work::TotalSamples(Samples::new(1.0));
+    job.profile.points.iter_mut().for_each(|p| p.throughput.mean = p.throughput.mean * 1e7);
+    job.progress.elapsed = Seconds::new(1e-3);
+    job.progress.samples = Samples::new(0.1);
+    let fastest = job.profile.points.iter().map(|p| p.throughput.mean.get()).fold(0.0, f64::max);
+    job.objective.max_slowdown = Some(2.2e-4 * fastest - 1.0);
+    let plan = job.plan();
+    assert!(matches!(plan.verdict, Verdict::FlatOut { why: Infeasible::NotEnoughTime { .. }, .. }), "{plan:?}");
+    assert!(plan.expected.carbon.get().is_finite() && plan.expected.slowdown.is_finite(), "{plan:?}");
+}
+
 /// A plan as a person reads it.
 fn rendered(plan: &Plan) -> String {
     let segment = |s: &crate::plan::Segment| {

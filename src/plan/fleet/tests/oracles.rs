@@ -15,9 +15,13 @@ struct Programme {
     at_most: Vec<(Vec<(usize, f64)>, f64)>,
 }
 
+/// The solver stopped without an answer.
+#[derive(Debug)]
+pub(super) struct Unsolved;
+
 impl Programme {
     /// The optimum, `None` where there is none.
-    fn solve(&self) -> Option<f64> {
+    fn solve(&self) -> Result<Option<f64>, Unsolved> {
         let n = self.cost.len();
         let scale = self.cost.iter().fold(1e-300_f64, |a, c| a.max(c.abs()));
         let mut columns: Vec<Vec<(usize, f64)>> = vec![Vec::new(); n];
@@ -51,8 +55,11 @@ impl Programme {
         let mut solver =
             DefaultSolver::new(&CscMatrix::zeros((n, n)), &q, &a, &right, &cones, settings).expect("valid");
         solver.solve();
-        let solved = matches!(solver.solution.status, SolverStatus::Solved | SolverStatus::AlmostSolved);
-        solved.then_some(solver.solution.obj_val * scale)
+        match solver.solution.status {
+            SolverStatus::Solved | SolverStatus::AlmostSolved => Ok(Some(solver.solution.obj_val * scale)),
+            SolverStatus::PrimalInfeasible | SolverStatus::AlmostPrimalInfeasible => Ok(None),
+            _ => Err(Unsolved),
+        }
     }
 }
 
@@ -119,12 +126,12 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
     }
     let budgets = problem.carbon_budgets.points().iter().map(|(_, grams)| grams.get());
     programme.at_most.extend(shared.into_iter().zip(budgets));
-    programme.solve()
+    programme.solve().ok().flatten()
 }
 
-/// The optimum for given ends if caps hold at every instant: variables are the seconds of each slot for which all jobs
+/// The optimum for given ends if caps hold at every instant and at least the work is done: variables are the seconds of each slot for which all jobs
 /// together stand at some combination of points that keeps the cap.
-pub(super) fn instantaneous(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
+pub(super) fn instantaneous(problem: &FleetProblem, ends: Ends<'_>) -> Result<Option<f64>, Unsolved> {
     let mut programme = Programme::default();
     let jobs = problem.jobs.len();
     let (mut work, mut budgets) = (vec![Vec::new(); jobs], vec![Vec::new(); jobs]);
@@ -183,7 +190,8 @@ pub(super) fn instantaneous(problem: &FleetProblem, ends: Ends<'_>) -> Option<f6
         }
     }
     for (job, row) in work.into_iter().enumerate() {
-        programme.equal.push((row, problem.jobs[job].work.get()));
+        let row = row.into_iter().map(|(column, rate)| (column, -rate)).collect();
+        programme.at_most.push((row, -problem.jobs[job].work.get()));
     }
     for (job, row) in budgets.into_iter().enumerate() {
         programme.at_most.extend(problem.jobs[job].carbon_budget.map(|b| (row, b.get())));
