@@ -156,6 +156,7 @@ impl<V: SignalValue> SourceState<V> {
     pub fn answered(&self, answer: Answer<V>, now: DateTime<Utc>, jitter: f64, jump_factor: f64) -> Self {
         let mut notes = answer.notes;
         let mut newest = answer.forecast;
+        let expected = newest.expected.clone();
         match self.contributes {
             Contribution::Both => {}
             Contribution::Forecast => newest.actual = TimeSeries::default(),
@@ -176,7 +177,7 @@ impl<V: SignalValue> SourceState<V> {
         let unusable = held_back.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
         let issued = Arc::new(newest.clone());
         let forecast = match old {
-            Some(old) => merged(&without(old, &told), newest, now),
+            Some(old) => merged(&without(old, &told, &expected), newest, now),
             None => newest,
         };
         Self {
@@ -200,7 +201,7 @@ impl<V: SignalValue> SourceState<V> {
     pub fn settled(&self, came: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
         let (mut state, mut came) = (self.clone(), came.clone());
         if let Some(known) = &self.forecast {
-            let mut forecast = without(known, &came);
+            let mut forecast = without(known, &came, &TimeSeries::default());
             let held = hold_back_past(known, &mut came, jump_factor, now);
             if held > 0 {
                 state.notes.push(format!(
@@ -291,11 +292,21 @@ fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
     (&old.source, &old.zone, old.kind, old.scope) == (&new.source, &new.zone, new.kind, new.scope)
 }
 
-/// Without what came by an earlier answer in the time of which `told` speaks, and does not say any more: it was taken back.
-fn without<V: SignalValue>(known: &Forecast<V>, told: &TimeSeries<Quoted<V>>) -> Forecast<V> {
+/// Without what came by an earlier answer in the time of which the newest speaks, and does not say any more: it was taken
+/// back. It speaks of all time from the first to the last slot that is `told`, and of what it `expected` of later ones;
+/// an answer that tells of no past takes nothing back.
+fn without<V: SignalValue>(
+    known: &Forecast<V>,
+    told: &TimeSeries<Quoted<V>>,
+    expected: &TimeSeries<Quoted<V>>,
+) -> Forecast<V> {
     let mut known = known.clone();
+    let Some(end) = told.end() else { return known };
     for gap in told.gaps() {
         known.actual.remove(gap);
+    }
+    for (slot, _) in expected.points().iter().filter(|(slot, _)| slot.start() >= end) {
+        known.actual.remove(*slot);
     }
     known
 }

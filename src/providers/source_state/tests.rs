@@ -107,6 +107,21 @@ fn a_newer_answer_wins_ahead_but_not_behind() {
 }
 
 #[test]
+fn the_newest_value_that_came_can_be_taken_back_too() {
+    let first = forecast(60, half_hours(-2, 4, 3.0), half_hours(-2, 2, 8.0));
+    let known = |expected: CarbonSeries, actual: CarbonSeries| {
+        let state = answered(&answered(&fed(), first.clone(), 60, 0.0), forecast(61, expected, actual), 61, 0.0);
+        values(&state.forecast.expect("two answers").actual)
+    };
+    let before = known(half_hours(-2, 4, 3.0), half_hours(-2, 2, 8.0));
+    let fewer = known(half_hours(-2, 4, 3.0), half_hours(-2, 1, 8.0));
+    assert_eq!(fewer.len() + 1, before.len(), "it speaks of that slot, and does not say what came");
+    let ahead_only = known(half_hours(2, 4, 3.0), half_hours(-2, 1, 8.0));
+    assert_eq!(ahead_only, before, "it does not speak of it");
+    assert_eq!(known(half_hours(-2, 4, 3.0), CarbonSeries::default()), before, "no past takes nothing back");
+}
+
+#[test]
 fn series_of_different_kinds_are_never_joined() {
     let mut second = forecast(60, half_hours(2, 4, 3.0), CarbonSeries::default());
     second.kind = SignalKind::Marginal;
