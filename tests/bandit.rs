@@ -128,6 +128,15 @@ fn rows_come_as_table_csv_and_page_too() {
         "policy,workload,gpu,seed,cumulative_cost,cumulative_regret_runs,final_batch_size,final_power_limit_w"
     );
     assert_eq!(csv.out.lines().count(), 1 + 2 * 3);
+    // What the traces lack is told: beside the rows, or within what is more than rows.
+    let lacking = CIFAR.replace("v100", "p100");
+    let note = "p100 cifar100/shufflenetv2: batch sizes 4096 are left out: the power trace has no rows of them";
+    let told = |format: &str| simulate(&format!("{lacking} {more} --format {format}")).expect("traces are there");
+    assert!(told("table").done().ends_with(&format!("\n{note}\n")));
+    assert!(told("html").done().contains(note));
+    assert_eq!(told("json").json()["notes"], serde_json::json!([note]));
+    let csv = told("csv");
+    assert!(!csv.done().contains("left out") && csv.err.contains(note), "{}", csv.err);
     let csv = simulate(&format!("{CIFAR} {more} --format csv --history --recurrences 4")).expect("traces are there");
     let first = csv.done().lines().next().expect("names");
     let names = "policy,workload,gpu,seed,recurrence,batch_size,power_limit_w,reached,energy_j,time_s,cost";
@@ -214,6 +223,9 @@ fn wrong_use_is_told_what_would_be_right() {
     assert!(ended.failed(1).contains("no runs of cifar100/shufflenetv2 with target metric 0.61"), "{}", ended.err);
     let ended = simulate(&CIFAR.replace("--max-epochs 100", "--max-epochs 3")).expect("as before");
     assert!(ended.failed(1).contains("the default batch size must"), "{}", ended.err);
+    let twice = CIFAR.replace("power_v100.csv", "power_v100.csv,@/zeus-traces/summary_power_v100.csv");
+    let ended = simulate(&twice).expect("as before");
+    assert!(ended.failed(1).contains("both of a board v100"), "{}", ended.err);
     let ended = simulate(&CIFAR.replace("shufflenetv2 ", "shufflenetv2,squad/bert_base_uncased ")).expect("as before");
     assert_eq!(ended.code, Some(1), "{ended:?}");
 }

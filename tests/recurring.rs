@@ -78,7 +78,7 @@ async fn a_trial_from_beginning_to_end() {
     assert_eq!((&beside["number"], &beside["kind"]), (&json!(2), &json!("concurrent")));
     let withdrawn = daemon.post(&format!("{base}/trials/2/end"), &json!({})).await.expect(200);
     checked("post", "/v1/recurring/{name}/trials/{number}/end", "200", &withdrawn);
-    assert_eq!(withdrawn["state"], "lost");
+    assert_eq!((&withdrawn["state"], &withdrawn["reason"]), (&json!("withdrawn"), &json!("it was withdrawn")));
     let late = daemon.post(&format!("{base}/trials/2/progress"), &report(2, 64, 1)).await.problem(410);
     assert!(late["detail"].as_str().expect("text").contains("it was withdrawn"), "{late}");
 
@@ -94,6 +94,18 @@ async fn a_trial_from_beginning_to_end() {
     let told = daemon.post(&progress, &last).await.expect(200);
     assert_eq!((&told["stop"], &told["reached"]), (&json!(true), &json!(true)));
     assert_eq!(daemon.post(&progress, &last).await.expect(200), told, "who heard nothing asks again");
+    let later = json!({"epochs": 7, "energy_j": 560, "time_s": 7, "metric": 0.3});
+    let late = daemon.post(&progress, &later).await.expect(200);
+    assert_eq!((&late["stop"], &late["reached"], &late["max_epochs"]), (&json!(true), &json!(true), &json!(6)));
+    assert!(
+        late["reason"].as_str().expect("text").ends_with("this report came after that and is not counted"),
+        "{late}"
+    );
+    let other = daemon.post(&progress, &report(1, 64, 5)).await.problem(409);
+    assert_eq!(other["field"], "epochs", "{other}");
+    assert!(other["detail"].as_str().expect("text").contains("it reached its target after 6 epochs"), "{other}");
+    let end = json!({"report": report(1, 64, 5)});
+    assert_eq!(daemon.post(&format!("{base}/trials/1/end"), &end).await.problem(409)["field"], "epochs");
     let ended = daemon.post(&format!("{base}/trials/1/end"), &json!({})).await.expect(200);
     assert_eq!(
         (&ended["state"], &ended["cost_j"], &ended["max_epochs"]),
@@ -103,7 +115,22 @@ async fn a_trial_from_beginning_to_end() {
     let history = daemon.get(&format!("{base}/trials")).await.expect(200);
     checked("get", "/v1/recurring/{name}/trials", "200", &history);
     assert_eq!(history.as_array().expect("a list").len(), 2);
-    assert_eq!(daemon.get(&format!("{base}/trials?after=1&limit=5")).await.expect(200)[0]["number"], 2);
+    for (query, expected) in [
+        ("after=1&limit=5", vec![2]),
+        ("order=asc&limit=1", vec![1]),
+        ("order=desc", vec![2, 1]),
+        ("order=desc&limit=1", vec![2]),
+        ("order=desc&after=2", vec![1]),
+    ] {
+        let page = daemon.get(&format!("{base}/trials?{query}")).await.expect(200);
+        checked("get", "/v1/recurring/{name}/trials", "200", &page);
+        let numbers: Vec<_> = page.as_array().expect("a list").iter().filter_map(|t| t["number"].as_u64()).collect();
+        assert_eq!(numbers, expected, "{query}");
+    }
+    for (query, says) in [("order=down", "asc"), ("sort=desc", "unknown field `sort`"), ("limit=0", "1 to 1000")] {
+        let refused = daemon.get(&format!("{base}/trials?{query}")).await.problem(422);
+        assert!(refused["detail"].as_str().expect("text").contains(says), "{refused}");
+    }
     let view = daemon.get(base).await.expect(200);
     checked("get", "/v1/recurring/{name}", "200", &view);
     let arm = &view["arms"][1];
@@ -129,6 +156,11 @@ async fn a_trial_from_beginning_to_end() {
     daemon.delete(base).await.expect(200);
     daemon.get(base).await.problem(404);
     daemon.post(&format!("{base}/trials"), &json!({})).await.problem(404);
+    // A client of the deleted one does not report for a trial of the new one.
+    daemon.put(base, &spec()).await.expect(201);
+    daemon.post(&progress, &later).await.problem(404);
+    assert_eq!(daemon.post(&format!("{base}/trials"), &json!({})).await.expect(201)["number"], 3);
+    daemon.post(&progress, &later).await.problem(404);
     daemon.get("/v1/recurring/copy/trials/9").await.problem(404);
 }
 

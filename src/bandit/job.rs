@@ -6,9 +6,9 @@
 
 use chrono::{DateTime, Utc};
 
+use super::contradiction::{is_late, refuse_contradiction, refuse_impossible};
 use super::{
-    Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, Spec, State, Terms, Trial, Verdict, next,
-    patience,
+    Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, next, patience,
 };
 use crate::domain::JobId;
 
@@ -19,10 +19,6 @@ const DEADLY: usize = 3;
 /// What a run that cannot be carried through counts as, over the dearest that would be borne: as in the reference's
 /// simulator (`zeus-simulator.md`, 3c).
 const FAILURE: f64 = 100.0;
-/// No run takes so many seconds.
-const LONGEST: f64 = 1e9;
-/// Power that is so many times the largest cannot be right, whatever else was measured beside the boards.
-const MOST_POWER: f64 = 10.0;
 /// Zeus's bound where a job has none.
 const USUAL_BETA: f64 = 2.0;
 
@@ -33,6 +29,9 @@ pub struct Job {
     pub terms: Terms,
     /// Where its randomness comes from.
     pub generator: Generator,
+    /// Trials of an earlier job of this name had numbers up to this. None is given again, so that nobody who still reports
+    /// for one of those is taken for one of these.
+    pub earlier: u32,
     /// Trials that have ended and of which nothing but this is at hand, by number: enough for policies.
     pub past: Vec<Trial>,
     /// All others by number.
@@ -54,14 +53,28 @@ pub enum Refused {
     /// There is no such trial.
     #[error("there is no trial {0}")]
     NoSuchTrial(u32),
-    /// It is lost.
+    /// It is lost, or was withdrawn.
     #[error("trial {number} counts no more since {}: {why}; ask for a new trial", .at.format("%FT%TZ"))]
-    Lost {
+    Void {
         /// Which.
         number: u32,
         /// Since when.
         at: DateTime<Utc>,
         /// Why.
+        why: String,
+    },
+    /// It has ended, and this is not what its last report said, nor can have come after that.
+    #[error("{field} {why}; trial {number} has ended at {}: {reason}", .at.format("%FT%TZ"))]
+    Ended {
+        /// Which.
+        number: u32,
+        /// When.
+        at: DateTime<Utc>,
+        /// How.
+        reason: String,
+        /// The field that contradicts its last report, as users write it.
+        field: &'static str,
+        /// In what.
         why: String,
     },
     /// Nothing is left to choose from.
@@ -92,7 +105,7 @@ impl Job {
     /// One without trials. `seed` is used where the terms have none.
     pub fn new(terms: Terms, seed: u64) -> Self {
         let generator = Generator::new(terms.seed.unwrap_or(seed));
-        Self { terms, generator, past: Vec::new(), runs: Vec::new() }
+        Self { terms, generator, earlier: 0, past: Vec::new(), runs: Vec::new() }
     }
 
     /// All trials by number, as policies see them.
@@ -101,10 +114,15 @@ impl Job {
     }
 
     fn trials_but(&self, number: Option<u32>) -> Vec<Trial> {
-        let all = self.past.iter().chain(self.runs.iter().map(|r| &r.trial));
-        let mut trials: Vec<Trial> = all.filter(|t| Some(t.number) != number).cloned().collect();
-        trials.sort_unstable_by_key(|t| t.number);
+        let mut trials: Vec<Trial> = self.all().filter(|t| Some(t.number) != number).cloned().collect();
+        // Of two that are in order the stable sort makes one in one go.
+        trials.sort_by_key(|t| t.number);
         trials
+    }
+
+    /// All trials in no order.
+    fn all(&self) -> impl Iterator<Item = &Trial> {
+        self.past.iter().chain(self.runs.iter().map(|r| &r.trial))
     }
 
     /// The trial of this number, if it is at hand with all that is kept of it.
@@ -134,16 +152,12 @@ impl Job {
     /// Begins a trial. With a `key` that a trial has, it is that one.
     ///
     /// # Errors
-    /// If nothing is left to choose from, too many run, or the key's trial is lost.
+    /// If nothing is left to choose from, too many run, or the key's trial is lost or withdrawn.
     pub fn begin(&mut self, key: Option<&str>, now: DateTime<Utc>) -> Result<Begun, Refused> {
         self.expire(now);
         if let Some(known) = self.runs.iter().find(|r| r.key.is_some() && r.key.as_deref() == key) {
             let number = known.trial.number;
-            return if known.trial.state == State::Ended(Outcome::Lost) {
-                Err(lost(known))
-            } else {
-                Ok(Begun { number, again: true })
-            };
+            return if known.trial.is_void() { Err(void(known)) } else { Ok(Begun { number, again: true }) };
         }
         if self.runs.iter().filter(|r| r.trial.is_running()).count() >= MOST_RUNNING {
             return Err(Refused::TooMany);
@@ -152,7 +166,7 @@ impl Job {
         let choice = next(&self.terms.spec, &self.trials(), &mut generator)?;
         self.generator = generator;
         let newest = self.past.last().into_iter().chain(self.runs.last().map(|r| &r.trial)).map(|t| t.number).max();
-        let number = newest.map_or(1, |n| n + 1);
+        let number = newest.unwrap_or(0).max(self.earlier) + 1;
         let trial = Trial {
             number,
             batch_size: choice.batch_size,
@@ -192,10 +206,11 @@ impl Job {
     }
 
     /// A report of a trial, which renews its lease and may end it. `job` is the training run that it comes from. After
-    /// the end, nothing changes any more.
+    /// the end, nothing changes any more: who did not hear of it hears it now.
     ///
     /// # Errors
-    /// If there is no such trial, it is lost, or the report contradicts the one before. Then nothing of it is taken.
+    /// If there is no such trial, it is lost or withdrawn, or the report contradicts the one before. Then nothing of it is
+    /// taken.
     pub fn report(
         &mut self,
         number: u32,
@@ -205,20 +220,24 @@ impl Job {
     ) -> Result<Verdict, Refused> {
         self.expire(now);
         let i = self.place(number).ok_or(Refused::NoSuchTrial(number))?;
-        match self.runs[i].trial.state {
-            State::Running => self.take(i, report, job, now)?,
-            State::Ended(Outcome::Lost) => return Err(lost(&self.runs[i])),
-            State::Ended(_) => {}
+        let trial = &self.runs[i].trial;
+        if trial.is_void() {
+            return Err(void(&self.runs[i]));
         }
-        let run = &self.runs[i];
-        let max_epochs = if run.trial.is_running() { self.max_epochs(number) } else { run.trial.epochs };
-        Ok(Verdict { stop: !run.trial.is_running(), reached: run.trial.reached(), max_epochs })
+        let (allowed, late) = if trial.is_running() {
+            (self.take(i, report, job, now)?, false)
+        } else {
+            (0, is_late(&self.runs[i], report, job)?)
+        };
+        let trial = &self.runs[i].trial;
+        let max_epochs = if trial.is_running() { allowed } else { trial.epochs };
+        Ok(Verdict { stop: !trial.is_running(), reached: trial.reached(), max_epochs, late })
     }
 
     /// Ends a trial, after a last report if there is one. One that has ended stays as it is.
     ///
     /// # Errors
-    /// As [`Self::report`]; a trial that is lost already can still be withdrawn.
+    /// As [`Self::report`]; a trial that is lost or withdrawn already can still be withdrawn.
     pub fn end(
         &mut self,
         number: u32,
@@ -227,21 +246,24 @@ impl Job {
         ending: Ending,
         now: DateTime<Utc>,
     ) -> Result<(), Refused> {
-        match last {
-            Some(report) => drop(self.report(number, report, job, now)?),
-            None => self.expire(now),
-        }
+        self.expire(now);
         let i = self.place(number).ok_or(Refused::NoSuchTrial(number))?;
+        if self.runs[i].trial.is_void() {
+            return if ending == Ending::Withdrawn { Ok(()) } else { Err(void(&self.runs[i])) };
+        }
+        if let Some(report) = last {
+            self.report(number, report, job, now)?;
+        }
         match (self.runs[i].trial.state, ending) {
             (State::Running, Ending::NotReached) => self.fail(i, "its client says that it does not get there", now),
-            (State::Running, Ending::Withdrawn) => self.finish(i, Outcome::Lost, "it was withdrawn".into(), now),
-            (State::Ended(Outcome::Lost), Ending::NotReached) => return Err(lost(&self.runs[i])),
+            (State::Running, Ending::Withdrawn) => self.finish(i, Outcome::Withdrawn, "it was withdrawn".into(), now),
             (State::Ended(_), _) => {}
         }
         Ok(())
     }
 
-    fn take(&mut self, i: usize, report: &Report, job: Option<&JobId>, now: DateTime<Utc>) -> Result<(), Refused> {
+    /// Takes in a report of a trial that goes on. Says up to how many epochs it might go on with it.
+    fn take(&mut self, i: usize, report: &Report, job: Option<&JobId>, now: DateTime<Utc>) -> Result<u32, Refused> {
         let spec = &self.terms.spec;
         let mut report = *report;
         if job.is_some() {
@@ -286,7 +308,7 @@ impl Job {
         } else {
             self.runs[i].reason = format!("it is not at its target, and may go on up to {allowed} epochs");
         }
-        Ok(())
+        Ok(allowed)
     }
 
     fn place(&self, number: u32) -> Option<usize> {
@@ -300,7 +322,7 @@ impl Job {
 
     /// Ends a trial as one that does not get there, however little it has cost so far.
     fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
-        let reached = self.trials().into_iter().filter(Trial::reached).map(|t| t.cost);
+        let reached = self.all().filter(|t| t.reached()).map(|t| t.cost);
         let bound =
             reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
         let cost = self.runs[i].trial.cost;
@@ -314,8 +336,7 @@ impl Job {
         if batch_size == self.terms.spec.default_batch_size {
             return;
         }
-        let trials = self.trials();
-        let same = || trials.iter().filter(|t| t.batch_size == batch_size);
+        let same = || self.all().filter(|t| t.batch_size == batch_size);
         let lived = same().any(|t| t.epochs > 0 || t.has_result());
         let died = same().filter(|t| t.state == State::Ended(Outcome::Lost)).count();
         if !lived && died >= DEADLY {
@@ -328,44 +349,9 @@ impl Job {
     }
 }
 
-fn lost(run: &Run) -> Refused {
+fn void(run: &Run) -> Refused {
     let at = run.ended_at.unwrap_or(run.lease_until);
-    Refused::Lost { number: run.trial.number, at, why: run.reason.clone() }
-}
-
-/// What no run can have used or done: mostly other units.
-fn refuse_impossible(spec: &Spec, report: &Report) -> Result<(), Refused> {
-    let refused = |field, why| Err(Refused::Contradiction { field, why });
-    if report.epochs > spec.max_epochs {
-        return refused("epochs", format!("is {}, more than max_epochs, {}", report.epochs, spec.max_epochs));
-    }
-    let (energy, time) = (report.energy.get(), report.time.get());
-    if time > LONGEST {
-        return refused("time_s", format!("is beyond {LONGEST:e}; give seconds since the trial began"));
-    }
-    let most = MOST_POWER * spec.knob.max_power.get() * if time > 0.0 { time } else { LONGEST };
-    if energy > most {
-        let power = spec.knob.max_power.get();
-        let why =
-            format!("is more than {MOST_POWER} times what max_power_w, {power}, gives in time_s; give joules so far");
-        return refused("energy_j", why);
-    }
-    Ok(())
-}
-
-fn refuse_contradiction(run: &Run, report: &Report) -> Result<(), Refused> {
-    let table = [
-        ("epochs", f64::from(report.epochs), f64::from(run.trial.epochs)),
-        ("energy_j", report.energy.get(), run.energy.get()),
-        ("time_s", report.time.get(), run.time.get()),
-    ];
-    match table.into_iter().find(|(_, now, before)| now < before) {
-        Some((field, now, before)) => {
-            let why = format!("is {now} after {before}; it counts from the trial's beginning and does not fall");
-            Err(Refused::Contradiction { field, why })
-        }
-        None => Ok(()),
-    }
+    Refused::Void { number: run.trial.number, at, why: run.reason.clone() }
 }
 
 #[cfg(test)]

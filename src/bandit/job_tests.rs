@@ -53,11 +53,11 @@ fn a_trial_ends_at_its_target_or_when_it_is_too_dear() {
     let mut job = job(PolicyName::Zeus);
     let first = job.begin(None, at(0)).expect("begun");
     assert_eq!((first.number, job.runs[0].trial.batch_size), (1, 32));
-    assert_eq!(train(&mut job, 1, 10.0, 5, at(1)), Verdict { stop: true, reached: true, max_epochs: 5 });
+    assert_eq!(train(&mut job, 1, 10.0, 5, at(1)), Verdict { stop: true, reached: true, max_epochs: 5, late: false });
     assert_eq!((job.runs[0].trial.cost, job.runs[0].trial.epoch_cost), (Cost::new(50.0), Some(Cost::new(10.0))));
     // Twice the cheapest is 100: at 20 an epoch that is five epochs.
     job.begin(None, at(2)).expect("begun");
-    assert_eq!(train(&mut job, 2, 20.0, 9, at(3)), Verdict { stop: true, reached: false, max_epochs: 5 });
+    assert_eq!(train(&mut job, 2, 20.0, 9, at(3)), Verdict { stop: true, reached: false, max_epochs: 5, late: false });
     assert_eq!(job.runs[1].trial.state, State::Ended(Outcome::Stopped));
     // One whose very first epoch is dearer than that is stopped in its midst.
     job.begin(None, at(4)).expect("begun");
@@ -88,6 +88,78 @@ fn whoever_heard_no_answer_asks_again() {
     assert_eq!(job.end(1, Some(&last), None, Ending::Withdrawn, at(3)), Ok(()));
     assert_eq!(job.begin(Some("a"), at(4)), Ok(Begun { number: 1, again: true }));
     assert_eq!(job, before);
+}
+
+#[test]
+fn after_the_end_the_same_and_what_may_follow_are_told_so_and_the_rest_is_refused() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(None, at(0)).expect("begun");
+    let books = JobId::new("a").expect("an id");
+    let last = report(5, 50.0, 0.6);
+    let told = job.report(1, &last, None, at(1)).expect("taken");
+    assert!(told.stop && !told.late, "{told:?}");
+    let before = job.clone();
+    assert_eq!(job.report(1, &last, None, at(2)), Ok(told));
+    // It did not hear that it is to stop.
+    for later in [report(6, 60.0, 0.3), report(5, 51.0, 0.6), Report { metric: None, ..report(5, 50.0, 0.6) }] {
+        assert_eq!(job.report(1, &later, None, at(2)), Ok(Verdict { late: true, ..told }), "{later:?}");
+    }
+    let settled = job.report(1, &report(5, 49.0, 0.6), Some(&books), at(2));
+    assert_eq!(settled, Ok(told), "books are settled later");
+    for (wrong, field) in [
+        (report(4, 50.0, 0.1), "epochs"),
+        (report(5, 49.0, 0.6), "energy_j"),
+        (Report { time: Seconds::new(4.0), ..last }, "time_s"),
+        (report(5, 50.0, 0.4), "metric"),
+    ] {
+        for refused in
+            [job.report(1, &wrong, None, at(2)).map(drop), job.end(1, Some(&wrong), None, Ending::Withdrawn, at(2))]
+        {
+            assert!(matches!(&refused, Err(Refused::Ended { field: named, .. }) if *named == field), "{refused:?}");
+        }
+    }
+    assert_eq!(job, before);
+    job.begin(None, at(3)).expect("begun");
+    job.report(2, &last, Some(&books), at(4)).expect("taken");
+    let other = JobId::new("b").expect("an id");
+    let refused = job.report(2, &last, Some(&other), at(5));
+    assert!(matches!(&refused, Err(Refused::Ended { field: "job_id", .. })), "{refused:?}");
+    let said = job.report(1, &report(4, 50.0, 0.1), None, at(6)).expect_err("refused").to_string();
+    assert_eq!(
+        said,
+        "epochs is 4 after 5; trial 1 has ended at 1970-01-01T00:00:01Z: it reached its target after 5 epochs"
+    );
+}
+
+#[test]
+fn a_withdrawn_trial_is_called_so_and_says_nothing_about_its_batch_size() {
+    let mut job = job(PolicyName::Zeus);
+    job.begin(None, at(0)).expect("begun");
+    train(&mut job, 1, 10.0, 5, at(1));
+    for number in 2..=6 {
+        assert_eq!(job.begin(None, at(2)).expect("begun").number, number);
+        let last = report(0, 1.0, 0.1);
+        for _ in 0..2 {
+            assert_eq!(job.end(number, Some(&last), None, Ending::Withdrawn, at(2)), Ok(()), "whoever asks again");
+        }
+        assert_eq!(job.run(number).expect("known").trial.state, State::Ended(Outcome::Withdrawn));
+        let late = job.report(number, &last, None, at(3)).expect_err("refused").to_string();
+        assert!(late.contains("it was withdrawn"), "{late}");
+        assert!(matches!(job.end(number, None, None, Ending::NotReached, at(3)), Err(Refused::Void { .. })));
+    }
+    // One that falls silent beside five that were taken back is not what kills runs.
+    job.begin(None, at(4)).expect("begun");
+    job.expire(at(200));
+    assert_eq!(job.run(7).expect("known").trial.state, State::Ended(Outcome::Lost));
+    assert_eq!(job.outlook().map(|c| c.batch_size), Ok(16));
+}
+
+#[test]
+fn numbers_go_on_after_those_of_an_earlier_job() {
+    let mut job = Job { earlier: 12, ..job(PolicyName::Zeus) };
+    assert_eq!(job.begin(None, at(0)).expect("begun").number, 13);
+    assert_eq!(job.begin(None, at(0)).expect("begun").number, 14);
+    assert_eq!(job.report(12, &report(1, 10.0, 0.1), None, at(1)), Err(Refused::NoSuchTrial(12)));
 }
 
 #[test]
@@ -143,7 +215,7 @@ fn a_silent_trial_is_lost_and_its_batch_size_tried_again() {
     assert_eq!(job.runs[1].trial.kind, Kind::Exploration);
     for late in [job.report(1, &report(5, 50.0, 0.6), None, at(162)).map(drop), job.begin(Some("a"), at(162)).map(drop)]
     {
-        assert!(matches!(&late, Err(Refused::Lost { number: 1, why, .. }) if why.contains("lease")), "{late:?}");
+        assert!(matches!(&late, Err(Refused::Void { number: 1, why, .. }) if why.contains("lease")), "{late:?}");
     }
     assert_eq!(job.end(1, None, None, Ending::Withdrawn, at(163)), Ok(()), "it is what was asked for");
 }
@@ -237,7 +309,7 @@ fn tell(job: &mut Job, client: &mut Client, more: u32, now: DateTime<Utc>) {
     let told = job.report(number, &report(client.epochs, each * f64::from(client.epochs), metric), None, now);
     match told {
         Ok(verdict) if !verdict.stop => {}
-        Ok(_) | Err(Refused::Lost { .. }) => renew(client),
+        Ok(_) | Err(Refused::Void { .. }) => renew(client),
         Err(other) => panic!("{other}"),
     }
 }
@@ -249,7 +321,7 @@ fn act(job: &mut Job, client: &mut Client, step: Step, now: DateTime<Utc>) {
                 assert_eq!(begun.again, client.trial.is_some());
                 client.trial = Some(begun.number);
             }
-            Err(Refused::Lost { .. }) => renew(client),
+            Err(Refused::Void { .. }) => renew(client),
             Err(other) => panic!("{other}"),
         },
         Step::Epoch => tell(job, client, 1, now),

@@ -12,6 +12,7 @@
 //! [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson sampling); [`wattune`] spends less
 //! on exploration, and says in its module why it may.
 
+mod contradiction;
 pub mod cost;
 mod job;
 mod limit;

@@ -28,6 +28,8 @@ pub struct Verdict {
     pub reached: bool,
     /// Up to how many epochs it may go on.
     pub max_epochs: u32,
+    /// Whether this came after its end, and was not taken.
+    pub late: bool,
 }
 
 /// How a trial ends that has neither reached its target nor been told to stop.

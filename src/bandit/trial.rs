@@ -26,8 +26,15 @@ pub enum Outcome {
     NotReached,
     /// Given up before, because it had become too dear.
     Stopped,
-    /// Without a word: its lease ran out, or it was withdrawn. It counts as if it had not been.
+    /// Its client took it back. It counts as if it had not been.
+    Withdrawn,
+    /// Without a word: its lease ran out. It counts as if it had not been.
     Lost,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Reached, Self::NotReached, Self::Stopped, Self::Withdrawn, Self::Lost];
 }
 
 /// Whether a run goes on.
@@ -43,7 +50,7 @@ pub enum State {
 /// One run, as far as policies look at it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// From 1, one sequence for all trials of a job.
+    /// From 1 or later, one sequence for all trials of a job.
     pub number: u32,
     /// Its batch size.
     pub batch_size: u64,
@@ -64,6 +71,11 @@ impl Trial {
     /// Whether it has ended with a result: at its target or not.
     pub fn has_result(&self) -> bool {
         matches!(self.state, State::Ended(Outcome::Reached | Outcome::NotReached | Outcome::Stopped))
+    }
+
+    /// Whether it has ended without one, and counts as if it had not been.
+    pub fn is_void(&self) -> bool {
+        matches!(self.state, State::Ended(Outcome::Withdrawn | Outcome::Lost))
     }
 
     /// Whether it reached its target.

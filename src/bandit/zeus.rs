@@ -8,7 +8,7 @@
 //! mean is believed to be N(mean, σ²/n); a draw for each arm, the largest wins. Arms with equal rewards have no variance,
 //! and are drawn at their mean.
 
-use super::{Belief, Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
+use super::{Belief, Choice, Cost, Generator, Kind, NoneConverges, Spec, Trial};
 
 /// Rounds of pruning.
 const ROUNDS: usize = 2;
@@ -77,9 +77,7 @@ fn stage(spec: &Spec, trials: &[Trial]) -> Stage {
         let up = left.iter().copied().filter(|b| *b > default);
         for direction in [down.collect::<Vec<_>>(), up.collect()] {
             for batch_size in direction {
-                let counts = |t: &&Trial| {
-                    t.batch_size == batch_size && t.kind == Kind::Exploration && t.state != State::Ended(Outcome::Lost)
-                };
+                let counts = |t: &&Trial| t.batch_size == batch_size && t.kind == Kind::Exploration && !t.is_void();
                 let Some(trial) = trials.iter().filter(counts).nth(round) else { return Stage::Explore(batch_size) };
                 if trial.is_running() {
                     return Stage::Waiting;

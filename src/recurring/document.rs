@@ -103,7 +103,9 @@ pub enum TrialState {
     NotReached,
     /// It was given up because it had become too dear.
     Stopped,
-    /// It fell silent or was withdrawn, and counts as if it had not been.
+    /// Its client took it back, and it counts as if it had not been.
+    Withdrawn,
+    /// It fell silent, and counts as if it had not been.
     Lost,
 }
 
@@ -134,6 +136,7 @@ impl From<State> for TrialState {
             State::Ended(Outcome::Reached) => Self::Reached,
             State::Ended(Outcome::NotReached) => Self::NotReached,
             State::Ended(Outcome::Stopped) => Self::Stopped,
+            State::Ended(Outcome::Withdrawn) => Self::Withdrawn,
             State::Ended(Outcome::Lost) => Self::Lost,
         }
     }
@@ -146,6 +149,7 @@ impl From<TrialState> for State {
             TrialState::Reached => Self::Ended(Outcome::Reached),
             TrialState::NotReached => Self::Ended(Outcome::NotReached),
             TrialState::Stopped => Self::Ended(Outcome::Stopped),
+            TrialState::Withdrawn => Self::Ended(Outcome::Withdrawn),
             TrialState::Lost => Self::Ended(Outcome::Lost),
         }
     }
@@ -222,7 +226,7 @@ impl RecurringDocument {
             }
             runs.push(trial.read().map_err(wrong)?);
         }
-        let job = Job { terms, generator: self.generator, past: Vec::new(), runs };
+        let job = Job { terms, generator: self.generator, earlier: 0, past: Vec::new(), runs };
         Ok(StoredRecurring { name, created_at: self.created_at, job })
     }
 }

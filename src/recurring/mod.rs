@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bandit::{self, Boards, Ending, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
 use crate::clock::Clock;
 use crate::domain::{JobId, JobName, ProfileKey};
-use crate::store::{InFull, Store, StoreError, StoredRecurring};
+use crate::store::{InFull, Page, Store, StoreError, StoredRecurring};
 
 pub use document::{RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
@@ -156,7 +156,7 @@ impl Recurring {
     /// Begins a trial. Says whether it is new: with a `key` that a trial has, it is that one.
     ///
     /// # Errors
-    /// If there is no such job, nothing is left to choose from, or the key's trial is lost.
+    /// If there is no such job, nothing is left to choose from, or the key's trial is lost or withdrawn.
     pub async fn begin(&self, name: &JobName, key: Option<String>) -> Result<(TrialView, bool), RecurringError> {
         let now = self.now();
         let in_full = InFull { key: key.clone(), ..InFull::default() };
@@ -173,15 +173,14 @@ impl Recurring {
         self.with_hint(&stored, number).await
     }
 
-    /// Trials by number, those after `after`.
+    /// The trials on this page, in its order.
     ///
     /// # Errors
     /// If there is no such job.
-    pub async fn trials(&self, name: &JobName, after: u32, limit: usize) -> Result<Vec<TrialView>, RecurringError> {
-        let mut stored = self.known(name).await?;
-        stored.job.expire(self.now());
-        let later = stored.job.runs.iter().filter(|r| r.trial.number > after).take(limit);
-        Ok(later.map(|run| TrialView::of(&stored.job, run, None)).collect())
+    pub async fn trials(&self, name: &JobName, page: Page) -> Result<Vec<TrialView>, RecurringError> {
+        let stored = self.present(name, InFull { page: Some(page), ..InFull::default() }).await?;
+        let on_page = page.of(&stored.job.runs).into_iter();
+        Ok(on_page.map(|run| TrialView::of(&stored.job, run, None)).collect())
     }
 
     /// The batch size of a trial that `job` reports for.
@@ -196,7 +195,7 @@ impl Recurring {
     /// Takes a trial's report.
     ///
     /// # Errors
-    /// If there is no such job or trial, it is lost, or the report contradicts the one before.
+    /// If there is no such job or trial, it is lost or withdrawn, or the report contradicts the one before.
     pub async fn report(&self, name: &JobName, number: u32, told: Told) -> Result<VerdictView, RecurringError> {
         let now = self.now();
         let in_full = InFull { run: told.job.clone(), ..one(number) };

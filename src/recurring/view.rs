@@ -78,7 +78,7 @@ pub struct ArmView {
 /// A trial.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct TrialView {
-    /// From 1, one sequence for all trials of a job.
+    /// One sequence for all trials of a name, from 1: a job that is deleted and made anew goes on with it.
     pub number: u32,
     /// The batch size that it is to take.
     pub batch_size: u64,
@@ -218,7 +218,11 @@ impl VerdictView {
             stop: verdict.stop,
             reached: verdict.reached,
             max_epochs: verdict.max_epochs,
-            reason: run.reason.clone(),
+            reason: if verdict.late {
+                format!("{}; this report came after that and is not counted", run.reason)
+            } else {
+                run.reason.clone()
+            },
             lease_s: job.terms.lease.get(),
         }
     }

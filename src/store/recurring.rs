@@ -2,23 +2,20 @@
 //! that it chose.
 //!
 //! Policies look at all trials of a job. sqlx hands every row from thread to thread, each value copied: two hundred trials
-//! took 1.3 ms of a request's 1.7. So this room has a connection of its own, through rusqlite, and a request is one piece
-//! of work on one thread. Of most trials it reads the seven columns that policies look at: all eighteen take three times
-//! as long.
+//! took 1.3 ms of a request's 1.7. So this room has a connection of its own, through rusqlite (`desk.rs`), and a request
+//! is one piece of work on one thread. Of most trials it reads the seven columns that policies look at: all eighteen take
+//! three times as long.
 
+mod desk;
 mod trials;
-
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
-use tokio::sync::Mutex;
 
+pub(super) use self::desk::Desk;
 use self::trials::{all_runs, load, outline, save_run};
 use super::{Store, StoreError, rows};
-use crate::bandit::Job;
+use crate::bandit::{Job, Run};
 use crate::domain::{JobId, JobName};
 
 /// A recurring job as it is stored.
@@ -54,47 +51,34 @@ pub struct InFull {
     pub key: Option<String>,
     /// That of this training run.
     pub run: Option<JobId>,
+    /// Those on this page.
+    pub page: Option<Page>,
 }
 
-/// One connection: requests about recurring jobs queue up for it, and never for those of the control loop. `None` once
-/// the store is closed.
-#[derive(Clone, Debug)]
-pub(super) struct Desk(Arc<Mutex<Option<Connection>>>);
+/// A part of the list of trials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Whether it begins with the newest, not with the oldest.
+    pub newest_first: bool,
+    /// Only those that come after this one in that order.
+    pub after: Option<u32>,
+    /// At most so many.
+    pub limit: u32,
+}
 
-impl Desk {
-    /// To a database that is there and migrated.
-    pub(super) fn open(path: &Path) -> rusqlite::Result<Self> {
-        let db = Connection::open(path)?;
-        db.busy_timeout(Duration::from_secs(2))?;
-        db.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
-        // Whoever commits when the log has so many pages waits for two syncs and all their writes, tens of milliseconds.
-        // A request writes three pages: with 1000, SQLite's own, one in three hundred would wait, with these 16 MiB one in
-        // a thousand.
-        db.pragma_update(None, "wal_autocheckpoint", 4096)?;
-        Ok(Self(Arc::new(Mutex::new(Some(db)))))
-    }
-
-    /// Without a connection: for whoever only reads, and nothing of recurring jobs.
-    pub(super) fn absent() -> Self {
-        Self(Arc::new(Mutex::new(None)))
-    }
-
-    pub(super) async fn close(&self) {
-        drop(self.0.lock().await.take());
-    }
-
-    /// Does this on a thread where waiting for the disk holds nobody up. Once begun it comes to its end, whether or not
-    /// anybody still waits for the answer.
-    async fn work<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let mut db = Arc::clone(&self.0).lock_owned().await;
-        let done = tokio::task::spawn_blocking(move || work(db.as_mut().ok_or(StoreError::Closed)?)).await;
-        done.unwrap_or_else(|error| match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(StoreError::Closed),
-        })
+impl Page {
+    /// Of runs by number, those on this page, in its order; `runs` may have others, but none of the page is missing.
+    pub fn of<'a>(&self, runs: &'a [Run]) -> Vec<&'a Run> {
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        let later = |r: &&Run| {
+            let number = r.trial.number;
+            self.after.is_none_or(|after| if self.newest_first { number < after } else { number > after })
+        };
+        if self.newest_first {
+            runs.iter().rev().filter(later).take(limit).collect()
+        } else {
+            runs.iter().filter(later).take(limit).collect()
+        }
     }
 }
 
@@ -105,7 +89,7 @@ impl Store {
     /// If the transaction fails; then none of it is written.
     pub async fn create_recurring(&self, new: &StoredRecurring) -> Result<bool, StoreError> {
         let new = new.clone();
-        self.recurring.work(move |db| create(db, &new)).await
+        self.recurring.write(move |db| create(db, &new)).await
     }
 
     /// A recurring job with all its trials.
@@ -118,7 +102,7 @@ impl Store {
             let tx = db.transaction()?;
             Ok(load(&tx, name, all_runs)?.map(|(_, stored)| stored))
         };
-        self.recurring.work(read).await
+        self.recurring.read(read).await
     }
 
     /// A recurring job, with all that is kept only of the trials that run and of those asked for.
@@ -135,7 +119,7 @@ impl Store {
             let tx = db.transaction()?;
             Ok(load(&tx, name, |db, id| outline(db, id, &in_full))?.map(|(_, stored)| stored))
         };
-        self.recurring.work(read).await
+        self.recurring.read(read).await
     }
 
     /// The recurring job of which a training run is a trial, with all its trials.
@@ -179,17 +163,27 @@ impl Store {
             tx.commit()?;
             Ok(Some((answer, stored)))
         };
-        self.recurring.work(changed).await
+        self.recurring.write(changed).await
     }
 
-    /// Forgets a recurring job and its trials. Says whether there was one.
+    /// Forgets a recurring job and its trials, but for the last one's number. Says whether there was one.
     ///
     /// # Errors
-    /// If the statement fails.
+    /// If the transaction fails; then all is as it was.
     pub async fn delete_recurring(&self, name: &JobName) -> Result<bool, StoreError> {
         let name = name.clone();
-        let delete = "DELETE FROM recurring_jobs WHERE name = ?1";
-        self.recurring.work(move |db| Ok(db.execute(delete, [name.as_str()])? > 0)).await
+        let remember = "INSERT INTO recurring_deleted (name, last) \
+                        SELECT j.name, MAX(t.number) FROM recurring_jobs j JOIN recurring_trials t ON t.job = j.id \
+                        WHERE j.name = ?1 GROUP BY j.name \
+                        ON CONFLICT (name) DO UPDATE SET last = MAX(last, excluded.last)";
+        let delete = move |db: &mut Connection| {
+            let tx = writing(db)?;
+            tx.execute(remember, [name.as_str()])?;
+            let deleted = tx.execute("DELETE FROM recurring_jobs WHERE name = ?1", [name.as_str()])?;
+            tx.commit()?;
+            Ok(deleted > 0)
+        };
+        self.recurring.write(delete).await
     }
 
     /// Recurring jobs by name, beginning after `after`, at most `limit`.
@@ -213,7 +207,7 @@ impl Store {
         let list = move |db: &mut Connection| {
             db.prepare_cached(sql)?.query_and_then(params![after, limit], listed)?.collect::<Result<_, _>>()
         };
-        self.recurring.work(list).await
+        self.recurring.read(list).await
     }
 
     /// The recurring jobs whose newest trial (or, without one, whose making) is newest, at most `limit` and the newest
@@ -235,7 +229,7 @@ impl Store {
             }
             Ok((latest, all.unsigned_abs()))
         };
-        self.recurring.work(read).await
+        self.recurring.read(read).await
     }
 
     /// The recurring jobs that have trials whose lease ended before `now`.
@@ -249,7 +243,7 @@ impl Store {
             let mut overdue = db.prepare_cached(sql)?;
             overdue.query_and_then([now.timestamp_micros()], |row| name(row.get(0)?))?.collect::<Result<_, _>>()
         };
-        self.recurring.work(list).await
+        self.recurring.read(list).await
     }
 
     /// Gives every running trial a lease from `now` on: while the daemon was away nobody could report.
@@ -260,7 +254,7 @@ impl Store {
         let sql = "UPDATE recurring_trials SET lease_us = MAX(lease_us, ?1 + CAST(1000000 * \
                    (SELECT json_extract(terms, '$.lease') FROM recurring_jobs WHERE id = job) AS INTEGER)) \
                    WHERE state = 'running'";
-        let renewed = self.recurring.work(move |db| Ok(db.execute(sql, [now.timestamp_micros()])?));
+        let renewed = self.recurring.write(move |db| Ok(db.execute(sql, [now.timestamp_micros()])?));
         renewed.await.map(|_| ())
     }
 }

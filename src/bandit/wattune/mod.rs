@@ -130,8 +130,9 @@ impl Standing {
         );
         epochs.add_own(OWN);
         let mut tried = vec![false; octaves.len()];
+        let mut changed = changes.iter().copied().peekable();
         for (i, s) in seen.iter().enumerate() {
-            if changes.contains(&i) {
+            if changed.next_if_eq(&i).is_some() {
                 epochs.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCHS });
                 epoch_cost.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCH_COST });
                 tried.fill(false);

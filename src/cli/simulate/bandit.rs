@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use super::progress::Progress;
-use super::{Format, check_writable, deliver, once, within};
+use super::{Format, check_writable, deliver, once, warn, within};
 use crate::simulate::bandit::policy::{self, Knobs, Policy};
 use crate::simulate::bandit::{
     Ends, Expected, Job, Plan, Report, Submission, Switch, Traces, Wanted, What, history, oracle, overlap, read_groups,
     recur, summary,
 };
+use crate::simulate::gpu_name;
 
 /// Repeats recurring jobs on recorded training runs, under policies that choose batch size and power limit.
 ///
@@ -83,7 +84,7 @@ pub(super) struct Args {
     /// Writes a row for each run, too.
     #[arg(long)]
     history: bool,
-    /// How the rows are written: {"summary": […], "history": […]} as JSON; CSV has the history alone, if asked for.
+    /// How the rows are written: {"summary": […], "history": […], "notes": […]} as JSON, what is empty left out; CSV has the history alone, if asked for.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Where they are written [default: standard output].
@@ -165,7 +166,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let policies = if policies.is_empty() { policy::POLICIES.to_vec() } else { policies };
     let mut progress = Progress::new(policies.len() * cases.len() * args.seeds.0.len());
     let plots = args.format == Format::Html;
-    let mut report = Report { summary: Vec::new(), history: (args.history || plots).then(Vec::new) };
+    let history = (args.history || plots).then(Vec::new);
+    let mut report = Report { summary: Vec::new(), history, notes: notes(&cases) };
     for case in &cases {
         for policy in &policies {
             for seed in &args.seeds.0 {
@@ -179,10 +181,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let bytes = match args.format {
         Format::Table => write::table(&report).into_bytes(),
         Format::Json => write::json(&report)?,
-        Format::Csv => write::comma_separated(&report)?,
+        Format::Csv => {
+            // There is no room for them beside the rows.
+            warn(&report.notes);
+            write::comma_separated(&report)?
+        }
         Format::Html => page::page(&report).into_bytes(),
     };
     deliver(&bytes, args.output.as_deref())
+}
+
+/// What the traces of these lack, each once.
+fn notes(cases: &[Case<'_>]) -> Vec<String> {
+    let jobs = cases.iter().flat_map(|case| std::iter::once(&case.before).chain(&case.after));
+    let mut seen = std::collections::HashSet::new();
+    jobs.flat_map(|job| &job.notes).filter(|note| seen.insert(*note)).cloned().collect()
 }
 
 fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &mut Report) -> anyhow::Result<()> {
@@ -252,8 +265,24 @@ fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
     Ok(args.workload.iter().enumerate().map(|(place, workload)| of(place, workload)).collect())
 }
 
+/// Rows tell boards apart by name alone.
+fn one_name_each(power: &[PathBuf]) -> anyhow::Result<()> {
+    for (place, path) in power.iter().enumerate() {
+        let name = gpu_name(path);
+        if let Some(other) = power[..place].iter().find(|other| gpu_name(other) == name) {
+            bail!(
+                "--power-trace has {} and {}, both of a board {name}; name each file by its board, as summary_power_BOARD.csv",
+                other.display(),
+                path.display()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Each workload on each board.
 fn cases<'a>(args: &Args, wanted: &[Wanted], submissions: Option<&'a [Submission]>) -> anyhow::Result<Vec<Case<'a>>> {
+    one_name_each(&args.power_trace)?;
     let groups = submissions.map(|all| groups(args, wanted, all)).transpose()?;
     let mut cases = Vec::new();
     for power in &args.power_trace {

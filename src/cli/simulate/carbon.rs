@@ -7,7 +7,7 @@ use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
 use clap::ValueEnum;
 
 use super::progress::Progress;
-use super::{Format, check_writable, deliver, once, page, within, write};
+use super::{Format, check_writable, deliver, once, page, warn, within, write};
 use crate::domain::{Pausing, Slot};
 use crate::ledger;
 use crate::simulate::policy::{self, Policy};
@@ -200,13 +200,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     warn(&without_figures(&found));
     let bytes = written(args, &jobs, &grid, &found)?;
     deliver(&bytes, args.output.as_deref())
-}
-
-#[expect(clippy::print_stderr, reason = "warnings are for people, results go to stdout")]
-fn warn(warnings: &[String]) {
-    for warning in warnings {
-        eprintln!("wattune: warning: {warning}");
-    }
 }
 
 /// For each policy and job, which rows have no figures, and what to do about it.

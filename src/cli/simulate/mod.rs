@@ -71,6 +71,13 @@ pub(super) fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()>
     }
 }
 
+#[expect(clippy::print_stderr, reason = "warnings are for people, results go to stdout")]
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("wattune: warning: {warning}");
+    }
+}
+
 /// A number of an argument. `right` says what would be one.
 pub(super) fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|n| (low..=high).contains(n));

@@ -73,7 +73,7 @@ pub(in crate::http) async fn show(
     Ok(Json(shared.within(shared.recurring.show(&name)).await?))
 }
 
-/// Forgets a recurring job with all its trials.
+/// Forgets a recurring job with all its trials. Their numbers are not given again, should it be made anew.
 #[utoipa::path(
     delete, path = "/v1/recurring/{name}", operation_id = "delete_recurring", tag = "recurring jobs",
     params(("name" = String, Path, description = "Its name")),
@@ -106,7 +106,7 @@ pub(in crate::http) async fn delete(
         ),
         (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial that was begun with this key is lost"
+            description = "The trial that was begun with this key is lost, or was withdrawn"
         ),
         Problems
     )
@@ -125,7 +125,7 @@ pub(in crate::http) async fn begin(
     Ok((status, [(header::LOCATION, location)], Json(trial)))
 }
 
-/// Trials by number.
+/// Trials by number, the oldest or the newest first.
 #[utoipa::path(
     get, path = "/v1/recurring/{name}/trials", operation_id = "list_trials", tag = "recurring jobs",
     params(("name" = String, Path, description = "The recurring job's name"), TrialsQuery),
@@ -141,9 +141,9 @@ pub(in crate::http) async fn trials(
     Segment(name): Segment,
     Params(query): Params<TrialsQuery>,
 ) -> Result<Json<Vec<TrialView>>, Problem> {
-    let limit = usize::try_from(checked_limit(query.limit)?).unwrap_or(usize::MAX);
+    let page = query.checked()?;
     let name = known_name(name)?;
-    Ok(Json(shared.within(shared.recurring.trials(&name, query.after, limit)).await?))
+    Ok(Json(shared.within(shared.recurring.trials(&name, page)).await?))
 }
 
 /// One trial.
@@ -163,7 +163,8 @@ pub(in crate::http) async fn trial(
     Ok(Json(shared.within(shared.recurring.trial(&name, number)).await?))
 }
 
-/// Tells how far a trial has come, renews its lease, and says whether it is to stop.
+/// Tells how far a trial has come, renews its lease, and says whether it is to stop. One that has ended is told so again,
+/// and takes no more in.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials/{number}/progress", operation_id = "report_trial",
     tag = "recurring jobs",
@@ -177,11 +178,11 @@ pub(in crate::http) async fn trial(
         (status = NOT_FOUND, response = Problem),
         (
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "The training run reports for another trial"
+            description = "The training run reports for another trial, or the trial has ended and this contradicts its last report"
         ),
         (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial is lost: its lease ran out, or it was withdrawn"
+            description = "The trial counts no more: its lease ran out, or it was withdrawn"
         ),
         (
             status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
@@ -212,8 +213,12 @@ pub(in crate::http) async fn progress(
         (status = OK, body = TrialView),
         (status = NOT_FOUND, response = Problem),
         (
+            status = CONFLICT, body = Problem, content_type = "application/problem+json",
+            description = "The training run reports for another trial, or the trial has ended and this contradicts its last report"
+        ),
+        (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial is lost: its lease ran out, or it was withdrawn"
+            description = "The trial counts no more: its lease ran out, or it was withdrawn"
         ),
         (
             status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",

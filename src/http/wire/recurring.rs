@@ -8,6 +8,7 @@ use super::finite;
 use crate::bandit::{Ending, Report};
 use crate::domain::{InvalidJob, JobId};
 use crate::recurring::{RecurringDocument, RecurringSpec};
+use crate::store::Page;
 use crate::units::{Joules, Seconds};
 
 impl Wire for RecurringSpec {
@@ -222,15 +223,29 @@ const fn a_hundred() -> u32 {
     100
 }
 
+/// In which order trials are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialOrder {
+    /// The oldest first.
+    #[default]
+    Asc,
+    /// The newest first.
+    Desc,
+}
+
 /// Which trials.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TrialsQuery {
-    /// Only those with a higher number.
+    /// By number, rising or falling.
     #[serde(default)]
-    #[param(default = 0)]
-    pub after: u32,
+    #[param(default = "asc")]
+    pub order: TrialOrder,
+    /// Only those that come after the trial of this number in that order.
+    #[serde(default)]
+    pub after: Option<u32>,
     /// At most so many, from 1 to 1000; 1000 if absent.
     #[serde(default = "a_thousand")]
     #[param(default = 1000, minimum = 1, maximum = 1000)]
@@ -239,6 +254,17 @@ pub struct TrialsQuery {
 
 const fn a_thousand() -> u32 {
     1000
+}
+
+impl TrialsQuery {
+    /// The page that it asks for.
+    ///
+    /// # Errors
+    /// If the limit is outside 1..=1000.
+    pub fn checked(self) -> Result<Page, InvalidJob> {
+        let Self { order, after, limit } = self;
+        Ok(Page { newest_first: order == TrialOrder::Desc, after, limit: checked_limit(limit)? })
+    }
 }
 
 /// A limit of a list.

@@ -53,6 +53,8 @@ pub struct Job {
     pub default: usize,
     /// 2·|B|·|P| over the batch sizes with runs for the target, and their limits.
     pub recurrences: u32,
+    /// What the traces lack, in sentences: as in the published simulator, only what both know can be chosen.
+    pub notes: Vec<String>,
 }
 
 /// A batch size.
@@ -186,7 +188,7 @@ impl Traces {
         let measured: Vec<&PowerRow> = self.power.1.iter().filter(|row| fits(&row.of)).collect();
         if !trained.iter().any(|row| at_target(row.target_metric)) {
             let known = sorted(trained.iter().map(|row| row.target_metric));
-            let known = known.iter().map(f64::to_string).collect::<Vec<_>>().join(", ");
+            let known = listed(&known);
             let why = format!("no runs of {workload} with target metric {}; there are {known}", wanted.target_metric);
             return Err(train(why));
         }
@@ -194,15 +196,18 @@ impl Traces {
         sizes.sort_unstable();
         sizes.dedup();
         let (mut arms, mut with_runs, mut limits) = (Vec::new(), 0, Vec::new());
+        let mut holes = Holes::default();
         for batch_size in sizes {
             let levels = levels(measured.iter().filter(|row| row.of.batch_size == batch_size));
             if levels.is_empty() {
+                holes.unmeasured.push(batch_size);
                 continue;
             }
             let of_arm = trained.iter().filter(|row| row.of.batch_size == batch_size && at_target(row.target_metric));
             let mut paths: Vec<Option<u32>> = of_arm.map(|row| row.target_epoch).collect();
             if paths.is_empty() {
                 // No run for this target: as if it never were reached.
+                holes.without_target.push(batch_size);
                 paths.push(None);
             } else {
                 with_runs += 1;
@@ -215,7 +220,7 @@ impl Traces {
         };
         let asked = wanted.default_batch_size.min(largest);
         let Some(default) = arms.iter().position(|arm| arm.batch_size == asked) else {
-            let known = arms.iter().map(|arm| arm.batch_size.to_string()).collect::<Vec<_>>().join(", ");
+            let known = listed(&arms.iter().map(|arm| arm.batch_size).collect::<Vec<_>>());
             return Err(power(format!("no batch size {asked} of {workload} to begin with; there are {known}")));
         };
         if !arms[default].paths.iter().flatten().any(|epoch| *epoch <= wanted.max_epochs) {
@@ -227,7 +232,10 @@ impl Traces {
         }
         let recurrences = u32::try_from(2 * with_runs * sorted(limits.into_iter()).len()).unwrap_or(u32::MAX);
         let (gpu, max_power, max_epochs) = (self.gpu.clone(), self.max_power, wanted.max_epochs);
-        Ok(Job { gpu, workload, arms, max_power, max_epochs, default, recurrences })
+        let rows = measured.iter().map(|row| row.of.batch_size);
+        holes.untrained = rows.filter(|b| !trained.iter().any(|row| row.of.batch_size == *b)).collect();
+        let notes = holes.told(&format!("{gpu} {workload}"), &arms);
+        Ok(Job { gpu, workload, arms, max_power, max_epochs, default, recurrences, notes })
     }
 
     fn optimizer(&self, wanted: &Wanted) -> Result<String, TraceError> {
@@ -256,6 +264,48 @@ impl Traces {
         };
         Err(TraceError::Unusable { path: self.power.0.clone(), why })
     }
+}
+
+/// Batch sizes that are not in both traces as they should be.
+#[derive(Default)]
+struct Holes {
+    /// In the train trace alone.
+    unmeasured: Vec<u64>,
+    /// In the power trace alone, any number of times.
+    untrained: Vec<u64>,
+    /// Without a run for the target.
+    without_target: Vec<u64>,
+}
+
+impl Holes {
+    fn told(mut self, job: &str, arms: &[Arm]) -> Vec<String> {
+        self.untrained.sort_unstable();
+        self.untrained.dedup();
+        let mut notes = Vec::new();
+        for (sizes, why) in [
+            (&self.unmeasured, "left out: the power trace has no rows of them"),
+            (&self.untrained, "left out: the train trace has no runs of them"),
+            (&self.without_target, "tried, and never at the target: the train trace has no runs of them for it"),
+        ] {
+            if !sizes.is_empty() {
+                notes.push(format!("{job}: batch sizes {} are {why}", listed(sizes)));
+            }
+        }
+        let limits = sorted(arms.iter().flat_map(|arm| &arm.levels).map(|level| level.limit.get()));
+        for arm in arms {
+            let has = |limit: &f64| arm.levels.iter().any(|level| level.limit.get() == *limit);
+            let lacks: Vec<f64> = limits.iter().copied().filter(|limit| !has(limit)).collect();
+            if !lacks.is_empty() {
+                let lacks = listed(&lacks);
+                notes.push(format!("{job}: batch size {} was not measured at {lacks} W", arm.batch_size));
+            }
+        }
+        notes
+    }
+}
+
+fn listed<T: ToString>(all: &[T]) -> String {
+    all.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn levels<'a>(rows: impl Iterator<Item = &'a &'a PowerRow>) -> Vec<Level> {

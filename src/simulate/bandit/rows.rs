@@ -62,7 +62,7 @@ pub struct SummaryRow {
     pub final_power_limit_w: f64,
 }
 
-/// `{"summary": […], "history": […]}`.
+/// `{"summary": […], "history": […], "notes": […]}`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// A row for each job, policy and seed.
@@ -70,6 +70,9 @@ pub struct Report {
     /// A row for each run, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<Vec<HistoryRow>>,
+    /// What the traces lack.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Which job, under which policy, in which group, with which seed.

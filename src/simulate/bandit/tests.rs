@@ -46,6 +46,32 @@ fn both_traces_are_joined() {
     assert_eq!(other.arms[0].paths, [None]);
 }
 
+#[test]
+fn what_the_traces_lack_is_told() {
+    let told = |job: &Job| -> Vec<String> {
+        let after =
+            |note: &String| note.strip_prefix(&format!("{} d/n: ", job.gpu)).expect("the job's name").to_owned();
+        job.notes.iter().map(after).collect()
+    };
+    let usual = job(TRAIN, POWER, &wanted(0.5, 16)).expect("a job");
+    assert_eq!(told(&usual), ["batch sizes 32 are left out: the train trace has no runs of them"]);
+    let power = POWER.replace("d,n,8,o,100,16,90\n", "").replace("d,n,16,o,100,14,95\nd,n,16,o,200,8,160\n", "");
+    let train = TRAIN.replace("d,n,8,o,1,1,0.5,4\n", "d,n,8,o,1,1,0.5,4\nd,n,32,o,1,1,0.5,4\nd,n,64,o,1,1,0.9,4\n");
+    let power = format!("{power}d,n,32,o,100,14,95\nd,n,64,o,200,14,95\nd,n,64,o,100,14,95\nd,n,128,o,100,14,95\n");
+    let job = job(&train, &power, &wanted(0.5, 8)).expect("a job");
+    assert_eq!(job.arms.iter().map(|arm| arm.batch_size).collect::<Vec<_>>(), [8, 32, 64]);
+    assert_eq!(
+        told(&job),
+        [
+            "batch sizes 16 are left out: the power trace has no rows of them",
+            "batch sizes 128 are left out: the train trace has no runs of them",
+            "batch sizes 64 are tried, and never at the target: the train trace has no runs of them for it",
+            "batch size 8 was not measured at 100 W",
+        ]
+    );
+    assert!(certain().notes.is_empty(), "{:?}", certain().notes);
+}
+
 /// Worked out by hand: an epoch of 8 at 200 W costs (1500 J + 200 W · 10 s)/2 = 1750.
 #[test]
 fn the_oracle_expects_what_runs_cost_until_one_reaches_the_target() {

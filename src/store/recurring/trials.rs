@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, ToSql, named_params, params};
 
-use super::{InFull, StoredRecurring};
+use super::{InFull, Page, StoredRecurring};
 use crate::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
 use crate::domain::{JobId, JobName};
 use crate::store::{StoreError, rows};
@@ -19,15 +19,19 @@ pub(super) fn load(
     name: JobName,
     trials: impl FnOnce(&Connection, i64) -> Result<(Vec<Trial>, Vec<Run>), StoreError>,
 ) -> Result<Option<(i64, StoredRecurring)>, StoreError> {
-    let mut jobs = db.prepare_cached("SELECT id, terms, generator, created_us FROM recurring_jobs WHERE name = ?1")?;
+    let sql = "SELECT id, terms, generator, created_us, \
+               COALESCE((SELECT last FROM recurring_deleted d WHERE d.name = j.name), 0) \
+               FROM recurring_jobs j WHERE name = ?1";
+    let mut jobs = db.prepare_cached(sql)?;
     let mut found = jobs.query([name.as_str()])?;
     let Some(row) = found.next()? else { return Ok(None) };
     let id: i64 = row.get(0)?;
     let terms = rows::from_json("recurring job", text(row, 1)?)?;
     let generator = rows::from_json("recurring job", text(row, 2)?)?;
     let created_at = rows::moment(row.get(3)?)?;
+    let earlier = row.get(4)?;
     let (past, runs) = trials(db, id)?;
-    let job = Job { terms, generator, past, runs };
+    let job = Job { terms, generator, earlier, past, runs };
     Ok(Some((id, StoredRecurring { name, created_at, job })))
 }
 
@@ -58,6 +62,15 @@ pub(super) fn outline(db: &Connection, job: i64, in_full: &InFull) -> Result<(Ve
     }
     if let Some(run) = &in_full.run {
         read("INDEXED BY recurring_trials_by_job WHERE job = ?1 AND job_id = ?2", params![job, run.as_str()])?;
+    }
+    if let Some(Page { newest_first, after, limit }) = in_full.page {
+        let after = after.map(i64::from);
+        if newest_first {
+            let place = "WHERE job = ?1 AND number < ?2 ORDER BY number DESC LIMIT ?3";
+            read(place, params![job, after.unwrap_or(i64::MAX), limit])?;
+        } else {
+            read("WHERE job = ?1 AND number > ?2 ORDER BY number LIMIT ?3", params![job, after.unwrap_or(0), limit])?;
+        }
     }
     runs.sort_unstable_by_key(|r| r.trial.number);
     runs.dedup_by_key(|r| r.trial.number);
@@ -164,12 +177,12 @@ const fn state_name(state: State) -> &'static str {
         State::Ended(Outcome::Reached) => "reached",
         State::Ended(Outcome::NotReached) => "not_reached",
         State::Ended(Outcome::Stopped) => "stopped",
+        State::Ended(Outcome::Withdrawn) => "withdrawn",
         State::Ended(Outcome::Lost) => "lost",
     }
 }
 
 fn state(name: &str) -> Result<State, StoreError> {
-    let all = [Outcome::Reached, Outcome::NotReached, Outcome::Stopped, Outcome::Lost].map(State::Ended);
-    let known = all.into_iter().chain([State::Running]).find(|s| state_name(*s) == name);
+    let known = Outcome::ALL.map(State::Ended).into_iter().chain([State::Running]).find(|s| state_name(*s) == name);
     known.ok_or_else(|| rows::damaged("trial", format!("state {name:?}")))
 }

@@ -12,6 +12,7 @@ pub(super) fn page(report: &Report) -> String {
     let mut body = String::from("<h1>Batch sizes of recurring jobs</h1>\n");
     body += "<p>Regret is what all runs cost beyond the oracle's expected cost, in its expected runs; means over seeds.</p>\n";
     body += &table(&policies);
+    report.notes.iter().for_each(|note| body += &format!("<p>{}</p>\n", escaped(note)));
     let mut jobs: Vec<String> = policies.iter().map(|rows| job(rows[0])).collect();
     jobs.dedup();
     let history = report.history.as_deref().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use crate::simulate::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
-/// `{"summary": […], "history": […]}`.
+/// `{"summary": […], "history": […], "notes": […]}`.
 pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
@@ -54,7 +54,7 @@ pub(super) fn job(row: &SummaryRow) -> String {
     format!("{} {}{group}", row.gpu, row.workload)
 }
 
-/// Means over seeds by job and policy; then the history, where there is one.
+/// Means over seeds by job and policy; then the history, where there is one, and what the traces lack.
 pub(super) fn table(report: &Report) -> String {
     let mut text = format!(
         "{:44} {:8} {:>6} {:>14} {:>13}  {}\n",
@@ -83,6 +83,10 @@ pub(super) fn table(report: &Report) -> String {
             "job", "policy", "seed", "recurrence", "batch size", "limit W", "reached", "energy J", "time s", "cost"
         );
         history.iter().for_each(|row| text += &line(row));
+    }
+    if !report.notes.is_empty() {
+        text.push('\n');
+        report.notes.iter().for_each(|note| text += &format!("{note}\n"));
     }
     text
 }
