@@ -11,14 +11,14 @@ use wattune::clock::{Clock, ManualClock, Monotonic};
 use wattune::controller::{
     BudgetSettings, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard, Settings,
 };
-use wattune::domain::{
-    Board, ClockLimit, DemandResponse, EventId, JobId, JobName, LimitRange, Objective, PowerLimit, Work,
-};
+use wattune::domain::{Board, ClockLimit, DemandResponse, EventId, JobId, LimitRange, PowerLimit, Work};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use wattune::providers::{CarbonSettings, FeedState};
 use wattune::units::{Samples, SamplesPerSecond, Seconds, Watts};
+
+use crate::support;
 
 const BOARDS: u32 = 4;
 const FOUND_MW: u32 = 280_000;
@@ -217,16 +217,11 @@ impl Node {
             Happens::Release { board } => drop(self.controller.release_override(&GpuRef::Index(*board)).await),
             Happens::Register { board, priority, slowdown } => {
                 let job = NewJob {
-                    name: JobName::new(format!("job-{board}")).expect("a name"),
                     gpus: vec![GpuRef::Index(*board)],
-                    batch_size: None,
                     work: Work::TotalSamples(Samples::new(1e6)),
-                    objective: Objective::slower_by(*slowdown).expect("in range"),
                     lease: Some(Seconds::new(3600.0)),
-                    control: true,
                     priority: *priority,
-                    tags: BTreeMap::new(),
-                    claim: None,
+                    ..support::job(&format!("job-{board}"), *slowdown)
                 };
                 if let Ok(view) = self.controller.register(job).await {
                     let done = self.boards[*board as usize].work_done();

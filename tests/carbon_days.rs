@@ -7,17 +7,16 @@ use chrono::{DateTime, DurationRound, TimeDelta, Timelike, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock};
-use wattune::controller::{
-    Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Settings as ControlSettings,
-};
+use wattune::controller::{Controller, Parts, Phase, ProgressReport, RankBoard, Settings as ControlSettings};
 use wattune::domain::{
-    CarbonSeries, Forecast, Intensity, JobId, JobName, LimitRange, Objective, Origin, PowerLimit, SignalKind,
-    SignalScope, Slot, Work, Zone,
+    CarbonSeries, Forecast, Intensity, JobId, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,
 };
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, FileProvider, Provider, ProviderError};
 use wattune::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
+
+use crate::support;
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 
@@ -127,19 +126,8 @@ impl Outage {
         };
         let mut controller = Controller::start(parts).await.expect("starts");
         controller.tick().await;
-        let job = NewJob {
-            name: JobName::new("long").expect("a name"),
-            gpus: vec![GpuRef::Index(0)],
-            batch_size: None,
-            work: Work::Unknown,
-            objective: Objective::slower_by(0.05).expect("in range"),
-            lease: Some(Seconds::new(86_400.0)),
-            control: true,
-            priority: 0,
-            tags: BTreeMap::new(),
-            claim: None,
-        };
-        let job = JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id");
+        let job = JobId::new(controller.register(support::job("long", 0.05)).await.expect("registered").job_id)
+            .expect("an id");
         Self { clock, feed, controller, board, job, _state: state }
     }
 

@@ -142,8 +142,11 @@ async fn falls_over_and_comes_back(fault: Fault) {
     let Fault { name, said, told } = fault;
     let mut case = Case::steady(120.0, 300.0).await;
     let daemon = case.daemon().await;
-    let good = follows(&daemon, MAPS, 120.0).await;
-    assert_eq!((text(&good, "basis"), text(&good, "freshness")), ("source", "fresh"), "{name}: {good:#}");
+    // On a busy machine the first poll may be old already.
+    let is_good = |c: &Value| {
+        c["source"] == MAPS && c["intensity_g_per_kwh"] == 120.0 && c["basis"] == "source" && c["freshness"] == "fresh"
+    };
+    daemon.carbon_where(&format!("the first source, fresh, before {name}"), is_good).await;
     let memory = daemon.most_memory_mib();
 
     let broken_at = now();

@@ -83,6 +83,45 @@ async fn a_damaged_journal_is_not_written_over() {
     assert!(driver.writes().is_empty());
 }
 
+/// A database whose transactions are ended by what fails beneath it, as on a full disk.
+#[tokio::test]
+async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is_told() {
+    let driver = FakeDriver::new(&[json!({"demand_w": 200})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let settings = Daemon::QUICK.replace("interval_s = 5", "interval_s = 1");
+    let command = Daemon::without_size_signal(&Daemon::command_set(&driver, state.path(), &settings));
+    let daemon = Daemon::start(command, state.path()).await;
+    let books = Books::open(state.path()).await;
+    let booked = async || books.of(0).await.0.iter().map(|row| row.energy_mj).sum::<i64>();
+    let (_, first) =
+        eventually("an interval", LONG, async || Some(books.of(0).await).filter(|(rows, _)| !rows.is_empty())).await;
+    let fails = async || {
+        // The log is smaller.
+        daemon.limit_files_to("65536");
+        eventually("the problem", LONG, async || {
+            let problems = daemon.problems().await;
+            (problems.contains("books:") && problems.contains("disk")).then_some(())
+        })
+        .await;
+    };
+    fails().await;
+    // More than one attempt.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = booked().await;
+    daemon.limit_files_to("unlimited");
+    eventually("no problem", LONG, async || daemon.problems().await.is_empty().then_some(())).await;
+    eventually("what was kept", LONG, async || (booked().await > before).then_some(())).await;
+    let (rows, last) = books.of(0).await;
+    assert!(rows.windows(2).all(|w| w[1].start_us == w[0].end_us), "{rows:#?}");
+    let gained: i64 = last.expect("there") - first.expect("there");
+    assert!(booked().await >= gained && rows.iter().all(|r| r.source == "counter"), "{gained}: {rows:#?}");
+    fails().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(daemon.stop("TERM").await.success());
+    let log = std::fs::read_to_string(state.path().join("log.txt")).expect("a log");
+    assert!(log.contains(" J could not be written and are lost to their holders"), "{log}");
+}
+
 #[tokio::test]
 async fn books_that_cannot_be_written_for_a_while_lose_nothing() {
     let driver = FakeDriver::new(&[json!({"demand_w": 200}), json!({"demand_w": 200})]);

@@ -9,8 +9,8 @@ use chrono::{DateTime, TimeDelta};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
-use wattune::controller::{Controller, GpuRef, NewJob, Parts, RankBoard, Settings as ControlSettings};
-use wattune::domain::{JobId, JobName, Objective, Work};
+use wattune::controller::{Controller, Parts, RankBoard, Settings as ControlSettings};
+use wattune::domain::JobId;
 use wattune::gpu::nvml::{Library, Settings as NvmlSettings};
 use wattune::gpu::thread::Sampling;
 use wattune::ledger::entry::{Close, Entry, Lost};
@@ -19,7 +19,7 @@ use wattune::providers::{CarbonSettings, FeedState};
 use wattune::store::{Store, StoreError};
 use wattune::units::Seconds;
 
-use crate::support::{Books, FakeDriver};
+use crate::support::{self, Books, FakeDriver};
 
 const BOARDS: usize = 2;
 const STEP: Seconds = Seconds::new(10.0);
@@ -178,19 +178,7 @@ impl Day {
 }
 
 async fn register(controller: &mut Controller) -> JobId {
-    let job = NewJob {
-        name: JobName::new("day").expect("a name"),
-        gpus: vec![GpuRef::Index(0)],
-        batch_size: None,
-        work: Work::Unknown,
-        objective: Objective::slower_by(0.05).expect("in range"),
-        lease: Some(Seconds::new(86_400.0)),
-        control: true,
-        priority: 0,
-        tags: BTreeMap::new(),
-        claim: None,
-    };
-    JobId::new(controller.register(job).await.expect("registered").job_id).expect("an id")
+    JobId::new(controller.register(support::job("day", 0.05)).await.expect("registered").job_id).expect("an id")
 }
 
 /// The closes of a ledger that is in order.

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wattune::controller::{Controller, GpuRef, NewJob};
-use wattune::domain::{Intensity, JobId, JobName, Objective, Origin, SignalKind, SignalScope, Slot, Work};
+use wattune::controller::{Controller, NewJob};
+use wattune::domain::{Intensity, JobId, Origin, SignalKind, SignalScope, Slot};
 use wattune::ledger::report::{By, Wanted};
 use wattune::providers::{FeedState, Ranks, SourceState};
-use wattune::units::{GramsPerKwh, Seconds};
+use wattune::units::GramsPerKwh;
 
 use crate::ledger::{FINAL_AFTER_H, FORECAST, Node, STEPS_AN_HOUR, Source, at, forecast, half_hours};
 use crate::ledger::{newest, reproduce, told, verify};
 use crate::nvml::board;
-use crate::support::{Daemon, Ended, FakeDriver, eventually, wattune};
+use crate::support::{self, Daemon, Ended, FakeDriver, eventually, wattune};
 
 fn value(grams: f64, origin: Origin) -> Option<Intensity> {
     Some(Intensity { value: GramsPerKwh::new(grams), origin })
@@ -172,6 +172,12 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
     })
     .await;
     assert_eq!(daemon.get("/v1/status").await.expect(200)["ledger"]["unknown_gaps"], 0);
+    let job =
+        daemon.register(&json!({"name": "on", "gpus": [0], "lease_s": 600, "objective": {"max_slowdown": 0.03}})).await;
+    let progress = format!("/v1/jobs/{job}/progress");
+    daemon.post(&progress, &json!({"samples": 0})).await.expect(200);
+    // What a job said last is written with the intervals.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     daemon.kill();
     // Both boards go on; the first one's counter starts again.
     driver.set(0, json!({"energy_resets": 1}));
@@ -184,6 +190,12 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
         (of(0) && of(1)).then_some(report)
     })
     .await;
+    // No hour is settled yet, and there is energy all the same.
+    assert!(report["completeness"]["hours_with_energy"].as_u64() >= Some(1), "{report:#}");
+    daemon.post(&progress, &json!({"samples": 1000})).await.expect(200);
+    let account = daemon.delete(&format!("/v1/jobs/{job}")).await.expect(200);
+    let why = account["savings"]["against_max"]["unknown"].as_str().expect("words");
+    assert!(why.starts_with("a counter was reset in its time while nobody looked"), "{account:#}");
     let gaps = report["completeness"]["gaps"].as_array().expect("gaps");
     let unknown: Vec<&Value> = gaps.iter().filter(|gap| gap["energy_j"].is_null()).collect();
     assert_eq!(unknown.len(), 1, "{gaps:#?}");
@@ -215,18 +227,7 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
 }
 
 fn observed() -> NewJob {
-    NewJob {
-        name: JobName::new("late").expect("a name"),
-        gpus: vec![GpuRef::Index(0)],
-        batch_size: None,
-        work: Work::Unknown,
-        objective: Objective::slower_by(0.03).expect("right"),
-        lease: Some(Seconds::new(86_400.0)),
-        control: false,
-        priority: 0,
-        tags: BTreeMap::new(),
-        claim: None,
-    }
+    NewJob { control: false, ..support::job("late", 0.03) }
 }
 
 /// What a running job shows of itself, after it was held against its account and against the books.

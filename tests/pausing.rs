@@ -1,6 +1,5 @@
 //! A job that may pause, on a clock that moves when told to: it waits for noon, over a restart of the daemon.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,17 +9,19 @@ use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock, Monotonic};
 use wattune::controller::view::{JobView, ProgressView};
 use wattune::controller::{
-    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard,
+    BudgetSettings, CapSettings, ControlError, Controller, NewJob, Parts, Phase, ProgressReport, RankBoard,
     Settings as ControlSettings,
 };
 use wattune::domain::{
-    CarbonSeries, Forecast, Intensity, JobId, JobName, LimitRange, Objective, Origin, Pausing, PowerLimit, SignalKind,
+    CarbonSeries, Forecast, Intensity, JobId, LimitRange, Objective, Origin, Pausing, PowerLimit, SignalKind,
     SignalScope, Slot, Work, Zone,
 };
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, Provider, ProviderError};
 use wattune::units::{GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
+
+use crate::support;
 
 fn start() -> DateTime<Utc> {
     "2025-06-01T04:00:00Z".parse().expect("a moment")
@@ -106,18 +107,7 @@ async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedBoar
 }
 
 fn job(objective: Objective, work: Work) -> NewJob {
-    NewJob {
-        name: JobName::new("patient").expect("a name"),
-        gpus: vec![GpuRef::Index(0)],
-        batch_size: None,
-        work,
-        objective,
-        lease: Some(Seconds::new(86_400.0)),
-        control: true,
-        priority: 0,
-        tags: BTreeMap::new(),
-        claim: None,
-    }
+    NewJob { work, objective, ..support::job("patient", 0.0) }
 }
 
 impl Waiting {

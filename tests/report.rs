@@ -199,7 +199,7 @@ async fn a_small_report_is_as_it_should_be() {
     Boundary: metered: GPUs, processor packages; node factor: not declared (1); PUE: 1.5 (annual report, 2026-01-01). Embodied: not declared.
     Completeness: 4 of 24 hour(s) have energy; jobs + idle + unattributed is what the counters gained, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
     Saved against the limit found: unknown of 2 job(s); no part of the emissions above.
-    Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; 1 hour(s) changed by more than 5 %.
+    Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; an hour's emissions changed 1 time(s) by more than 5 %.
     Intensities: average: energy_charts DE (lifecycle) (2 h); average: none (2 h); marginal: none (3 h); marginal: watttime DE (lifecycle) (1 h).
     wattune VERSION, method 1, settings cde0fb0dec1400c5, node node-1.
     SCI: per run, 1 job(s).
@@ -349,8 +349,17 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let whole = ["--from", "2026-03-01T02:00:00Z", "--to", "2026-03-01T04:00:00Z"];
     let correct = |more: &[&str]| report(dir.path(), &[&["correct"], &whole[..], more].concat());
     let said = ["--who", "ada", "--why", "the job's client was not running"];
+    // Only what lies within, to the second: the first half of the gap begins at 02:30.
+    let within = ["correct", "--from", "2026-03-01T02:30:01Z", "--to", "2026-03-01T03:00:00Z"];
+    let none = report(dir.path(), &[&within[..], &["--of", "unattributed", "--give-to", "job:b"], &said[..]].concat());
+    assert!(none.failed(1).contains("no closed interval of that share lies within"), "{none:?}");
     let done = correct(&[&["--of", "unattributed", "--give-to", "job:b"], &said[..]].concat());
-    assert!(done.done().contains("2 intervals with 1350000.000 J in 2 hour(s), settled anew"), "{}", done.done());
+    let told = done.done();
+    assert!(told.contains("2 intervals with 1350000.000 J of GPU-"), "{told}");
+    assert!(
+        told.contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s), settled anew"),
+        "{told}"
+    );
     let after = as_json(dir.path(), &["--by", "job"]);
     let rows = after["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["kind"] != "unattributed"), "{rows:#?}");

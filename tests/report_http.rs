@@ -141,6 +141,10 @@ async fn formats_have_their_media_types_and_say_the_same() {
         assert_eq!((answer.status, answer.content_type.as_str()), (200, media_type));
         let (http, cli) = kept.both(&query, &[&day[..], &["--format", format]].concat()).await;
         assert_eq!(http, cli, "as {format}");
+        let whole = format!("{}/v1/report?{query}", kept.daemon.base());
+        let answer = kept.daemon.client().get(whole).send().await.expect("answered");
+        let policy = answer.headers().get("content-security-policy").map(|p| p.to_str().expect("text").to_owned());
+        assert_eq!(policy.is_some_and(|p| p.starts_with("default-src 'none'")), format == "html", "{format}");
     }
     let json = kept.get(&format!("/v1/report?{SPAN}&by=name")).await;
     let csv = kept.daemon.get(&format!("/v1/report?{SPAN}&by=name&format=csv")).await.text;

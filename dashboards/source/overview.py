@@ -77,9 +77,9 @@ beside = [
     stat("CPU and memory energy", "Within the time range.",
          Query(f"sum(increase(wattune_cpu_energy_joules_total{{{I}}}[$__range]))", 1, 1e13), "joule", [(None, DRAW)],
          graph=False, decimals=2),
-    stat("Energy that nothing tells", "Times within the range in which a counter was reset while nobody looked: what it had "
-         "counted before is in no book.",
-         Query(f"sum(increase(wattune_ledger_unknown_gaps_total{{{I}}}[$__range]))", 0, 1000), "none",
+    stat("Energy that nothing tells", "Times of the last 24 hours in which a counter was reset while nobody looked: what it "
+         "had counted before is in no book.",
+         Query(f'sum(wattune_ledger_gaps_last_day{{{I}, energy="unknown"}})', 0, 1000), "none",
          [(None, GOOD), (1, FAIR)], graph=False, decimals=0),
 ]
 

@@ -6,7 +6,7 @@ use super::Controller;
 use crate::domain::{DeviceId, DeviceKind, GpuId, JobId};
 use crate::ledger::{self, Interval, OpenInterval, Rule, Share};
 use crate::store::{Checkpoint, StoreError, StoredJob};
-use crate::units::Seconds;
+use crate::units::{Millijoules, Seconds};
 
 /// Why energy is lost where a counter shows less than when it was read last.
 pub(super) const RESET_UNWATCHED: &str =
@@ -198,6 +198,20 @@ impl Controller {
         let key = job.key.clone();
         if let Err(error) = self.store.save_profile(&key, &record, now).await {
             self.note_store_fault(&error);
+        }
+    }
+
+    /// Says what ends with this daemon because it could not be written.
+    pub(super) fn tell_unwritten(&self) {
+        let unwritten = &self.backlog.intervals;
+        if !unwritten.is_empty() {
+            let energy: Millijoules = unwritten.iter().map(|row| row.energy).sum();
+            tracing::error!(
+                "{} intervals with {:.3} J could not be written and are lost to their holders; what the counters still know of \
+                 it the next daemon books as a gap",
+                unwritten.len(),
+                energy.to_joules().get()
+            );
         }
     }
 

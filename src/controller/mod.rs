@@ -309,6 +309,7 @@ impl Controller {
         self.write_backlog().await;
         self.finish_ledger().await;
         self.store_jobs().await;
+        self.tell_unwritten();
         self.store.close().await;
         restored
     }

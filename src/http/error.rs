@@ -143,7 +143,8 @@ impl From<Refused> for Problem {
         let detail = refused.to_string();
         match refused {
             Refused::NoSuchTrial(_) => Self::new(StatusCode::NOT_FOUND, detail),
-            Refused::Lost { .. } => Self::new(StatusCode::GONE, detail),
+            Refused::Void { .. } => Self::new(StatusCode::GONE, detail),
+            Refused::Ended { field, .. } => Self::new(StatusCode::CONFLICT, detail).of_field(field),
             Refused::NoneConverges(_) | Refused::TooMany => Self::new(StatusCode::CONFLICT, detail),
             Refused::Contradiction { field, .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail).of_field(field),
             Refused::Taken { .. } => Self::new(StatusCode::CONFLICT, detail).of_field("job_id"),

@@ -66,8 +66,12 @@ impl Guard {
                 return Err(Refusal::Origin(text));
             }
         }
-        let cross_site = |value: &axum::http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"cross-site");
-        if headers.get_all("sec-fetch-site").iter().any(cross_site) {
+        let says =
+            |name: &str, word: &[u8]| headers.get_all(name).iter().any(|v| v.as_bytes().eq_ignore_ascii_case(word));
+        // Who follows a link comes from another site, and what is shown in a window of its own no other site can read.
+        let follows_a_link =
+            *method == Method::GET && says("sec-fetch-mode", b"navigate") && says("sec-fetch-dest", b"document");
+        if says("sec-fetch-site", b"cross-site") && !follows_a_link {
             return Err(Refusal::CrossSite);
         }
         if changes_something(method) && has_body(headers) { check_media_type(headers) } else { Ok(()) }
@@ -244,6 +248,28 @@ mod tests {
             let pairs = [("host", "localhost"), ("sec-fetch-site", site)];
             let decision = decide(tcp("127.0.0.1:4938"), "GET", "/", &pairs);
             assert_eq!(decision, if allowed { Ok(()) } else { Err(Refusal::CrossSite) }, "{site}");
+        }
+    }
+
+    #[test]
+    fn a_link_on_another_site_opens_the_page_and_nothing_else() {
+        let table = [
+            ("GET", "navigate", "document", true),
+            ("GET", "navigate", "iframe", false),
+            ("GET", "no-cors", "document", false),
+            ("GET", "cors", "empty", false),
+            ("POST", "navigate", "document", false),
+            ("DELETE", "navigate", "document", false),
+        ];
+        for (method, mode, dest, allowed) in table {
+            let pairs = [
+                ("host", "localhost"),
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", mode),
+                ("sec-fetch-dest", dest),
+            ];
+            let decision = decide(tcp("127.0.0.1:4938"), method, "/", &pairs);
+            assert_eq!(decision, if allowed { Ok(()) } else { Err(Refusal::CrossSite) }, "{method} {mode} {dest}");
         }
     }
 

@@ -12,6 +12,7 @@ use utoipa::{IntoResponses, OpenApi, ToResponse};
 use super::error::{PROBLEM_JSON, Problem};
 use super::wire::JobState;
 use super::wire::ledger::ReportFormat;
+use super::wire::recurring::TrialOrder;
 
 /// What is common to all routes.
 #[derive(OpenApi)]
@@ -33,7 +34,7 @@ use super::wire::ledger::ReportFormat;
         (name = "recurring jobs", description = "Which batch size the next run of a job takes"),
         (name = "health", description = "Health, metrics and description"),
     ),
-    components(schemas(Problem, JobState, ReportFormat), responses(Problem))
+    components(schemas(Problem, JobState, ReportFormat, TrialOrder), responses(Problem))
 )]
 pub(super) struct Api;
 
@@ -281,6 +282,7 @@ mod tests {
         TrialDocument
         TrialEnding
         TrialKind
+        TrialOrder
         TrialState
         TrialView
         UnknownView

@@ -40,6 +40,9 @@ pub struct Basis {
     /// The places in `points` of the one or two settings that the best constant mix of the job's throughput consists of;
     /// empty where that is not known.
     pub mix: Vec<usize>,
+    /// What the best constant mix may draw in truth: [`least_constant_power`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mix_at_least: Option<Watts>,
     /// Whether the sensors that measured the points are the job's own.
     pub same_sensors: bool,
 }
@@ -147,7 +150,14 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     let half = |i: usize| errors[i].half_width().hypot(gains[i]);
     let figures = figures(&found);
     let sure = |i: usize| Sure::about(figures[i], half(i));
-    let split = |i| (!basis.mix.is_empty() && basis.mix_is_known()).then(|| sure(i));
+    // A cheaper constant mix would have had more of the reduction, and following the grid less.
+    let more = basis.mix_at_least.and_then(|least| basis.compared_at(done, &basis.points, Some(least), series));
+    let more = more.map_or(0.0, |more| (more.energy_effect_pct - found.energy_effect_pct).max(0.0));
+    let split = |i: usize, (low, high): (f64, f64)| {
+        let (mean, half) = (figures[i], half(i));
+        let known = !basis.mix.is_empty() && basis.mix_is_known();
+        known.then(|| Sure { low: mean - half.hypot(low), mean, high: mean + half.hypot(high) })
+    };
     Ok(Saving {
         time_at_reference_s: found.time_at_ceiling,
         energy_at_reference_j: found.energy_at_ceiling,
@@ -155,8 +165,8 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
         carbon_reduction_pct: sure(0),
         carbon_reduction_g: sure(1).with_gain(SENSOR_GAIN),
         time_increase_pct: sure(2),
-        energy_effect_pct: split(3),
-        timing_effect_pct: split(4),
+        energy_effect_pct: split(3, (0.0, more)),
+        timing_effect_pct: split(4, (more, 0.0)),
         provisional,
     })
 }
@@ -177,6 +187,17 @@ fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
 impl Basis {
     /// The comparison if `points` were the truth.
     fn compared(&self, done: &Done, points: &[Evidence], series: &CarbonSeries) -> Option<Comparison> {
+        self.compared_at(done, points, None, series)
+    }
+
+    /// The same, with a constant mix that draws so much.
+    fn compared_at(
+        &self,
+        done: &Done,
+        points: &[Evidence],
+        mix_draws: Option<Watts>,
+        series: &CarbonSeries,
+    ) -> Option<Comparison> {
         let (mut time, mut energy) = (Seconds::ZERO, Joules::ZERO);
         for (i, epoch) in self.epochs.iter().enumerate() {
             let point = points.get(epoch.point).filter(|p| p.throughput > SamplesPerSecond::ZERO)?;
@@ -191,7 +212,8 @@ impl Basis {
         let reference = (done.samples / time, energy / time);
         let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
         let mix = mix?;
-        compare(done, reference, |rate| Some(constant_power(&mix, rate).unwrap_or(reference.1)), series)
+        let constant = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).unwrap_or(reference.1);
+        compare(done, reference, |rate| Some(constant(rate)), series)
     }
 
     fn mix_is_known(&self) -> bool {
@@ -210,6 +232,35 @@ fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
         }
         _ => None,
     }
+}
+
+/// The least power that a constant mix of a throughput may have in truth, where that lies below what `mix` has, the best
+/// one as measured: what looked bad by chance is not measured again, so that its chance stays. Each of `others`, the
+/// settings beside the mix, is moved to the good end of its own interval (at 95 %; an error of throughput counts at the
+/// mix's slope) while the rest stay as measured.
+pub fn least_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
+    let measured = constant_power(mix, rate)?;
+    let slope = match mix {
+        [a, b] if a.throughput != b.throughput => (a.power - b.power).get() / (a.throughput - b.throughput).get(),
+        _ => measured.get() / rate.get(),
+    };
+    let mut least = measured;
+    for (place, other) in others.iter().enumerate().filter(|(_, other)| other.freedom >= LEAST_FREEDOM) {
+        let error =
+            (other.power.get() * other.power_error).hypot(slope * other.throughput.get() * other.throughput_error);
+        let lucky = Evidence { power: other.power - Watts::new(student(other.freedom) * error), ..**other };
+        if lucky.throughput >= rate {
+            least = least.min(lucky.power);
+        }
+        let rest = others.iter().enumerate().filter(|(i, _)| *i != place).map(|(_, rest)| *rest);
+        for partner in mix.iter().copied().chain(rest) {
+            let (slow, fast) = (lucky.throughput.min(partner.throughput), lucky.throughput.max(partner.throughput));
+            if slow < rate && rate < fast {
+                least = constant_power(&[&lucky, partner], rate).map_or(least, |power| least.min(power));
+            }
+        }
+    }
+    (least < measured).then(|| least.max(Watts::ZERO))
 }
 
 /// Compares the energy of a run with that of earlier ones that had the default batch size. `intensity` is the run's mean

@@ -15,6 +15,12 @@ fn grid() -> CarbonSeries {
     TimeSeries::from_points((0..200).map(hour).collect()).0
 }
 
+fn flat() -> CarbonSeries {
+    let hours = Slot::new(DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + TimeDelta::hours(10)).expect("a span");
+    let intensity = Intensity { value: GramsPerKwh::new(400.0), origin: Origin::Measured };
+    TimeSeries::from_points(vec![(hours, intensity)]).0
+}
+
 fn point(throughput: f64, power: f64, error: f64, freedom: f64) -> Evidence {
     Evidence {
         throughput: SamplesPerSecond::new(throughput),
@@ -45,7 +51,7 @@ fn against(point: Evidence, mix: Vec<Evidence>) -> Basis {
     let places = (1..=mix.len()).collect();
     let points = std::iter::once(point).chain(mix).collect();
     let epochs = vec![Epoch { from: Samples::ZERO, point: 0 }];
-    Basis { points, epochs, mix: places, same_sensors: true }
+    Basis { points, epochs, mix: places, mix_at_least: None, same_sensors: true }
 }
 
 prop_compose! {
@@ -109,14 +115,9 @@ proptest! {
 #[test]
 fn a_case_by_hand() {
     // The grid is even in the first hours: nothing but the errors of the reference matters.
-    let flat = TimeSeries::from_points(vec![(
-        Slot::new(DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + TimeDelta::hours(10)).expect("a span"),
-        Intensity { value: GramsPerKwh::new(400.0), origin: Origin::Measured },
-    )])
-    .0;
     let done = done(4.0, 97.0, 180.0, 400.0);
     let reference = Evidence { power_error: 0.002, ..point(100.0, 220.0, 0.003, 1e9) };
-    let known = Known { done, series: flat, otherwise: None };
+    let known = Known { done, series: flat(), otherwise: None };
     let found = saving(&known, &against(reference, Vec::new())).expect("all is known");
     let at_reference = 220.0 * 4.0 * 0.97 * 0.4;
     assert!((found.carbon_at_reference_g.get() - at_reference).abs() < 1e-9, "{found:?}");
@@ -163,6 +164,7 @@ fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
         points: vec![point(100.0, 200.0, 0.0, 50.0), point(80.0, 200.0, 0.0, 50.0)],
         epochs: vec![Epoch { from: Samples::ZERO, point: 0 }, Epoch { from: done.samples * 0.5, point: 1 }],
         mix: Vec::new(),
+        mix_at_least: None,
         same_sensors: true,
     };
     let found = saving(&known(&done), &basis).expect("all is known");
@@ -170,6 +172,49 @@ fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
     let time = half / SamplesPerSecond::new(100.0) + half / SamplesPerSecond::new(80.0);
     assert!((found.time_at_reference_s - time).abs() < Seconds::new(1e-6));
     assert!((found.energy_at_reference_j - Watts::new(200.0) * time).abs() < Joules::new(1e-3));
+}
+
+#[test]
+fn a_setting_that_may_have_looked_bad_by_chance_could_make_the_mix_cheaper() {
+    let (fast, slow) = (point(100.0, 200.0, 0.0, 1e9), point(80.0, 140.0, 0.0, 1e9));
+    let exact = |throughput, power| point(throughput, power, 0.0, 1e9);
+    let least = |others: &[Evidence]| {
+        let others: Vec<&Evidence> = others.iter().collect();
+        least_constant_power(&[&fast, &slow], &others, SamplesPerSecond::new(85.0)).map(Watts::get)
+    };
+    // The mix draws 155 W at 85/s, and 3 W more for each sample a second more.
+    assert_eq!(least(&[]), None);
+    assert_eq!(least(&[exact(90.0, 175.0)]), None, "certainly worse");
+    let unlucky = Evidence { throughput_error: 0.0, power_error: 0.05, ..exact(90.0, 175.0) };
+    // At the good end it draws 175 · (1 − 0.05 · 1.96) W: half of that and half of the slow setting's make 85/s.
+    let good = 175.0 * (1.0 - 0.05 * 1.959_964);
+    assert!((least(&[unlucky]).expect("cheaper") - (good + 140.0) / 2.0).abs() < 0.05);
+    let slowed = Evidence { throughput_error: 0.05, power_error: 0.0, ..exact(90.0, 175.0) };
+    let good = 175.0 - 3.0 * 90.0 * 0.05 * 1.959_964;
+    assert!((least(&[slowed]).expect("cheaper") - (good + 140.0) / 2.0).abs() < 0.05);
+    assert_eq!(least(&[Evidence { freedom: 2.0, ..unlucky }]), None, "how sure it is, nobody knows");
+    // Of two, neither is as lucky as could be at a time.
+    let both = least(&[unlucky, Evidence { power: Watts::new(174.0), ..unlucky }]).expect("cheaper");
+    assert!((both - (174.0 * (1.0 - 0.05 * 1.959_964) + 140.0) / 2.0).abs() < 0.05);
+    assert_eq!(least_constant_power(&[], &[&unlucky], SamplesPerSecond::new(85.0)), None);
+
+    let work = done(4.0, 85.0, 150.0, 400.0);
+    let basis = against(point(110.0, 260.0, 0.001, 50.0), vec![fast, slow]);
+    let known = Known { series: flat(), ..known(&work) };
+    let before = saving(&known, &basis).expect("all is known");
+    let after = saving(&known, &Basis { mix_at_least: Some(Watts::new(150.0)), ..basis }).expect("all is known");
+    assert_eq!(before.carbon_reduction_pct, after.carbon_reduction_pct, "the whole does not depend on the mix");
+    let (energy, timing) = (after.energy_effect_pct.expect("a mix"), after.timing_effect_pct.expect("a mix"));
+    let was = before.energy_effect_pct.expect("a mix");
+    assert_eq!((energy.low, energy.mean), (was.low, was.mean));
+    // 5 W for four hours at the mean intensity, in percent of the reference's emissions.
+    let mean = before.carbon_at_reference_g.get() / before.energy_at_reference_j.get();
+    let more = 5.0 * 4.0 * 3600.0 * mean / before.carbon_at_reference_g.get() * 100.0;
+    assert!((energy.high - energy.mean - more.hypot(was.high - was.mean)).abs() < 0.05 * more, "{energy:?}, {more}");
+    assert!(
+        (timing.mean - timing.low - more.hypot(timing.high - timing.mean)).abs() < 0.05 * more,
+        "{timing:?}, {more}"
+    );
 }
 
 #[test]

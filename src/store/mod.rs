@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Row, SqlitePool};
+use sqlx::{Connection as _, Row, SqlitePool};
 
 use crate::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
 use crate::profile::{ProgressAccount, Record};
-use crate::units::Millijoules;
+use crate::units::{Millijoules, Samples, Seconds};
 
 pub use ledger::{Booked, CorrectionError, Done as Corrected, LedgerPage, LedgerRow, Settling, ToCorrect, Why};
-pub use recurring::{InFull, ListedRecurring, StoredRecurring};
+pub use recurring::{InFull, ListedRecurring, Page, StoredRecurring};
 pub use signals::SourceKey;
 
 /// The database's file in the state directory.
@@ -153,13 +153,29 @@ pub struct StoredProgress {
     pub account: ProgressAccount,
     /// The last report's cumulative samples and client time, and when it came.
     pub last: Option<LastReport>,
-    /// The first report's cumulative samples: work done before the job registered.
+    /// The first report's cumulative samples: what was done until then.
     pub first_samples: f64,
     /// When the first report came.
     pub started_at: Option<DateTime<Utc>>,
     /// Whether it runs or was told to pause, and since when.
     #[serde(default)]
     pub activity: Option<Activity>,
+}
+
+impl StoredProgress {
+    /// More of the pace since than this, and what the first report told was not all done since the registration.
+    const EXPLAINED: f64 = 1.25;
+
+    /// Samples done since the registration. What the first report told is among them where the pace since then explains
+    /// it: a run that begins from a checkpoint also counts what it had done before.
+    pub fn samples_since(&self, registered_at: DateTime<Utc>) -> Samples {
+        let ProgressAccount { samples, active, stalled } = self.account;
+        let first = Samples::new(self.first_samples);
+        let until_first = self.started_at.map_or(Seconds::ZERO, |at| Seconds::from_delta(at - registered_at));
+        // Without time between two reports there is no pace.
+        let explained = samples * (until_first.max(Seconds::ZERO) / (active + stalled)) * Self::EXPLAINED;
+        if first <= explained { samples + first } else { samples }
+    }
 }
 
 /// A job's last word.
@@ -228,7 +244,19 @@ impl Store {
             .row_buffer_size(1000)
             .foreign_keys(true);
         let failed = |error| unopened(&path, error);
-        let pool = SqlitePoolOptions::new().max_connections(3).connect_with(options.clone()).await.map_err(failed)?;
+        // A full disk ends transactions without being asked: a connection that still counts one begins no other.
+        let pool = SqlitePoolOptions::new()
+            .max_connections(3)
+            .after_release(|connection, _| {
+                Box::pin(async move {
+                    // What was dropped unfinished is rolled back first.
+                    connection.ping().await?;
+                    Ok(!connection.is_in_transaction())
+                })
+            })
+            .connect_with(options.clone())
+            .await
+            .map_err(failed)?;
         sqlx::migrate!("src/store/migrations").run(&pool).await?;
         let recurring = recurring::Desk::open(&path)?;
         let patient = options.busy_timeout(Duration::from_secs(2));

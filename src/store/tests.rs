@@ -294,7 +294,7 @@ fn recurring() -> StoredRecurring {
         boards: None,
         seed: Some(7),
     };
-    let states = [Outcome::Reached, Outcome::NotReached, Outcome::Stopped, Outcome::Lost].map(State::Ended);
+    let states = Outcome::ALL.map(State::Ended);
     let mut job = Job::new(terms.checked().expect("valid"), 0);
     for (number, state) in (1..).zip(states.into_iter().cycle().take(11).chain([State::Running])) {
         let trial = Trial {
@@ -329,13 +329,21 @@ async fn an_outline_has_what_policies_look_at_and_all_of_what_is_asked_for() {
     let made = recurring();
     assert!(store.create_recurring(&made).await.expect("writes"));
     assert_eq!(store.recurring(&made.name).await.expect("reads"), Some(made.clone()));
+    let page = |newest_first, after, limit| {
+        let page = Some(Page { newest_first, after, limit });
+        InFull { page, ..InFull::default() }
+    };
     let asked = [
         (InFull::default(), vec![12]),
         (InFull { number: Some(3), ..InFull::default() }, vec![3, 12]),
         (InFull { number: Some(12), ..InFull::default() }, vec![12]),
         (InFull { key: Some("key 4".into()), ..InFull::default() }, vec![4, 12]),
         (InFull { run: Some(JobId::new("job-10").expect("an id")), ..InFull::default() }, vec![10, 12]),
-        (InFull { number: Some(99), key: Some("none".into()), run: Some(job_id()) }, vec![12]),
+        (InFull { number: Some(99), key: Some("none".into()), run: Some(job_id()), page: None }, vec![12]),
+        (page(false, None, 3), vec![1, 2, 3, 12]),
+        (page(false, Some(9), 3), vec![10, 11, 12]),
+        (page(true, None, 3), vec![10, 11, 12]),
+        (page(true, Some(4), 2), vec![2, 3, 12]),
     ];
     for (in_full, expected) in asked {
         let outline = store.recurring_outline(&made.name, in_full.clone()).await.expect("reads").expect("is there");
@@ -349,6 +357,53 @@ async fn an_outline_has_what_policies_look_at_and_all_of_what_is_asked_for() {
 }
 
 #[tokio::test]
+async fn what_was_written_reaches_the_database_beside_requests() {
+    let (dir, store) = store().await;
+    let file = dir.path().join(FILE_NAME);
+    let size = || std::fs::metadata(&file).expect("is there").len();
+    let (made, before) = (recurring(), size());
+    for number in 0..300 {
+        let name = crate::domain::JobName::new(format!("job {number}")).expect("a name");
+        store.create_recurring(&StoredRecurring { name, ..made.clone() }).await.expect("writes");
+    }
+    for _ in 0..1000 {
+        if size() > before {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("all of it is in the log still");
+}
+
+#[tokio::test]
+async fn a_job_that_is_made_anew_goes_on_with_the_numbers_of_the_deleted_one() {
+    let (_dir, store) = store().await;
+    let made = recurring();
+    let empty = StoredRecurring { job: crate::bandit::Job { runs: Vec::new(), ..made.job.clone() }, ..made.clone() };
+    let begin = async || {
+        let begun = store.change_recurring(&made.name, InFull::default(), |job| job.begin(None, at(10))).await;
+        begun.expect("writes").expect("is there").0.expect("begun").number
+    };
+    store.create_recurring(&empty).await.expect("writes");
+    assert!(store.delete_recurring(&made.name).await.expect("writes"));
+    store.create_recurring(&empty).await.expect("writes");
+    assert_eq!(begin().await, 1, "the deleted one had none");
+    assert!(store.delete_recurring(&made.name).await.expect("writes"));
+    store.create_recurring(&made).await.expect("writes");
+    assert!(store.delete_recurring(&made.name).await.expect("writes"));
+    store.create_recurring(&empty).await.expect("writes");
+    assert_eq!(begin().await, 13);
+    assert!(store.delete_recurring(&made.name).await.expect("writes"));
+    assert!(!store.delete_recurring(&made.name).await.expect("writes"), "there is none");
+    store.create_recurring(&empty).await.expect("writes");
+    assert_eq!((begin().await, begin().await), (14, 15));
+    let other = StoredRecurring { name: crate::domain::JobName::new("other").expect("a name"), ..empty };
+    store.create_recurring(&other).await.expect("writes");
+    let begun = store.change_recurring(&other.name, InFull::default(), |job| job.begin(None, at(10))).await;
+    assert_eq!(begun.expect("writes").expect("is there").0.expect("begun").number, 1);
+}
+
+#[tokio::test]
 async fn a_change_leaves_all_else_of_a_recurring_job_as_it_was() {
     let (_dir, store) = store().await;
     let mut made = recurring();
@@ -358,4 +413,29 @@ async fn a_change_leaves_all_else_of_a_recurring_job_as_it_was() {
     assert_eq!(answer.expect("begun").number, 13);
     made.job.begin(Some("new"), at(10)).expect("begun");
     assert_eq!(store.recurring(&made.name).await.expect("reads"), Some(made));
+}
+
+#[test]
+fn what_a_checkpoint_holds_is_no_work_of_the_run() {
+    let first_at = |minutes: i64, first_samples: f64| {
+        let account = ProgressAccount {
+            samples: Samples::new(9_000.0),
+            active: Seconds::new(5_000.0),
+            stalled: Seconds::new(400.0),
+        };
+        let started_at = Some(at(minutes * 60));
+        StoredProgress { account, first_samples, started_at, ..StoredProgress::default() }.samples_since(at(0)).get()
+    };
+    // 9,000 samples in an hour and a half: 1,000 in the ten minutes before the first report, and a quarter more at most.
+    assert_eq!(first_at(10, 1_000.0), 10_000.0);
+    assert_eq!(first_at(10, 1_250.0), 10_250.0);
+    assert_eq!(first_at(10, 1_251.0), 9_000.0);
+    assert_eq!(first_at(10, 0.0), 9_000.0);
+    assert_eq!(
+        StoredProgress { first_samples: 5.0, started_at: Some(at(9)), ..StoredProgress::default() }
+            .samples_since(at(0))
+            .get(),
+        0.0,
+        "one report has no pace"
+    );
 }

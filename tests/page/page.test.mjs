@@ -364,8 +364,8 @@ test("what goes wrong with boards and jobs is said in words, and texts of others
   assert.equal(booked.facts["Power limit"].text, "none wanted");
   assert.equal(now.tiles["Node's cap"].text, "1,200 W");
   assert.equal(now.tiles["Carbon budget left"].text, "−1.00 kg");
-  assert.equal(now.tiles["Booked in 30 days"].text, "4.20 kg");
-  assert.equal(now.tiles["Booked in 30 days"].below, "10.0 kWh: 70 % final, 20 % provisional, 10 % forecast; 2 times nobody looked");
+  assert.equal(now.tiles["Settled in 30 days"].text, "4.20 kg");
+  assert.equal(now.tiles["Settled in 30 days"].below, "10.0 kWh: 70 % final, 20 % provisional, 10 % forecast; 2 times nobody looked");
   assert.equal(now.tiles.Price.text, "-3.5 EUR/MWh".replace("-", "−"));
   assert.ok(now.notices.includes(hostile));
   assert.equal(await page.locator("img").count(), 0);

@@ -222,6 +222,22 @@ impl Daemon {
         .await;
     }
 
+    /// Lets it write no file beyond a size from now on, as a full disk would. The signal that goes with that must be
+    /// ignored: see [`Self::without_size_signal`].
+    pub(crate) fn limit_files_to(&self, bytes: &str) {
+        let limit = format!("--fsize={bytes}:");
+        let set = Command::new("prlimit").arg("--pid").arg(self.child.id().to_string()).arg(limit).status();
+        assert!(set.expect("prlimit of util-linux runs").success());
+    }
+
+    /// The command with the signal ignored that ends who writes beyond a limit of the size of files.
+    pub(crate) fn without_size_signal(command: &Command) -> Command {
+        let mut ignoring = Command::new("sh");
+        ignoring.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
+        ignoring.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        ignoring
+    }
+
     /// `kill -9`: nothing is tidied up.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("killed");

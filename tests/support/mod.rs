@@ -16,10 +16,14 @@ pub(crate) use grid::{Asked, Grid, Said, Weather};
 pub(crate) use shape::Shapes;
 pub(crate) use training::{Curve, Training};
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use wattune::controller::{GpuRef, NewJob};
+use wattune::domain::{JobName, Objective, Work};
+use wattune::units::Seconds;
 
 /// For what takes seconds, on a machine that is busy.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
@@ -66,4 +70,20 @@ pub(crate) fn forecast_file(dir: &tempfile::TempDir, step: i64, slots: i64, valu
 #[expect(clippy::disallowed_methods, reason = "tests of the real daemon run in real time")]
 pub(crate) fn now() -> DateTime<Utc> {
     Utc::now()
+}
+
+/// A job of unknown work on the first board, kept for a day without a word from it.
+pub(crate) fn job(name: &str, max_slowdown: f64) -> NewJob {
+    NewJob {
+        name: JobName::new(name).expect("a name"),
+        gpus: vec![GpuRef::Index(0)],
+        batch_size: None,
+        work: Work::Unknown,
+        objective: Objective::slower_by(max_slowdown).expect("in range"),
+        lease: Some(Seconds::new(86_400.0)),
+        control: true,
+        priority: 0,
+        tags: BTreeMap::new(),
+        claim: None,
+    }
 }

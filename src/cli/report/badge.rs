@@ -86,6 +86,13 @@ fn grams(grams: f64) -> String {
     }
 }
 
+fn energy(kwh: f64) -> String {
+    match kwh {
+        kwh if kwh >= 1.0 => format!("{kwh:.2} kWh"),
+        kwh => format!("{:.1} Wh", 1e3 * kwh),
+    }
+}
+
 fn emitted(row: &ReportRow) -> String {
     row.carbon_g.map_or_else(|| "emissions unknown".to_owned(), |g| format!("{} CO2e", grams(g)))
 }
@@ -96,7 +103,7 @@ fn badge(row: &ReportRow, synthetic: bool) -> String {
     // A part of the runs' savings would pass for all of them here.
     let saved = row.saved_g.filter(|_| row.saved_of_jobs == row.jobs);
     let saved = saved.map(|g| format!(" · {} saved", grams(g))).unwrap_or_default();
-    let (left, right) = ("training", format!("{:.2} kWh · {} ({state}){saved}", row.energy_kwh, emitted(row)));
+    let (left, right) = ("training", format!("{} · {} ({state}){saved}", energy(row.energy_kwh), emitted(row)));
     let width = |text: &str| 6.6 * text.chars().count() as f64 + 12.0;
     let (a, b) = (width(left), width(&right));
     let label = escaped(&format!("{left}: {right}"));

@@ -2,11 +2,10 @@
 
 use std::io::Write;
 
-use anyhow::bail;
-
-use super::{Place, Time};
+use super::Place;
 use crate::clock::{Clock, SystemClock};
 use crate::domain::{DeviceId, JobId, SignalKind};
+use crate::http::wire::ledger::exact_span;
 use crate::ledger::Share;
 use crate::store::{Settling, Store, ToCorrect};
 
@@ -16,8 +15,12 @@ use crate::store::{Settling, Store, ToCorrect};
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
-    #[command(flatten)]
-    time: Time,
+    /// From when: 2026-01-31, or 2026-01-31T12:00:30Z. Intervals that begin earlier stay as they are.
+    #[arg(long, value_name = "TIME")]
+    from: String,
+    /// Until when; a date is meant with its day. Now if absent. Intervals that end later stay as they are.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
     /// Only this device's, by GPU UUID or as the report by gpu names it; all devices' if absent.
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
@@ -58,10 +61,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.place.overrides.settings()?;
     let state_dir = settings.state_dir();
     let now = SystemClock::start().utc();
-    let span = args.time.span(now)?;
-    if args.time.from.is_none() {
-        bail!("say from when with --from: a correction is never of everything");
-    }
+    let span = exact_span(&args.from, args.to.as_deref(), now).map_err(super::wrong)?;
     // Looks first: what is not there, or of another version, is not to be made or changed.
     Store::look(&state_dir).await?.close().await;
     let lock = super::super::serve::Lock::take(&state_dir);
@@ -84,10 +84,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "entry {}: {} intervals with {:.3} J in {} hour(s), {settled}",
+        "entry {}: {} intervals with {:.3} J of {} between {} and {}, in {} hour(s), {settled}",
         done.entry,
         done.rows,
         done.energy.to_joules().get(),
+        done.devices.iter().map(DeviceId::as_str).collect::<Vec<_>>().join(", "),
+        span.start().format("%FT%TZ"),
+        span.end().format("%FT%TZ"),
         done.hours.len()
     )?;
     Ok(())

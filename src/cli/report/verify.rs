@@ -107,10 +107,15 @@ fn in_order(what: &str, is_database: bool, found: &Verified) -> String {
     for (block, device, mj) in &found.differences {
         text += &format!("In block {block} the books of {device} are {mj} mJ off its counter.\n");
     }
-    if let Some(entry) = found.kept {
-        text +=
-            &format!("The head that was kept is the digest of entry {entry}: nothing up to it was changed since.\n");
-    }
+    text += &match found.kept {
+        Some(0) => {
+            "The head that was kept is that of an empty ledger: it tells nothing of what came later.\n".to_owned()
+        }
+        Some(entry) => {
+            format!("The head that was kept is the digest of entry {entry}: nothing up to it was changed since.\n")
+        }
+        None => String::new(),
+    };
     text += &match found.closed_at {
         Some(at) => format!("The head covers the intervals closed until {}", at.format("%F %TZ")),
         None => "The head covers no intervals yet".to_owned(),

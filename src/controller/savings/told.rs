@@ -7,11 +7,11 @@ use crate::controller::signal::HORIZONS_H;
 use crate::controller::{ControlError, Controller};
 use crate::domain::{CarbonSeries, DeviceKind, GpuId, Intensity, PowerLimit, Slot};
 use crate::ledger::frozen::{Compared, Counterfactual, Finding, Savings};
-use crate::ledger::savings::{Basis, BatchEffect, Epoch, Known, batch_effect};
+use crate::ledger::savings::{Basis, BatchEffect, Epoch, Known, batch_effect, least_constant_power};
 use crate::ledger::{self, Done};
 use crate::profile::{Curve, Evidence};
 use crate::store::StoreError;
-use crate::units::{Joules, Samples, Seconds};
+use crate::units::{Joules, Samples, Seconds, Watts};
 
 /// Nobody else may have been on a board meanwhile; intervals beside the job's own touch it for no longer than this.
 const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
@@ -93,21 +93,29 @@ impl Controller {
             _ => Epoch { from: f.samples, point },
         };
         let epochs: Vec<Epoch> = frozen.iter().enumerate().map(start).collect();
-        let mix = if earlier.is_empty() { self.mix(from, &limits, &mut points) } else { Vec::new() };
-        let basis = Basis { points, epochs, mix, same_sensors: from.job.measured_itself() };
+        let (mix, mix_at_least) =
+            if earlier.is_empty() { self.mix(from, &limits, &mut points) } else { Default::default() };
+        let basis = Basis { points, epochs, mix, mix_at_least, same_sensors: from.job.measured_itself() };
         let saving = Finding::Unknown { unknown: "not reckoned".into() };
         Ok(Compared { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }
 
     /// The settings of the best constant mix of a job's throughput, as places in `points`; those that are not the
-    /// reference are added to them. Empty where something of it is not measured.
-    fn mix(&self, from: &Sources<'_>, limits: &[PowerLimit], points: &mut Vec<Evidence>) -> Vec<usize> {
+    /// reference are added to them. Empty where something of it is not measured. With what such a mix may draw in truth.
+    fn mix(
+        &self,
+        from: &Sources<'_>,
+        limits: &[PowerLimit],
+        points: &mut Vec<Evidence>,
+    ) -> (Vec<usize>, Option<Watts>) {
         let (account, profile) = (from.stored.progress.account, from.job.profile());
         let (Some(profiler), Some(curve)) = (&from.job.profiler, Curve::from_profile(&profile)) else {
-            return Vec::new();
+            return Default::default();
         };
         let rate = (account.active > Seconds::ZERO).then(|| account.samples / account.active);
-        let Some(mix) = rate.and_then(|rate| curve.mix_at(rate)) else { return Vec::new() };
+        let Some((rate, mix)) = rate.and_then(|rate| Some((rate, curve.mix_at(rate)?))) else {
+            return Default::default();
+        };
         let mut places = Vec::new();
         for (part, _) in &mix.parts {
             let setting = &profile.points[part.index].setting;
@@ -118,10 +126,16 @@ impl Controller {
                     places.push(points.len());
                     points.push(evidence);
                 }
-                None => return Vec::new(),
+                None => return Default::default(),
             }
         }
-        places
+        let is_beside = |index: &usize| mix.parts.iter().all(|(part, _)| part.index != *index);
+        let beside = (0..profile.points.len()).filter(is_beside);
+        let others: Vec<Evidence> =
+            beside.filter_map(|index| profiler.evidence(&profile.points[index].setting)).collect();
+        let mixed: Vec<&Evidence> = places.iter().map(|place| &points[*place]).collect();
+        let least = least_constant_power(&mixed, &others.iter().collect::<Vec<_>>(), rate);
+        (places, least)
     }
 
     /// What a job did between its first report and its last, with stalls left out, and what is known of the grid.
@@ -141,6 +155,10 @@ impl Controller {
                     return Ok(Err(why.into()));
                 }
             }
+        }
+        if self.store.gaps(&span).await?.iter().any(|gap| gap.is_hole_of(&stored.spec.gpus, &span)) {
+            let why = "a counter was reset in its time while nobody looked: what was used then is in no book";
+            return Ok(Err(why.into()));
         }
         let otherwise = self.if_more(from.series);
         let known = |done: Done| -> Result<Known, String> {

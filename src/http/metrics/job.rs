@@ -126,11 +126,22 @@ fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
     }
     let mut keys: Vec<(&str, usize)> = found.into_iter().collect();
     keys.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
-    let left_out = keys.len().saturating_sub(TAG_KEYS);
-    (keys.into_iter().take(TAG_KEYS).map(|(key, _)| key).collect(), left_out)
+    let all = keys.len();
+    // Of keys that would become the same label, the one that most jobs have stands for it.
+    let mut labels = BTreeSet::new();
+    keys.retain(|(key, _)| labels.insert(label(key)));
+    keys.truncate(TAG_KEYS);
+    let left_out = all - keys.len();
+    (keys.into_iter().map(|(key, _)| key).collect(), left_out)
 }
 
-/// Labels that say who a job is. Tags become `tag_…`; of tags that become the same label, the first one counts.
+/// The label that a tag's key becomes.
+fn label(key: &str) -> String {
+    let safe: String = key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    format!("tag_{safe}")
+}
+
+/// Labels that say who a job is.
 fn identity(job: &JobView, keys: &BTreeSet<&str>) -> Vec<(String, String)> {
     let mut labels = vec![
         ("job_id".to_owned(), job.job_id.clone()),
@@ -138,11 +149,12 @@ fn identity(job: &JobView, keys: &BTreeSet<&str>) -> Vec<(String, String)> {
         ("control".to_owned(), job.control.to_string()),
     ];
     labels.extend(job.batch_size.map(|size| ("batch_size".to_owned(), size.to_string())));
-    let mut tags = BTreeMap::new();
-    for (key, value) in job.tags.iter().filter(|(key, _)| keys.contains(key.as_str())) {
-        let safe: String = key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-        tags.entry(format!("tag_{safe}")).or_insert_with(|| value.clone());
-    }
+    let tags: BTreeMap<String, String> = job
+        .tags
+        .iter()
+        .filter(|(key, _)| keys.contains(key.as_str()))
+        .map(|(key, value)| (label(key), value.clone()))
+        .collect();
     labels.extend(tags);
     labels
 }

@@ -347,6 +347,15 @@ fn jobs_and_their_tags_have_so_many_series_and_no_more() {
     assert_eq!(text.matches("tag_team=\"vision\"").count(), 100);
     assert_eq!(text.matches("=\"odd\"").count(), 15);
 
+    // Two keys that become one label: the one that more jobs have stands for it, and the other is counted.
+    let clash = |number: usize| {
+        let key = if number == 0 { "a-b" } else { "a_b" };
+        JobView { job_id: format!("j-{number}"), tags: [(key.to_owned(), format!("of {key}"))].into(), ..job() }
+    };
+    let text = encode(&StatusView { jobs: (0..3).map(clash).collect(), ..status() }, None).expect("text");
+    assert_eq!(text.matches("tag_a_b=\"of a_b\"").count(), 2, "{text}");
+    assert!(!text.contains("of a-b") && text.contains("\nwattune_jobs_tag_keys_left_out 1.0\n"), "{text}");
+
     let event = all.at_most(50);
     assert_eq!((event.jobs.len(), event.jobs_left_out), (50, 650));
     assert_eq!((&*event.jobs[0].job_id, &*event.jobs[49].job_id), ("j-3", "j-699"));

@@ -82,7 +82,7 @@ const booksTile = ({ ledger }) => {
   const all = parts.reduce((a, [, j]) => a + j, 0);
   const shares = parts.filter(([, j]) => j > 0).map(([name, j]) => `${percentText((100 * j) / all, 0)} ${name}`);
   const gaps = ledger.gaps > 0 ? `; ${plural(ledger.gaps, "time")} nobody looked` : "";
-  return tile("Booked in 30 days", all > settled.unknown_j ? grams(settled.carbon_g) : absent(), `${energyText(all)}: ${shares.join(", ") || "nothing yet"}${gaps}`);
+  return tile("Settled in 30 days", all > settled.unknown_j ? grams(settled.carbon_g) : absent(), `${energyText(all)}: ${shares.join(", ") || "nothing yet"}${gaps}`);
 };
 
 const priceTile = ({ price }) =>

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::domain::SignalKind;
-use crate::ledger::entry::{METHOD, State};
+use crate::ledger::entry::{Boundary, METHOD, State};
 use crate::ledger::report::{Key, Report, Row};
 use crate::units::{JOULES_PER_KWH, Joules, Millijoules};
 
@@ -130,9 +130,9 @@ pub struct ReportRow {
     pub facility_carbon_g: Option<f64>,
     /// Time in which boards were held, summed over boards.
     pub held_s: f64,
-    /// Embodied emissions of that time; absent where none were declared.
+    /// Embodied emissions of that time; absent unless they were declared for all of it.
     pub embodied_g: Option<f64>,
-    /// Jobs in it; in a row of a day or month those that ended then.
+    /// Jobs in it; in a row of a day or month those that ended then, so that the total has more where jobs go on.
     pub jobs: u64,
     /// Of them, those that ended in the span.
     pub ended_jobs: u64,
@@ -363,6 +363,22 @@ impl ReportRow {
     }
 }
 
+/// What the boundary says of something, and since when where that changed on the way.
+fn over_time(report: &Report, of: impl Fn(&Boundary) -> String) -> String {
+    let mut said: Vec<(DateTime<Utc>, String)> = Vec::new();
+    for piece in &report.books.pieces {
+        let text = of(&piece.boundary);
+        if said.last().is_none_or(|(_, before)| *before != text) {
+            said.push((piece.span.start(), text));
+        }
+    }
+    let since = |(i, (at, text)): (usize, &(DateTime<Utc>, String))| match i {
+        0 => text.clone(),
+        _ => format!("from {} on {text}", at.format("%FT%RZ")),
+    };
+    said.iter().enumerate().map(since).collect::<Vec<_>>().join("; ")
+}
+
 fn method(report: &Report) -> MethodView {
     let split = &report.total.split;
     let mut metered = vec!["GPUs"];
@@ -372,22 +388,24 @@ fn method(report: &Report) -> MethodView {
         Some(source) => format!("{value} ({source}{})", date.as_ref().map(|d| format!(", {d}")).unwrap_or_default()),
         None => "not declared (1)".to_owned(),
     };
-    let boundary = match report.books.terms.last().map(|t| &t.boundary) {
-        Some(b) => format!(
-            "metered: {}; node factor: {}; PUE: {}",
-            metered.join(", "),
+    let factors = |b: &Boundary| {
+        format!(
+            "node factor: {}; PUE: {}",
             declared(b.node_factor, &b.node_factor_source, &None),
             declared(b.pue, &b.pue_source, &b.pue_date)
-        ),
-        None => format!("metered: {}", metered.join(", ")),
+        )
     };
-    let embodied = match &report.embodied {
+    let embodied = |b: &Boundary| match &b.embodied {
         Some(e) => format!(
             "{} g per board over {} s ({}), by the time for which boards were held",
             e.per_gpu_g, e.life_s, e.source
         ),
         None => "not declared".to_owned(),
     };
+    let metered = format!("metered: {}", metered.join(", "));
+    let is_told = !report.books.terms.is_empty();
+    let boundary = if is_told { format!("{metered}; {}", over_time(report, factors)) } else { metered };
+    let embodied = over_time(report, embodied);
     MethodView {
         version: METHOD,
         software: env!("CARGO_PKG_VERSION"),

@@ -10,7 +10,7 @@ const BARS: usize = 24;
 
 /// The page.
 pub fn page(report: &ReportView) -> String {
-    let title = format!("Energy and carbon, {} to {}", report.from.format("%F %R"), report.to.format("%F %R"));
+    let title = format!("Energy and carbon, {} to {} UTC", report.from.format("%F %R"), report.to.format("%F %R"));
     let mut body = format!("<h1>{}</h1>\n", escaped(&title));
     body += &summary(report);
     body += &plots(report);
@@ -121,11 +121,39 @@ fn bars(report: &ReportView) -> String {
     format!("<figure>{svg}</svg></figure>\n")
 }
 
+const TABLE_END: &str = "</tbody></table></div>\n";
+
+/// The head of a table that may be wider than the window, with a name for those who scroll by keyboard or hear it.
+fn table_of(name: &str, columns: &[&str]) -> String {
+    let columns: String = columns.iter().map(|column| format!("<th scope=\"col\">{column}")).collect();
+    format!(
+        "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{name}\"><table>\n<thead><tr>{columns}</tr></thead>\n\
+         <tbody>\n"
+    )
+}
+
 fn table(report: &ReportView) -> String {
-    let head = "<div class=\"wide\"><table>\n<thead><tr><th>row<th>energy kWh<th>state<th>± %<th>carbon g<th>g/kWh\
-                <th>final %<th>unknown %<th>estimated %<th>marginal g<th>market g<th>facility kWh<th>facility g\
-                <th>embodied g<th>saved g<th>SCI g</tr></thead>\n<tbody>\n";
-    let mut text = head.to_owned();
+    let mut text = table_of(
+        "Rows",
+        &[
+            "row",
+            "energy kWh",
+            "state",
+            "± %",
+            "carbon g",
+            "g/kWh",
+            "final %",
+            "unknown %",
+            "estimated %",
+            "marginal g",
+            "market g",
+            "facility kWh",
+            "facility g",
+            "embodied g",
+            "saved g",
+            "SCI g",
+        ],
+    );
     for row in report.rows.iter().take(ROWS).chain([&report.total]) {
         let figure = |value: Option<f64>, digits: usize| match value {
             Some(value) => format!("<td>{value:.digits$}"),
@@ -155,7 +183,7 @@ fn table(report: &ReportView) -> String {
         .concat();
         text += "</tr>\n";
     }
-    text += "</tbody></table></div>\n";
+    text += TABLE_END;
     if report.rows.len() > ROWS {
         text += &format!(
             "<p>{} more rows are in the JSON and CSV of this report; the last line is the sum of all.</p>\n",
@@ -190,8 +218,8 @@ fn completeness(report: &ReportView) -> String {
         },
     );
     text += "<p>Jobs + idle + unattributed = counter + integrated + difference, in millijoules, over the blocks closed in \
-             this time:</p>\n<div class=\"wide\"><table>\n<thead><tr><th>device<th>jobs<th>idle<th>unattributed<th>counter\
-             <th>integrated<th>difference</tr></thead>\n";
+             this time:</p>\n";
+    text += &table_of("Books", &["device", "jobs", "idle", "unattributed", "counter", "integrated", "difference"]);
     for d in &whole.devices {
         let counter = d.counter_mj.map_or_else(|| "none".to_owned(), |mj| mj.to_string());
         text += &format!(
@@ -204,11 +232,11 @@ fn completeness(report: &ReportView) -> String {
             d.difference_mj
         );
     }
-    text += "</table></div>\n";
+    text += TABLE_END;
     if whole.gaps.is_empty() {
         return text + "<p>No gaps.</p>\n";
     }
-    text += "<table>\n<thead><tr><th>gap of<th>from<th>to<th>J<th>filled by</tr></thead>\n";
+    text += &table_of("Gaps", &["gap of", "from", "to", "J", "filled by"]);
     for gap in whole.gaps.iter().take(ROWS) {
         text += &format!(
             "<tr><td>{}<td>{}<td>{}<td>{}<td>{}</tr>\n",
@@ -219,7 +247,7 @@ fn completeness(report: &ReportView) -> String {
             escaped(&gap.filled)
         );
     }
-    text + "</table>\n"
+    text + TABLE_END
 }
 
 fn versions(report: &ReportView) -> String {
@@ -227,7 +255,7 @@ fn versions(report: &ReportView) -> String {
     let last = version.last_restated_at.map_or_else(|| "never".to_owned(), |at| at.format("%F %T").to_string());
     let mut text = format!(
         "<p>Highest version of an hour: {}. {} settlements; {} hours were settled more than once, the last time: {last}. \
-         {} hours changed by more than {} %.</p>\n",
+         An hour’s emissions changed {} time(s) by more than {} %.</p>\n",
         version.highest,
         version.settlements,
         version.resettled_hours,
@@ -237,7 +265,7 @@ fn versions(report: &ReportView) -> String {
     if version.restatements.is_empty() {
         return text;
     }
-    text += "<table>\n<thead><tr><th>hour<th>book<th>version<th>at<th>g before<th>g after<th>why</tr></thead>\n";
+    text += &table_of("Restatements", &["hour", "book", "version", "at", "g before", "g after", "why"]);
     for r in version.restatements.iter().take(50) {
         text += &format!(
             "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.3}<td>{:.3}<td>{}</tr>\n",
@@ -250,7 +278,7 @@ fn versions(report: &ReportView) -> String {
             escaped(&r.reason)
         );
     }
-    text + "</table>\n"
+    text + TABLE_END
 }
 
 fn corrections(report: &ReportView) -> String {
@@ -258,9 +286,8 @@ fn corrections(report: &ReportView) -> String {
         return "<p>None.</p>\n".to_owned();
     }
     let mut text =
-        "<p>These intervals were booked to somebody else first; the figures above are as corrected.</p>\n<table>\n\
-                    <thead><tr><th>entry<th>at<th>who<th>intervals<th>J<th>of<th>given to<th>why</tr></thead>\n"
-            .to_owned();
+        "<p>These intervals were booked to somebody else first; the figures above are as corrected.</p>\n".to_owned();
+    text += &table_of("Corrections", &["entry", "at", "who", "intervals", "J", "of", "given to", "why"]);
     for made in report.corrections.iter().take(ROWS) {
         text += &format!(
             "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{}<td>{}<td>{}</tr>\n",
@@ -274,7 +301,7 @@ fn corrections(report: &ReportView) -> String {
             escaped(&made.why)
         );
     }
-    text + "</table>\n"
+    text + TABLE_END
 }
 
 fn method(report: &ReportView) -> String {

@@ -45,7 +45,12 @@ pub(in crate::http) async fn report(
         }
         ReportFormat::Html => ("text/html; charset=utf-8", page(&view).into_bytes()),
     };
-    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(media_type))], body).into_response())
+    let mut response = ([(header::CONTENT_TYPE, HeaderValue::from_static(media_type))], body).into_response();
+    if format == ReportFormat::Html {
+        let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'");
+        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    Ok(response)
 }
 
 /// The ledger of a span of at most seven days: its intervals with whose they are now, page by page; with the first page

@@ -124,6 +124,16 @@ pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<
     Slot::new(start, end).ok_or_else(|| invalid("from", why))
 }
 
+/// The time between two moments, as they are given. A date stands for its first moment as `from`, and for its last as `to`.
+///
+/// # Errors
+/// If one is no time, or nothing lies between them.
+pub fn exact_span(from: &str, to: Option<&str>, now: DateTime<Utc>) -> Result<Slot, InvalidJob> {
+    let end = to.map_or(Ok(now), |text| moment("to", text, true))?;
+    let why = format!("is not before the end, {}", end.format("%FT%TZ"));
+    Slot::new(moment("from", from, false)?, end).ok_or_else(|| invalid("from", why))
+}
+
 fn moment(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>, InvalidJob> {
     let (first, last) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + TimeDelta::days(366 * 400));
     let shown = || text.chars().take(80).collect::<String>();

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 
-use super::held::{day_of, holds};
+use super::held::{Hold, day_of, holds};
 use super::score::{Scored, is_whole};
 use super::{Books, By, JobFacts, Key, Report, Row, Saved, Split, Sum, Wanted, Whose};
-use crate::domain::{DeviceId, DeviceKind, JobId};
+use crate::domain::{DeviceId, DeviceKind, JobId, Slot};
 use crate::ledger::Total;
 use crate::ledger::entry::{Boundary, Embodied};
 use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
@@ -15,7 +15,7 @@ use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
 /// Makes a report of what the books hold.
 pub fn build(wanted: Wanted, books: Books) -> Report {
     let embodied = books.terms.last().and_then(|terms| terms.boundary.embodied.clone());
-    let mut making = Making::new(&wanted, &books, embodied.as_ref());
+    let mut making = Making::new(&wanted, &books);
     for piece in &books.pieces {
         for sum in &piece.sums {
             making.add(sum, &piece.boundary);
@@ -32,7 +32,8 @@ pub fn build(wanted: Wanted, books: Books) -> Report {
 struct Making<'a> {
     wanted: &'a Wanted,
     books: &'a Books,
-    embodied: Option<&'a Embodied>,
+    /// Whether embodied emissions were declared at any time.
+    has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
     rows: BTreeMap<Key, Draft>,
     total: Draft,
@@ -48,6 +49,9 @@ struct Draft {
     market: (GramsCo2e, Millijoules),
     facility: (Joules, GramsCo2e),
     held: Seconds,
+    embodied: GramsCo2e,
+    /// Time for which none were declared.
+    undeclared: Seconds,
     jobs: u64,
     ended: u64,
     saved: Option<(Saved, u64)>,
@@ -55,11 +59,12 @@ struct Draft {
 }
 
 impl<'a> Making<'a> {
-    fn new(wanted: &'a Wanted, books: &'a Books, embodied: Option<&'a Embodied>) -> Self {
+    fn new(wanted: &'a Wanted, books: &'a Books) -> Self {
         let jobs = books.jobs.iter().map(|job| (&job.id, job)).collect();
         let sums = || books.pieces.iter().flat_map(|p| &p.sums);
         let has_marginal = sums().any(|s| s.marginal.energy > Millijoules::ZERO);
-        Self { wanted, books, embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
+        let has_embodied = books.pieces.iter().any(|p| p.boundary.embodied.is_some());
+        Self { wanted, books, has_embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
     }
 
     fn job_key(&self, id: &JobId) -> Key {
@@ -118,14 +123,21 @@ impl<'a> Making<'a> {
         if !is_counted {
             return;
         }
-        self.total.count(job, self.wanted, true);
+        let has_holes = self.has_holes(job);
+        self.total.count(job, self.wanted, true, has_holes);
         // How a saving is split between boards is not known.
         let is_told = self.wanted.by != By::Device || job.gpus.len() == 1;
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
-                row.count(job, self.wanted, is_told);
+                row.count(job, self.wanted, is_told, has_holes);
             }
         }
+    }
+
+    /// Whether a part of what a job's boards used in its time is in no book.
+    fn has_holes(&self, job: &JobFacts) -> bool {
+        let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(self.wanted.now));
+        held.is_some_and(|held| self.books.gaps.iter().any(|gap| gap.is_hole_of(&job.gpus, &held)))
     }
 
     fn hold(&mut self) {
@@ -133,23 +145,39 @@ impl<'a> Making<'a> {
         let mut boards: BTreeSet<DeviceId> = self.books.devices.iter().map(|d| d.device.clone()).collect();
         boards.extend(self.books.jobs.iter().flat_map(|job| &job.gpus).map(DeviceId::from));
         boards.retain(|device| device.kind() == DeviceKind::Gpu);
-        for hold in holds(&self.books.jobs, &boards, kept) {
-            let whose = hold.job.map_or(Whose::Idle, |job| Whose::Job(job.id.clone()));
-            let key = self.key(hold.day, hold.device, &whose);
-            let embodied = self.embodied.map_or(GramsCo2e::ZERO, |e| share(e, hold.time));
-            let whole = hold.job.is_some_and(|job| is_whole(job, self.wanted));
-            // Time without energy makes no row; in the total it counts.
-            for draft in self.rows.get_mut(&key).into_iter().chain([&mut self.total]) {
-                draft.held += hold.time;
-                if whole {
-                    draft.scored.embodied += embodied;
-                }
+        for piece in &self.books.pieces {
+            let Some(part) = piece.span.intersection(kept) else { continue };
+            for hold in holds(&self.books.jobs, &boards, &part) {
+                self.add_hold(&hold, piece.boundary.embodied.as_ref());
+            }
+        }
+    }
+
+    fn add_hold(&mut self, hold: &Hold<'_>, declared: Option<&Embodied>) {
+        let whose = hold.job.map_or(Whose::Idle, |job| Whose::Job(job.id.clone()));
+        let key = self.key(hold.day, hold.device, &whose);
+        let whole = hold.job.is_some_and(|job| is_whole(job, self.wanted));
+        if key == Key::Idle && declared.is_some() {
+            self.rows.entry(Key::Idle).or_default();
+        }
+        let (embodied, undeclared) = match declared {
+            Some(declared) => (share(declared, hold.time), Seconds::ZERO),
+            None => (GramsCo2e::ZERO, hold.time),
+        };
+        // Other time without energy makes no row; in the total it counts.
+        for draft in self.rows.get_mut(&key).into_iter().chain([&mut self.total]) {
+            draft.held += hold.time;
+            draft.embodied += embodied;
+            draft.undeclared += undeclared;
+            if whole {
+                draft.scored.embodied += embodied;
+                draft.scored.undeclared |= self.has_embodied && declared.is_none();
             }
         }
     }
 
     fn finish(self) -> (Vec<Row>, Row) {
-        let Self { wanted, embodied, has_marginal, rows, total, .. } = self;
+        let Self { wanted, has_embodied, has_marginal, rows, total, .. } = self;
         let row = |(key, draft): (Key, Draft)| {
             let work = match (&key, wanted.by.is_of_jobs()) {
                 (Key::Idle | Key::Unattributed, _) => Err("energy without a job does no work".into()),
@@ -166,7 +194,7 @@ impl<'a> Making<'a> {
                 facility_energy: draft.facility.0,
                 facility_carbon: draft.facility.1,
                 held: draft.held,
-                embodied: embodied.map(|e| share(e, draft.held)),
+                embodied: (has_embodied && draft.undeclared <= Seconds::ZERO).then_some(draft.embodied),
                 jobs: draft.jobs,
                 ended: draft.ended,
                 saved: draft.saved,
@@ -210,7 +238,7 @@ impl Draft {
     }
 
     /// Counts a job, with what it saved where that may be told here.
-    fn count(&mut self, job: &JobFacts, wanted: &Wanted, is_told: bool) {
+    fn count(&mut self, job: &JobFacts, wanted: &Wanted, is_told: bool, has_holes: bool) {
         let has_ended = job.ended_within(&wanted.span);
         self.jobs += 1;
         self.ended += u64::from(has_ended);
@@ -223,7 +251,7 @@ impl Draft {
         if let Some(unit) = wanted.unit
             && is_whole(job, wanted)
         {
-            self.scored.count(job, unit);
+            self.scored.count(job, unit, has_holes);
         }
     }
 }

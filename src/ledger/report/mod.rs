@@ -172,7 +172,7 @@ pub struct JobFacts {
     pub tags: BTreeMap<String, String>,
     /// Its boards.
     pub gpus: Vec<GpuId>,
-    /// Samples done from its first report to its last one.
+    /// Samples done from its registration to its last report; from its first one where it began from a checkpoint.
     pub samples: Samples,
     /// When it was registered.
     pub registered_at: DateTime<Utc>,
@@ -253,6 +253,14 @@ pub struct Gap {
     pub slot: Slot,
     /// What the counter gained, booked over that time; or why nothing tells how much was used, which is in no book.
     pub energy: Result<Millijoules, String>,
+}
+
+impl Gap {
+    /// Whether what one of these boards used within a span is in no book for it.
+    pub fn is_hole_of(&self, gpus: &[GpuId], span: &Slot) -> bool {
+        let meets = || self.slot.intersection(span).is_some();
+        self.energy.is_err() && meets() && gpus.iter().any(|gpu| DeviceId::from(gpu) == self.device)
+    }
 }
 
 /// An hour that was settled again.
@@ -417,7 +425,8 @@ pub struct Row {
     pub facility_carbon: GramsCo2e,
     /// Time in which boards were held: an hour of two boards is two hours; shared boards are split evenly.
     pub held: Seconds,
-    /// The part of embodied emissions that falls on that time; absent where none are declared.
+    /// The part of embodied emissions that falls on that time, by what was declared then; absent unless something was for all
+    /// of it.
     pub embodied: Option<GramsCo2e>,
     /// The jobs in it; of a day or month those that ended then.
     pub jobs: u64,

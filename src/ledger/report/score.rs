@@ -9,10 +9,14 @@ use crate::units::{GramsCo2e, Millijoules, Samples};
 pub(super) struct Scored {
     pub(super) carbon: GramsCo2e,
     pub(super) embodied: GramsCo2e,
+    /// Whether embodied emissions were declared in a part of the time only.
+    pub(super) undeclared: bool,
     pub(super) unknown: Millijoules,
     units: f64,
     jobs: u64,
     without_unit: u64,
+    /// Of them, those of whose energy a part is in no book.
+    with_holes: u64,
 }
 
 /// Whether all that the books will ever hold of a job lies in the span.
@@ -23,8 +27,9 @@ pub(super) fn is_whole(job: &JobFacts, wanted: &Wanted) -> bool {
 
 impl Scored {
     /// Counts a job's functional units.
-    pub(super) fn count(&mut self, job: &JobFacts, unit: FunctionalUnit) {
+    pub(super) fn count(&mut self, job: &JobFacts, unit: FunctionalUnit, has_holes: bool) {
         self.jobs += 1;
+        self.with_holes += u64::from(has_holes);
         match units(job, unit) {
             Some(units) => self.units += units,
             None => self.without_unit += 1,
@@ -48,6 +53,16 @@ impl Scored {
                 _ => format!("{} of {} runs reported no samples", self.without_unit, self.jobs),
             });
         }
+        if self.units <= 0.0 {
+            return Err("no run did any work".into());
+        }
+        if self.with_holes > 0 {
+            let why = "a counter was reset while nobody looked: what was used then is in no book";
+            return Err(format!("{} of {} runs: {why}", self.with_holes, self.jobs));
+        }
+        if self.undeclared {
+            return Err("embodied emissions were declared for a part of its time only".into());
+        }
         if self.unknown > Millijoules::ZERO {
             return Err(format!("no intensity is known of {:.3} J of it", self.unknown.to_joules().get()));
         }
@@ -60,7 +75,8 @@ impl Scored {
 fn units(job: &JobFacts, unit: FunctionalUnit) -> Option<f64> {
     let of = |samples: Samples| (job.samples > Samples::ZERO && samples > Samples::ZERO).then(|| job.samples / samples);
     match unit {
-        FunctionalUnit::Run => Some(1.0),
+        // What a run without work used counts, and the run does not.
+        FunctionalUnit::Run => Some(f64::from(u8::from(job.samples > Samples::ZERO))),
         FunctionalUnit::MillionSamples => of(Samples::new(1e6)),
         FunctionalUnit::Epoch(Some(samples)) => of(samples),
         FunctionalUnit::Epoch(None) => {

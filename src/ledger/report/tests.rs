@@ -161,6 +161,23 @@ fn boards_are_held_by_their_jobs_and_the_rest_of_the_time_is_idle() {
     let embodied: Vec<f64> = report.rows.iter().map(|row| row.embodied.expect("declared").get()).collect();
     let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
     assert!(embodied.iter().zip([540.0, 540.0, 69.0 * 360.0]).all(close), "{embodied:?}");
+    // Without energy of nobody's the rest has a row all the same, so that rows add up.
+    let mut unused = report.books.clone();
+    unused.pieces[0].sums.pop();
+    let unused = build(report.wanted.clone(), unused);
+    let sum: GramsCo2e = unused.rows.iter().filter_map(|row| row.embodied).sum();
+    assert!((sum - unused.total.embodied.expect("declared")).abs() < GramsCo2e::new(1e-6), "{sum:?}");
+    // Another declaration counts from its time on, and none for a part of the time leaves no sum.
+    let mut changed = report.books.clone();
+    let late = |boundary| Piece { span: span(48, 72), boundary, sums: Vec::new() };
+    let mut twice = changed.pieces[0].boundary.clone();
+    twice.embodied.iter_mut().for_each(|e| e.per_gpu_g *= 2.0);
+    changed.pieces[0].span = span(0, 48);
+    changed.pieces.push(late(twice));
+    let grams = |books: &Books| build(report.wanted.clone(), books.clone()).total.embodied.map(|g| g.get());
+    assert!((grams(&changed).expect("declared") - (48.0 + 2.0 * 24.0) * 360.0).abs() < 1e-6);
+    changed.pieces[1].boundary = Boundary::default();
+    assert_eq!(grams(&changed), None);
     let by_day = build(Wanted { by: By::Day, ..report.wanted.clone() }, report.books.clone());
     assert_eq!(by_day.total.held, report.total.held);
     assert_eq!(by_day.rows[0].held, Seconds::new(86_400.0));
@@ -191,6 +208,16 @@ fn sci_is_of_whole_runs_and_says_why_there_is_none() {
     assert!(runs.rows[1].score.clone().expect_err("idle").contains("no work"));
     close(&with(Some(FunctionalUnit::MillionSamples), By::Job).rows[0].score, 9.0);
     close(&with(Some(FunctionalUnit::Epoch(Some(Samples::new(1e5)))), By::Job).rows[0].score, 0.9);
+    // A run that did nothing is none, and what it used counts all the same.
+    let idle_run = JobFacts { samples: Samples::ZERO, ..job(4) };
+    let two = |gaps| {
+        let books = Books { jobs: vec![job(2), idle_run.clone()], gaps, ..books.clone() };
+        build(Wanted { unit: Some(FunctionalUnit::Run), ..wanted(By::Name) }, books)
+    };
+    close(&two(Vec::new()).total.score, 54.0);
+    let hole = |device: usize| Gap { device: self::device(device), slot: span(2, 3), energy: Err("a reset".into()) };
+    close(&two(vec![hole(1)]).total.score, 54.0);
+    assert!(two(vec![hole(0)]).total.score.clone().expect_err("a hole").contains("in no book"));
     let untold = with(Some(FunctionalUnit::Epoch(None)), By::Job);
     assert!(untold.rows[0].score.clone().expect_err("untold").contains("samples an epoch has"));
     assert!(with(None, By::Job).total.score.clone().expect_err("none").contains("no functional unit"));

@@ -1,5 +1,7 @@
 //! Corrections: closed intervals are given to somebody else, in a new entry; what was booked stays as it was.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteConnection;
@@ -41,6 +43,8 @@ pub struct Done {
     pub rows: u64,
     /// Their energy.
     pub energy: Millijoules,
+    /// Which devices' they are.
+    pub devices: BTreeSet<DeviceId>,
     /// The hours that are settled anew.
     pub hours: Vec<DateTime<Utc>>,
 }
@@ -147,6 +151,7 @@ impl Store {
         for hour in &hours {
             settle::make_due(&mut tx, *hour, Why::Correction).await?;
         }
+        let devices = corrected.iter().map(|row| row.device.clone()).collect();
         let (rows, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
         let entry = Entry::Correction(Correction {
             at: wish.at,
@@ -159,7 +164,7 @@ impl Store {
         let seq = append_entry(&mut tx, &entry).await?;
         tx.commit().await?;
         let entry = u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))?;
-        Ok(Done { entry, rows, energy, hours })
+        Ok(Done { entry, rows, energy, devices, hours })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The ledger's tables: rows and entries are appended with their digests in one transaction with what follows from them.
 
 mod correct;
+mod days;
 mod export;
 mod follows;
 mod lines;
@@ -161,7 +162,7 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn newest_entry(&self, kind: &str) -> Result<Option<Entry>, StoreError> {
-        let sql = "SELECT seq, line FROM ledger WHERE kind = $1 ORDER BY seq DESC LIMIT 1";
+        let sql = "SELECT seq, line FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger WHERE kind = $1)";
         let found = sqlx::query(sql).bind(kind).fetch_optional(&self.pool).await?;
         found.as_ref().map(lines::entry).transpose()
     }
@@ -221,27 +222,10 @@ async fn keep_balances(
     at: DateTime<Utc>,
     balances: &[Balance],
 ) -> Result<(), StoreError> {
-    let day = day_of_close(at);
+    let block = i64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
     for balance in balances {
-        sqlx::query(
-            "INSERT INTO balance_days VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-             ON CONFLICT (day_us, device) DO UPDATE SET counter_mj = COALESCE(counter_mj + $3, counter_mj, $3), \
-             jobs_mj = jobs_mj + $4, idle_mj = idle_mj + $5, unattributed_mj = unattributed_mj + $6, \
-             integrated_mj = integrated_mj + $7, unequal = unequal + $8, difference_mj = difference_mj + $9",
-        )
-        .bind(day.timestamp_micros())
-        .bind(balance.device.as_str())
-        .bind(balance.counter_mj)
-        .bind(rows::to_i64(balance.jobs_mj)?)
-        .bind(rows::to_i64(balance.idle_mj)?)
-        .bind(rows::to_i64(balance.unattributed_mj)?)
-        .bind(rows::to_i64(balance.integrated_mj)?)
-        .bind(balance.difference_mj != 0)
-        .bind(balance.difference_mj)
-        .execute(&mut *tx)
-        .await?;
         sqlx::query("INSERT INTO balances VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
-            .bind(i64::try_from(block).map_err(|e| rows::damaged("ledger", e))?)
+            .bind(block)
             .bind(at.timestamp_micros())
             .bind(balance.device.as_str())
             .bind(balance.counter_mj)
@@ -253,6 +237,20 @@ async fn keep_balances(
             .execute(&mut *tx)
             .await?;
     }
+    sqlx::query(
+        "INSERT INTO balance_days SELECT $1, device, counter_mj, jobs_mj, idle_mj, unattributed_mj, integrated_mj, \
+         difference_mj <> 0, difference_mj FROM balances WHERE block = $2 \
+         ON CONFLICT (day_us, device) DO UPDATE SET \
+         counter_mj = COALESCE(counter_mj + excluded.counter_mj, counter_mj, excluded.counter_mj), \
+         jobs_mj = jobs_mj + excluded.jobs_mj, idle_mj = idle_mj + excluded.idle_mj, \
+         unattributed_mj = unattributed_mj + excluded.unattributed_mj, \
+         integrated_mj = integrated_mj + excluded.integrated_mj, unequal = unequal + excluded.unequal, \
+         difference_mj = difference_mj + excluded.difference_mj",
+    )
+    .bind(day_of_close(at).timestamp_micros())
+    .bind(block)
+    .execute(&mut *tx)
+    .await?;
     Ok(())
 }
 
@@ -272,7 +270,8 @@ async fn closed_blocks(tx: &mut SqliteConnection) -> Result<i64, StoreError> {
 /// The number of the open block, and the digest that its next row follows.
 async fn open_block(tx: &mut SqliteConnection) -> Result<(i64, Digest), StoreError> {
     let closed = closed_blocks(tx).await?;
-    let sql = "SELECT hash FROM ledger WHERE kind = 'close' ORDER BY seq DESC LIMIT 1";
+    // Backwards from the newest entry: the last close is an hour away. By the index all closes would be gone through.
+    let sql = "SELECT hash FROM ledger WHERE +kind = 'close' ORDER BY seq DESC LIMIT 1";
     let close = sqlx::query(sql).fetch_optional(&mut *tx).await?;
     let base = close.as_ref().map(digest).transpose()?.unwrap_or(Digest::GENESIS);
     let sql = "SELECT hash FROM intervals WHERE block = $1 ORDER BY id DESC LIMIT 1";

@@ -11,13 +11,14 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::correct::corrections_within;
+use super::days::days;
 use super::settle::settlement;
 use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
 use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
 use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
 use crate::ledger::report::{
-    Books, By, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, SYNTHETIC, Saved, Sum, Version, Wanted, Whose,
+    Books, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, SYNTHETIC, Saved, Sum, Version, Wanted, Whose,
     build,
 };
 use crate::ledger::settlement::parts;
@@ -92,6 +93,11 @@ impl Store {
         for row in open {
             hours.entry(hour_of(row.slot.start())).or_default().push(row.clone());
         }
+        let begun: Vec<i64> = hours.keys().map(DateTime::timestamp_micros).collect();
+        let sql =
+            "SELECT COUNT(*) FROM settled WHERE book = 'average' AND hour_us IN (SELECT value FROM json_each($1))";
+        let settled: i64 = sqlx::query_scalar(sql).bind(rows::json(&begun)?).fetch_one(&self.reading).await?;
+        books.hours_booked += (hours.len() as u64).saturating_sub(u64::try_from(settled).unwrap_or_default());
         let ends = hours.keys().next().zip(hours.keys().next_back());
         let Some(span) = ends.and_then(|(first, last)| Slot::new(*first, *last + HOUR)) else { return Ok(()) };
         for book in [SignalKind::Average, SignalKind::Marginal] {
@@ -167,7 +173,7 @@ fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 /// The whole UTC days in a span.
-fn whole_days(span: &Slot) -> Option<Slot> {
+pub(super) fn whole_days(span: &Slot) -> Option<Slot> {
     let day = TimeDelta::days(1);
     Slot::new(day_of(span.start() - TimeDelta::microseconds(1)) + day, day_of(span.end()))
 }
@@ -199,8 +205,9 @@ async fn terms(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Terms>, Sto
     Ok(found)
 }
 
-/// A span cut, at full hours, where the boundary changed. What was booked before the first terms counts under those.
-fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
+/// A span cut at the full hours after which a changed boundary holds: what an hour's energy before the change was counted
+/// under stays. What was booked before the first terms counts under those.
+pub(super) fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
     let mut found: Vec<(Slot, Boundary)> = Vec::new();
     let mut from = span.start();
     let mut present = terms.first().map(|t| t.boundary.clone()).unwrap_or_default();
@@ -208,7 +215,7 @@ fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
         if next.boundary == present {
             continue;
         }
-        let cut = hour_of(next.at);
+        let cut = hour_of(next.at + HOUR - TimeDelta::microseconds(1));
         if let Some(part) = Slot::new(from, cut) {
             found.push((part, present));
             from = cut;
@@ -217,70 +224,6 @@ fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
     }
     found.extend(Slot::new(from, span.end()).map(|part| (part, present)));
     found
-}
-
-/// Sums over the whole days of a span. One text: a line for each sum, its fields set apart by spaces, which no
-/// identifier has.
-async fn days(tx: &mut SqliteConnection, span: &Slot, by: &By) -> Result<Vec<Sum>, StoreError> {
-    let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
-    let day = if matches!(by, By::Day | By::Month) { "day_us" } else { "MIN(day_us)" };
-    let job = if by.is_of_jobs() { "job_id" } else { "''" };
-    let device = if *by == By::Device { "device" } else { "MIN(device)" };
-    let group = match by {
-        By::Day | By::Month => "day_us, share, kind",
-        By::Device => "device, share",
-        By::Job | By::Name | By::Tag(_) => "job_id, share, kind",
-    };
-    let of = |book: &str| {
-        let sum = |column: &str| format!("SUM({column}) FILTER (WHERE book = '{book}')");
-        ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"]
-            .map(|column| format!("COALESCE({}, 0)", sum(column)))
-            .join(" || ' ' || ")
-    };
-    let sql = format!(
-        "SELECT group_concat(line, char(10)) FROM (SELECT {day} || ' ' || {device} || ' ' || share || ' ' || {job} \
-         || ' ' || {} || ' ' || {} AS line FROM (SELECT *, substr(device, 1, instr(device, ':')) AS kind FROM day_totals \
-         WHERE day_us >= $1 AND day_us < $2) GROUP BY {group})",
-        of("average"),
-        of("marginal"),
-    );
-    let text: Option<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
-        .bind(days.start().timestamp_micros())
-        .bind(days.end().timestamp_micros())
-        .fetch_one(&mut *tx)
-        .await?;
-    let sums = text
-        .as_deref()
-        .unwrap_or_default()
-        .lines()
-        .map(|line| parsed(line, by).ok_or_else(|| rows::damaged("day's total", line)));
-    let mut sums: Vec<Sum> = sums.collect::<Result<_, _>>()?;
-    sums.retain(|sum| sum.average.energy > Millijoules::ZERO || sum.marginal.energy > Millijoules::ZERO);
-    Ok(sums)
-}
-
-fn parsed(line: &str, by: &By) -> Option<Sum> {
-    let mut fields = line.split(' ');
-    let day = DateTime::from_timestamp_micros(fields.next()?.parse().ok()?)?;
-    let device = DeviceId::new(fields.next()?).ok()?;
-    let (share, job) = (fields.next()?, fields.next()?);
-    let whose = match share {
-        "job" if by.is_of_jobs() => Whose::Job(JobId::new(job).ok()?),
-        "job" => Whose::Jobs,
-        "idle" => Whose::Idle,
-        "unattributed" => Whose::Unattributed,
-        _ => return None,
-    };
-    let mut total = || {
-        let mut number = || fields.next()?.parse::<u64>().ok();
-        let mut mj = || number().map(Millijoules::new);
-        let (energy, estimated, forecast) = (mj()?, mj()?, mj()?);
-        let (provisional, final_, unknown) = (mj()?, mj()?, mj()?);
-        let carbon = Micrograms::new(number()?);
-        Some(Total { energy, estimated, forecast, provisional, final_, unknown, carbon })
-    };
-    let (average, marginal) = (total()?, total()?);
-    Some(Sum { day, device, whose, average, marginal })
 }
 
 /// The settlements that hold of a few hours.
@@ -382,13 +325,14 @@ async fn jobs(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobFacts>, S
     let text: Option<String> = bound(sql, span).fetch_one(&mut *tx).await?.try_get(0)?;
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
     let facts = |line: JobLine| {
+        let registered_at = rows::moment(line.from)?;
         Ok(JobFacts {
             id: line.id,
             name: line.spec.name,
             tags: line.spec.tags,
             gpus: line.spec.gpus,
-            samples: line.progress.account.samples,
-            registered_at: rows::moment(line.from)?,
+            samples: line.progress.samples_since(registered_at),
+            registered_at,
             ended_at: line.until.map(rows::moment).transpose()?,
             saved: line.saved.and_then(SavedPart::grams),
         })

@@ -2,10 +2,13 @@
 
 use chrono::TimeDelta;
 
+use super::report::by_boundary;
 use super::*;
 use crate::domain::{Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone};
-use crate::ledger::Total;
+use crate::ledger::chain::Digest;
+use crate::ledger::entry::{Boundary, Terms};
 use crate::ledger::verify::{Broken, Verified, Verifier};
+use crate::ledger::{Settings, Total};
 use crate::store::{Settling, SourceKey, Why};
 use crate::units::{GramsPerKwh, Micrograms, Millijoules};
 
@@ -268,4 +271,22 @@ async fn books_that_differ_from_the_counter_are_told() {
     store.append(&[row(61, Share::Idle, 5)], &[point(Millijoules::new(1_212), at(62))]).await.expect("written");
     store.close_block(at(120)).await.expect("closed");
     assert_eq!(verify(&lines(&store).await).expect("in order").differences.len(), 1);
+}
+
+#[test]
+fn a_changed_boundary_counts_from_the_next_full_hour_on() {
+    let terms = |minutes: i64, pue: f64| {
+        let boundary = Boundary { pue, ..Boundary::default() };
+        Terms { boundary, ..Settings::default().terms(at(minutes), "node", Digest::of("settings")) }
+    };
+    let cut = |terms: &[Terms]| -> Vec<(Slot, f64)> {
+        by_boundary(terms, &slot(0, 600)).into_iter().map(|(part, boundary)| (part, boundary.pue)).collect()
+    };
+    let first = terms(10, 1.0);
+    assert_eq!(cut(&[first.clone(), terms(61, 1.5)]), [(slot(0, 120), 1.0), (slot(120, 600), 1.5)]);
+    assert_eq!(cut(&[first.clone(), terms(120, 1.5)]), [(slot(0, 120), 1.0), (slot(120, 600), 1.5)]);
+    // Of several within an hour the last one counts, and one like the one before cuts nothing.
+    assert_eq!(cut(&[first.clone(), terms(61, 1.5), terms(62, 1.2)]), [(slot(0, 120), 1.0), (slot(120, 600), 1.2)]);
+    assert_eq!(cut(&[first.clone(), terms(61, 1.0)]), [(slot(0, 600), 1.0)]);
+    assert_eq!(cut(&[first, terms(599, 1.5)]), [(slot(0, 600), 1.0)]);
 }
