@@ -301,6 +301,12 @@ async fn verify(store: &Store, clock: &SystemClock) -> anyhow::Result<()> {
 async fn main() -> anyhow::Result<()> {
     let clock = SystemClock::start();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let known =
+        |(place, argument): (usize, &String)| place % 2 == 1 || ["--days", "--dir"].contains(&argument.as_str());
+    anyhow::ensure!(
+        arguments.len().is_multiple_of(2) && arguments.iter().enumerate().all(known),
+        "usage: [--days N] [--dir DIR]"
+    );
     let value = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|i| arguments.get(i + 1));
     let days: i64 = value("--days").map_or(Ok(YEAR), |days| days.parse())?;
     let scratch = std::env::temp_dir().join(format!("wattune-year-{}", std::process::id()));
