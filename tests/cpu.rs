@@ -155,6 +155,10 @@ async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
     })
     .await;
     machine.remove("powercap/intel-rapl:0");
+    eventually("the other counter", LONG, async || {
+        zone(&daemon, "cpu:package-0").await?["path"].as_str()?.ends_with("mmio:0").then_some(())
+    })
+    .await;
     machine.write("powercap/intel-rapl:0/name", "package-0");
     machine.write("powercap/intel-rapl:0/max_energy_range_uj", RANGE);
     machine.energy("intel-rapl:0", 8_999_750);
@@ -170,6 +174,16 @@ async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
     let rows = until_booked(state.path(), "cpu:package-0", 12_000).await;
     assert_eq!(sum(&rows, "unattributed", None), 2_000, "{rows:?}");
     assert!(rows.iter().any(|r| r.3 == "counter_gap" && r.2 == 2_000), "{rows:?}");
+    assert!(daemon.stop("TERM").await.success());
+
+    // The next one reads the package from another counter: what lies between the two is no energy.
+    machine.remove("powercap/intel-rapl:0");
+    machine.energy("intel-rapl-mmio:0", 500_000_000);
+    let daemon = machine.daemon(&driver, state.path()).await;
+    until_read(&daemon, "cpu:package-0", 0.0).await;
+    machine.energy("intel-rapl-mmio:0", 501_000_000);
+    until_read(&daemon, "cpu:package-0", 1.0).await;
+    until_booked(state.path(), "cpu:package-0", 13_000).await;
     assert!(daemon.stop("TERM").await.success());
     assert!(!std::fs::read_to_string(state.path().join("log.txt")).expect("a log").contains("differ from its counter"));
 }

@@ -95,6 +95,7 @@ impl Keeper {
             device: device.clone(),
             counter: Millijoules::new(*counter),
             at: end,
+            read_from: None,
             holders: Vec::new(),
             rebased_mj: 0,
         };
@@ -583,6 +584,7 @@ async fn books_can_be_read_while_somebody_writes_them() {
         device: more.device.clone(),
         counter: Millijoules::new(KWH * 10),
         at: more.slot.end() + TimeDelta::seconds(1),
+        read_from: None,
         holders: Vec::new(),
         rebased_mj: 0,
     };

@@ -60,7 +60,14 @@ impl Controller {
                 gpu.rebased_before = last.rebased_mj + moved - gpu.seen.metered.rebased_mj;
             }
             let (holders, rebased_mj) = (gpu.holders(), gpu.rebased_before + gpu.seen.metered.rebased_mj);
-            self.backlog.checkpoints.push(Checkpoint { device, counter, at: now.utc, holders, rebased_mj });
+            self.backlog.checkpoints.push(Checkpoint {
+                device,
+                counter,
+                at: now.utc,
+                read_from: None,
+                holders,
+                rebased_mj,
+            });
         }
     }
 
@@ -115,7 +122,7 @@ impl Controller {
             // Where the interval ends, so that a gap joins it without a seam.
             let rebased_mj = gpu.rebased_before + metered.rebased_mj;
             let (device, at) = (DeviceId::from(id), books.start());
-            let point = Checkpoint { device, counter, at, holders, rebased_mj };
+            let point = Checkpoint { device, counter, at, read_from: None, holders, rebased_mj };
             self.backlog.checkpoints.retain(|c| c.device != point.device);
             self.backlog.checkpoints.push(point);
         }

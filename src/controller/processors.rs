@@ -92,7 +92,8 @@ impl Controller {
             let books = ZoneBooks { interval, rebased_before, time: seen.time.clone() };
             let rebased_mj = rebased_before + zone.metered.rebased_mj;
             self.cpu.books.insert(device.clone(), books);
-            let point = Checkpoint { device, counter, at: at.utc, holders: Vec::new(), rebased_mj };
+            let read_from = Some(zone.counter_id().to_owned());
+            let point = Checkpoint { device, counter, at: at.utc, read_from, holders: Vec::new(), rebased_mj };
             self.backlog.checkpoints.push(point);
         }
     }
@@ -116,6 +117,10 @@ impl Controller {
             self.ledger.lose(device, last.at, at.utc, why);
             return Vec::new();
         }
+        if last.read_from.as_deref().is_some_and(|before| before != zone.counter_id()) {
+            self.ledger.lose(device, last.at, at.utc, RESET);
+            return Vec::new();
+        }
         let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
         let counter = whole(zone.counter_uj.unwrap_or_default());
         let energy = ledger::least_between(last.counter, counter, zone.range_uj, span);
@@ -133,8 +138,10 @@ impl Controller {
         let devices: Vec<DeviceId> = self.cpu.books.keys().cloned().collect();
         let mut any = false;
         for device in devices {
-            let Some((metered, counter, at)) =
-                self.cpu.read(&device).and_then(|(zone, at)| Some((zone.metered, zone.counter_uj?, at)))
+            let Some((metered, counter, read_from, at)) = self
+                .cpu
+                .read(&device)
+                .and_then(|(zone, at)| Some((zone.metered, zone.counter_uj?, zone.counter_id().to_owned(), at)))
             else {
                 continue;
             };
@@ -150,7 +157,8 @@ impl Controller {
             self.backlog.intervals.extend(rows);
             let rebased_mj = books.rebased_before + metered.rebased_mj;
             let at = books.interval.start();
-            let point = Checkpoint { device, counter: whole(counter), at, holders: Vec::new(), rebased_mj };
+            let counter = whole(counter);
+            let point = Checkpoint { device, counter, at, read_from: Some(read_from), holders: Vec::new(), rebased_mj };
             self.backlog.checkpoints.retain(|c| c.device != point.device);
             self.backlog.checkpoints.push(point);
         }

@@ -125,7 +125,10 @@ impl Powercap {
             name if name.starts_with("package") => DeviceKind::Cpu,
             _ => return,
         };
-        // Memory goes by its package.
+        // Memory goes by its package; while that is going or coming, it is nobody's.
+        if entry.id.rsplit_once(':').is_some_and(|(parent, _)| parent.contains(':') && !named.contains_key(parent)) {
+            return;
+        }
         let parent = || named.get(entry.id.rsplit_once(':')?.0)?.as_ref().ok().filter(|p| p.starts_with("package"));
         let package = match kind {
             DeviceKind::Dram => parent().map_or("node", String::as_str),

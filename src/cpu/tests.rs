@@ -319,7 +319,7 @@ fn what_wattune_itself_runs_below_is_nobodys() {
 }
 
 #[test]
-fn a_zone_that_is_read_elsewhere_begins_anew_and_says_so() {
+fn a_zone_that_is_read_elsewhere_begins_anew_and_says_so_until_the_first_is_back() {
     let machine = Machine::new();
     machine.zone("intel-rapl:0", "package-0", 5_000_000_u64);
     machine.zone("intel-rapl-mmio:0", "package-0", 900_000_000_u64);
@@ -335,4 +335,10 @@ fn a_zone_that_is_read_elsewhere_begins_anew_and_says_so() {
     assert!(zone.concerns()[0].starts_with("cpu:package-0: it is read from another counter"), "{:?}", zone.concerns());
     machine.zone("intel-rapl-mmio:0", "package-0", 902_000_000_u64);
     assert_eq!(machine.after(1.0, &handle).zones[0].metered.counter, Millijoules::new(3_000));
+    // The first one is back, with one joule that the other did not see: that is a gap's, and no other is counted twice.
+    machine.zone("intel-rapl:0", "package-0", 9_000_000_u64);
+    let seen = machine.after(1.0, &handle);
+    let zone = &seen.zones[0];
+    assert_eq!((zone.metered.counter, zone.metered.gap), (Millijoules::new(3_000), Millijoules::new(1_000)));
+    assert_eq!((zone.metered.lost, zone.moves, zone.counter_id()), (1, 2, "intel-rapl:0"));
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Node, Usage, ZoneReading};
 use crate::clock::{Clock, Monotonic, Now};
 use crate::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
-use crate::ledger::{Metered, WrappingMeter};
+use crate::ledger::{Mark, Metered, WrappingMeter};
 use crate::units::{Seconds, Watts};
 
 /// When the CPUs are read.
@@ -163,11 +163,37 @@ impl CpuHandle {
 
 struct Worker {
     node: Box<dyn Node>,
-    /// Each with the path that its last reading came from.
-    meters: BTreeMap<DeviceId, (String, WrappingMeter)>,
+    meters: BTreeMap<DeviceId, ZoneMeter>,
     /// When CPU time was read last, and the node's counter of it then.
     last: Option<(Monotonic, Option<u64>)>,
     observation: Observation,
+}
+
+/// A zone's meter, whichever of several counters of the same package it is read from.
+struct ZoneMeter {
+    /// Where its last reading came from.
+    path: String,
+    meter: WrappingMeter,
+    /// Where others were left.
+    left: BTreeMap<String, Mark>,
+}
+
+impl ZoneMeter {
+    fn at(path: &str) -> Self {
+        Self { path: path.to_owned(), meter: WrappingMeter::default(), left: BTreeMap::new() }
+    }
+
+    /// Takes a reading; answers whether it comes from another counter than the one before.
+    fn take(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, path: &str) -> bool {
+        if self.path == path {
+            self.meter.observe(at, counter_uj, range_uj);
+            return false;
+        }
+        let before = std::mem::replace(&mut self.path, path.to_owned());
+        self.left.extend(self.meter.mark().map(|mark| (before, mark)));
+        self.meter.rebase(at, counter_uj, range_uj, self.left.remove(path));
+        true
+    }
 }
 
 impl Worker {
@@ -222,17 +248,9 @@ impl Worker {
             (zone.path, zone.range_uj) = (reading.path, reading.range_uj);
             match reading.counter_uj {
                 Ok(counter) => {
-                    let (path, meter) = self
-                        .meters
-                        .entry(reading.device)
-                        .or_insert_with(|| (zone.path.clone(), WrappingMeter::default()));
-                    if *path == zone.path {
-                        meter.observe(now.monotonic, counter, reading.range_uj);
-                    } else {
-                        meter.rebase(now.monotonic, counter);
-                        path.clone_from(&zone.path);
-                        zone.moves += 1;
-                    }
+                    let meter = self.meters.entry(reading.device).or_insert_with(|| ZoneMeter::at(&zone.path));
+                    zone.moves += u32::from(meter.take(now.monotonic, counter, reading.range_uj, &zone.path));
+                    let meter = &meter.meter;
                     zone.at = Some(now);
                     zone.counter_uj = Some(counter);
                     zone.metered = meter.metered();
@@ -247,6 +265,11 @@ impl Worker {
 }
 
 impl ZoneState {
+    /// The kernel's name for the counter, wherever its files are shown: `intel-rapl:0`.
+    pub fn counter_id(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
     /// What somebody should look at, in words; that it is not read now first.
     pub fn concerns(&self) -> Vec<String> {
         let jumps = (self.jumps > 0).then(|| {
@@ -257,7 +280,8 @@ impl ZoneState {
         });
         let moves = (self.moves > 0).then(|| {
             format!(
-                "it is read from another counter than before, {} time(s), now {}; what was used in between is in no book",
+                "it is read from another counter than before, {} time(s), now {}; what was used at the change is in no \
+                 book until the first counter is back",
                 self.moves, self.path
             )
         });

@@ -26,4 +26,4 @@ pub use interval::{Interval, OpenInterval, Share, gap_intervals, within};
 pub use meter::{Meter, Metered, rebased};
 pub use settings::Settings;
 pub use settlement::Total;
-pub use wrapping::{WrappingMeter, least_between, whole};
+pub use wrapping::{Mark, WrappingMeter, least_between, whole};

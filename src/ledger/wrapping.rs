@@ -36,6 +36,16 @@ pub struct WrappingMeter {
     power: Option<Watts>,
 }
 
+/// Where a meter stood with a counter that it reads no longer.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    at: Monotonic,
+    counter_uj: u64,
+    straight: u64,
+    /// All that was metered until then.
+    booked: Millijoules,
+}
+
 impl WrappingMeter {
     /// The longest time between two readings in which a counter of this range turns at most once: its range in
     /// microjoules over 1 kW.
@@ -80,14 +90,36 @@ impl WrappingMeter {
         self.power = power(used, span);
     }
 
-    /// Goes on with a reading of another counter: what was used since the last one is not known.
-    pub fn rebase(&mut self, at: Monotonic, counter_uj: u64) {
-        if let Some((_, before)) = self.last.replace((at, counter_uj)) {
-            self.metered.lost += 1;
-            self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), Millijoules::ZERO);
-        }
-        self.straight = counter_uj;
+    /// Where it stands with the counter that it reads, to come back to it after others; `None` before the first reading.
+    pub fn mark(&self) -> Option<Mark> {
+        let (at, counter_uj) = self.last?;
+        Some(Mark { at, counter_uj, straight: self.straight, booked: self.metered.total() })
+    }
+
+    /// Goes on with a reading of another counter of the same thing. If that one was read before, `left` is where: what it
+    /// counted since, beyond what others measured meanwhile, counts as a gap's. Otherwise what was used since the last
+    /// reading is not known.
+    pub fn rebase(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, left: Option<Mark>) {
+        let before = self.last.replace((at, counter_uj)).map(|(_, before)| before);
         self.power = None;
+        let known = left.map(|mark| (mark, advance(mark.counter_uj, counter_uj, range_uj, at.since(mark.at))));
+        let booked = match known {
+            Some((mark, Advance::Forward(used) | Advance::Turn(used))) => {
+                self.straight = mark.straight + used;
+                let counted = Millijoules::new(self.straight / 1000 - mark.straight / 1000);
+                let meanwhile = self.metered.total().checked_since(mark.booked).unwrap_or_default();
+                counted.checked_since(meanwhile).unwrap_or_default()
+            }
+            Some((_, Advance::Reset)) | None => {
+                self.metered.lost += u32::from(before.is_some());
+                self.straight = counter_uj;
+                Millijoules::ZERO
+            }
+        };
+        self.metered.gap += booked;
+        if let Some(before) = before {
+            self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), booked);
+        }
     }
 
     /// All energy since the first reading.
@@ -202,12 +234,35 @@ mod tests {
         let mut meter = WrappingMeter::default();
         meter.observe(at(0.0), 5_000_400, Some(RANGE));
         meter.observe(at(1.0), 6_000_900, Some(RANGE));
-        meter.rebase(at(2.0), 900_000_700);
+        meter.rebase(at(2.0), 900_000_700, Some(RANGE), None);
         meter.observe(at(3.0), 902_000_300, Some(RANGE));
         let told = meter.metered();
         assert_eq!((told.counter.get(), told.gap.get(), told.lost, meter.resets()), (3_000, 0, 1, 0));
         // What the counter shows, less what the change moved it by, is what was booked, but for a constant.
         assert_eq!(902_000 - told.rebased_mj - 5_000, 3_000);
+    }
+
+    #[test]
+    fn a_counter_that_is_read_again_tells_what_the_others_missed() {
+        let mut meter = WrappingMeter::default();
+        meter.observe(at(0.0), 5_000_400, Some(RANGE));
+        meter.observe(at(1.0), 6_000_900, Some(RANGE));
+        let first = meter.mark();
+        // The other one sees two of the five joules that come until the first is back.
+        meter.rebase(at(2.0), 900_000_700, Some(RANGE), None);
+        meter.observe(at(3.0), 902_000_700, Some(RANGE));
+        let second = meter.mark();
+        meter.rebase(at(4.0), 11_000_300, Some(RANGE), first);
+        let told = meter.metered();
+        assert_eq!((told.counter.get(), told.gap.get(), told.lost), (3_000, 3_000, 1));
+        assert_eq!(11_000 - told.rebased_mj - 5_000, 6_000);
+        // One that counts a little less than what was measured meanwhile gives nothing back.
+        meter.observe(at(5.0), 14_000_300, Some(RANGE));
+        meter.rebase(at(6.0), 904_900_700, Some(RANGE), second);
+        assert_eq!(meter.metered().total().get(), 9_000);
+        // And one that was reset meanwhile tells nothing.
+        meter.rebase(at(7.0), 1_000_000, Some(RANGE), first);
+        assert_eq!((meter.metered().total().get(), meter.metered().lost), (9_000, 2));
     }
 
     #[test]

@@ -198,6 +198,8 @@ pub struct Checkpoint {
     pub counter: Millijoules,
     /// When it was read.
     pub at: DateTime<Utc>,
+    /// Which counter that is, of a device that can be read from several; `None` where there is one, or nobody kept it.
+    pub read_from: Option<String>,
     /// The jobs that held the device then.
     pub holders: Vec<JobId>,
     /// What the counter's reading gained without that being booked from it, in millijoules: resets move it.

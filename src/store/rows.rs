@@ -106,6 +106,7 @@ pub(super) fn checkpoint(row: &SqliteRow) -> Result<Checkpoint, StoreError> {
         device: device(row)?,
         counter: from_i64(row.try_get("counter_mj")?)?,
         at: moment(row.try_get("at_us")?)?,
+        read_from: row.try_get("read_from")?,
         holders: from_json("checkpoint", &row.try_get::<String, _>("holders")?)?,
         rebased_mj: row.try_get("rebased_mj")?,
     })

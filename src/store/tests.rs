@@ -69,6 +69,7 @@ async fn intervals_and_checkpoints_go_together() {
         device: device(),
         counter: Millijoules::new(13),
         at: at(180),
+        read_from: None,
         holders: vec![job_id()],
         rebased_mj: -3,
     };
@@ -91,8 +92,14 @@ async fn a_transaction_that_fails_leaves_nothing() {
         source: EnergySource::Counter,
     };
     let too_much = Interval { energy: Millijoules::new(u64::MAX), ..good.clone() };
-    let point =
-        Checkpoint { device: device(), counter: Millijoules::new(5), at: at(60), holders: vec![], rebased_mj: 0 };
+    let point = Checkpoint {
+        device: device(),
+        counter: Millijoules::new(5),
+        at: at(60),
+        read_from: None,
+        holders: vec![],
+        rebased_mj: 0,
+    };
     assert!(store.append(&[good, too_much], &[point]).await.is_err());
     assert_eq!(store.checkpoints().await.expect("read"), []);
     assert_eq!(store.intervals_of(&job_id()).await.expect("read"), []);

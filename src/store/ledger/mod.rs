@@ -74,9 +74,9 @@ impl Store {
             let booked = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
             let counter = rows::to_i64(point.counter)?;
             sqlx::query(
-                "INSERT INTO checkpoints (device, counter_mj, at_us, holders, rebased_mj, base_mj) \
-                 VALUES ($1, $2, $3, $4, $5, $6) \
-                 ON CONFLICT (device) DO UPDATE SET counter_mj = $2, at_us = $3, holders = $4, rebased_mj = $5",
+                "INSERT INTO checkpoints (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (device) DO UPDATE \
+                 SET counter_mj = $2, at_us = $3, holders = $4, rebased_mj = $5, read_from = $7",
             )
             .bind(point.device.as_str())
             .bind(counter)
@@ -84,6 +84,7 @@ impl Store {
             .bind(rows::json(&point.holders)?)
             .bind(point.rebased_mj)
             .bind(counter - point.rebased_mj - booked)
+            .bind(&point.read_from)
             .execute(&mut *tx)
             .await?;
         }
@@ -95,7 +96,7 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
-        let sql = "SELECT device, counter_mj, at_us, holders, rebased_mj FROM checkpoints";
+        let sql = "SELECT device, counter_mj, at_us, holders, rebased_mj, read_from FROM checkpoints";
         sqlx::query(sql).fetch_all(&self.pool).await?.iter().map(rows::checkpoint).collect()
     }
 

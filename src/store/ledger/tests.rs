@@ -57,7 +57,14 @@ async fn two_hours(store: &Store) {
     for minute in 0..120i64 {
         let share = if minute < 60 { job() } else { Share::Idle };
         let counter = Millijoules::new(5_000_000 + 1_000_000 * (minute.unsigned_abs() + 1));
-        let point = Checkpoint { device: device(), counter, at: at(minute + 1), holders: vec![], rebased_mj: 0 };
+        let point = Checkpoint {
+            device: device(),
+            counter,
+            at: at(minute + 1),
+            read_from: None,
+            holders: vec![],
+            rebased_mj: 0,
+        };
         store.append(&[row(minute, share, 1_000_000)], &[point]).await.expect("written");
         if minute % 60 == 59 {
             let close = store.close_block(at(minute + 1)).await.expect("closed").expect("has rows");
@@ -261,7 +268,8 @@ async fn hours_that_were_put_off_are_due_and_tell_why() {
 async fn books_that_differ_from_the_counter_are_told() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
-    let point = |counter, at| Checkpoint { device: device(), counter, at, holders: vec![], rebased_mj: 0 };
+    let point =
+        |counter, at| Checkpoint { device: device(), counter, at, read_from: None, holders: vec![], rebased_mj: 0 };
     store.append(&[row(0, Share::Idle, 100)], &[point(Millijoules::new(1_100), at(1))]).await.expect("written");
     store.append(&[row(1, Share::Idle, 100)], &[point(Millijoules::new(1_207), at(2))]).await.expect("written");
     store.close_block(at(60)).await.expect("closed");
