@@ -205,6 +205,10 @@ impl RecurringDocument {
             return Err(InvalidSpec { field: "wattune_recurring", why });
         }
         let terms = Terms::try_from(self.spec)?;
+        if !self.generator.is_sound() {
+            let why = "is even; that of PCG64 is odd: give the generator as export answered it".into();
+            return Err(InvalidSpec { field: "generator.increment", why });
+        }
         let mut runs: Vec<Run> = Vec::with_capacity(self.trials.len());
         for trial in self.trials {
             let number = trial.number;

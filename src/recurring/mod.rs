@@ -147,10 +147,11 @@ impl Recurring {
     /// # Errors
     /// If there is none of that name.
     pub async fn delete(&self, name: &JobName) -> Result<RecurringView, RecurringError> {
-        let view = self.show(name).await?;
+        let was = self.present(name, InFull::default()).await?;
         self.store.delete_recurring(name).await?;
         tracing::info!("recurring job {name} forgotten");
-        Ok(view)
+        // What is wrong with a job must not keep it from being forgotten, so policies are asked about it only now.
+        Ok((&was).into())
     }
 
     /// Begins a trial. Says whether it is new: with a `key` that a trial has, it is that one.
