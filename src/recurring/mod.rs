@@ -66,15 +66,19 @@ impl Recurring {
         Self { store, clock }
     }
 
-    /// Gives running trials their leases anew, since nobody could report while the daemon was away; then ends those that
-    /// fall silent, until `cancel`.
-    pub async fn watch(self, cancel: CancellationToken) {
+    /// Gives running trials their leases anew, since nobody could report while the daemon was away. To be done before
+    /// the first request: that would end them.
+    pub async fn renew(&self) {
         if let Err(error) = self.store.renew_recurring_leases(self.now()).await {
             tracing::error!("leases of trials could not be renewed after the start: {error}");
         }
         while cancel.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
             if let Err(error) = self.sweep().await {
                 tracing::error!("silent trials could not be ended: {error}");
+    }
+
+    /// Ends trials that fall silent, until `cancel`.
+    pub async fn watch(self, cancel: CancellationToken) {
             }
         }
     }
@@ -120,7 +124,7 @@ impl Recurring {
     /// # Errors
     /// If the store fails.
     pub async fn list(&self, after: &str, limit: u32) -> Result<Vec<RecurringEntry>, RecurringError> {
-        Ok(self.store.list_recurring(after, limit).await?.into_iter().map(RecurringEntry::from).collect())
+        Ok(self.store.list_recurring(after, limit, self.now()).await?.into_iter().map(RecurringEntry::from).collect())
     }
 
     /// The recurring jobs that were tried last, at most `limit` and the newest first; and how many there are in all.
