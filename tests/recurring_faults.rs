@@ -37,3 +37,41 @@ async fn a_generator_that_cannot_be_one_is_refused_and_holds_nobody_up_where_it_
     assert_eq!(daemon.delete(base).await.expect(200)["trials"], 7);
     daemon.get(base).await.problem(404);
 }
+
+/// What a trial is told that takes its time from a job whose client counts seconds; the daemon is killed after `kills` of
+/// its reports.
+async fn time_from_books(kills: &[u64], asked: &[u64]) -> f64 {
+    let state = tempfile::tempdir().expect("a directory");
+    let mut daemon = start(state.path()).await;
+    let mut spec = spec();
+    spec["eta"] = json!(0.5);
+    daemon.put("/v1/recurring/a", &spec).await.expect(201);
+    daemon.post("/v1/recurring/a/trials", &json!({})).await.expect(201);
+    let id = daemon.register(&json!({"name": "a", "gpus": [0], "batch_size": 64, "lease_s": 600})).await;
+    let trial = "/v1/recurring/a/trials/1";
+    for turn in 1..=4 {
+        let at = json!({"samples": 1000 * turn, "at_s": 100 * turn});
+        daemon.post(&format!("/v1/jobs/{id}/progress"), &at).await.expect(200);
+        if asked.contains(&turn) {
+            let report = json!({"epochs": turn, "job_id": id, "metric": 0.1});
+            daemon.post(&format!("{trial}/progress"), &report).await.expect(200);
+        }
+        if kills.contains(&turn) {
+            daemon.kill();
+            daemon = start(state.path()).await;
+        }
+    }
+    let time = daemon.get(trial).await.expect(200)["time_s"].as_f64().expect("a number");
+    // Not a report goes by without its time, either.
+    let job = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
+    assert_eq!(time, job["active_s"].as_f64().expect("known") + job["stalled_s"].as_f64().expect("known"), "{job}");
+    time
+}
+
+#[tokio::test]
+async fn a_trial_that_takes_its_time_from_a_job_loses_none_of_it_when_the_daemon_is_killed() {
+    assert_eq!(time_from_books(&[], &[2, 4]).await, 300.0);
+    assert_eq!(time_from_books(&[2], &[2, 4]).await, 300.0, "after a report that relied on it");
+    assert_eq!(time_from_books(&[1, 2], &[4]).await, 300.0, "before any of it was asked for");
+    assert_eq!(time_from_books(&[4], &[2, 4]).await, 300.0, "after the last");
+}
