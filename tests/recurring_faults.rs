@@ -75,3 +75,26 @@ async fn a_trial_that_takes_its_time_from_a_job_loses_none_of_it_when_the_daemon
     assert_eq!(time_from_books(&[1, 2], &[4]).await, 300.0, "before any of it was asked for");
     assert_eq!(time_from_books(&[4], &[2, 4]).await, 300.0, "after the last");
 }
+
+#[tokio::test]
+async fn costs_stay_numbers() {
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(state.path()).await;
+    let mut spec = spec();
+    spec["beta"] = json!(1e300);
+    let refused = daemon.put("/v1/recurring/a", &spec).await.problem(422);
+    assert_eq!(refused["field"], "beta", "{refused}");
+    assert!(refused["detail"].as_str().expect("text").contains("up to 1000000"), "{refused}");
+    spec["beta"] = json!(1e6);
+    spec["max_power_w"] = json!(1e9);
+    daemon.put("/v1/recurring/a", &spec).await.expect(201);
+    let trials = "/v1/recurring/a/trials";
+    daemon.post(trials, &json!({})).await.expect(201);
+    let last = json!({"epochs": 1, "energy_j": 1e18, "time_s": 1e9, "metric": 0.7});
+    assert_eq!(daemon.post(&format!("{trials}/1/progress"), &last).await.expect(200)["reached"], true);
+    daemon.post(trials, &json!({})).await.expect(201);
+    let failed = daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
+    assert_eq!(failed["cost_j"], 1e26);
+    let document = daemon.get("/v1/recurring/a/export").await.expect(200);
+    daemon.post("/v1/recurring/b/import", &document).await.expect(201);
+}

@@ -325,6 +325,7 @@ impl Job {
         let reached = self.all().filter(|t| t.reached()).map(|t| t.cost);
         let bound =
             reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
+        let bound = bound.map(|b| b.min(Cost::MOST));
         let cost = self.runs[i].trial.cost;
         self.runs[i].trial.cost = bound.filter(|b| *b > cost).unwrap_or(cost);
         self.finish(i, Outcome::NotReached, reason.to_owned(), now);

@@ -13,7 +13,7 @@ use crate::units::{Joules, Seconds};
 /// Imported trials have numbers up to this; those after it go on from there.
 const LAST: u32 = 1_000_000_000;
 /// More joules or seconds than any trial can have.
-const MOST: f64 = 1e20;
+const MOST: f64 = Cost::MOST.get();
 
 /// The shape that this version writes and reads.
 const VERSION: u32 = 1;

@@ -22,7 +22,7 @@ impl Wire for RecurringSpec {
         ("eta", "give a number from 0 (time alone) to 1 (energy or carbon alone)"),
         ("objective", "give \"energy\" or \"carbon\""),
         ("reference_g_per_kwh", "give grams of CO2 equivalent per kWh with the objective carbon, else leave it out"),
-        ("beta", "give a number above 1, or null to never stop a trial early"),
+        ("beta", "give a number above 1 and up to 1000000, or null to never stop a trial early"),
         ("window", "give a whole number, or 0 for all trials"),
         ("policy", "give \"wattune\" or \"zeus\""),
         ("seed", "give a whole number, or leave it out"),
