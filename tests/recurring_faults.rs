@@ -98,3 +98,42 @@ async fn costs_stay_numbers() {
     let document = daemon.get("/v1/recurring/a/export").await.expect(200);
     daemon.post("/v1/recurring/b/import", &document).await.expect(201);
 }
+
+#[tokio::test]
+async fn trials_that_contradict_themselves_are_not_imported() {
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(state.path()).await;
+    daemon.put("/v1/recurring/a", &spec()).await.expect(201);
+    let trials = "/v1/recurring/a/trials";
+    daemon.post(trials, &json!({"key": "k".repeat(200)})).await.expect(201);
+    for epochs in [2, 5] {
+        daemon.post(&format!("{trials}/1/progress"), &report(1, 64, epochs)).await.expect(200);
+    }
+    daemon.post(trials, &json!({})).await.expect(201);
+    daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
+    daemon.post(trials, &json!({})).await.expect(201);
+    let document = daemon.get("/v1/recurring/a/export").await.expect(200);
+    let states: Vec<_> = document["trials"].as_array().expect("trials").iter().map(|t| t["state"].clone()).collect();
+    assert_eq!(states, ["reached", "not_reached", "running"]);
+    daemon.post("/v1/recurring/b/import", &document).await.expect(201);
+    for (place, field, value, says) in [
+        (0, "cost_j", json!(0), "a trial 1 with cost_j 0"),
+        (0, "cost_j", json!(1e-300), "a trial 1 with cost_j"),
+        (0, "energy_j", json!(0), "a trial 1 with cost_j"),
+        (0, "epoch_cost_j", json!(1e-9), "a trial 1 with epoch_cost_j"),
+        (0, "first_cost_j", json!(1e9), "first_cost_j beyond its cost"),
+        (0, "first_epochs", json!(null), "without first_epochs"),
+        (0, "epochs", json!(0), "without an epoch"),
+        (0, "key", json!(""), "a trial 1 whose key has 0 characters; give from 1 to 200"),
+        (1, "cost_j", json!(-1), "negative"),
+        (1, "epoch_cost_j", json!(7), "without an epoch"),
+        (2, "key", json!("k".repeat(50_000)), "a trial 3 whose key has 50000 characters"),
+        (2, "cost_j", json!(5), "a trial 3 with cost_j 5, where 0 is what"),
+    ] {
+        let mut wrong = document.clone();
+        wrong["trials"][place][field] = value;
+        let refused = daemon.post("/v1/recurring/c/import", &wrong).await.problem(422);
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(refused["field"] == "trials" && detail.contains(says), "{field}: {detail}");
+    }
+}

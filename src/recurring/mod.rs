@@ -24,6 +24,9 @@ pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView
 /// Between two looks for trials that fell silent.
 const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
 
+/// So many characters a trial's key may have.
+pub const LONGEST_KEY: usize = 200;
+
 /// Why a request is not carried out. Each says what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum RecurringError {
