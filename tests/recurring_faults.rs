@@ -137,3 +137,32 @@ async fn trials_that_contradict_themselves_are_not_imported() {
         assert!(refused["field"] == "trials" && detail.contains(says), "{field}: {detail}");
     }
 }
+
+#[tokio::test]
+async fn whoever_fell_silent_is_told_so_even_if_its_batch_size_is_taken_for_the_reason() {
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(state.path()).await;
+    let mut spec = spec();
+    spec["lease_s"] = json!(1);
+    daemon.put("/v1/recurring/a", &spec).await.expect(201);
+    let trials = "/v1/recurring/a/trials";
+    daemon.post(trials, &json!({})).await.expect(201);
+    daemon.post(&format!("{trials}/1/progress"), &report(1, 64, 5)).await.expect(200);
+    for number in 2..=4 {
+        let trial = daemon.post(trials, &json!({"key": number.to_string()})).await.expect(201);
+        assert_eq!(trial["batch_size"], 32, "{trial}");
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    }
+    for (number, state) in [(2, "lost"), (3, "lost"), (4, "not_reached")] {
+        let trial = format!("{trials}/{number}");
+        assert_eq!(daemon.get(&trial).await.expect(200)["state"], state);
+        daemon.post(trials, &json!({"key": number.to_string()})).await.problem(410);
+        daemon.post(&format!("{trial}/progress"), &report(number, 32, 1)).await.problem(410);
+        daemon.post(&format!("{trial}/end"), &json!({"outcome": "not_reached"})).await.problem(410);
+        daemon.post(&format!("{trial}/end"), &json!({})).await.expect(200);
+    }
+    // It stays so where it is imported.
+    let document = daemon.get("/v1/recurring/a/export").await.expect(200);
+    daemon.post("/v1/recurring/b/import", &document).await.expect(201);
+    daemon.post("/v1/recurring/b/trials", &json!({"key": "4"})).await.problem(410);
+}

@@ -69,6 +69,13 @@ pub struct Run {
 }
 
 impl Run {
+    /// Whether its client may not go on with it: it was withdrawn, or fell silent. Of those that fell silent most are
+    /// lost; one whose batch size is taken for the reason did not reach its target. All others end while their lease
+    /// lasts.
+    pub(super) fn is_over(&self) -> bool {
+        self.trial.is_void() || self.ended_at.is_some_and(|at| at > self.lease_until)
+    }
+
     /// Takes a report that does not contradict the one before.
     pub(super) fn take(&mut self, report: &Report, knob: &Knob) {
         let cost = knob.cost(report.energy, report.time);

@@ -75,13 +75,13 @@ impl Recurring {
         if let Err(error) = self.store.renew_recurring_leases(self.now()).await {
             tracing::error!("leases of trials could not be renewed after the start: {error}");
         }
-        while cancel.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
-            if let Err(error) = self.sweep().await {
-                tracing::error!("silent trials could not be ended: {error}");
     }
 
     /// Ends trials that fall silent, until `cancel`.
     pub async fn watch(self, cancel: CancellationToken) {
+        while cancel.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
+            if let Err(error) = self.sweep().await {
+                tracing::error!("silent trials could not be ended: {error}");
             }
         }
     }
@@ -164,7 +164,7 @@ impl Recurring {
     /// Begins a trial. Says whether it is new: with a `key` that a trial has, it is that one.
     ///
     /// # Errors
-    /// If there is no such job, nothing is left to choose from, or the key's trial is lost or withdrawn.
+    /// If there is no such job, nothing is left to choose from, or the key's trial fell silent or was withdrawn.
     pub async fn begin(&self, name: &JobName, key: Option<String>) -> Result<(TrialView, bool), RecurringError> {
         let now = self.now();
         let in_full = InFull { key: key.clone(), ..InFull::default() };
@@ -249,7 +249,8 @@ impl Recurring {
         let mut stored = document.read(name)?;
         // Nobody is waited for longer than for a trial that begins now.
         let latest = self.now() + stored.job.terms.lease.to_delta();
-        stored.job.runs.iter_mut().for_each(|run| run.lease_until = run.lease_until.min(latest));
+        let running = stored.job.runs.iter_mut().filter(|run| run.trial.is_running());
+        running.for_each(|run| run.lease_until = run.lease_until.min(latest));
         if self.store.create_recurring(&stored).await? {
             return Ok((&stored).into());
         }
