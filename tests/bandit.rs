@@ -229,3 +229,7 @@ fn wrong_use_is_told_what_would_be_right() {
     let ended = simulate(&CIFAR.replace("shufflenetv2 ", "shufflenetv2,squad/bert_base_uncased ")).expect("as before");
     assert_eq!(ended.code, Some(1), "{ended:?}");
 }
+    let twice =
+        CIFAR.replace("shufflenetv2 ", "shufflenetv2,cifar100/shufflenetv2 ").replace("metric 0.6", "metric 0.5,0.6");
+    let ended = simulate(&twice).expect("as before");
+    assert!(ended.failed(1).contains("--workload has cifar100/shufflenetv2 twice"), "{}", ended.err);

@@ -257,6 +257,11 @@ fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
     let of = |place: usize, (dataset, network): &(String, String)| Wanted {
         dataset: dataset.clone(),
         network: network.clone(),
+    // Rows tell jobs apart by workload and board alone.
+    let again = |place: &usize| args.workload[..*place].contains(&args.workload[*place]);
+    if let Some((dataset, network)) = (0..count).find(again).map(|place| &args.workload[place]) {
+        bail!("--workload has {dataset}/{network} twice; run it once for each of its targets, optimizers or defaults");
+    }
         optimizer: args.optimizer.get(place).or(args.optimizer.first()).cloned(),
         target_metric: *args.target_metric.get(place).unwrap_or(&args.target_metric[0]),
         max_epochs: *args.max_epochs.get(place).unwrap_or(&args.max_epochs[0]),
