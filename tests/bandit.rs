@@ -167,13 +167,25 @@ fn traces_switch_at_a_recurrence() {
         let fits = move |row: &&Value| row["policy"] == policy && (row["recurrence"].as_u64() >= Some(40)) == late;
         runs.iter().filter(fits)
     };
-    assert!(of("default", false).all(|run| number(run, "power_limit_w") == 250.0));
-    assert!(of("default", true).all(|run| number(run, "power_limit_w") == 300.0));
+    assert!(of("default", false).all(|run| number(run, "power_limit_w") == 250.0 && run["gpu"] == "v100"));
+    assert!(of("default", true).all(|run| number(run, "power_limit_w") == 300.0 && run["gpu"] == "a40"));
     assert_eq!(of("oracle", true).filter(|run| run["reached"] == true).count(), 81);
     // Its regret is counted against the oracle of each side.
     let summary = rows(&report, "summary");
     let oracle = summary.iter().find(|row| row["policy"] == "oracle").expect("its row");
     assert!(number(oracle, "cumulative_regret_runs").abs() < 6.0, "{oracle}");
+}
+
+/// What only one of both boards has cannot be chosen.
+#[test]
+fn what_a_switch_leaves_out_is_told() {
+    let drift =
+        "--drift-at 5 --drift-power-trace @/zeus-traces/summary_power_p100.csv --recurrences 9 --policy default";
+    let Some(ended) = simulate(&format!("{CIFAR} {drift} --format json")) else { return };
+    let note = "v100 cifar100/shufflenetv2: batch sizes 4096 are left out: the traces after the switch lack them";
+    assert_eq!(rows(&ended.json(), "notes")[0], note);
+    let page = simulate(&format!("{CIFAR} {drift} --format html")).expect("as before");
+    assert!(page.done().contains(note), "{}", page.out);
 }
 
 #[test]

@@ -213,7 +213,8 @@ fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &m
                 Expected { run: oracle, runs: submission.map_or(0.0, |s| s.runtime_ratio) }
             };
             let submitted = u32::try_from(submissions.len()).context("too many submissions")?;
-            add(report, (policy.name, &case.before, Some(group), seed), &ends, submitted, expected);
+            let board = |_| case.before.gpu.as_str();
+            add(report, (policy.name, &case.before, Some(group), seed), &ends, submitted, board, expected);
         }
         return Ok(());
     }
@@ -229,14 +230,25 @@ fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &m
         let later = after.filter(|_| recurrence >= at);
         Expected { run: later.map_or(oracle, |(_, cost)| cost), runs: 1.0 }
     };
-    add(report, (policy.name, &case.before, None, seed), &ends, recurrences, expected);
+    let board = |recurrence| {
+        let later = after.filter(|_| recurrence >= at);
+        later.map_or(case.before.gpu.as_str(), |(job, _)| job.gpu.as_str())
+    };
+    add(report, (policy.name, &case.before, None, seed), &ends, recurrences, board, expected);
     Ok(())
 }
 
-fn add(report: &mut Report, what: What<'_>, ends: &Ends, recurrences: u32, expected: impl Fn(u32) -> Expected) {
+fn add<'a>(
+    report: &mut Report,
+    what: What<'_>,
+    ends: &Ends,
+    recurrences: u32,
+    board: impl Fn(u32) -> &'a str,
+    expected: impl Fn(u32) -> Expected,
+) {
     report.summary.push(summary(what, ends, recurrences, &expected));
     if let Some(rows) = &mut report.history {
-        rows.extend(history(what, ends, expected));
+        rows.extend(history(what, ends, board, expected));
     }
 }
 
@@ -245,6 +257,11 @@ fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
     let count = args.workload.len();
     let fits = |name: &str, given: usize| match given {
         1 => Ok(()),
+    // Rows tell jobs apart by workload and board alone.
+    let again = |place: &usize| args.workload[..*place].contains(&args.workload[*place]);
+    if let Some((dataset, network)) = (0..count).find(again).map(|place| &args.workload[place]) {
+        bail!("--workload has {dataset}/{network} twice; run it once for each of its targets, optimizers or defaults");
+    }
         given if given == count => Ok(()),
         given => bail!("{name} has {given} values for {count} workloads; give one for all or one for each"),
     };
@@ -257,11 +274,6 @@ fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
     let of = |place: usize, (dataset, network): &(String, String)| Wanted {
         dataset: dataset.clone(),
         network: network.clone(),
-    // Rows tell jobs apart by workload and board alone.
-    let again = |place: &usize| args.workload[..*place].contains(&args.workload[*place]);
-    if let Some((dataset, network)) = (0..count).find(again).map(|place| &args.workload[place]) {
-        bail!("--workload has {dataset}/{network} twice; run it once for each of its targets, optimizers or defaults");
-    }
         optimizer: args.optimizer.get(place).or(args.optimizer.first()).cloned(),
         target_metric: *args.target_metric.get(place).unwrap_or(&args.target_metric[0]),
         max_epochs: *args.max_epochs.get(place).unwrap_or(&args.max_epochs[0]),
@@ -305,7 +317,7 @@ fn cases<'a>(args: &Args, wanted: &[Wanted], submissions: Option<&'a [Submission
                 let target_metric = args.drift_target_metric.unwrap_or(wanted.target_metric);
                 let default_batch_size = before.arms[before.default].batch_size;
                 let mut job = later.job(&Wanted { target_metric, default_batch_size, ..wanted.clone() })?;
-                let shared = before.shared_with(&job).and_then(|()| job.shared_with(&before));
+                let shared = before.shared_with(&job, "after").and_then(|()| job.shared_with(&before, "before"));
                 shared.map_err(anyhow::Error::msg).with_context(|| before.workload.clone())?;
                 after = Some(job);
             }
