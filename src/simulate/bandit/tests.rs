@@ -199,8 +199,9 @@ fn group_traces_that_make_no_sense_are_refused() {
     let error = |text: &str| read_groups(file(text).path()).expect_err("refused").to_string();
     assert!(error("group,start,job\na,1,d\n").contains("it lacks the column end; it has group, start, job"));
     assert!(
-        error("group,start,end,job\na,5,4,d\n").contains("line 2, column end: \"4\" is not no earlier than its start")
+        error("group,start,end,job\na,5,4,d\n").contains("line 2, column end: 4 is before its start, 5; give both")
     );
+    assert!(error("").contains("it is empty; give a CSV with the columns group, start, end, job"));
     assert!(error("group,start,end,job\na,now,4,d\n").contains("line 2, column start: \"now\" is not a number"));
 }
 
