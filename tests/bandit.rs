@@ -167,13 +167,25 @@ fn traces_switch_at_a_recurrence() {
         let fits = move |row: &&Value| row["policy"] == policy && (row["recurrence"].as_u64() >= Some(40)) == late;
         runs.iter().filter(fits)
     };
-    assert!(of("default", false).all(|run| number(run, "power_limit_w") == 250.0));
-    assert!(of("default", true).all(|run| number(run, "power_limit_w") == 300.0));
+    assert!(of("default", false).all(|run| number(run, "power_limit_w") == 250.0 && run["gpu"] == "v100"));
+    assert!(of("default", true).all(|run| number(run, "power_limit_w") == 300.0 && run["gpu"] == "a40"));
     assert_eq!(of("oracle", true).filter(|run| run["reached"] == true).count(), 81);
     // Its regret is counted against the oracle of each side.
     let summary = rows(&report, "summary");
     let oracle = summary.iter().find(|row| row["policy"] == "oracle").expect("its row");
     assert!(number(oracle, "cumulative_regret_runs").abs() < 6.0, "{oracle}");
+}
+
+/// What only one of both boards has cannot be chosen.
+#[test]
+fn what_a_switch_leaves_out_is_told() {
+    let drift =
+        "--drift-at 5 --drift-power-trace @/zeus-traces/summary_power_p100.csv --recurrences 9 --policy default";
+    let Some(ended) = simulate(&format!("{CIFAR} {drift} --format json")) else { return };
+    let note = "v100 cifar100/shufflenetv2: batch sizes 4096 are left out: the traces after the switch lack them";
+    assert_eq!(rows(&ended.json(), "notes")[0], note);
+    let page = simulate(&format!("{CIFAR} {drift} --format html")).expect("as before");
+    assert!(page.done().contains(note), "{}", page.out);
 }
 
 #[test]
@@ -200,6 +212,11 @@ fn overlapping_submissions_make_groups() {
             assert_eq!(reached, (1..=20).collect::<Vec<_>>(), "{policy}, {group}");
         }
     }
+    // Those of one group stand together in the table.
+    let table = simulate(&format!("{CIFAR} {}", more.replace("--history --format json", ""))).expect("as before");
+    let groups: Vec<&str> =
+        table.done().lines().filter_map(|line| line.split(" group ").nth(1)?.split(' ').next()).collect();
+    assert_eq!(groups, ["a", "a", "a", "a", "a", "b", "b", "b", "b", "b"], "{}", table.out);
     std::fs::write(&path, "group,start,end,job\na,1,2,squad\n").expect("written");
     let other = simulate(&format!("{CIFAR} {more}")).expect("as before");
     assert!(other.failed(1).contains("line 2, column job: \"squad\" is none of --workload"), "{}", other.err);
@@ -214,7 +231,13 @@ fn wrong_use_is_told_what_would_be_right() {
     wrong(2, "--policy best", "default, grid, zeus, wattune, oracle");
     wrong(2, "--seeds 9-1", "1-50 or 1,2,5-9");
     wrong(2, "--eta 2", "from 0 (time alone) to 1");
-    wrong(2, "--beta 1", "above 1, or none");
+    wrong(2, "--beta 1", "above 1 and up to 1000000, or none");
+    wrong(2, "--beta 1e7", "above 1 and up to 1000000, or none");
+    wrong(2, "--beta -2", "above 1 and up to 1000000, or none");
+    wrong(2, "--eta -0.1", "from 0 (time alone) to 1");
+    wrong(2, "--seeds -1", "1-50 or 1,2,5-9");
+    wrong(2, "--window -1", "invalid value '-1'");
+    wrong(2, "--recurrences -1", "1..=1000000");
     wrong(2, "--drift-at 5", "--drift-train-trace");
     wrong(2, "--recurrences 0", "1..=1000000");
     wrong(1, "--recurrences 9 --drift-at 10 --drift-target-metric 0.4", "after the last of 9 recurrences");
@@ -226,6 +249,10 @@ fn wrong_use_is_told_what_would_be_right() {
     let twice = CIFAR.replace("power_v100.csv", "power_v100.csv,@/zeus-traces/summary_power_v100.csv");
     let ended = simulate(&twice).expect("as before");
     assert!(ended.failed(1).contains("both of a board v100"), "{}", ended.err);
+    let twice =
+        CIFAR.replace("shufflenetv2 ", "shufflenetv2,cifar100/shufflenetv2 ").replace("metric 0.6", "metric 0.5,0.6");
+    let ended = simulate(&twice).expect("as before");
+    assert!(ended.failed(1).contains("--workload has cifar100/shufflenetv2 twice"), "{}", ended.err);
     let ended = simulate(&CIFAR.replace("shufflenetv2 ", "shufflenetv2,squad/bert_base_uncased ")).expect("as before");
     assert_eq!(ended.code, Some(1), "{ended:?}");
 }

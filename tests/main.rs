@@ -28,6 +28,7 @@ mod nvml;
 mod page;
 mod pausing;
 mod recurring;
+mod recurring_faults;
 mod report;
 mod report_http;
 mod report_verify;

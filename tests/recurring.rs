@@ -17,11 +17,11 @@ fn command(state: &Path) -> Command {
     command
 }
 
-async fn start(state: &Path) -> Daemon {
+pub(crate) async fn start(state: &Path) -> Daemon {
     Daemon::start(command(state), state).await
 }
 
-fn spec() -> Value {
+pub(crate) fn spec() -> Value {
     json!({"batch_sizes": [32, 64, 128], "default_batch_size": 64, "max_epochs": 10, "target_metric": 0.6,
            "max_power_w": 300, "eta": 1, "policy": "zeus", "seed": 1})
 }
@@ -36,7 +36,7 @@ fn truth(batch_size: u64) -> (u64, f64) {
 }
 
 /// What the `number`th trial says after so many epochs. No two trials cost quite the same.
-fn report(number: u64, batch_size: u64, epochs: u64) -> Value {
+pub(crate) fn report(number: u64, batch_size: u64, epochs: u64) -> Value {
     let (needs, each) = truth(batch_size);
     let joules = each * (1.0 + 0.01 * (number * 7 % 5) as f64) * epochs as f64;
     json!({"epochs": epochs, "energy_j": joules, "time_s": epochs, "metric": if epochs >= needs { 0.61 } else { 0.2 }})

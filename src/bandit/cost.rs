@@ -15,6 +15,9 @@ impl Cost {
     pub const ZERO: Self = Self(0.0);
     /// More than anything.
     pub const INFINITE: Self = Self(f64::INFINITY);
+    /// More than any trial can cost: 10 times the largest power for the longest time, and what a failure adds to that,
+    /// come to less.
+    pub const MOST: Self = Self(1e30);
 
     /// So many joules.
     pub const fn new(joules: f64) -> Self {

@@ -53,8 +53,8 @@ pub enum Refused {
     /// There is no such trial.
     #[error("there is no trial {0}")]
     NoSuchTrial(u32),
-    /// It is lost, or was withdrawn.
-    #[error("trial {number} counts no more since {}: {why}; ask for a new trial", .at.format("%FT%TZ"))]
+    /// It fell silent, or was withdrawn.
+    #[error("trial {number} is over since {}: {why}; ask for a new trial", .at.format("%FT%TZ"))]
     Void {
         /// Which.
         number: u32,
@@ -152,12 +152,12 @@ impl Job {
     /// Begins a trial. With a `key` that a trial has, it is that one.
     ///
     /// # Errors
-    /// If nothing is left to choose from, too many run, or the key's trial is lost or withdrawn.
+    /// If nothing is left to choose from, too many run, or the key's trial fell silent or was withdrawn.
     pub fn begin(&mut self, key: Option<&str>, now: DateTime<Utc>) -> Result<Begun, Refused> {
         self.expire(now);
         if let Some(known) = self.runs.iter().find(|r| r.key.is_some() && r.key.as_deref() == key) {
             let number = known.trial.number;
-            return if known.trial.is_void() { Err(void(known)) } else { Ok(Begun { number, again: true }) };
+            return if known.is_over() { Err(void(known)) } else { Ok(Begun { number, again: true }) };
         }
         if self.runs.iter().filter(|r| r.trial.is_running()).count() >= MOST_RUNNING {
             return Err(Refused::TooMany);
@@ -221,7 +221,7 @@ impl Job {
         self.expire(now);
         let i = self.place(number).ok_or(Refused::NoSuchTrial(number))?;
         let trial = &self.runs[i].trial;
-        if trial.is_void() {
+        if self.runs[i].is_over() {
             return Err(void(&self.runs[i]));
         }
         let (allowed, late) = if trial.is_running() {
@@ -248,7 +248,7 @@ impl Job {
     ) -> Result<(), Refused> {
         self.expire(now);
         let i = self.place(number).ok_or(Refused::NoSuchTrial(number))?;
-        if self.runs[i].trial.is_void() {
+        if self.runs[i].is_over() {
             return if ending == Ending::Withdrawn { Ok(()) } else { Err(void(&self.runs[i])) };
         }
         if let Some(report) = last {
@@ -325,6 +325,7 @@ impl Job {
         let reached = self.all().filter(|t| t.reached()).map(|t| t.cost);
         let bound =
             reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
+        let bound = bound.map(|b| b.min(Cost::MOST));
         let cost = self.runs[i].trial.cost;
         self.runs[i].trial.cost = bound.filter(|b| *b > cost).unwrap_or(cost);
         self.finish(i, Outcome::NotReached, reason.to_owned(), now);

@@ -18,6 +18,9 @@ const AREA: f64 = 0.004_928_673_233_974_658;
 const MANTISSA: f64 = 4_503_599_627_370_496.0;
 /// Layers of the ziggurat.
 const LAYERS: usize = 256;
+/// A draw is rejected so often at the most. On a real stream less than half of them are, mostly under a hundredth, so that
+/// this never shows there; on one that gives the same again and again (a damaged state) nothing else would end.
+const REJECTIONS: u32 = 1000;
 
 /// The generator. Its state can be stored, and goes on where it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +44,11 @@ impl Generator {
         made.state = made.state.wrapping_add(state);
         made.step();
         made
+    }
+
+    /// Whether it can be one of PCG64: the increment is odd. With an even one the state runs dry, down to all zeros.
+    pub fn is_sound(&self) -> bool {
+        self.increment & 1 == 1
     }
 
     fn step(&mut self) {
@@ -77,7 +85,10 @@ impl Generator {
         let mut product = u64::from(self.next_32()) * u64::from(n);
         if (product as u32) < n {
             let threshold = (u32::MAX - (n - 1)) % n;
-            while (product as u32) < threshold {
+            for _ in 0..REJECTIONS {
+                if (product as u32) >= threshold {
+                    break;
+                }
                 product = u64::from(self.next_32()) * u64::from(n);
             }
         }
@@ -105,7 +116,7 @@ impl Generator {
     #[expect(clippy::cast_precision_loss, reason = "52 bits")]
     pub fn normal(&mut self) -> f64 {
         let Ziggurat { accepted, width, density } = &*ZIGGURAT;
-        loop {
+        for _ in 0..REJECTIONS {
             let bits = self.next_64();
             let layer = (bits & 0xff) as usize;
             let negative = bits >> 8 & 1 == 1;
@@ -116,7 +127,7 @@ impl Generator {
                 return x;
             }
             if layer == 0 {
-                loop {
+                for _ in 0..REJECTIONS {
                     let beyond = -(-self.unit()).ln_1p() / TAIL;
                     let height = -(-self.unit()).ln_1p();
                     if 2.0 * height > beyond * beyond {
@@ -124,11 +135,13 @@ impl Generator {
                         return if mantissa >> 8 & 1 == 1 { -x } else { x };
                     }
                 }
+                return 0.0;
             }
             if (density[layer - 1] - density[layer]) * self.unit() + density[layer] < (-0.5 * x * x).exp() {
                 return x;
             }
         }
+        0.0
     }
 }
 

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Cost, Knob, Trial};
+use super::{Cost, Knob, Outcome, State, Trial};
 use crate::domain::JobId;
 use crate::units::{Joules, Seconds};
 
@@ -69,6 +69,13 @@ pub struct Run {
 }
 
 impl Run {
+    /// Whether its client may not go on with it: it was withdrawn, or fell silent. Of those that fell silent most are
+    /// lost; one whose batch size is taken for the reason did not reach its target. All others end while their lease
+    /// lasts.
+    pub(super) fn is_over(&self) -> bool {
+        self.trial.is_void() || self.ended_at.is_some_and(|at| at > self.lease_until)
+    }
+
     /// Takes a report that does not contradict the one before.
     pub(super) fn take(&mut self, report: &Report, knob: &Knob) {
         let cost = knob.cost(report.energy, report.time);
@@ -77,13 +84,55 @@ impl Run {
         if report.epochs == 0 {
             return;
         }
-        let (first_epochs, first_cost) = *self.first.get_or_insert((report.epochs, cost));
-        let later = report.epochs - first_epochs;
-        // The first epochs also pay for the profile; those after them say what an epoch costs without.
-        let each = match later {
-            0 => cost.get() / f64::from(report.epochs),
-            _ => (cost - first_cost).get() / f64::from(later),
+        let first = *self.first.get_or_insert((report.epochs, cost));
+        let each = each_epoch(report.epochs, cost, first);
+        self.trial.epoch_cost = (each > Cost::ZERO).then_some(each);
+    }
+
+    /// Where it contradicts itself, in words: another cost than its energy and time give, say. One that did not reach its
+    /// target may count as more than it cost.
+    ///
+    /// # Errors
+    /// Says in what, and what would be right.
+    pub fn check(&self, knob: &Knob) -> Result<(), String> {
+        let Trial { epochs, state, .. } = self.trial;
+        let (cost, counts) = (knob.cost(self.energy, self.time), self.trial.cost);
+        // Sums and texts may round the last digits.
+        let same = |a: Cost, b: Cost| (a - b).get().abs() <= 1e-9 * cost.get();
+        let dearer = state == State::Ended(Outcome::NotReached) && counts > cost;
+        if !same(counts, cost) && !dearer {
+            let why = "energy_j and time_s give by eta and max_power_w";
+            return Err(format!("with cost_j {}, where {} is what {why}", counts.get(), cost.get()));
+        }
+        if epochs == 0 {
+            return match (state, self.first, self.trial.epoch_cost) {
+                (State::Ended(Outcome::Reached), ..) => Err("that reached its target without an epoch".into()),
+                (_, None, None) => Ok(()),
+                _ => Err("without an epoch, and yet with first_epochs, first_cost_j or epoch_cost_j".into()),
+            };
+        }
+        if cost <= Cost::ZERO {
+            return Err("with epochs that cost nothing; give their energy_j and time_s".into());
+        }
+        let Some(first) = self.first else {
+            return Err("with epochs and without first_epochs and first_cost_j".into());
         };
-        self.trial.epoch_cost = (each > 0.0).then_some(Cost::new(each));
+        if first.0 == 0 || first.0 > epochs || (first.1 > cost && !same(first.1, cost)) {
+            return Err("with first_epochs beyond its epochs, or first_cost_j beyond its cost".into());
+        }
+        let (has, right) = (self.trial.epoch_cost.unwrap_or(Cost::ZERO), each_epoch(epochs, cost, first));
+        if !same(has, right) {
+            let why = "its epochs cost on the mean after the first report";
+            return Err(format!("with epoch_cost_j {}, where {} is what {why}", has.get(), right.get()));
+        }
+        Ok(())
+    }
+}
+
+/// What each of so many epochs cost. The first ones also paid for the profile; those after them say what one costs without.
+fn each_epoch(epochs: u32, cost: Cost, (first_epochs, first_cost): (u32, Cost)) -> Cost {
+    match epochs - first_epochs {
+        0 => Cost::new(cost.get() / f64::from(epochs)),
+        later => Cost::new((cost - first_cost).get() / f64::from(later)),
     }
 }

@@ -26,8 +26,8 @@ pub struct Spec {
     pub max_epochs: u32,
     /// What a run costs.
     pub knob: Knob,
-    /// A run is given up when it costs more than this multiple of the cheapest one that reached its target; above 1.
-    /// Without it runs are only given up after `max_epochs`.
+    /// A run is given up when it costs more than this multiple of the cheapest one that reached its target; above 1,
+    /// up to [`Self::LARGEST_BETA`]. Without it runs are only given up after `max_epochs`.
     pub beta: Option<f64>,
     /// How many of its newest runs count for a batch size; 0 for all. Policy zeus alone looks at it.
     pub window: u32,
@@ -48,6 +48,8 @@ pub struct InvalidSpec {
 impl Spec {
     /// The most batch sizes that a job may have.
     pub const MOST_BATCH_SIZES: usize = 100;
+    /// The largest `beta`: whoever wants more wants none.
+    pub const LARGEST_BETA: f64 = 1e6;
 
     /// The same with its batch sizes in order.
     ///
@@ -83,9 +85,11 @@ impl Spec {
             return invalid("max_power_w", format!("is {}; give watts above 0", self.knob.max_power.get()));
         }
         if let Some(beta) = self.beta
-            && !(beta > 1.0 && beta.is_finite())
+            && !(beta > 1.0 && beta <= Self::LARGEST_BETA)
         {
-            return invalid("beta", format!("is {beta}; give a number above 1, or null to never stop a run early"));
+            let most = Self::LARGEST_BETA;
+            let why = format!("is {beta}; give a number above 1 and up to {most}, or null to never stop a run early");
+            return invalid("beta", why);
         }
         Ok(self)
     }

@@ -124,7 +124,6 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     }
     let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
     let recurring = Recurring::new(controller.store(), clock.clone());
-    tokio::spawn(recurring.clone().watch(cancel.child_token()));
     let mut serving = tokio::spawn(server.serve(recurring, stop_serving.clone()));
     let mut controlling = tokio::spawn(supervise(controller, requests, stop_control.clone()));
     ready.set(true);

@@ -237,7 +237,12 @@ impl Controller {
         let now = self.now();
         let Some(job) = self.jobs.get_mut(id) else { return Err(self.no_such_job(id).await) };
         let (phase, stage) = (job.phase, job.profiler.as_ref().map(|p| p.stage()));
+        let first = job.progress.last.is_none();
         job.report(report, now)?;
+        if first {
+            self.keep_progress(id).await;
+        }
+        let Some(job) = self.jobs.get_mut(id) else { return Err(self.no_such_job(id).await) };
         let notes = job.profiler.as_mut().map(|p| p.take_notes()).unwrap_or_default();
         for note in notes {
             tracing::info!(job.id = %id, "job {id}: {note}");
@@ -252,6 +257,19 @@ impl Controller {
         self.progress_view(id).ok_or_else(|| not_found("job", id, String::new()))
     }
 
+    /// Writes down how far a job is. Its next report counts on from here even if another daemon takes it, so that what it
+    /// spent until then is not lost: the first report, and each that an answer relied on.
+    async fn keep_progress(&mut self, id: &JobId) {
+        let Some(job) = self.jobs.get(id) else { return };
+        let saved = self.store.save_job(&job.stored(None)).await;
+        if let Err(error) = &saved {
+            self.note_store_fault(error);
+        }
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.unsaved |= saved.is_err();
+        }
+    }
+
     /// The newest energy of a job's boards, so that a report's window and its energy end together.
     fn refresh_boards_of(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
@@ -262,7 +280,7 @@ impl Controller {
         }
     }
 
-    /// Energy of a job's boards up to now, and the job. Its books are closed for that, and written.
+    /// Energy of a job's boards up to now, and the job. Its books are closed for that, and written with its progress.
     ///
     /// # Errors
     /// If there is no such job.
@@ -275,6 +293,7 @@ impl Controller {
                 self.close_books_of(&gpu);
             }
             self.write_backlog().await;
+            self.keep_progress(id).await;
         }
         let job = self.job(id).await?;
         let energy = match self.jobs.get(id) {

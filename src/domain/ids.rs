@@ -86,7 +86,7 @@ name_type!(
     "job name",
     128,
     |c| !c.is_control(),
-    "names have 1 to 128 characters, none of them a control character"
+    "names have 1 to 128 characters, none of them a control character, and are not \".\" or \"..\""
 );
 name_type!(
     /// A GPU's UUID as NVML gives it ("GPU-3f…"). Indexes change with reboots; this does not.
@@ -111,7 +111,7 @@ name_type!(
     "zone",
     96,
     |c| !c.is_control(),
-    "zones have 1 to 96 characters, none of them a control character"
+    "zones have 1 to 96 characters, none of them a control character, and are not \".\" or \"..\""
 );
 
 impl JobName {
@@ -194,6 +194,10 @@ mod tests {
             assert!(error.contains("invisible") && !error.contains(is_unseen), "{error}");
         }
         assert!(JobName::new("größe 訓練 👍").and_then(JobName::seen).is_ok());
+        for dots in [".", ".."] {
+            let error = JobName::new(dots).expect_err(dots).to_string();
+            assert!(error.contains("are not \".\" or \"..\""), "{error}");
+        }
         assert!(GpuId::new("").is_err());
         assert!([".", ".."].iter().all(|id| EventId::new(*id).is_err()) && EventId::new("dr.1").is_ok());
         assert!(serde_json::from_str::<JobId>("\"../../etc\"").is_err());

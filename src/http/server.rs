@@ -75,9 +75,11 @@ impl Server {
     }
 
     /// Answers until `cancel`, and then for at most five seconds what is under way. The socket's file is gone
-    /// afterwards.
+    /// afterwards. Who comes at once waits until running trials have their leases anew; silent ones are ended meanwhile.
     pub async fn serve(self, recurring: Recurring, cancel: CancellationToken) {
         let bound = self.tcp_address();
+        recurring.renew().await;
+        tokio::spawn(recurring.clone().watch(cancel.clone()));
         let Self { tcp, unix, handle, ready, timeout, body_limit } = self;
         let live = Live::until(cancel.clone());
         let shared = Shared { handle, recurring, ready, live, timeout, body_limit };

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock};
 use crate::controller::Requests;
 use crate::store::Store;
 use crate::units::Seconds;
@@ -51,6 +51,11 @@ impl Answer {
 impl Daemon {
     async fn start(settings: Settings) -> Self {
         let directory = tempfile::tempdir().expect("directory");
+        Self::over(directory, settings).await
+    }
+
+    /// One that goes on with what another left in this directory.
+    async fn over(directory: tempfile::TempDir, settings: Settings) -> Self {
         let socket = directory.path().join("wattune.sock");
         let settings =
             Settings { listen: Some("127.0.0.1:0".parse().expect("address")), socket: Some(socket), ..settings };
@@ -313,4 +318,33 @@ async fn a_taken_port_is_said_to_be_taken() {
     let (handle, _requests) = Handle::queue();
     let refused = Server::bind(&settings, handle, Ready::default()).await.map(|_| ()).expect_err("in use").to_string();
     assert!(refused.contains("is in use") && refused.contains("ss -ltnp"), "{refused}");
+}
+
+/// Whoever asks first after a restart would else end all trials that were silent while there was no daemon.
+#[tokio::test]
+async fn running_trials_have_their_leases_anew_before_the_first_answer() {
+    let directory = tempfile::tempdir().expect("directory");
+    let store = Store::open(directory.path()).await.expect("a store");
+    let clock = Arc::new(SystemClock::start());
+    let ago = clock.utc() - chrono::TimeDelta::hours(2);
+    let recurring = Recurring::new(store.clone(), clock);
+    let name = crate::domain::JobName::new("nightly").expect("a name");
+    let spec = r#"{"batch_sizes":[8],"default_batch_size":8,"max_epochs":9,"target_metric":0.6,"max_power_w":300}"#;
+    recurring.put(name.clone(), serde_json::from_str(spec).expect("valid")).await.expect("made");
+    recurring.begin(&name, None).await.expect("begun");
+    let silent = move |job: &mut crate::bandit::Job| job.runs[0].lease_until = ago;
+    store.change_recurring(&name, Default::default(), silent).await.expect("written");
+    let listed = recurring.list("", 9).await.expect("read");
+    let shown = recurring.show(&name).await.expect("read");
+    assert_eq!(
+        (listed[0].trials, listed[0].running, shown.running),
+        (1, 0, 0),
+        "the list counts as the job itself does"
+    );
+
+    let daemon = Daemon::over(directory, Settings::default()).await;
+    let trials = "/v1/recurring/nightly/trials";
+    let told = daemon.post(&format!("{trials}/1/progress"), r#"{"epochs":1,"energy_j":9,"time_s":1}"#).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    assert_eq!(recurring.list("", 9).await.expect("read")[0].running, 1);
 }

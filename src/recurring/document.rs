@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::RecurringSpec;
+use super::{LONGEST_KEY, RecurringSpec};
 use crate::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run, State, Terms, Trial};
 use crate::domain::{JobId, JobName};
 use crate::store::StoredRecurring;
@@ -13,7 +13,7 @@ use crate::units::{Joules, Seconds};
 /// Imported trials have numbers up to this; those after it go on from there.
 const LAST: u32 = 1_000_000_000;
 /// More joules or seconds than any trial can have.
-const MOST: f64 = 1e20;
+const MOST: f64 = Cost::MOST.get();
 
 /// The shape that this version writes and reads.
 const VERSION: u32 = 1;
@@ -205,6 +205,10 @@ impl RecurringDocument {
             return Err(InvalidSpec { field: "wattune_recurring", why });
         }
         let terms = Terms::try_from(self.spec)?;
+        if !self.generator.is_sound() {
+            let why = "is even; that of PCG64 is odd: give the generator as export answered it".into();
+            return Err(InvalidSpec { field: "generator.increment", why });
+        }
         let mut runs: Vec<Run> = Vec::with_capacity(self.trials.len());
         for trial in self.trials {
             let number = trial.number;
@@ -224,7 +228,9 @@ impl RecurringDocument {
             if trial.key.is_some() && runs.iter().any(|r| r.key == trial.key) {
                 return Err(wrong("whose key another one has".into()));
             }
-            runs.push(trial.read().map_err(wrong)?);
+            let run = trial.read().map_err(wrong)?;
+            run.check(&terms.spec.knob).map_err(wrong)?;
+            runs.push(run);
         }
         let job = Job { terms, generator: self.generator, earlier: 0, past: Vec::new(), runs };
         Ok(StoredRecurring { name, created_at: self.created_at, job })
@@ -244,10 +250,13 @@ impl TrialDocument {
         if (self.state == TrialState::Running) != self.ended_at.is_none() {
             return Err("that runs and has ended; ended_at is null exactly while state is running".into());
         }
-        let first = self.first_epochs.zip(self.first_cost_j.map(Cost::new));
-        if first.is_some_and(|(epochs, _)| epochs == 0 || epochs > self.epochs) {
-            return Err("with first_epochs beyond its epochs".into());
+        if let Some(key) = &self.key
+            && !(1..=LONGEST_KEY).contains(&key.chars().count())
+        {
+            let characters = key.chars().count();
+            return Err(format!("whose key has {characters} characters; give from 1 to {LONGEST_KEY}, or null"));
         }
+        let first = self.first_epochs.zip(self.first_cost_j.map(Cost::new));
         let job = self.job_id.map(JobId::new).transpose().map_err(|e| format!("with a wrong job_id: {e}"))?;
         Ok(Run {
             trial: Trial {

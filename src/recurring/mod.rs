@@ -24,6 +24,9 @@ pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView
 /// Between two looks for trials that fell silent.
 const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
 
+/// So many characters a trial's key may have.
+pub const LONGEST_KEY: usize = 200;
+
 /// Why a request is not carried out. Each says what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum RecurringError {
@@ -66,12 +69,16 @@ impl Recurring {
         Self { store, clock }
     }
 
-    /// Gives running trials their leases anew, since nobody could report while the daemon was away; then ends those that
-    /// fall silent, until `cancel`.
-    pub async fn watch(self, cancel: CancellationToken) {
+    /// Gives running trials their leases anew, since nobody could report while the daemon was away. To be done before
+    /// the first request: that would end them.
+    pub async fn renew(&self) {
         if let Err(error) = self.store.renew_recurring_leases(self.now()).await {
             tracing::error!("leases of trials could not be renewed after the start: {error}");
         }
+    }
+
+    /// Ends trials that fall silent, until `cancel`.
+    pub async fn watch(self, cancel: CancellationToken) {
         while cancel.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
             if let Err(error) = self.sweep().await {
                 tracing::error!("silent trials could not be ended: {error}");
@@ -120,7 +127,7 @@ impl Recurring {
     /// # Errors
     /// If the store fails.
     pub async fn list(&self, after: &str, limit: u32) -> Result<Vec<RecurringEntry>, RecurringError> {
-        Ok(self.store.list_recurring(after, limit).await?.into_iter().map(RecurringEntry::from).collect())
+        Ok(self.store.list_recurring(after, limit, self.now()).await?.into_iter().map(RecurringEntry::from).collect())
     }
 
     /// The recurring jobs that were tried last, at most `limit` and the newest first; and how many there are in all.
@@ -147,16 +154,17 @@ impl Recurring {
     /// # Errors
     /// If there is none of that name.
     pub async fn delete(&self, name: &JobName) -> Result<RecurringView, RecurringError> {
-        let view = self.show(name).await?;
+        let was = self.present(name, InFull::default()).await?;
         self.store.delete_recurring(name).await?;
         tracing::info!("recurring job {name} forgotten");
-        Ok(view)
+        // What is wrong with a job must not keep it from being forgotten, so policies are asked about it only now.
+        Ok((&was).into())
     }
 
     /// Begins a trial. Says whether it is new: with a `key` that a trial has, it is that one.
     ///
     /// # Errors
-    /// If there is no such job, nothing is left to choose from, or the key's trial is lost or withdrawn.
+    /// If there is no such job, nothing is left to choose from, or the key's trial fell silent or was withdrawn.
     pub async fn begin(&self, name: &JobName, key: Option<String>) -> Result<(TrialView, bool), RecurringError> {
         let now = self.now();
         let in_full = InFull { key: key.clone(), ..InFull::default() };
@@ -241,7 +249,8 @@ impl Recurring {
         let mut stored = document.read(name)?;
         // Nobody is waited for longer than for a trial that begins now.
         let latest = self.now() + stored.job.terms.lease.to_delta();
-        stored.job.runs.iter_mut().for_each(|run| run.lease_until = run.lease_until.min(latest));
+        let running = stored.job.runs.iter_mut().filter(|run| run.trial.is_running());
+        running.for_each(|run| run.lease_until = run.lease_until.min(latest));
         if self.store.create_recurring(&stored).await? {
             return Ok((&stored).into());
         }

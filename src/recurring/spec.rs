@@ -48,7 +48,7 @@ pub struct RecurringSpec {
     /// A trial is given up when it costs more than this multiple of the cheapest that reached its target; above 1. With
     /// null, trials are given up only after `max_epochs`.
     #[serde(default = "two")]
-    #[schema(default = 2.0)]
+    #[schema(default = 2.0, exclusive_minimum = 1, maximum = 1_000_000)]
     pub beta: Option<f64>,
     /// How many of its newest trials count for a batch size; 0 for all. Only with the policy zeus.
     #[serde(default)]

@@ -38,7 +38,7 @@ pub struct ListedRecurring {
     pub created_at: DateTime<Utc>,
     /// Trials so far.
     pub trials: u32,
-    /// Trials that run.
+    /// Trials that run and whose lease has not ended.
     pub running: u32,
 }
 
@@ -186,15 +186,22 @@ impl Store {
         self.recurring.write(delete).await
     }
 
-    /// Recurring jobs by name, beginning after `after`, at most `limit`.
+    /// Recurring jobs by name, beginning after `after`, at most `limit`. A trial whose lease ended before `now` does not
+    /// run any more, whether or not that is written already.
     ///
     /// # Errors
     /// If they cannot be read.
-    pub async fn list_recurring(&self, after: &str, limit: u32) -> Result<Vec<ListedRecurring>, StoreError> {
-        let after = after.to_owned();
+    pub async fn list_recurring(
+        &self,
+        after: &str,
+        limit: u32,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<ListedRecurring>, StoreError> {
+        let (after, now) = (after.to_owned(), now.timestamp_micros());
         let sql = "SELECT name, created_us, \
                    (SELECT COUNT(*) FROM recurring_trials t WHERE t.job = j.id) AS trials, \
-                   (SELECT COUNT(*) FROM recurring_trials t WHERE t.job = j.id AND t.state = 'running') AS running \
+                   (SELECT COUNT(*) FROM recurring_trials t INDEXED BY recurring_running \
+                    WHERE t.job = j.id AND t.state = 'running' AND t.lease_us >= ?3) AS running \
                    FROM recurring_jobs j WHERE name > ?1 ORDER BY name LIMIT ?2";
         let listed = |row: &Row<'_>| {
             Ok(ListedRecurring {
@@ -205,7 +212,7 @@ impl Store {
             })
         };
         let list = move |db: &mut Connection| {
-            db.prepare_cached(sql)?.query_and_then(params![after, limit], listed)?.collect::<Result<_, _>>()
+            db.prepare_cached(sql)?.query_and_then(params![after, limit, now], listed)?.collect::<Result<_, _>>()
         };
         self.recurring.read(list).await
     }

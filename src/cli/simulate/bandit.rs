@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 
 use super::progress::Progress;
 use super::{Format, check_writable, deliver, once, warn, within};
+use crate::bandit::Spec;
 use crate::simulate::bandit::policy::{self, Knobs, Policy};
 use crate::simulate::bandit::{
     Ends, Expected, Job, Plan, Report, Submission, Switch, Traces, Wanted, What, history, oracle, overlap, read_groups,
@@ -42,35 +43,35 @@ pub(super) struct Args {
     #[arg(long, value_name = "METRIC", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = metric)]
     target_metric: Vec<f64>,
     /// A run has so many epochs at the most.
-    #[arg(long, value_name = "N", value_delimiter = ',', required = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_epochs: Vec<u32>,
     /// The batch size of the first run; the largest of the power trace, where that is less.
-    #[arg(long, value_name = "N", value_delimiter = ',', required = true, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     default_batch_size: Vec<u64>,
     /// Which policies; several with commas [default: all].
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy::named)]
     policy: Vec<Policy>,
     /// Seeds, with commas and ranges: 1-50 or 1,2,5-9.
-    #[arg(long, value_name = "SEEDS", default_value = "1", value_parser = seeds)]
+    #[arg(long, value_name = "SEEDS", default_value = "1", allow_negative_numbers = true, value_parser = seeds)]
     seeds: Seeds,
     /// From 0, time alone, to 1, energy alone.
-    #[arg(long, value_name = "KNOB", default_value_t = 0.5, value_parser = eta)]
+    #[arg(long, value_name = "KNOB", default_value_t = 0.5, allow_negative_numbers = true, value_parser = eta)]
     eta: f64,
     /// Runs are stopped that cost so many times the cheapest so far; "none" never stops one.
-    #[arg(long, value_name = "FACTOR", default_value = "2", value_parser = beta)]
+    #[arg(long, value_name = "FACTOR", default_value = "2", allow_negative_numbers = true, value_parser = beta)]
     beta: Beta,
     /// How many of its newest runs count for a batch size, in policy zeus; 0 for all.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     window: u32,
     /// How often a job is run [default: twice the number of its batch sizes times that of their limits].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     recurrences: Option<u32>,
     /// Submissions that overlap, in place of --recurrences: CSV with group, start and end in seconds, job (dataset or
     /// dataset/network) and, if wanted, runtime_ratio.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recurrences", "drift_at"])]
     group_trace: Option<PathBuf>,
     /// The first recurrence in which what the three options below say is so.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..), requires = "drift")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(2..), requires = "drift")]
     drift_at: Option<u32>,
     /// Another train trace from then on.
     #[arg(long, value_name = "FILE", group = "drift", requires = "drift_at")]
@@ -121,8 +122,9 @@ fn beta(text: &str) -> Result<Beta, String> {
     if text == "none" {
         return Ok(Beta(None));
     }
-    let right = "a number above 1, or none";
-    within(text, 1.0, 1e6, right).and_then(|b| if b > 1.0 { Ok(Beta(Some(b))) } else { Err(format!("give {right}")) })
+    let right = "a number above 1 and up to 1000000, or none";
+    within(text, 1.0, Spec::LARGEST_BETA, right)
+        .and_then(|b| if b > 1.0 { Ok(Beta(Some(b))) } else { Err(format!("give {right}")) })
 }
 
 fn seeds(text: &str) -> Result<Seeds, String> {
@@ -213,7 +215,8 @@ fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &m
                 Expected { run: oracle, runs: submission.map_or(0.0, |s| s.runtime_ratio) }
             };
             let submitted = u32::try_from(submissions.len()).context("too many submissions")?;
-            add(report, (policy.name, &case.before, Some(group), seed), &ends, submitted, expected);
+            let board = |_| case.before.gpu.as_str();
+            add(report, (policy.name, &case.before, Some(group), seed), &ends, submitted, board, expected);
         }
         return Ok(());
     }
@@ -229,20 +232,36 @@ fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &m
         let later = after.filter(|_| recurrence >= at);
         Expected { run: later.map_or(oracle, |(_, cost)| cost), runs: 1.0 }
     };
-    add(report, (policy.name, &case.before, None, seed), &ends, recurrences, expected);
+    let board = |recurrence| {
+        let later = after.filter(|_| recurrence >= at);
+        later.map_or(case.before.gpu.as_str(), |(job, _)| job.gpu.as_str())
+    };
+    add(report, (policy.name, &case.before, None, seed), &ends, recurrences, board, expected);
     Ok(())
 }
 
-fn add(report: &mut Report, what: What<'_>, ends: &Ends, recurrences: u32, expected: impl Fn(u32) -> Expected) {
+fn add<'a>(
+    report: &mut Report,
+    what: What<'_>,
+    ends: &Ends,
+    recurrences: u32,
+    board: impl Fn(u32) -> &'a str,
+    expected: impl Fn(u32) -> Expected,
+) {
     report.summary.push(summary(what, ends, recurrences, &expected));
     if let Some(rows) = &mut report.history {
-        rows.extend(history(what, ends, expected));
+        rows.extend(history(what, ends, board, expected));
     }
 }
 
 /// The workloads, each with what belongs to it.
 fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
     let count = args.workload.len();
+    // Rows tell jobs apart by workload and board alone.
+    let again = |place: &usize| args.workload[..*place].contains(&args.workload[*place]);
+    if let Some((dataset, network)) = (0..count).find(again).map(|place| &args.workload[place]) {
+        bail!("--workload has {dataset}/{network} twice; run it once for each of its targets, optimizers or defaults");
+    }
     let fits = |name: &str, given: usize| match given {
         1 => Ok(()),
         given if given == count => Ok(()),
@@ -300,7 +319,7 @@ fn cases<'a>(args: &Args, wanted: &[Wanted], submissions: Option<&'a [Submission
                 let target_metric = args.drift_target_metric.unwrap_or(wanted.target_metric);
                 let default_batch_size = before.arms[before.default].batch_size;
                 let mut job = later.job(&Wanted { target_metric, default_batch_size, ..wanted.clone() })?;
-                let shared = before.shared_with(&job).and_then(|()| job.shared_with(&before));
+                let shared = before.shared_with(&job, "after").and_then(|()| job.shared_with(&before, "before"));
                 shared.map_err(anyhow::Error::msg).with_context(|| before.workload.clone())?;
                 after = Some(job);
             }

@@ -106,7 +106,7 @@ pub(in crate::http) async fn delete(
         ),
         (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial that was begun with this key is lost, or was withdrawn"
+            description = "The trial that was begun with this key fell silent, or was withdrawn"
         ),
         Problems
     )
@@ -182,7 +182,7 @@ pub(in crate::http) async fn trial(
         ),
         (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial counts no more: its lease ran out, or it was withdrawn"
+            description = "The trial is over: its lease ran out, or it was withdrawn"
         ),
         (
             status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
@@ -218,7 +218,7 @@ pub(in crate::http) async fn progress(
         ),
         (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial counts no more: its lease ran out, or it was withdrawn"
+            description = "The trial is over: its lease ran out, or it was withdrawn"
         ),
         (
             status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",

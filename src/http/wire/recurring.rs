@@ -7,7 +7,7 @@ use super::super::extract::Wire;
 use super::finite;
 use crate::bandit::{Ending, Report};
 use crate::domain::{InvalidJob, JobId};
-use crate::recurring::{RecurringDocument, RecurringSpec};
+use crate::recurring::{LONGEST_KEY, RecurringDocument, RecurringSpec};
 use crate::store::Page;
 use crate::units::{Joules, Seconds};
 
@@ -22,7 +22,7 @@ impl Wire for RecurringSpec {
         ("eta", "give a number from 0 (time alone) to 1 (energy or carbon alone)"),
         ("objective", "give \"energy\" or \"carbon\""),
         ("reference_g_per_kwh", "give grams of CO2 equivalent per kWh with the objective carbon, else leave it out"),
-        ("beta", "give a number above 1, or null to never stop a trial early"),
+        ("beta", "give a number above 1 and up to 1000000, or null to never stop a trial early"),
         ("window", "give a whole number, or 0 for all trials"),
         ("policy", "give \"wattune\" or \"zeus\""),
         ("seed", "give a whole number, or leave it out"),
@@ -63,8 +63,8 @@ impl BeginTrial {
     /// If it is empty or too long.
     pub fn checked(self) -> Result<Option<String>, InvalidJob> {
         match self.key {
-            Some(key) if key.is_empty() || key.chars().count() > 200 => {
-                let why = format!("has {} characters; give from 1 to 200", key.chars().count());
+            Some(key) if !(1..=LONGEST_KEY).contains(&key.chars().count()) => {
+                let why = format!("has {} characters; give from 1 to {LONGEST_KEY}", key.chars().count());
                 Err(InvalidJob { field: "key", why })
             }
             key => Ok(key),

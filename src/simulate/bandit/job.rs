@@ -140,18 +140,29 @@ impl Job {
         self.arms.iter().position(|arm| arm.batch_size == batch_size)
     }
 
-    /// Leaves only batch sizes that the other has too, and clips the default to them.
+    /// Leaves only batch sizes that the other has too, which is the traces' job on that `side` of a switch, and clips the
+    /// default to them. What that changes is noted.
     ///
     /// # Errors
     /// If the default is not among them.
-    pub fn shared_with(&mut self, other: &Self) -> Result<(), String> {
-        let default = self.arms[self.default].batch_size;
+    pub fn shared_with(&mut self, other: &Self, side: &str) -> Result<(), String> {
+        let asked = self.arms[self.default].batch_size;
+        let mut lacking: Vec<u64> = self.arms.iter().map(|arm| arm.batch_size).collect();
+        lacking.retain(|batch_size| other.place(*batch_size).is_none());
         self.arms.retain(|arm| other.place(arm.batch_size).is_some());
         let largest = self.arms.last().ok_or("the traces before and after the switch share no batch size")?;
-        let default = default.min(largest.batch_size);
+        let default = asked.min(largest.batch_size);
         let place = self.place(default);
         self.default =
             place.ok_or_else(|| format!("the traces of one side of the switch lack batch size {default}"))?;
+        let job = format!("{} {}", self.gpu, self.workload);
+        if !lacking.is_empty() {
+            let sizes = listed(&lacking);
+            self.notes.push(format!("{job}: batch sizes {sizes} are left out: the traces {side} the switch lack them"));
+        }
+        if default != asked {
+            self.notes.push(format!("{job}: the default batch size is {default}, not {asked}, for the same reason"));
+        }
         Ok(())
     }
 }

@@ -12,8 +12,11 @@ pub struct HistoryRow {
     pub policy: &'static str,
     /// As dataset/network.
     pub workload: String,
-    /// The board.
+    /// The board that it was on.
     pub gpu: String,
+    /// The board of the summary's row: another, after a switch to a new one.
+    #[serde(skip)]
+    pub first_gpu: String,
     /// The group, where a trace of submissions names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
@@ -108,16 +111,18 @@ pub fn summary(
     }
 }
 
-/// The runs of a job.
-pub fn history(
+/// The runs of a job. `board` says on which each recurrence was.
+pub fn history<'a>(
     (policy, job, group, seed): What<'_>,
     ends: &Ends,
+    board: impl Fn(u32) -> &'a str,
     expected: impl Fn(u32) -> Expected,
 ) -> impl Iterator<Item = HistoryRow> {
     ends.runs.iter().map(move |run| HistoryRow {
         policy,
         workload: job.workload.clone(),
-        gpu: job.gpu.clone(),
+        gpu: board(run.recurrence).to_owned(),
+        first_gpu: job.gpu.clone(),
         group: group.map(str::to_owned),
         seed,
         recurrence: run.recurrence,

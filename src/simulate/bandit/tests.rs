@@ -72,6 +72,25 @@ fn what_the_traces_lack_is_told() {
     assert!(certain().notes.is_empty(), "{:?}", certain().notes);
 }
 
+#[test]
+fn what_one_side_of_a_switch_lacks_is_left_out_and_told() {
+    let (mut before, mut after) = (certain(), certain());
+    after.arms.truncate(2);
+    before.arms.remove(0);
+    before.default = 1;
+    before.shared_with(&after, "after").expect("they share 16");
+    after.shared_with(&before, "before").expect("they share 16");
+    let left = |job: &Job| job.arms.iter().map(|arm| arm.batch_size).collect::<Vec<_>>();
+    assert_eq!((left(&before), before.default, left(&after), after.default), (vec![16], 0, vec![16], 0));
+    let told = |job: &Job| job.notes.iter().filter_map(|n| n.split(" d/n: ").nth(1)).collect::<Vec<_>>().join("; ");
+    assert_eq!(
+        told(&before),
+        "batch sizes 32 are left out: the traces after the switch lack them; \
+         the default batch size is 16, not 32, for the same reason"
+    );
+    assert_eq!(told(&after), "batch sizes 8 are left out: the traces before the switch lack them");
+}
+
 /// Worked out by hand: an epoch of 8 at 200 W costs (1500 J + 200 W · 10 s)/2 = 1750.
 #[test]
 fn the_oracle_expects_what_runs_cost_until_one_reaches_the_target() {
@@ -180,8 +199,9 @@ fn group_traces_that_make_no_sense_are_refused() {
     let error = |text: &str| read_groups(file(text).path()).expect_err("refused").to_string();
     assert!(error("group,start,job\na,1,d\n").contains("it lacks the column end; it has group, start, job"));
     assert!(
-        error("group,start,end,job\na,5,4,d\n").contains("line 2, column end: \"4\" is not no earlier than its start")
+        error("group,start,end,job\na,5,4,d\n").contains("line 2, column end: 4 is before its start, 5; give both")
     );
+    assert!(error("").contains("it is empty; give a CSV with the columns group, start, end, job"));
     assert!(error("group,start,end,job\na,now,4,d\n").contains("line 2, column start: \"now\" is not a number"));
 }
 

@@ -124,7 +124,8 @@ pub fn read_groups(path: &Path) -> Result<Vec<Submission>, TraceError> {
     rows(path, ["group", "start", "end", "job"], ["runtime_ratio"], |row| {
         let (start, end) = (row.finite(1)?, row.finite(2)?);
         if end < start {
-            return Err(row.fault(2, &format!("no earlier than its start, {start}")));
+            let why = format!("{end} is before its start, {start}; give both in seconds, on one clock");
+            return Err(Fault { line: row.line(), column: "end", why });
         }
         let runtime_ratio = if row.has(4) { row.positive(4)? } else { 1.0 };
         let (start, end) = (Seconds::new(start), Seconds::new(end));
@@ -201,6 +202,10 @@ fn rows<T, const N: usize, const M: usize>(
     let names: Vec<&'static str> = needed.into_iter().chain(more).collect();
     let places: Vec<Option<usize>> = names.iter().map(|name| headers.iter().position(|h| h.trim() == *name)).collect();
     if let Some(missing) = places[..N].iter().position(Option::is_none) {
+        if headers.iter().all(|header| header.trim().is_empty()) {
+            let why = format!("it is empty; give a CSV with the columns {}", needed.join(", "));
+            return Err(unusable(why));
+        }
         let has = headers.iter().collect::<Vec<_>>().join(", ");
         return Err(unusable(format!("it lacks the column {}; it has {has}", names[missing])));
     }

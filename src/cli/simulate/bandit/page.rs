@@ -53,7 +53,7 @@ fn table(policies: &[Vec<&SummaryRow>]) -> String {
 
 fn of<'a>(row: &'a SummaryRow, history: &'a [HistoryRow]) -> impl Iterator<Item = &'a HistoryRow> {
     history.iter().filter(|run| {
-        (run.policy, &run.workload, &run.gpu, &run.group, run.seed)
+        (run.policy, &run.workload, &run.first_gpu, &run.group, run.seed)
             == (row.policy, &row.workload, &row.gpu, &row.group, row.seed)
     })
 }

@@ -19,18 +19,24 @@ pub(super) fn comma_separated(report: &Report) -> anyhow::Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// Rows that differ in their seeds alone.
+/// Rows that differ in their seeds alone; those of one job stand together, in the order in which jobs come first.
 pub(super) fn by_policy(summary: &[SummaryRow]) -> Vec<Vec<&SummaryRow>> {
     let same = |a: &SummaryRow, b: &SummaryRow| {
         (a.policy, &a.workload, &a.gpu, &a.group) == (b.policy, &b.workload, &b.gpu, &b.group)
     };
     let mut found: Vec<Vec<&SummaryRow>> = Vec::new();
+    let mut jobs: Vec<String> = Vec::new();
     for row in summary {
         match found.iter_mut().find(|rows| same(rows[0], row)) {
             Some(rows) => rows.push(row),
             None => found.push(vec![row]),
         }
+        let job = job(row);
+        if !jobs.contains(&job) {
+            jobs.push(job);
+        }
     }
+    found.sort_by_cached_key(|rows| jobs.iter().position(|name| *name == job(rows[0])));
     found
 }
 

@@ -1,0 +1,168 @@
+//! Recurring jobs that are damaged, imported from elsewhere, or interrupted.
+
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::recurring::{report, spec, start};
+
+#[tokio::test]
+async fn a_generator_that_cannot_be_one_is_refused_and_holds_nobody_up_where_it_is_stored() {
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(state.path()).await;
+    let base = "/v1/recurring/a";
+    daemon.put(base, &spec()).await.expect(201);
+    // Zeus draws once its explorations are through.
+    for number in 1..=6 {
+        let trial = daemon.post(&format!("{base}/trials"), &json!({})).await.expect(201);
+        let batch_size = trial["batch_size"].as_u64().expect("a batch size");
+        let last = report(number, batch_size, 10);
+        daemon.post(&format!("{base}/trials/{number}/progress"), &last).await.expect(200);
+    }
+    assert_eq!(daemon.get(base).await.expect(200)["stage"], "exploiting");
+    let mut document = daemon.get(&format!("{base}/export")).await.expect(200);
+    document["generator"] = json!({"state": "0", "increment": "0", "half": null});
+    let refused = daemon.post("/v1/recurring/b/import", &document).await.problem(422);
+    assert_eq!(refused["field"], "generator.increment", "{refused}");
+    assert!(refused["detail"].as_str().expect("text").contains("odd"), "{refused}");
+    daemon.get("/v1/recurring/b").await.problem(404);
+
+    daemon.kill();
+    let db = Connection::open(state.path().join("wattune.db")).expect("the books");
+    let generator = document["generator"].to_string();
+    assert_eq!(db.execute("UPDATE recurring_jobs SET generator = ?1", [generator]).expect("written"), 1);
+    drop(db);
+    let daemon = start(state.path()).await;
+    assert_eq!(daemon.get(base).await.expect(200)["stage"], "exploiting");
+    daemon.post(&format!("{base}/trials"), &json!({})).await.expect(201);
+    assert_eq!(daemon.delete(base).await.expect(200)["trials"], 7);
+    daemon.get(base).await.problem(404);
+}
+
+/// What a trial is told that takes its time from a job whose client counts seconds; the daemon is killed after `kills` of
+/// its reports.
+async fn time_from_books(kills: &[u64], asked: &[u64]) -> f64 {
+    let state = tempfile::tempdir().expect("a directory");
+    let mut daemon = start(state.path()).await;
+    let mut spec = spec();
+    spec["eta"] = json!(0.5);
+    daemon.put("/v1/recurring/a", &spec).await.expect(201);
+    daemon.post("/v1/recurring/a/trials", &json!({})).await.expect(201);
+    let id = daemon.register(&json!({"name": "a", "gpus": [0], "batch_size": 64, "lease_s": 600})).await;
+    let trial = "/v1/recurring/a/trials/1";
+    for turn in 1..=4 {
+        let at = json!({"samples": 1000 * turn, "at_s": 100 * turn});
+        daemon.post(&format!("/v1/jobs/{id}/progress"), &at).await.expect(200);
+        if asked.contains(&turn) {
+            let report = json!({"epochs": turn, "job_id": id, "metric": 0.1});
+            daemon.post(&format!("{trial}/progress"), &report).await.expect(200);
+        }
+        if kills.contains(&turn) {
+            daemon.kill();
+            daemon = start(state.path()).await;
+        }
+    }
+    let time = daemon.get(trial).await.expect(200)["time_s"].as_f64().expect("a number");
+    // Not a report goes by without its time, either.
+    let job = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
+    assert_eq!(time, job["active_s"].as_f64().expect("known") + job["stalled_s"].as_f64().expect("known"), "{job}");
+    time
+}
+
+#[tokio::test]
+async fn a_trial_that_takes_its_time_from_a_job_loses_none_of_it_when_the_daemon_is_killed() {
+    assert_eq!(time_from_books(&[], &[2, 4]).await, 300.0);
+    assert_eq!(time_from_books(&[2], &[2, 4]).await, 300.0, "after a report that relied on it");
+    assert_eq!(time_from_books(&[1, 2], &[4]).await, 300.0, "before any of it was asked for");
+    assert_eq!(time_from_books(&[4], &[2, 4]).await, 300.0, "after the last");
+}
+
+#[tokio::test]
+async fn costs_stay_numbers() {
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(state.path()).await;
+    let mut spec = spec();
+    spec["beta"] = json!(1e300);
+    let refused = daemon.put("/v1/recurring/a", &spec).await.problem(422);
+    assert_eq!(refused["field"], "beta", "{refused}");
+    assert!(refused["detail"].as_str().expect("text").contains("up to 1000000"), "{refused}");
+    spec["beta"] = json!(1e6);
+    spec["max_power_w"] = json!(1e9);
+    daemon.put("/v1/recurring/a", &spec).await.expect(201);
+    let trials = "/v1/recurring/a/trials";
+    daemon.post(trials, &json!({})).await.expect(201);
+    let last = json!({"epochs": 1, "energy_j": 1e18, "time_s": 1e9, "metric": 0.7});
+    assert_eq!(daemon.post(&format!("{trials}/1/progress"), &last).await.expect(200)["reached"], true);
+    daemon.post(trials, &json!({})).await.expect(201);
+    let failed = daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
+    assert_eq!(failed["cost_j"], 1e26);
+    let document = daemon.get("/v1/recurring/a/export").await.expect(200);
+    daemon.post("/v1/recurring/b/import", &document).await.expect(201);
+}
+
+#[tokio::test]
+async fn trials_that_contradict_themselves_are_not_imported() {
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(state.path()).await;
+    daemon.put("/v1/recurring/a", &spec()).await.expect(201);
+    let trials = "/v1/recurring/a/trials";
+    daemon.post(trials, &json!({"key": "k".repeat(200)})).await.expect(201);
+    for epochs in [2, 5] {
+        daemon.post(&format!("{trials}/1/progress"), &report(1, 64, epochs)).await.expect(200);
+    }
+    daemon.post(trials, &json!({})).await.expect(201);
+    daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
+    daemon.post(trials, &json!({})).await.expect(201);
+    let document = daemon.get("/v1/recurring/a/export").await.expect(200);
+    let states: Vec<_> = document["trials"].as_array().expect("trials").iter().map(|t| t["state"].clone()).collect();
+    assert_eq!(states, ["reached", "not_reached", "running"]);
+    daemon.post("/v1/recurring/b/import", &document).await.expect(201);
+    for (place, field, value, says) in [
+        (0, "cost_j", json!(0), "a trial 1 with cost_j 0"),
+        (0, "cost_j", json!(1e-300), "a trial 1 with cost_j"),
+        (0, "energy_j", json!(0), "a trial 1 with cost_j"),
+        (0, "epoch_cost_j", json!(1e-9), "a trial 1 with epoch_cost_j"),
+        (0, "first_cost_j", json!(1e9), "first_cost_j beyond its cost"),
+        (0, "first_epochs", json!(null), "without first_epochs"),
+        (0, "epochs", json!(0), "without an epoch"),
+        (0, "key", json!(""), "a trial 1 whose key has 0 characters; give from 1 to 200"),
+        (1, "cost_j", json!(-1), "negative"),
+        (1, "epoch_cost_j", json!(7), "without an epoch"),
+        (2, "key", json!("k".repeat(50_000)), "a trial 3 whose key has 50000 characters"),
+        (2, "cost_j", json!(5), "a trial 3 with cost_j 5, where 0 is what"),
+    ] {
+        let mut wrong = document.clone();
+        wrong["trials"][place][field] = value;
+        let refused = daemon.post("/v1/recurring/c/import", &wrong).await.problem(422);
+        let detail = refused["detail"].as_str().expect("text");
+        assert!(refused["field"] == "trials" && detail.contains(says), "{field}: {detail}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_fell_silent_is_told_so_even_if_its_batch_size_is_taken_for_the_reason() {
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(state.path()).await;
+    let mut spec = spec();
+    spec["lease_s"] = json!(1);
+    daemon.put("/v1/recurring/a", &spec).await.expect(201);
+    let trials = "/v1/recurring/a/trials";
+    daemon.post(trials, &json!({})).await.expect(201);
+    daemon.post(&format!("{trials}/1/progress"), &report(1, 64, 5)).await.expect(200);
+    for number in 2..=4 {
+        let trial = daemon.post(trials, &json!({"key": number.to_string()})).await.expect(201);
+        assert_eq!(trial["batch_size"], 32, "{trial}");
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    }
+    for (number, state) in [(2, "lost"), (3, "lost"), (4, "not_reached")] {
+        let trial = format!("{trials}/{number}");
+        assert_eq!(daemon.get(&trial).await.expect(200)["state"], state);
+        daemon.post(trials, &json!({"key": number.to_string()})).await.problem(410);
+        daemon.post(&format!("{trial}/progress"), &report(number, 32, 1)).await.problem(410);
+        daemon.post(&format!("{trial}/end"), &json!({"outcome": "not_reached"})).await.problem(410);
+        daemon.post(&format!("{trial}/end"), &json!({})).await.expect(200);
+    }
+    // It stays so where it is imported.
+    let document = daemon.get("/v1/recurring/a/export").await.expect(200);
+    daemon.post("/v1/recurring/b/import", &document).await.expect(201);
+    daemon.post("/v1/recurring/b/trials", &json!({"key": "4"})).await.problem(410);
+}
