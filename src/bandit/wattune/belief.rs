@@ -42,11 +42,13 @@ impl Belief {
         }
     }
 
-    /// Gives each arm an independent part of this deviation.
-    pub(super) fn add_own(&mut self, deviation: f64) {
-        for k in 0..self.mean.len() {
-            *self.at(k, k) += deviation.powi(2);
-        }
+    /// Gives an arm an independent part of this variance.
+    pub(super) fn add_own(&mut self, arm: usize, variance: f64) {
+        *self.at(arm, arm) += variance;
+    }
+
+    pub(super) fn arms(&self) -> usize {
+        self.mean.len()
     }
 
     pub(super) fn mean(&self, arm: usize) -> f64 {
@@ -95,10 +97,10 @@ impl Belief {
         }
     }
 
-    /// A draw of the sum of both, less its mean: by Cholesky's factor of the sum of covariances.
-    pub(super) fn draw_with(&self, other: &Self, generator: &mut Generator) -> Vec<f64> {
+    /// A draw, less its mean: by Cholesky's factor of the covariances.
+    pub(super) fn draw(&self, generator: &mut Generator) -> Vec<f64> {
         let n = self.mean.len();
-        let mut factor: Vec<f64> = self.covariance.iter().zip(&other.covariance).map(|(a, b)| a + b).collect();
+        let mut factor = self.covariance.clone();
         for i in 0..n {
             for j in 0..=i {
                 let sum: f64 = (0..j).map(|k| factor[i * n + k] * factor[j * n + k]).sum();
@@ -130,4 +132,9 @@ pub(super) fn hazard(z: f64) -> f64 {
         odd += 2.0;
     }
     density / (0.5 - density * sum)
+}
+
+/// P(x > later | x > earlier) of the normal distribution: (1 − Φ(later))/(1 − Φ(earlier)).
+pub(super) fn survival(earlier: f64, later: f64) -> f64 {
+    (0.5 * (earlier - later) * (earlier + later)).exp() * hazard(earlier) / hazard(later)
 }

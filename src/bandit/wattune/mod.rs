@@ -8,8 +8,9 @@
 //! log epoch cost(b) = g(x)                g: the same with s ~ N(−0.25, 0.25²) and 0.15; seen exactly once an epoch was run
 //! ```
 //!
-//! ν, 0.04, is what a batch size has of its own. The noise is shared by all: its variance is what runs of one batch size
-//! show among one another, drawn to 0.08² as by three of them, and a third of an epoch's rounding. All is Gaussian, so that
+//! ν is what a batch size has of its own: 0.04, and what rounding up to whole epochs makes, 1/√12 of an epoch, since the same
+//! batch size is rounded alike each time. The noise is shared by all: its variance is what runs of one batch size
+//! show among one another, drawn to 0.1² as by two of them. All is Gaussian, so that
 //! a run teaches about its neighbours by the rules of conditional distributions (`belief.rs`); a run that was given up
 //! says that it would have taken longer. The sum f + g is near-unimodal wherever f rises faster than g falls.
 //!
@@ -18,12 +19,14 @@
 //! that down comes first.
 //!
 //! *After the walk* the batch sizes that were tried, and those next to them, are drawn from the belief as in Thompson
-//! sampling, with 0.6 of its deviation: errors that are made together cost less than independent ones.
+//! sampling, with 0.6 of its deviation: errors that are made together cost less than independent ones. What ran only once
+//! is drawn with 0.85 of it, lest one unlucky run decide. No draw is below one epoch.
 //!
 //! *Patience.* A run of another batch size than the best is given up when even an optimistic guess (1.5 deviations) of
 //! what it will have cost lies above the best, and giving up, which costs what was spent, is the cheaper. All such
-//! losses together stay below four fifths of a run for each batch size beside the default, and what was gained since.
-//! After a run that was given up comes the best known.
+//! losses together stay below 0.65 of a run for each batch size beside the default, and what was gained since; what
+//! a further epoch could lose counts as far as it is likely not to be the last. After a run that was given up comes the
+//! best known. Without a bound on cost (`beta`) nothing is given up.
 //!
 //! *Change.* A result that lies off what was known (`regime.rs`) is looked into at once, by another run of that batch
 //! size. After two in a row that are dearer, or three that are cheaper, since there is less of a hurry then, f and g are
@@ -34,7 +37,7 @@
 mod belief;
 mod regime;
 
-use self::belief::{Belief, Drift, hazard};
+use self::belief::{Belief, Drift, hazard, survival};
 use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
 
 /// By how much all may change at once, in logarithms.
@@ -48,15 +51,17 @@ const OWN: f64 = 0.04;
 /// How far the first run's epochs may be from what is usual.
 const FIRST: f64 = 0.5;
 /// The noise of log epochs before any is seen, and how many runs that is worth.
-const NOISE: (f64, f64) = (0.08, 3.0);
+const NOISE: (f64, f64) = (0.1, 2.0);
 /// How wide a step of the walk is, in octaves.
 const STEP: f64 = 1.0;
 /// The part of the belief's deviation that draws have.
 const TEMPERATURE: f64 = 0.6;
+/// The same for what ran only once.
+const ONCE: f64 = 0.85;
 /// How many deviations below its mean a guess is optimistic.
 const OPTIMISM: f64 = 1.5;
 /// What may be lost on runs that are given up, in runs of the default for each other batch size.
-const ALLOWANCE: f64 = 0.8;
+const ALLOWANCE: f64 = 0.65;
 /// A run that could be afforded for less than this part of the best is not begun.
 const LEAST: f64 = 0.3;
 /// A batch size that was given up is tried again only if it may cost this much more.
@@ -128,20 +133,24 @@ impl Standing {
             Belief::new(&octaves, begun.arm, begun.log_epochs, FIRST, EPOCHS),
             Belief::new(&octaves, begun.arm, begun.log_epoch_cost, 0.0, EPOCH_COST),
         );
-        epochs.add_own(OWN);
-        let mut tried = vec![false; octaves.len()];
+        add_own(&mut epochs, &begun);
+        let mut last_cost = vec![None; octaves.len()];
         let mut changed = changes.iter().copied().peekable();
         for (i, s) in seen.iter().enumerate() {
             if changed.next_if_eq(&i).is_some() {
                 epochs.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCHS });
                 epoch_cost.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCH_COST });
-                tried.fill(false);
+                add_own(&mut epochs, s);
+                last_cost.fill(None);
             }
-            if !std::mem::replace(&mut tried[s.arm], true) {
+            // One epoch shows it. Where it is another than it was, it is the newer one.
+            let before = last_cost[s.arm].replace(s.log_epoch_cost);
+            if before != Some(s.log_epoch_cost) {
+                epoch_cost.add_own(s.arm, before.map_or(0.0, |before| (s.log_epoch_cost - before).powi(2)));
                 epoch_cost.observe(s.arm, s.log_epoch_cost, 1e-6);
             }
             if s.reached {
-                epochs.observe(s.arm, s.log_epochs, noise + 1.0 / (12.0 * s.epochs * s.epochs));
+                epochs.observe(s.arm, s.log_epochs, noise);
             } else {
                 epochs.exceeds(s.arm, s.log_epochs, noise);
             }
@@ -149,7 +158,7 @@ impl Standing {
         seen.drain(..present);
         let first = seen.first()?.arm;
         let failed: Vec<bool> = spec.batch_sizes.iter().map(|b| has_failed(spec, trials, *b)).collect();
-        tried.iter_mut().zip(&failed).for_each(|(tried, failed)| *tried |= failed);
+        let tried = last_cost.iter().zip(&failed).map(|(cost, failed)| cost.is_some() || *failed).collect();
         Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first, changed: present > 0, doubtful })
     }
 
@@ -171,7 +180,8 @@ impl Standing {
         #[expect(clippy::cast_precision_loss, reason = "a hundred batch sizes at the most")]
         let others = self.tried.len() as f64 - 1.0;
         let gained: f64 = self.seen.iter().filter(|s| s.reached).map(|_| (default - best.cost).max(0.0)).sum();
-        let lost: f64 = self.seen.iter().filter(|s| !s.reached).map(spent).sum();
+        // Where it began was no attempt: whatever it cost had to be found out.
+        let lost: f64 = self.seen.iter().filter(|s| !s.reached && s.arm != self.first).map(spent).sum();
         ALLOWANCE * others * default + gained - lost
     }
 
@@ -210,10 +220,16 @@ impl Standing {
     /// The least of a joint draw, among what was tried and what lies next to it.
     fn draw(&self, generator: &mut Generator) -> usize {
         let n = self.tried.len();
-        let deviations = self.epochs.draw_with(&self.epoch_cost, generator);
+        let (epochs, epoch_cost) = (self.epochs.draw(generator), self.epoch_cost.draw(generator));
         let known = |k: usize| self.tried[k] || (k > 0 && self.tried[k - 1]) || (k + 1 < n && self.tried[k + 1]);
-        let drawn = |k: usize| self.epochs.mean(k) + self.epoch_cost.mean(k) + TEMPERATURE * deviations[k];
-        let least = (0..n).filter(|k| known(*k) && !self.failed[*k]).min_by(|a, b| drawn(*a).total_cmp(&drawn(*b)));
+        let runs = |k: usize| self.seen.iter().filter(|s| s.arm == k).count();
+        let part = |k: usize| if runs(k) == 1 { ONCE } else { TEMPERATURE };
+        let drawn: Vec<f64> = (0..n)
+            .map(|k| {
+                (self.epochs.mean(k) + part(k) * epochs[k]).max(0.0) + self.epoch_cost.mean(k) + part(k) * epoch_cost[k]
+            })
+            .collect();
+        let least = (0..n).filter(|k| known(*k) && !self.failed[*k]).min_by(|a, b| drawn[*a].total_cmp(&drawn[*b]));
         least.unwrap_or(self.first)
     }
 }
@@ -261,25 +277,28 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
 pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost) -> u32 {
     let (most, epoch_cost) = (spec.max_epochs, epoch_cost.get());
     let Some((state, arm)) = Standing::new(spec, trials).zip(spec.place(batch_size)) else { return most };
-    let Some(best) = state.best() else { return most };
+    let (Some(best), Some(beta)) = (state.best(), spec.beta) else { return most };
     let (mean, variance) = (state.epochs.mean(arm), state.epochs.variance(arm) + state.noise);
     let allowance = state.allowance(best);
+    let z_of = |epochs: f64| (epochs.ln() - mean) / variance.sqrt();
     let given_up_after = |epochs: &u32| {
         let done = f64::from(*epochs);
         let spent = done * epoch_cost;
-        if spec.beta.is_some_and(|beta| spent > beta * best.cost) {
+        if spent > beta * best.cost {
             return true;
         }
         if arm == best.arm {
             return false;
         }
+        // Epochs are whole: these were not enough, and one more may be.
+        let risked = (spent + epoch_cost) * survival(z_of(done + 0.5), z_of(done + 1.5));
         // The epochs that it takes, given that they are more than these.
-        let z = (done.ln() - mean) / variance.sqrt();
+        let z = z_of(done);
         let h = hazard(z);
         let (mean, variance) = (mean + variance.sqrt() * h, variance * (1.0 - h * (h - z)).max(0.0));
         let optimistic = (mean - OPTIMISM * variance.sqrt()).exp() * epoch_cost;
         let expected = (mean + 0.5 * variance).exp() * epoch_cost;
-        spent + epoch_cost > allowance || (optimistic > best.cost && expected - best.cost > spent)
+        risked > allowance || (optimistic > best.cost && expected - best.cost > spent)
     };
     (1..most).find(given_up_after).unwrap_or(most)
 }
@@ -309,6 +328,15 @@ fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
 
 fn spent(seen: &Seen) -> f64 {
     seen.epochs * seen.log_epoch_cost.exp()
+}
+
+/// Gives each batch size what it has of its own, at the level that a first result shows: with what rounding to whole
+/// epochs makes, the less the more epochs there are.
+fn add_own(epochs: &mut Belief, first: &Seen) {
+    for arm in 0..epochs.arms() {
+        let expected = first.epochs * (epochs.mean(arm) - epochs.mean(first.arm)).exp();
+        epochs.add_own(arm, OWN.powi(2) + 1.0 / (12.0 * expected.max(0.5).powi(2)));
+    }
 }
 
 /// The variance of log epochs among runs of one batch size.

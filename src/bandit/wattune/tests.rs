@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::belief::{Belief, Drift, hazard};
+use super::belief::{Belief, Drift, hazard, survival};
 use crate::bandit::{
     Cost, Generator, Kind, Knob, NoneConverges, Outcome, PolicyName, Spec, State, Trial, next, patience,
 };
@@ -59,6 +59,17 @@ fn the_hazard_is_that_of_the_normal_distribution() {
     for (z, h) in known {
         assert!((hazard(z) - h).abs() < 1e-9 * h.max(1e-3), "at {z}: {} and not {h}", hazard(z));
     }
+}
+
+#[test]
+fn survival_is_that_of_the_normal_distribution_however_far_out() {
+    // (1 − Φ(2))/(1 − Φ(1)) and (1 − Φ(−1))/(1 − Φ(−3)), worked out with 30 digits.
+    for (earlier, later, known) in [(1.0, 2.0, 0.143_393_498_698_806_6), (-3.0, -1.0, 0.842_482_010_876_709_2)] {
+        let told = survival(earlier, later);
+        assert!((told - known).abs() < 1e-9, "from {earlier} to {later}: {told} and not {known}");
+    }
+    let far = survival(60.0, 60.01);
+    assert!((far - (-0.6_f64).exp()).abs() < 1e-3, "{far}");
 }
 
 proptest! {
@@ -243,4 +254,18 @@ fn a_result_that_lies_off_is_looked_into_at_once() {
     go_on(&spec, &mut trials, 1, valley(4.0, 8));
     let doubtful = trials.last().expect("one").batch_size;
     assert_eq!(go_on(&spec, &mut trials, 2, valley(4.0, 8)), [doubtful; 2]);
+}
+
+#[test]
+fn what_an_epoch_costs_is_what_it_cost_last() {
+    let spec = spec(&[16, 32, 64], 32);
+    let told = |costs: &[f64]| {
+        let mut trials = Vec::new();
+        for cost in costs {
+            trials.push(trial(&trials, 32, 10, *cost, Outcome::Reached));
+        }
+        super::posterior(&spec, &trials)[1].0.get()
+    };
+    let (as_now, as_before) = (told(&[100.0, 108.0]), told(&[108.0]));
+    assert!((as_now / as_before - 1.0).abs() < 0.01, "{as_now} and not {as_before}");
 }
