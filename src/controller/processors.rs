@@ -148,7 +148,7 @@ impl Controller {
             let Some(books) = self.cpu.books.get_mut(&device).filter(|books| due(&books.interval)) else { continue };
             let time = books.time(&seen.time);
             let lost = books.interval.has_lost(metered).then(|| books.interval.start());
-            let Some(rows) = books.interval.close(at, metered, &Rule::CpuTime(&time)) else { continue };
+            let Some(rows) = books.interval.close(at, metered, &Rule::CpuTime(time)) else { continue };
             if let Some(from) = lost {
                 self.ledger.lose(&device, from, books.interval.start(), RESET);
             }

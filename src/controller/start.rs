@@ -14,6 +14,7 @@ use super::cap::{CapBook, CapSettings, KEPT};
 use super::planning::Desk;
 use super::processors::Processors;
 use super::signal::{Book, PriceSignal, RankBoard, Standing};
+use super::stays::gone_since;
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
@@ -135,7 +136,9 @@ impl Controller {
         };
         let (store, caps) = caps?;
         let gpus: BTreeMap<_, _> = handles.into_iter().map(|h| (h.board().id.clone(), Gpu::new(h))).collect();
-        let backlog = Backlog { recovered: store.checkpoints().await?, ..Backlog::default() };
+        let recovered = store.checkpoints().await?;
+        let gone = gone_since(&store, &recovered).await?;
+        let backlog = Backlog { recovered, gone, ..Backlog::default() };
         let open_jobs = store.open_jobs().await?;
         let mut controller = Self {
             settings: parts.settings,
