@@ -1,6 +1,6 @@
 //! Keeping the books: closing intervals, moving checkpoints, and writing both down together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 
@@ -24,7 +24,9 @@ pub(super) struct Backlog {
     pub(super) ended: Vec<StoredJob>,
     /// Where each board's books stood when the last daemon stopped.
     pub(super) recovered: Vec<Checkpoint>,
-    /// Jobs that ended since, and may have held such a board meanwhile.
+    /// When jobs that it left were heard of last.
+    pub(super) heard: BTreeMap<JobId, DateTime<Utc>>,
+    /// Jobs that ended since such a board was read, and held it.
     pub(super) gone: Vec<Gone>,
     /// Jobs of whose energy something was written after they had ended.
     pub(super) late: BTreeSet<JobId>,

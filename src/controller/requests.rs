@@ -313,8 +313,8 @@ impl Controller {
             gpu.guests.retain(|g| g != id);
         }
         let Some(job) = self.jobs.remove(id) else { return Ok(()) };
+        self.remember_gone(&job);
         let ended = job.stored(Some((self.now().utc, reason.to_owned())));
-        self.remember_gone(&ended);
         self.write_backlog().await;
         // What was written now is in what is reckoned below.
         self.backlog.late.remove(id);
