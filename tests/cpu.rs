@@ -240,6 +240,39 @@ async fn energy_goes_to_jobs_by_the_cpu_time_of_their_processes() {
 }
 
 #[tokio::test]
+async fn a_job_that_ends_while_a_zone_is_not_read_has_its_part_once_it_is() {
+    let mut machine = Machine::new();
+    machine.remove("powercap/intel-rapl-mmio:0");
+    machine.process(100, 1, 50, 7000);
+    let driver = FakeDriver::new(&[json!({})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = machine.daemon_closing(&driver, state.path(), 60).await;
+    until_read(&daemon, "cpu:package-0", 0.0).await;
+    let job = daemon.register(&json!({"name": "a", "gpus": [0], "pids": [100], "lease_s": 3600})).await;
+    machine.write("powercap/intel-rapl:0/energy_uj", "nonsense");
+    machine.process(100, 1, 50, 7200);
+    machine.busy += 200;
+    machine.times();
+    eventually("a problem and the time", LONG, async || {
+        let status = daemon.get("/v1/status").await.expect(200);
+        let problem = status["cpu"]["problems"][0].as_str()?.contains("cpu:package-0: ");
+        let view = daemon.get(&format!("/v1/jobs/{job}")).await.expect(200);
+        (problem && view["processes"]["cpu_time_s"] == 2.0).then_some(())
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let account = daemon.delete(&format!("/v1/jobs/{job}")).await.expect(200);
+    assert_eq!(account["energy_by_device_j"]["cpu"], Value::Null, "nothing is known yet: {account}");
+    machine.energy("intel-rapl:0", 41_000_000);
+    let rows = until_booked(state.path(), "cpu:package-0", 40_000).await;
+    let of_job = sum(&rows, "job", Some(&job));
+    assert!(of_job > 0 && sum(&rows, "unattributed", None) == 0, "{rows:?}");
+    let account = daemon.get(&format!("/v1/jobs/{job}/emissions")).await.expect(200);
+    assert_eq!(account["energy_by_device_j"]["cpu"], of_job as f64 / 1e3, "{account}");
+    assert!(daemon.stop("TERM").await.success());
+}
+
+#[tokio::test]
 async fn claims_are_checked_and_taken_up_again() {
     let machine = Machine::new();
     machine.process(100, 1, 50, 7000);

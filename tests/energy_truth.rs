@@ -288,7 +288,106 @@ async fn every_joule_of_a_day_is_booked_once_whatever_happens_to_daemon_and_cloc
     }
 }
 
+/// Whose it was, from and until which second of the day, how many joules, and how that was found.
+type Told = (Option<JobId>, i64, i64, i64, String);
+
+async fn told(state: &Path, board: usize) -> Vec<Told> {
+    let second = |us: i64| (us + 500_000).div_euclid(1_000_000) - START_S;
+    let rows = Books::open(state).await.of(board).await.0;
+    let told = rows.iter().map(|row| {
+        let job = row.job.as_ref().map(|id| JobId::new(id).expect("an id"));
+        (job, second(row.start_us), second(row.end_us), (row.energy_mj + 500) / 1000, row.source.clone())
+    });
+    told.collect()
+}
+
+#[tokio::test]
+async fn energy_of_a_time_in_which_a_board_was_silent_is_theirs_who_held_it_then() {
+    let mut day = Day::new();
+    let mut controller = day.daemon().await;
+    let go = async |day: &mut Day, controller: &mut Controller, until: f64| {
+        while day.elapsed < until {
+            day.pass(STEP);
+            controller.tick().await;
+        }
+    };
+    // The board draws 120 W all the time. First its counter alone is silent.
+    go(&mut day, &mut controller, 20.0).await;
+    let a = register(&mut controller).await;
+    go(&mut day, &mut controller, 50.0).await;
+    day.fail(&["nvmlDeviceGetTotalEnergyConsumption"]);
+    go(&mut day, &mut controller, 70.0).await;
+    let account = controller.end(&a).await.expect("ended");
+    assert!((account.energy_j - 3_600.0).abs() < 5.0, "what is known by then: {account:?}");
+    go(&mut day, &mut controller, 90.0).await;
+    let b = register(&mut controller).await;
+    go(&mut day, &mut controller, 110.0).await;
+    day.fail(&[]);
+    go(&mut day, &mut controller, 120.0).await;
+    let account = controller.account_of(&a).await.expect("read");
+    assert!(
+        (account.energy_j - 6_000.0).abs() < 5.0 && (account.energy_estimated_j - 2_400.0).abs() < 5.0,
+        "{account:?}"
+    );
+    assert!((account.energy_uncertainty - 0.07).abs() < 1e-4, "{account:?}");
+
+    // Then the board does not answer at all, and the daemon is killed before it does.
+    day.fail(&EVERYTHING);
+    go(&mut day, &mut controller, 130.0).await;
+    controller.end(&b).await.expect("ended");
+    go(&mut day, &mut controller, 140.0).await;
+    let c = register(&mut controller).await;
+    go(&mut day, &mut controller, 150.0).await;
+    drop(controller);
+    day.fail(&[]);
+    day.pass(STEP);
+    let mut controller = day.daemon().await;
+    let account = controller.account_of(&b).await.expect("read");
+    assert!((account.energy_j - 4_800.0).abs() < 5.0, "{account:?}");
+    controller.shut_down().await;
+
+    let gap = "counter_gap";
+    let silent: Vec<Told> = told(day.state.path(), 0).await.into_iter().filter(|row| row.4 == gap).collect();
+    let row = |job: Option<&JobId>, from, until, joules| (job.cloned(), from, until, joules, gap.to_owned());
+    assert_eq!(
+        silent,
+        [
+            row(Some(&a), 50, 70, 2_400),
+            row(None, 70, 90, 2_400),
+            row(Some(&b), 90, 120, 3_600),
+            row(Some(&b), 120, 130, 1_200),
+            row(None, 130, 140, 1_200),
+            row(Some(&c), 140, 160, 2_400),
+        ]
+    );
+    let (closes, lost) = closes(day.state.path()).await;
+    assert!(lost.is_empty() && closes.iter().flat_map(|close| &close.balances).all(|b| b.difference_mj == 0));
+}
+
+/// All that a reading asks of a board.
+const EVERYTHING: [&str; 11] = [
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetUUID",
+];
+
 impl Day {
+    /// Has these calls on the first board fail, and no others.
+    fn fail(&self, calls: &[&str]) {
+        let calls: serde_json::Map<String, Value> = calls.iter().map(|call| ((*call).to_owned(), 999.into())).collect();
+        self.driver.set(0, json!({ "fail_calls": calls }));
+        // The library looks for a changed script every five milliseconds.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+
     /// The first reading: nothing has been used yet.
     fn truth_of_script(&self, board: usize) -> f64 {
         (1000.0 + 77.7 * board as f64) * 1e3

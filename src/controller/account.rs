@@ -1,9 +1,13 @@
 //! Keeping the books: closing intervals, moving checkpoints, and writing both down together.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use chrono::{DateTime, Utc};
 
-use super::Controller;
+use super::stays::Gone;
+use super::{Controller, Gpu};
 use crate::domain::{DeviceId, DeviceKind, GpuId, JobId};
+use crate::gpu::Metering;
 use crate::ledger::{self, Interval, OpenInterval, Rule, Share};
 use crate::store::{Checkpoint, StoreError, StoredJob};
 use crate::units::{Millijoules, Seconds};
@@ -20,19 +24,26 @@ pub(super) struct Backlog {
     pub(super) ended: Vec<StoredJob>,
     /// Where each board's books stood when the last daemon stopped.
     pub(super) recovered: Vec<Checkpoint>,
+    /// When jobs that it left were heard of last.
+    pub(super) heard: BTreeMap<JobId, DateTime<Utc>>,
+    /// Jobs that ended since such a board was read, and held it.
+    pub(super) gone: Vec<Gone>,
+    /// Jobs of whose energy something was written after they had ended.
+    pub(super) late: BTreeSet<JobId>,
 }
 
 impl Controller {
     /// Opens the books of boards that answer for the first time. What the counter knows of the time since the last
-    /// daemon's checkpoint becomes one interval of its own.
+    /// daemon's checkpoint becomes intervals of its own.
     pub(super) fn open_books(&mut self) {
         let now = self.now();
-        for gpu in self.gpus.values_mut() {
-            if gpu.books.is_some() || gpu.seen.at.is_none() || gpu.seen.fault.is_some() {
-                continue;
-            }
-            let device = DeviceId::from(gpu.id());
+        let is_new = |gpu: &&Gpu| gpu.books.is_none() && gpu.seen.at.is_some() && gpu.seen.fault.is_none();
+        let ids: Vec<GpuId> = self.gpus.values().filter(is_new).map(|gpu| gpu.id().clone()).collect();
+        for id in ids {
+            let device = DeviceId::from(&id);
             let last = self.backlog.recovered.iter().position(|c| c.device == device);
+            let stays = last.map(|i| self.stays_on(&id, self.backlog.recovered[i].at)).unwrap_or_default();
+            let Some(gpu) = self.gpus.get_mut(&id) else { continue };
             let has_counter = gpu.handle.capabilities().energy_counter.is_ok();
             if last.is_some() && has_counter && gpu.seen.counter.is_none() {
                 // Opened without the counter's first value, the books would never know what the gap used.
@@ -41,20 +52,12 @@ impl Controller {
             gpu.books = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
             let Some(counter) = gpu.seen.counter else { continue };
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
-                let jobs = &self.jobs;
-                let gap = Seconds::from_delta(now.utc - last.at);
-                let holders: Vec<JobId> = last
-                    .holders
-                    .iter()
-                    .filter(|h| jobs.get(*h).is_some_and(|j| gap <= j.spec.lease))
-                    .cloned()
-                    .collect();
                 let used = counter.checked_since(last.counter);
                 if used.is_none() {
                     self.ledger.lose(&device, last.at, now.utc, RESET_UNWATCHED);
                 }
                 let energy = used.unwrap_or(counter);
-                self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, now.utc, energy, &holders));
+                self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, now.utc, energy, &stays));
                 // What this daemon's meter will say of resets comes on top.
                 let moved = ledger::rebased(last.counter, counter, energy);
                 gpu.rebased_before = last.rebased_mj + moved - gpu.seen.metered.rebased_mj;
@@ -77,7 +80,10 @@ impl Controller {
         let due = self.settings.interval_s - self.settings.tick_s;
         let boundary = self.signal_boundary();
         let is_due = move |books: &OpenInterval| {
-            books.age(now) >= due.max(Seconds::new(0.5)) || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
+            // Whose it was turned: the less is read since, the better it is known which part is whose.
+            books.has_turned()
+                || books.age(now) >= due.max(Seconds::new(0.5))
+                || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
         };
         let ids: Vec<GpuId> =
             self.gpus.values().filter(|g| g.books.as_ref().is_some_and(is_due)).map(|g| g.id().clone()).collect();
@@ -102,17 +108,27 @@ impl Controller {
 
     /// Closes a board's open interval, if it is long enough to be measured.
     pub(super) fn close_books_of(&mut self, id: &GpuId) {
+        let Some(gpu) = self.gpus.get(id) else { return };
+        let seen = &gpu.seen;
+        let newest = seen.metered_at.map(|at| Metering { at, metered: seen.metered, counter: seen.counter });
+        // What it used while it was silent is shared out over that time alone.
+        let turned = gpu.books.as_ref().is_some_and(OpenInterval::has_turned);
+        for reading in seen.found_again.filter(|_| turned).into_iter().chain(newest) {
+            self.close_books_at(id, reading);
+        }
+    }
+
+    /// Closes it up to the moment at which the energy was read: a board that is silent keeps its interval open.
+    fn close_books_at(&mut self, id: &GpuId, reading: Metering) {
+        let Metering { at, metered, counter } = reading;
+        if !self.gpus.get(id).and_then(|gpu| gpu.books.as_ref()).is_some_and(|books| books.can_close(at)) {
+            return;
+        }
+        let Some(rule) = self.rule_of(id) else { return };
         let Some(gpu) = self.gpus.get_mut(id) else { return };
-        let (holders, unknown_user) = (gpu.holders(), gpu.has_unknown_user());
-        // Use says nothing of jobs that did not tell their processes.
-        let told = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
-        let used = gpu.sharing.take(&holders);
-        let used = Some(&used).filter(|_| holders.iter().all(told));
-        let rule = Rule::Holders { jobs: &holders, unknown_user, used };
-        let (metered, counter) = (gpu.seen.metered, gpu.seen.counter);
-        let (Some(books), Some(at)) = (gpu.books.as_mut(), gpu.seen.at) else { return };
+        let holders = gpu.holders();
+        let Some(books) = gpu.books.as_mut() else { return };
         let lost = books.has_lost(metered).then(|| books.start());
-        // Up to the moment at which the energy was read: a board that is silent keeps its interval open.
         let Some(rows) = books.close(at, metered, &rule) else { return };
         self.backlog.intervals.extend(rows);
         if let Some(from) = lost {
@@ -125,6 +141,35 @@ impl Controller {
             let point = Checkpoint { device, counter, at, read_from: None, holders, rebased_mj };
             self.backlog.checkpoints.retain(|c| c.device != point.device);
             self.backlog.checkpoints.push(point);
+        }
+    }
+
+    /// What a board's energy is split by now, with what was used of it since it was asked last.
+    fn rule_of(&mut self, id: &GpuId) -> Option<Rule> {
+        // Use says nothing of jobs that did not tell their processes.
+        let told = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
+        let gpu = self.gpus.get_mut(id)?;
+        let (jobs, unknown_user) = (gpu.holders(), gpu.has_unknown_user());
+        let used = Some(gpu.sharing.take(&jobs)).filter(|_| jobs.iter().all(told));
+        Some(Rule::Holders { jobs, unknown_user, used })
+    }
+
+    /// Books what a board used so far, right before a job comes to it or leaves it. What could not be read yet stays
+    /// theirs who hold it now.
+    pub(super) fn turn_books_of(&mut self, id: &GpuId, is_leaving: bool) {
+        if let Some(gpu) = self.gpus.get_mut(id) {
+            gpu.observe();
+        }
+        self.close_books_of(id);
+        let now = self.now().monotonic;
+        let Some(gpu) = self.gpus.get(id) else { return };
+        // The moment since the last reading of a board that answers is not worth a row after a job's final account.
+        if !gpu.books.as_ref().is_some_and(|books| !is_leaving || books.is_measurable(now)) {
+            return;
+        }
+        let Some(rule) = self.rule_of(id) else { return };
+        if let Some(books) = self.gpus.get_mut(id).and_then(|gpu| gpu.books.as_mut()) {
+            books.turn(now, rule);
         }
     }
 
@@ -154,15 +199,16 @@ impl Controller {
                 self.budget.add(&self.backlog.intervals, &series);
                 self.ledger.count(&self.backlog.intervals);
                 for row in std::mem::take(&mut self.backlog.intervals) {
-                    if let Share::Job(id) = &row.share
-                        && let Some(job) = self.jobs.get_mut(id)
-                    {
+                    let Share::Job(id) = &row.share else { continue };
+                    if let Some(job) = self.jobs.get_mut(id) {
                         *job.used.entry(row.device.kind()).or_default() += row.energy;
                         let sum = match row.device.kind() {
                             DeviceKind::Gpu => &mut job.emissions,
                             DeviceKind::Cpu | DeviceKind::Dram => &mut job.beside,
                         };
                         sum.add(&row, &series);
+                    } else {
+                        self.backlog.late.insert(id.clone());
                     }
                 }
                 self.backlog.checkpoints.clear();
@@ -179,6 +225,7 @@ impl Controller {
             }
             self.backlog.ended.pop();
         }
+        self.reckon_late().await;
     }
 
     /// Stores the progress of all jobs, and what was learned of them.
@@ -233,6 +280,6 @@ impl Controller {
 
 impl Backlog {
     fn is_empty(&self) -> bool {
-        self.intervals.is_empty() && self.checkpoints.is_empty() && self.ended.is_empty()
+        self.intervals.is_empty() && self.checkpoints.is_empty() && self.ended.is_empty() && self.late.is_empty()
     }
 }

@@ -33,6 +33,7 @@ mod sharing;
 mod show;
 mod signal;
 mod start;
+mod stays;
 pub mod view;
 mod warnings;
 

@@ -30,12 +30,12 @@ struct ZoneBooks {
     interval: OpenInterval,
     /// What turns and resets moved the counter by before this daemon's meter began, in millijoules.
     rebased_before: i64,
-    /// CPU time when the interval began.
+    /// CPU time when the interval began, or turned last.
     time: TimeState,
 }
 
 impl ZoneBooks {
-    /// CPU time since the interval began.
+    /// CPU time since then.
     fn time(&self, now: &TimeState) -> CpuTime {
         let before = |job: &JobId| self.time.jobs.get(job).copied().unwrap_or_default();
         CpuTime {
@@ -145,10 +145,14 @@ impl Controller {
             else {
                 continue;
             };
-            let Some(books) = self.cpu.books.get_mut(&device).filter(|books| due(&books.interval)) else { continue };
+            let Some(books) =
+                self.cpu.books.get_mut(&device).filter(|books| books.interval.has_turned() || due(&books.interval))
+            else {
+                continue;
+            };
             let time = books.time(&seen.time);
             let lost = books.interval.has_lost(metered).then(|| books.interval.start());
-            let Some(rows) = books.interval.close(at, metered, &Rule::CpuTime(&time)) else { continue };
+            let Some(rows) = books.interval.close(at, metered, &Rule::CpuTime(time)) else { continue };
             if let Some(from) = lost {
                 self.ledger.lose(&device, from, books.interval.start(), RESET);
             }
@@ -163,6 +167,19 @@ impl Controller {
             self.backlog.checkpoints.push(point);
         }
         any
+    }
+
+    /// Closes the books of all zones, right before a job's CPU time is counted no longer, or right after it began to be.
+    /// What zones used that cannot be read now is split by the CPU time up to now once they can.
+    fn turn_zones(&mut self) {
+        self.close_zones(|_| true);
+        let seen = self.cpu.seen.clone();
+        let Some(at) = seen.at else { return };
+        for books in self.cpu.books.values_mut().filter(|books| books.interval.is_measurable(at.monotonic)) {
+            let time = books.time(&seen.time);
+            books.interval.turn(at.monotonic, Rule::CpuTime(time));
+            books.time = seen.time.clone();
+        }
     }
 
     /// Finds the processes that a job claims, and makes sure that no other job has them.
@@ -197,13 +214,14 @@ impl Controller {
             tracing::error!(job.id = %job, "the CPU time of job {job} is not counted: /proc does not answer");
         }
         self.observe_cpu();
-        self.close_zones(|_| true);
+        self.turn_zones();
     }
 
     /// Books a job's CPU time up to now and counts it no longer.
     pub(super) async fn unfollow(&mut self, job: &JobId) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         self.refresh_cpu().await;
+        self.turn_zones();
         let id = job.clone();
         if self.off_thread(move || handle.unfollow(&id)).await.is_none() {
             tracing::error!(job.id = %job, "the processes of job {job} are still followed: /proc does not answer");
@@ -244,12 +262,13 @@ impl Controller {
             counter_changes: zone.moves,
             problem: zone.problem.clone(),
         };
+        let unread = seen.zones.iter().filter_map(|zone| Some(format!("{}: {}", zone.device, zone.problem.as_ref()?)));
         Some(CpuView {
             source: handle.source(),
             simulated: handle.source() == "simulated",
             cores: seen.usage.cores,
             zones: seen.zones.iter().map(zone).collect(),
-            problems: seen.problems.iter().chain(&seen.usage.problem).cloned().collect(),
+            problems: seen.problems.iter().chain(&seen.usage.problem).cloned().chain(unread).collect(),
         })
     }
 

@@ -208,7 +208,7 @@ impl Controller {
     /// Gives a job its place on its boards.
     pub(super) fn admit(&mut self, job: Job) {
         for id in &job.spec.gpus {
-            self.close_books_of(id);
+            self.turn_books_of(id, false);
             let Some(gpu) = self.gpus.get_mut(id) else { continue };
             if job.spec.control {
                 gpu.owner = Some(job.id.clone());
@@ -318,18 +318,12 @@ impl Controller {
 
     pub(super) async fn end_job(&mut self, id: &JobId, reason: &str) -> Result<(), ControlError> {
         let boards = self.jobs.get(id).map(|j| j.spec.gpus.clone()).unwrap_or_default();
-        for gpu in &boards {
-            if let Some(gpu) = self.gpus.get_mut(gpu) {
-                gpu.observe();
-            }
-            self.close_books_of(gpu);
-        }
         if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
             self.unfollow(id).await;
         }
         self.store_profile(id).await;
-        let Some(job) = self.jobs.remove(id) else { return Ok(()) };
         for gpu in &boards {
+            self.turn_books_of(gpu, true);
             let Some(gpu) = self.gpus.get_mut(gpu) else { continue };
             if gpu.owner.as_ref() == Some(id) {
                 gpu.owner = None;
@@ -337,9 +331,13 @@ impl Controller {
             }
             gpu.guests.retain(|g| g != id);
         }
-        self.write_backlog().await;
-        tracing::info!(job.id = %id, "job {id} ({}) ended: {reason}", job.spec.name);
+        let Some(job) = self.jobs.remove(id) else { return Ok(()) };
+        self.remember_gone(&job);
         let ended = job.stored(Some((self.now().utc, reason.to_owned())));
+        self.write_backlog().await;
+        // What was written now is in what is reckoned below.
+        self.backlog.late.remove(id);
+        tracing::info!(job.id = %id, "job {id} ({}) ended: {reason}", job.spec.name);
         if let Err(error) = self.store.save_job(&ended).await {
             self.note_store_fault(&error);
             self.backlog.ended.push(ended);

@@ -14,6 +14,7 @@ use super::cap::{CapBook, CapSettings, KEPT};
 use super::planning::Desk;
 use super::processors::Processors;
 use super::signal::{Book, PriceSignal, RankBoard, Standing};
+use super::stays::gone_since;
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
@@ -25,7 +26,7 @@ use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::plan::Settings as PlanSettings;
 use crate::profile::Settings as ProfileSettings;
 use crate::providers::{CarbonSettings, FeedState};
-use crate::store::Store;
+use crate::store::{Store, StoredJob};
 use crate::units::{Seconds, Watts};
 
 /// What a controller is made of.
@@ -135,8 +136,13 @@ impl Controller {
         };
         let (store, caps) = caps?;
         let gpus: BTreeMap<_, _> = handles.into_iter().map(|h| (h.board().id.clone(), Gpu::new(h))).collect();
-        let backlog = Backlog { recovered: store.checkpoints().await?, ..Backlog::default() };
+        let recovered = store.checkpoints().await?;
+        let gone = gone_since(&store, &recovered).await?;
         let open_jobs = store.open_jobs().await?;
+        let heard =
+            |job: &StoredJob| job.progress.last.map_or(job.registered_at, |l| l.received.max(job.registered_at));
+        let heard = open_jobs.iter().map(|job| (job.id.clone(), heard(job))).collect();
+        let backlog = Backlog { recovered, heard, gone, ..Backlog::default() };
         let mut controller = Self {
             settings: parts.settings,
             profiling: parts.profiling,

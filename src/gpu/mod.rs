@@ -12,7 +12,7 @@ pub mod simulated;
 pub mod thread;
 mod worker;
 
-pub use worker::{Observation, ProcessWeights, Write, WriteOutcome};
+pub use worker::{Metering, Observation, ProcessWeights, Write, WriteOutcome};
 
 use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, LimitRange, PowerLimit};
 use crate::units::{Millijoules, Seconds, Watts};

@@ -13,6 +13,9 @@ use crate::units::{Millijoules, Seconds};
 /// A lost board is looked for this often.
 const REOPEN_EVERY: Seconds = Seconds::new(2.0);
 
+/// Readings further apart than this leave a time in which who holds the board may change without its energy being read.
+const SILENT: Seconds = Seconds::new(1.0);
+
 /// Something to tell a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
@@ -55,6 +58,17 @@ pub struct WriteOutcome {
 /// grow, and only their proportions mean something.
 pub type ProcessWeights = BTreeMap<u32, u64>;
 
+/// A reading of a board's energy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metering {
+    /// When.
+    pub at: Now,
+    /// Energy since the daemon opened the board.
+    pub metered: Metered,
+    /// The counter's value, consistent with `metered`.
+    pub counter: Option<Millijoules>,
+}
+
 /// Everything known of a board at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
@@ -64,8 +78,12 @@ pub struct Observation {
     pub reading: Reading,
     /// Energy since the daemon opened the board.
     pub metered: Metered,
+    /// Up to when that is known: a board whose counter fell silent may answer otherwise.
+    pub metered_at: Option<Now>,
     /// The counter's last value, consistent with `metered`.
     pub counter: Option<Millijoules>,
+    /// The first reading of its energy after it had told none for a while.
+    pub found_again: Option<Metering>,
     /// How often the counter was reset meanwhile.
     pub counter_resets: u32,
     /// How often it was found again after it had gone.
@@ -106,7 +124,9 @@ impl Worker {
             at: None,
             reading: Reading::default(),
             metered: Metered::default(),
+            metered_at: None,
             counter: None,
+            found_again: None,
             counter_resets: 0,
             reopened: 0,
             counter_over_power: None,
@@ -210,7 +230,15 @@ impl Worker {
         seen.at = Some(now);
         seen.fault = None;
         seen.metered = self.meter.metered();
+        // Without a counter, power is integrated.
+        let has_told = reading.energy.is_some() || seen.counter.is_none();
         seen.counter = reading.energy.or(seen.counter);
+        if has_told {
+            let before = seen.metered_at.replace(now);
+            if before.is_some_and(|before| now.monotonic.since(before.monotonic) > SILENT) {
+                seen.found_again = Some(Metering { at: now, metered: seen.metered, counter: seen.counter });
+            }
+        }
         seen.counter_resets = self.meter.resets();
         seen.counter_over_power = self.meter.counter_over_power();
     }

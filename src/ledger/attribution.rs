@@ -34,32 +34,32 @@ pub struct Use {
 }
 
 /// The rule that a device's energy of an interval is split by.
-#[derive(Clone, Copy, Debug)]
-pub enum Rule<'a> {
+#[derive(Clone, Debug)]
+pub enum Rule {
     /// A board's: by those who hold it.
     Holders {
         /// Who they are.
-        jobs: &'a [JobId],
+        jobs: Vec<JobId>,
         /// Whether something runs on it that nobody registered.
         unknown_user: bool,
         /// What was used of it, where that is known of all holders.
-        used: Option<&'a Use>,
+        used: Option<Use>,
     },
     /// A processor package's, or its memory's.
-    CpuTime(&'a CpuTime),
+    CpuTime(CpuTime),
 }
 
-impl Rule<'_> {
+impl Rule {
     /// The parts of `energy`, which add up to it exactly. Energy over unwatched time is nobody's but the holders'.
     pub fn split(&self, energy: Millijoules, source: EnergySource) -> Vec<(Share, Millijoules)> {
         match self {
             Self::CpuTime(time) => by_cpu_time(energy, time),
-            Self::Holders { jobs: [], unknown_user, .. } => {
+            Self::Holders { jobs, unknown_user, .. } if jobs.is_empty() => {
                 let watched = source != EnergySource::CounterGap;
                 let nobody = if watched && !unknown_user { Share::Idle } else { Share::Unattributed };
                 vec![(nobody, energy)]
             }
-            Self::Holders { jobs, used, .. } => by_use(energy, jobs, *used),
+            Self::Holders { jobs, used, .. } => by_use(energy, jobs, used.as_ref()),
         }
     }
 }
@@ -152,8 +152,8 @@ mod tests {
             let others = busy;
             let (holders, used) = (jobs.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>(), Use { jobs: jobs.clone(), others });
             let time = CpuTime { capacity, busy, jobs };
-            let holders = Rule::Holders { jobs: &holders, unknown_user: false, used: Some(&used) };
-            for rule in [Rule::CpuTime(&time), holders] {
+            let holders = Rule::Holders { jobs: holders, unknown_user: false, used: Some(used) };
+            for rule in [Rule::CpuTime(time), holders] {
                 let rows = rule.split(Millijoules::new(energy), EnergySource::Counter);
                 prop_assert_eq!(rows.iter().map(|(_, e)| e.get()).sum::<u64>(), energy);
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Interval;
+use super::savings::SENSOR_GAIN;
 use crate::domain::{CarbonSeries, EnergySource, Origin, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules};
 
@@ -28,6 +29,13 @@ impl Emissions {
     pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
         let known = self.energy - self.unknown;
         (known > Joules::ZERO).then(|| GramsPerKwh::new(self.carbon / (known * GramsPerKwh::new(1.0))))
+    }
+
+    /// The energy's relative uncertainty: 5 % of what was read off watched counters (the gain error of sensors), 10 % of
+    /// the rest. Errors of gain do not average out, so they add up.
+    pub fn uncertainty(&self) -> f64 {
+        let estimated = if self.energy > Joules::ZERO { self.estimated / self.energy } else { 0.0 };
+        SENSOR_GAIN * (1.0 + estimated)
     }
 
     /// All of it, where energy without an intensity counts with the mean of the rest, or with `otherwise`.
@@ -111,6 +119,9 @@ mod tests {
         assert!((sum.carbon.get() - 150.0).abs() < 1e-9, "{sum:?}");
         assert!((sum.unknown.get() - 1_800_000.0).abs() < 1e-6, "{sum:?}");
         assert!((sum.by_origin[&Origin::Forecast].get() - 3_600_000.0).abs() < 1e-6, "{sum:?}");
+        assert!((sum.uncertainty() - 0.05).abs() < 1e-9 && (Emissions::default().uncertainty() - 0.05).abs() < 1e-9);
+        let gap = Interval { source: EnergySource::CounterGap, ..interval(slot(20, 40), 1_200_000) };
+        assert!((emissions(&[rows[0].clone(), gap], &series).uncertainty() - 0.0625).abs() < 1e-9);
         let mean = sum.mean_intensity().expect("something is known").get();
         assert!((mean - 150.0 / 1.5).abs() < 1e-9, "{mean}");
     }

@@ -22,7 +22,7 @@ mod wrapping;
 pub use attribution::{CpuTime, Rule, Use};
 pub use counterfactual::{Comparison, Done, compare};
 pub use emissions::{Emissions, emissions, mean_intensity};
-pub use interval::{Interval, OpenInterval, Share, gap_intervals, within};
+pub use interval::{Interval, OpenInterval, Share, Stay, gap_intervals, within};
 pub use meter::{Meter, Metered, rebased};
 pub use settings::Settings;
 pub use settlement::Total;

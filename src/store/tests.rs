@@ -274,8 +274,7 @@ async fn what_the_ledger_closes_can_be_stored() {
         rebased_mj: 0,
         lost: 0,
     };
-    let holders = [job_id()];
-    let rule = Rule::Holders { jobs: &holders, unknown_user: false, used: None };
+    let rule = Rule::Holders { jobs: vec![job_id()], unknown_user: false, used: None };
     let rows = books.close(now(59.9), metered, &rule).expect("long enough");
     store.append(&rows, &[]).await.expect("written");
     assert_eq!(store.intervals_of(&job_id()).await.expect("read"), rows);

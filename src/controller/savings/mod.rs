@@ -219,6 +219,21 @@ impl Controller {
         Ok(())
     }
 
+    /// Jobs of whose energy something was read only after they had ended are reckoned again.
+    pub(super) async fn reckon_late(&mut self) {
+        for id in self.backlog.late.clone() {
+            let stored = match self.store.job(&id).await {
+                Ok(stored) => stored.filter(|job| job.ended.is_some()),
+                Err(error) => return self.note_store_fault(&error),
+            };
+            self.backlog.late.remove(&id);
+            let Some(stored) = stored else { continue };
+            let (spec, progress) = (stored.spec.clone(), stored.progress);
+            let Ok(job) = self.make_job(id, spec, progress, stored.registered_at).await else { continue };
+            self.note_outcome(&job, &stored, "energy of its time was read after its end").await;
+        }
+    }
+
     async fn reckon(&self, job: &Job, stored: &StoredJob, why: &str) -> Result<Option<Outcome>, ControlError> {
         let earlier = self.outcome(&stored.id).await?;
         // A job that was never planned has nothing to be compared with.

@@ -14,7 +14,6 @@ use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
     CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Slot, Work,
 };
-use crate::ledger::savings::SENSOR_GAIN;
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
@@ -198,7 +197,7 @@ impl Controller {
                 .collect::<BTreeMap<_, _>>(),
             energy_without_intensity_j: emissions.unknown.get(),
             energy_estimated_j: emissions.estimated.get(),
-            energy_uncertainty: SENSOR_GAIN,
+            energy_uncertainty: emissions.uncertainty(),
             against_max: against_max.map(Into::into),
             savings: savings.into(),
             ended_at: stored.ended.as_ref().map(|(at, _)| *at),

@@ -446,7 +446,7 @@ pub struct AccountView {
     pub energy_without_intensity_j: f64,
     /// Energy that was integrated from power or lies in a gap.
     pub energy_estimated_j: f64,
-    /// Relative uncertainty of the energy: the sensor's gain error.
+    /// Relative uncertainty of the energy: 5 % gain error of the sensors, 10 % where it was estimated.
     pub energy_uncertainty: f64,
     /// Against the same work at the ceiling; absent where that cannot be told honestly.
     pub against_max: Option<ComparisonView>,

@@ -1,0 +1,76 @@
+//! Who held a board in a time in which it was not read: jobs that ended in it, and those that go on.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::Controller;
+use super::job::Job;
+use crate::domain::{DeviceId, GpuId};
+use crate::ledger::Stay;
+use crate::store::{Checkpoint, Store, StoreError, StoredJob};
+use crate::units::Seconds;
+
+/// No more ended jobs are looked at after a start.
+const RECALLED: u32 = 1000;
+
+/// Boards are read a moment before a job ends: that moment is not worth a row after its final account.
+const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
+
+/// A job that has ended.
+pub(super) struct Gone {
+    boards: Vec<GpuId>,
+    stay: Stay,
+}
+
+/// The jobs that ended after their boards were read last, by the last daemon.
+///
+/// # Errors
+/// If they cannot be read.
+pub(super) async fn gone_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<Gone>, StoreError> {
+    let ended = store.ended_jobs(RECALLED).await?;
+    let gone = |job: &StoredJob| {
+        let until = job.ended.as_ref().map(|(at, _)| *at)?;
+        let is_missed = |point: &Checkpoint| {
+            job.spec.gpus.iter().any(|board| DeviceId::from(board) == point.device) && until - point.at >= MOMENT
+        };
+        let stay = Stay { job: job.id.clone(), from: job.registered_at, until: Some(until) };
+        points.iter().any(is_missed).then(|| Gone { boards: job.spec.gpus.clone(), stay })
+    };
+    Ok(ended.iter().filter_map(gone).collect())
+}
+
+impl Controller {
+    /// Keeps in mind on which boards a job was that ends now: those that have not answered since this daemon began.
+    pub(super) fn remember_gone(&mut self, job: &Job) {
+        let now = self.now().utc;
+        for board in &job.spec.gpus {
+            let device = DeviceId::from(board);
+            let Some(point) = self.backlog.recovered.iter().find(|point| point.device == device) else { continue };
+            let stays = self.stays_of(job, point.at).into_iter();
+            let gone = stays.map(|stay| Stay { until: stay.until.or(Some(now)), ..stay });
+            self.backlog.gone.extend(gone.map(|stay| Gone { boards: vec![board.clone()], stay }));
+        }
+    }
+
+    /// Who held a board since it was read last, `since`, by an earlier daemon.
+    pub(super) fn stays_on(&self, board: &GpuId, since: DateTime<Utc>) -> Vec<Stay> {
+        let going_on = self.jobs.values().filter(|job| job.spec.gpus.contains(board));
+        let gone = self.backlog.gone.iter().filter(|gone| gone.boards.contains(board)).map(|gone| gone.stay.clone());
+        let mut stays: Vec<Stay> = gone.chain(going_on.flat_map(|job| self.stays_of(job, since))).collect();
+        stays.sort_by_key(|stay| stay.from);
+        stays
+    }
+
+    /// When a job held its boards since then, as far as anybody can tell: a job that was heard of before this daemon
+    /// began and again held them in between if that took no longer than its lease.
+    fn stays_of(&self, job: &Job, since: DateTime<Utc>) -> Vec<Stay> {
+        let stay = |from, until| Stay { job: job.id.clone(), from, until };
+        let Some(heard) = self.backlog.heard.get(&job.id) else { return vec![stay(job.registered_at, None)] };
+        let has_reported = job.progress.last.is_some_and(|last| last.received >= self.started_at);
+        let again = if has_reported { self.started_at } else { self.now().utc };
+        if Seconds::from_delta(again - since.max(*heard)) <= job.spec.lease {
+            return vec![stay(job.registered_at, None)];
+        }
+        let before = (*heard - since >= MOMENT).then(|| stay(job.registered_at, Some(*heard)));
+        before.into_iter().chain(has_reported.then(|| stay(self.started_at, None))).collect()
+    }
+}
