@@ -112,7 +112,7 @@ impl Keeper {
     async fn settle_hour(&self, hour: DateTime<Utc>, why: Why, now: f64) {
         for book in [SignalKind::Marginal, SignalKind::Average] {
             let sources = [SourceKey::of(&said(book, 0.0))];
-            let settling = Settling { book, sources: &sources, at: at(now), why };
+            let settling = Settling { book, sources: &sources, silent: &[], at: at(now), why };
             self.store.settle_hour(hour, &settling).await.expect("settled");
         }
     }

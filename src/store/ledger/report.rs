@@ -12,7 +12,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::correct::corrections_within;
 use super::days::days;
-use super::settle::settlement;
+use super::settle::{keys_of, settlement};
 use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
 use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
@@ -105,6 +105,7 @@ impl Store {
             if sources.is_empty() && book == SignalKind::Marginal {
                 continue;
             }
+            let sources = self.believed(book, &sources, &[], &span).await?;
             let factors = self.factors(&sources, &span).await?;
             books.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
             for (hour, rows) in &hours {
@@ -132,39 +133,27 @@ impl Store {
             SignalKind::Marginal => &[SignalKind::Marginal],
             _ => &[SignalKind::Average, SignalKind::Unspecified],
         };
-        let mut keys: Vec<SourceKey> = Vec::new();
         let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE book = $1 AND sources <> 'none' \
                    ORDER BY hour_us DESC LIMIT 1";
         let newest = sqlx::query(sql).bind(rows::name(&book)?).fetch_optional(&self.reading).await?;
-        let settled = newest.as_ref().map(settlement).transpose()?;
-        for factor in settled.iter().flat_map(|s| &s.factors) {
-            for kind in kinds {
-                let (source, zone) = (factor.source.clone(), factor.zone.clone());
-                keys.push(SourceKey { source, zone, kind: *kind, scope: factor.scope });
-            }
+        if let Some(row) = &newest {
+            return Ok(keys_of(book, &settlement(row)?.factors));
         }
-        for kind in kinds.iter().filter(|_| settled.is_none()) {
+        for kind in kinds {
             // Of the last two days: where nobody tells that kind, all that was ever told would be looked through.
             let sql = "SELECT source, zone, scope FROM intensities WHERE kind = $1 AND end_us > \
                        (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
             let newest = sqlx::query(sql).bind(rows::name(kind)?).fetch_optional(&self.reading).await?;
             if let Some(row) = newest {
-                keys.push(SourceKey {
+                return Ok(vec![SourceKey {
                     source: row.try_get("source")?,
                     zone: rows::from_name("intensity", row.try_get("zone")?)?,
                     kind: *kind,
                     scope: rows::from_name("intensity", row.try_get("scope")?)?,
-                });
-                break;
+                }]);
             }
         }
-        let mut distinct: Vec<SourceKey> = Vec::new();
-        for key in keys {
-            if !distinct.contains(&key) {
-                distinct.push(key);
-            }
-        }
-        Ok(distinct)
+        Ok(Vec::new())
     }
 }
 

@@ -75,7 +75,7 @@ async fn two_hours(store: &Store) {
 
 async fn settle(store: &Store, hour: i64, now: i64) -> bool {
     let sources = [SourceKey::of(&answer(0))];
-    let with = Settling { book: SignalKind::Average, sources: &sources, at: at(now), why: Why::Intensity };
+    let with = Settling { book: SignalKind::Average, sources: &sources, silent: &[], at: at(now), why: Why::Intensity };
     store.settle_hour(at(hour * 60), &with).await.expect("settled")
 }
 
