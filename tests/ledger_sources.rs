@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use wattune::controller::{Controller, NewJob};
-use wattune::domain::{Forecast, Intensity, JobId, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune::domain::{Forecast, Intensity, JobId, JobName, Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune::ledger::Share;
 use wattune::ledger::entry::Settlement;
+use wattune::ledger::report::{By, Key, Wanted};
 use wattune::providers::{FeedState, Ranks, SourceState};
 use wattune::store::{Store, ToCorrect};
 use wattune::units::GramsPerKwh;
@@ -173,7 +174,8 @@ async fn a_fallback_in_an_outage_takes_no_place_of_what_the_preferred_source_sai
 }
 
 fn watched() -> NewJob {
-    NewJob { control: false, ..support::job("kept", 0.03) }
+    let tags = [("team".to_owned(), "x".to_owned())].into();
+    NewJob { control: false, tags, ..support::job("kept", 0.03) }
 }
 
 #[tokio::test]
@@ -203,6 +205,14 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
         at: at(HOURS),
     };
     store.correct(&wish(Share::Unattributed, Share::Job(id.clone()))).await.expect("corrected");
+    // Its own time is later: in these hours it has energy all the same, with its name.
+    let wanted = |by| Wanted {
+        by,
+        span: Slot::new(at(0), at(9)).expect("from < to"),
+        unit: None,
+        restated_by_pct: 5.0,
+        now: at(HOURS),
+    };
     // Meanwhile something is told of the first hour.
     node.feed.send_replace(says(HOURS, true));
     for step in 0..3 {
@@ -231,7 +241,79 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
     let corrected = first.iter().find(|s| s.reason == "corrected");
     assert!(corrected.is_none_or(|s| s.factors == before[&0].factors), "{first:#?}");
     assert_eq!(store.due_hours().await.expect("read"), []);
+    for (by, key) in [
+        (By::Name, Key::Name(JobName::new("kept").expect("a name"))),
+        (By::Job, Key::Job(JobName::new("kept").expect("a name"), id.clone())),
+        (By::Tag("team".into()), Key::Tag("x".into())),
+    ] {
+        let report = store.report(wanted(by.clone())).await.expect("read");
+        let row = report.rows.iter().find(|row| row.key == key);
+        let row = row.unwrap_or_else(|| panic!("{by}: {:?}", report.rows.iter().map(|r| &r.key).collect::<Vec<_>>()));
+        assert_eq!((row.jobs, row.ended, row.total.unknown.get()), (1, 0, 0), "{by}");
+        assert!(row.total.energy.get() > 0 && row.held.get() == 0.0, "{by}");
+    }
     let text = node.export().await;
     verify(&text).expect("in order");
     controller.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_file_whose_values_were_all_blanked_goes_back_to_its_forecast() {
+    const HOURS: i64 = 3;
+    let node = Node::new();
+    let file = || Source("file");
+    let says = |before: &SourceState, hour: i64, tells: bool, rows: bool| {
+        let actual = half_hours(0, 2 * hour, |_| value(300.0, Origin::Measured).filter(|_| tells));
+        let mut said = forecast(&file(), hour, Origin::Forecast, actual);
+        said.expected = half_hours(if rows { 0 } else { 2 * hour }, 96, |_| value(400.0, Origin::Forecast));
+        before.answered(said.into(), at(hour), 0.5, 4.0)
+    };
+    let sent = |state: &SourceState, hour: i64| {
+        let feed = FeedState::starting(vec![state.clone()], at(hour));
+        node.feed.send_replace(feed.with(0, state.clone(), &Ranks::default(), at(hour)));
+    };
+    let mut state = says(&SourceState::starting(&file(), 0, None, at(0)), 0, true, true);
+    sent(&state, 0);
+    let mut controller = node.controller().await;
+    controller.tick().await;
+    for hour in 0..HOURS {
+        for step in 0..crate::ledger::STEPS_AN_HOUR {
+            node.pass(step);
+            if step + 1 == crate::ledger::STEPS_AN_HOUR {
+                state = says(&state, hour + 1, true, true);
+                sent(&state, hour + 1);
+            }
+            controller.tick().await;
+        }
+    }
+    let used = async |store: &Store| -> Vec<f64> {
+        let settled = holding(store, HOURS).await;
+        settled.values().flat_map(|s| s.factors.iter().map(|f| f.g_per_kwh.get())).collect()
+    };
+    let of = |grams: f64| vec![grams; 2 * HOURS as usize];
+    assert_eq!(used(&controller.store()).await, of(300.0));
+    // While the daemon runs: without rows of the past nothing is taken back, with blank ones all is.
+    for (rows, grams) in [(false, 300.0), (true, 400.0)] {
+        state = says(&state, HOURS, false, rows);
+        sent(&state, HOURS);
+        controller.tick().await;
+        assert_eq!(used(&controller.store()).await, of(grams), "rows: {rows}");
+    }
+    // While it is down.
+    state = says(&state, HOURS, true, true);
+    sent(&state, HOURS);
+    controller.tick().await;
+    assert_eq!(used(&controller.store()).await, of(300.0));
+    controller.shut_down().await;
+    for (rows, grams) in [(false, 300.0), (true, 400.0)] {
+        state = says(&SourceState::starting(&file(), 0, None, at(HOURS)), HOURS, false, rows);
+        sent(&state, HOURS);
+        let mut controller = node.controller().await;
+        for _ in 0..2 {
+            controller.tick().await;
+        }
+        assert_eq!(used(&controller.store()).await, of(grams), "rows: {rows}, after a start");
+        controller.shut_down().await;
+    }
+    verify(&node.export().await).expect("in order");
 }
