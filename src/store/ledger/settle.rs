@@ -45,9 +45,14 @@ impl Why {
         }
     }
 
-    fn named(name: &str) -> Result<Self, StoreError> {
-        let all = [Self::Energy, Self::Intensity, Self::Correction];
-        all.into_iter().find(|why| why.name() == name).ok_or_else(|| rows::damaged("hour that is due", name))
+    /// A reason that nobody writes is as good as energy: the hour is settled, and the others after it.
+    fn named(name: &str) -> Self {
+        Self::known(name).unwrap_or(Self::Energy)
+    }
+
+    /// The reason of this name, if there is one.
+    pub(super) fn known(name: &str) -> Option<Self> {
+        [Self::Energy, Self::Intensity, Self::Correction].into_iter().find(|why| why.name() == name)
     }
 }
 
@@ -204,7 +209,7 @@ impl Store {
     /// If they cannot be read.
     pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, Why)>, StoreError> {
         let found = sqlx::query("SELECT hour_us, why FROM due ORDER BY hour_us").fetch_all(&self.pool).await?;
-        let hour = |row: &SqliteRow| Ok((rows::moment(row.try_get("hour_us")?)?, Why::named(row.try_get("why")?)?));
+        let hour = |row: &SqliteRow| Ok((rows::moment(row.try_get("hour_us")?)?, Why::named(row.try_get("why")?)));
         found.iter().map(hour).collect()
     }
 
