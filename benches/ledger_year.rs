@@ -143,7 +143,7 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         let settle = async |hour: DateTime<Utc>, why| {
             for (kind, source, _) in signals {
                 let sources = [SourceKey::of(&answer(kind, source, now))];
-                store.settle_hour(hour, &Settling { book: kind, sources: &sources, at: now, why }).await?;
+                store.settle_hour(hour, &Settling { book: kind, sources: &sources, silent: &[], at: now, why }).await?;
             }
             Ok::<_, StoreError>(())
         };

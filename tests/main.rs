@@ -22,6 +22,7 @@ mod forecast_file;
 mod fuzz;
 mod jobs;
 mod ledger;
+mod ledger_sources;
 mod ledger_states;
 mod metrics;
 mod nvml;

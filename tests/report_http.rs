@@ -243,6 +243,7 @@ async fn what_makes_no_sense_is_refused_with_what_would_be_right() {
         ("/v1/report?to=2026-02-30", Some("to"), "write it as"),
         ("/v1/report?to=1969-12-30", Some("to"), "is not within 1970-01-01 to"),
         ("/v1/report?from=2026-03-02&to=2026-03-01", Some("from"), "is not before the end, 2026-03-02T00:00Z"),
+        ("/v1/report?from=2026-03-01T00:30:00Z&to=2026-03-01T00:30:00Z", Some("from"), "the end, 2026-03-01T00:30:00Z"),
         ("/v1/report?format=pdf", None, "unknown variant `pdf`, expected one of `json`, `csv`, `html`"),
         ("/v1/report?functional_unit=cow", Some("functional_unit"), "give run, epoch or 1e6-samples"),
         ("/v1/report?samples_per_epoch=5", Some("samples_per_epoch"), "belongs to the functional unit epoch"),

@@ -64,6 +64,7 @@ async fn what_reports_read_and_no_digest_covers_is_made_again_and_compared() {
         (&full, &["UPDATE day_totals SET provisional_mj = 0, final_mj = energy_mj"], "day_totals"),
         (&plain, &["DELETE FROM day_totals"], "day_totals"),
         (&closed, &["DELETE FROM due"], "due"),
+        (&closed, &["UPDATE due SET why = 'whim'"], "due"),
         (
             &plain,
             &["UPDATE intervals SET booked_share = share, booked_job = job_id, share = 'idle', job_id = NULL \

@@ -49,8 +49,8 @@ pub(super) struct Ledger {
     closed: Option<DateTime<Utc>>,
     /// The minute in which was looked for hours that are due.
     looked: Option<DateTime<Utc>>,
-    /// Hours to be settled anew, and why.
-    pending: BTreeMap<DateTime<Utc>, Why>,
+    /// Hours to be settled anew, and why; an hour may be for several reasons.
+    pending: BTreeSet<(DateTime<Utc>, Why)>,
     /// Hours in which something else is known than when running jobs' sums were made.
     pub(super) recount: BTreeSet<DateTime<Utc>>,
     /// Jobs that ended and wait for intensities of their time.
@@ -114,7 +114,7 @@ impl Ledger {
             unknown_gaps_last_day: self.of_the_day.map(|(.., unknown)| unknown),
             difference_j: joules(Millijoules::new(self.difference_mj)),
             settlements: self.settlements,
-            pending_hours: self.pending.len() as u64,
+            pending_hours: self.pending.iter().map(|(hour, _)| hour).collect::<BTreeSet<_>>().len() as u64,
             settled: self.settled.map(|total| SettledView {
                 forecast_j: joules(total.forecast),
                 provisional_j: joules(total.provisional),
@@ -132,9 +132,17 @@ impl Ledger {
 
     /// Has the hours of a span settled anew.
     pub(super) fn resettle(&mut self, span: &Slot, why: Why) {
-        for hour in hours_of(span) {
-            self.pending.entry(hour).or_insert(why);
-        }
+        self.pending.extend(hours_of(span).map(|hour| (hour, why)));
+    }
+
+    /// The newest hour to be settled, and why: a correction first and by itself, as it changes nothing that is known of the
+    /// grid. With energy also comes what is told of the grid.
+    fn next_pending(&self) -> Option<(DateTime<Utc>, Vec<Why>)> {
+        let (hour, _) = *self.pending.last()?;
+        let all: Vec<Why> = self.pending.range((hour, Why::Energy)..).map(|(_, why)| *why).collect();
+        let correction = all.iter().rfind(|why| **why == Why::Correction);
+        let other = all.iter().find(|why| **why != Why::Correction);
+        Some((hour, correction.into_iter().chain(other).copied().collect()))
     }
 }
 
@@ -198,15 +206,16 @@ impl Controller {
         let before = self.ledger.settlements;
         for _ in 0..SETTLED_AT_ONCE {
             // The newest first: what people look at.
-            let Some((hour, why)) = self.ledger.pending.last_key_value().map(|(hour, why)| (*hour, *why)) else {
-                break;
-            };
-            // The book of averages last: it takes the hour off the list of those that are due.
-            for (book, sources) in self.books().into_iter().rev() {
-                let settling = Settling { book, sources: &sources, at: now, why };
-                self.ledger.settlements += u64::from(self.store.settle_hour(hour, &settling).await?);
+            let Some((hour, reasons)) = self.ledger.next_pending() else { break };
+            let silent = self.silent();
+            for why in reasons {
+                // The book of averages last: it takes the hour off the list of those that are due.
+                for (book, sources) in self.books().into_iter().rev() {
+                    let settling = Settling { book, sources: &sources, silent: &silent, at: now, why };
+                    self.ledger.settlements += u64::from(self.store.settle_hour(hour, &settling).await?);
+                }
             }
-            self.ledger.pending.remove(&hour);
+            self.ledger.pending.retain(|(other, _)| *other != hour);
         }
         if self.ledger.settlements > before
             && let Ok(today) = now.duration_trunc(TimeDelta::days(1))
@@ -253,7 +262,7 @@ impl Controller {
     async fn take_due(&mut self, end: DateTime<Utc>) -> Result<(), StoreError> {
         for (hour, why) in self.store.due_hours().await? {
             if hour < end {
-                self.ledger.pending.insert(hour, why);
+                self.ledger.pending.insert((hour, why));
             }
         }
         Ok(())
@@ -275,7 +284,7 @@ impl Controller {
     }
 
     /// The books and whose intensities they use: the one of averages always, so that energy is settled even where nothing
-    /// is known of the grid; the one of marginal intensities where a source gives them.
+    /// is known of the grid; the one of marginal intensities where a source gives them, or gave them.
     fn books(&self) -> Vec<(SignalKind, Vec<SourceKey>)> {
         let state = self.signal.borrow();
         let said: Vec<&Forecast> = state.sources.iter().filter_map(|s| s.forecast.as_deref()).collect();
@@ -291,12 +300,14 @@ impl Controller {
             }
             keys
         };
-        let mut books = vec![(SignalKind::Average, of(&[SignalKind::Average, SignalKind::Unspecified]))];
-        let marginal = of(&[SignalKind::Marginal]);
-        if !marginal.is_empty() {
-            books.push((SignalKind::Marginal, marginal));
-        }
-        books
+        let average = of(&[SignalKind::Average, SignalKind::Unspecified]);
+        vec![(SignalKind::Average, average), (SignalKind::Marginal, of(&[SignalKind::Marginal]))]
+    }
+
+    /// Sources of the settings that have said nothing since the start and stand before those that have.
+    pub(super) fn silent(&self) -> Vec<String> {
+        let state = self.signal.borrow();
+        state.sources.iter().take_while(|s| s.forecast.is_none()).map(|s| s.source.to_owned()).collect()
     }
 
     /// Has the hours settled and counted anew of which something was told.

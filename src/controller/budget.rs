@@ -217,7 +217,7 @@ impl Controller {
     async fn emitted_within(&self, span: &Slot) -> Result<Emitted, ControlError> {
         let mut rows = ledger::within(&self.store.intervals_of_jobs(span).await?, span);
         rows.retain(counts);
-        let series = self.best_intensities(span).await?;
+        let series = self.booked_intensities(span).await?;
         Ok(Emitted::of(&rows, &series))
     }
 }

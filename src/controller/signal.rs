@@ -193,7 +193,7 @@ impl Controller {
         self.book.take(state);
         if self.book.sources == sources {
             let mut news = changes(&self.book.series, Some(&series));
-            news.extend(withdrawn(&series, &self.book.series));
+            news.extend(gone(&series, &self.book.series));
             self.recount_in(news.iter().map(|(slot, _)| slot));
         } else {
             self.recount_everything();
@@ -221,7 +221,7 @@ impl Controller {
             let before = taken.forecast.as_ref().filter(|b| SourceKey::of(b) == SourceKey::of(newest));
             let mut news = changes(&newest.actual, before.map(|b| &b.actual));
             let withdrawn = match before {
-                Some(before) => withdrawn(&before.actual, &newest.actual),
+                Some(before) => withdrawn(&before.actual, newest),
                 None => self.withdrawn_since(newest).await?,
             };
             if before.is_none() {
@@ -273,11 +273,12 @@ impl Controller {
 
     /// What an earlier run stored of the past that a source does not say any more.
     async fn withdrawn_since(&self, newest: &Forecast) -> Result<Vec<(Slot, Intensity)>, StoreError> {
-        let span = newest.actual.start().zip(newest.actual.end()).and_then(|(start, end)| Slot::new(start, end));
+        let said = if newest.actual.is_empty() { &newest.expected } else { &newest.actual };
+        let span = said.start().zip(said.end()).and_then(|(start, end)| Slot::new(start, end));
         let Some(span) = span else { return Ok(Vec::new()) };
         let stored = self.store.intensities(&[SourceKey::of(newest)], &span).await?;
         let came = stored.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect();
-        Ok(withdrawn(&CarbonSeries::from_points(came).0, &newest.actual))
+        Ok(withdrawn(&CarbonSeries::from_points(came).0, newest))
     }
 
     /// Stores what is expected of slots as they begin: whether what came will ever be told is not known then. Later ones
@@ -391,9 +392,19 @@ pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>,
 /// Where the ranks of the feed are kept.
 pub type RankBoard = Arc<Mutex<Ranks>>;
 
+/// What `before` told of the past of which an answer speaks, and does not tell any more. One that tells of no past takes
+/// nothing back, unless it is a file's that says what was expected of it: the values were blanked.
+fn withdrawn(before: &CarbonSeries, answer: &Forecast) -> Vec<(Slot, Intensity)> {
+    if !answer.actual.is_empty() {
+        return gone(before, &answer.actual);
+    }
+    let is_blank = |slot: &Slot| !answer.expected.overlapping(slot).is_empty() && slot.end() <= answer.retrieved_at;
+    before.points().iter().filter(|(slot, _)| answer.is_of_file() && is_blank(slot)).copied().collect()
+}
+
 /// What `before` said of the time that `now` speaks of, and `now` does not: since its beginning, as older values only
-/// fall out of view. An answer without any past takes nothing back.
-fn withdrawn(before: &CarbonSeries, now: &CarbonSeries) -> Vec<(Slot, Intensity)> {
+/// fall out of view.
+fn gone(before: &CarbonSeries, now: &CarbonSeries) -> Vec<(Slot, Intensity)> {
     let Some(start) = now.start() else { return Vec::new() };
     let gone = |(slot, _): &&(Slot, Intensity)| slot.start() >= start && now.overlapping(slot).is_empty();
     before.points().iter().filter(gone).copied().collect()

@@ -258,6 +258,11 @@ impl<V: SignalValue> Forecast<V> {
         self.actual.at(t).or_else(|| self.expected.at(t)).copied()
     }
 
+    /// Whether a file said it, which is read whole: what it does not say is not there. A service's answer may be cut short.
+    pub fn is_of_file(&self) -> bool {
+        self.source == "file"
+    }
+
     /// What is known of all times: what happened, else what was expected.
     pub fn known(&self) -> TimeSeries<Quoted<V>> {
         let mut known = self.expected.clone();

@@ -10,6 +10,9 @@ use super::{Interval, Share};
 use crate::domain::{EnergySource, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Micrograms, Millijoules};
 
+/// Half a microgram of so much energy is half a gram per kilowatt-hour.
+const TOLD_FROM: Joules = Joules::new(3.6);
+
 /// Splits rows over factors, which are in time order and do not overlap. Within a row power is taken as even.
 pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     let mut parts: BTreeMap<_, Part> = BTreeMap::new();
@@ -127,10 +130,11 @@ impl Total {
         }
     }
 
-    /// Mean intensity of the energy whose intensity is known.
+    /// Mean intensity of the energy whose intensity is known. Of less than a few joules it is not: whole micrograms are
+    /// too coarse for them.
     pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
         let known = self.energy.to_joules() - self.unknown.to_joules();
-        (known > Joules::ZERO).then(|| GramsPerKwh::new(self.carbon.to_grams() / (known * GramsPerKwh::new(1.0))))
+        (known >= TOLD_FROM).then(|| GramsPerKwh::new(self.carbon.to_grams() / (known * GramsPerKwh::new(1.0))))
     }
 
     /// `forecast`, `provisional` or `final` where all of the energy is in that state; else `mixed`, and `unknown` where
@@ -187,6 +191,33 @@ impl Settlement {
     /// All of its energy and emissions.
     pub fn total(&self) -> Total {
         self.totals().map(|(_, total)| total).sum()
+    }
+
+    /// What the energy of an earlier version emits by this one's intensities. Where intensities are of other times now,
+    /// power is taken as even over the old ones', as far as that version knew them.
+    pub fn carbon_of(&self, before: &Self) -> Micrograms {
+        let hour_end = before.hour + chrono::TimeDelta::hours(1);
+        let seen = if before.at > before.hour { before.at.min(hour_end) } else { hour_end };
+        let mut rows = Vec::new();
+        for part in &before.parts {
+            let mut push = |slot: Slot, energy: Millijoules| {
+                let slot = Slot::new(slot.start(), slot.end().min(seen)).unwrap_or(slot);
+                let (device, share) = (part.device.clone(), part.share.clone());
+                rows.push(Interval { device, share, slot, energy, source: part.source });
+            };
+            let (mut at, mut holes) = (before.hour, Vec::new());
+            for (factor, energy) in before.factors.iter().zip(&part.energy_mj) {
+                holes.extend(Slot::new(at, factor.start));
+                at = factor.end;
+                if let Some(slot) = Slot::new(factor.start, factor.end) {
+                    push(slot, *energy);
+                }
+            }
+            holes.extend(Slot::new(at, hour_end));
+            let in_holes = by_time(part.unknown_mj, &holes);
+            holes.into_iter().zip(in_holes).for_each(|(hole, energy)| push(hole, energy));
+        }
+        parts(&rows, &self.factors).iter().map(|part| part.carbon_ug).sum()
     }
 
     /// Whether everything in it changes no more.

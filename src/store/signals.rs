@@ -53,6 +53,11 @@ impl SourceKey {
             scope: forecast.scope,
         }
     }
+
+    /// Whether an intensity may be of this source; it does not say of which kind it is.
+    pub fn is_of(&self, factor: &Factor) -> bool {
+        (&self.source, &self.zone, self.scope) == (&factor.source, &factor.zone, factor.scope)
+    }
 }
 
 impl Store {

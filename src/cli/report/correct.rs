@@ -103,10 +103,7 @@ async fn settle(store: &Store, now: chrono::DateTime<chrono::Utc>) -> anyhow::Re
     for (hour, why) in store.due_hours().await? {
         for (book, sources) in [(SignalKind::Marginal, &marginal), (SignalKind::Average, &average)] {
             // The last one takes the hour off the list.
-            if book == SignalKind::Marginal && sources.is_empty() {
-                continue;
-            }
-            store.settle_hour(hour, &Settling { book, sources, at: now, why }).await?;
+            store.settle_hour(hour, &Settling { book, sources, silent: &[], at: now, why }).await?;
         }
     }
     Ok(())

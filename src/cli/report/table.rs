@@ -93,13 +93,17 @@ fn notes(view: &ReportView) -> Vec<String> {
         0 => String::new(),
         times => format!("{times} time(s) of which nothing tells how much was used, in no figure here; "),
     };
-    notes.push(format!(
-        "Completeness: {covered}; {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
-        filled.len(),
-        // A sum of nothing is -0.
-        filled.iter().fold(0.0, |sum, j| sum + j),
-        whole.unsettled_j
-    ));
+    if whole.hours_with_energy == 0 && whole.devices.is_empty() {
+        notes.push(format!("Completeness: {covered}; {lost}there is nothing to hold against counters."));
+    } else {
+        notes.push(format!(
+            "Completeness: {covered}; {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
+            filled.len(),
+            // A sum of nothing is -0.
+            filled.iter().fold(0.0, |sum, j| sum + j),
+            whole.unsettled_j
+        ));
+    }
     if total.jobs > 0 {
         notes.push(format!(
             "Saved against the limit found: {}; no part of the emissions above.",
@@ -136,11 +140,11 @@ fn notes(view: &ReportView) -> Vec<String> {
     }
     if let Some(terms) = view.terms.last() {
         notes.push(format!(
-            "wattune {}, method {}, settings {}, node {}.",
+            "wattune {}, method {}, settings {}{}.",
             terms.software,
             terms.method,
             &terms.settings[..16.min(terms.settings.len())],
-            terms.node
+            if terms.node.is_empty() { String::new() } else { format!(", node {}", terms.node) }
         ));
     }
     if total.sci_note != "no functional unit was declared" {

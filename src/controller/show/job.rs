@@ -12,12 +12,12 @@ use crate::controller::view::{
 };
 use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
-    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Slot, Work,
+    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, SignalKind, Slot, Work,
 };
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
-use crate::store::StoredJob;
+use crate::store::{SourceKey, StoredJob};
 use crate::units::{Millijoules, Samples};
 
 impl Controller {
@@ -231,7 +231,7 @@ impl Controller {
         let first = rows.iter().map(|row| row.slot.start()).min();
         let last = rows.iter().map(|row| row.slot.end()).max();
         match first.zip(last).and_then(|(first, last)| Slot::new(first, last + (last - first) / 2)) {
-            Some(span) => self.best_intensities(&span).await,
+            Some(span) => self.booked_intensities(&span).await,
             None => Ok(CarbonSeries::default()),
         }
     }
@@ -258,18 +258,30 @@ impl Controller {
         self.ledger.recount.clear();
     }
 
-    /// The best that is known of a time: what the store has, over it what is in memory (the slot in progress may not be
-    /// stored yet), and what came over both.
+    /// What jobs' grams are reckoned with: the best that is known of a time, and where settled hours rest on other sources
+    /// than those that speak now, what these said, so that a job's grams are those of reports.
+    pub(in crate::controller) async fn booked_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
+        let is_marginal = self.book.sources.first().is_some_and(|key| key.kind == SignalKind::Marginal);
+        let book = if is_marginal { SignalKind::Marginal } else { SignalKind::Average };
+        let speak = match self.book.sources.as_slice() {
+            [] => self.store.latest_sources(book).await?,
+            speak => speak.to_vec(),
+        };
+        self.best_of(&self.store.believed(book, &speak, &self.silent(), span).await?, span).await
+    }
+
+    /// The best that those sources know of a time that speak now.
     pub(in crate::controller) async fn best_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        let stored = self.store.intensities(&self.book.sources, span).await?;
-        let mut series = stored.clone();
-        series.overwrite(&self.book.series.within(span));
-        // While nothing can be written, memory knows better.
-        if self.store_fault.is_none() {
-            for (slot, intensity) in stored.points().iter().filter(|(_, i)| i.origin.is_measured()) {
-                series.insert(*slot, *intensity);
-            }
-        }
+        self.best_of(&self.book.sources, span).await
+    }
+
+    /// The best that is known of a time: what the store has, as hours are settled by it, and what is in memory where it has
+    /// nothing: the slot in progress may not be stored yet. While nothing can be written, memory knows better.
+    async fn best_of(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, ControlError> {
+        let stored = self.store.intensities(sources, span).await?;
+        let known = self.book.series.within(span);
+        let (mut series, over) = if self.store_fault.is_none() { (known, stored) } else { (stored, known) };
+        series.overwrite(&over);
         Ok(series)
     }
 

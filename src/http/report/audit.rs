@@ -137,7 +137,7 @@ pub struct RestatementView {
     pub reason: String,
     /// Emissions before.
     pub before_g: f64,
-    /// Emissions after.
+    /// Emissions after; where the version has more or less energy, of the energy that the one before had.
     pub after_g: f64,
 }
 

@@ -325,9 +325,9 @@ fn method(report: &ReportView) -> String {
         text += &pairs([(
             "Terms",
             format!(
-                "since {}: node {}, wattune {}, method {}, settings {}, {}",
+                "since {}: {}wattune {}, method {}, settings {}, {}",
                 terms.since.format("%F %TZ"),
-                terms.node,
+                if terms.node.is_empty() { String::new() } else { format!("node {}, ", terms.node) },
                 terms.software,
                 terms.method,
                 terms.settings,

@@ -114,14 +114,17 @@ pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<
         Some(text) => moment("to", text, true)?,
         None => now,
     };
-    let floor = hour_of(end);
+    let from = from.map(|text| moment("from", text, false)).transpose()?;
+    // Widened to hours, no time at all would be a whole one.
+    let is_none = from.is_some_and(|from| from >= end);
+    let (floor, given) = (hour_of(end), end);
     let end = if floor == end { end } else { floor + hour };
-    let start = match from {
-        Some(text) => hour_of(moment("from", text, false)?),
-        None => end - TimeDelta::days(30),
+    let start = from.map_or(end - TimeDelta::days(30), hour_of);
+    let why = || match Slot::new(start, end) {
+        None => format!("is not before the end, {}", end.format("%FT%RZ")),
+        Some(_) => format!("is not before the end, {}", given.format("%FT%TZ")),
     };
-    let why = format!("is not before the end, {}", end.format("%FT%RZ"));
-    Slot::new(start, end).ok_or_else(|| invalid("from", why))
+    Slot::new(start, end).filter(|_| !is_none).ok_or_else(|| invalid("from", why()))
 }
 
 /// The time between two moments, as they are given. A date stands for its first moment as `from`, and for its last as `to`.

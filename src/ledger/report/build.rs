@@ -143,7 +143,8 @@ impl<'a> Making<'a> {
     fn hold(&mut self) {
         let Some(kept) = &self.books.kept else { return };
         let mut boards: BTreeSet<DeviceId> = self.books.devices.iter().map(|d| d.device.clone()).collect();
-        boards.extend(self.books.jobs.iter().flat_map(|job| &job.gpus).map(DeviceId::from));
+        let there = self.books.jobs.iter().filter(|job| job.ran_within(&self.wanted.span));
+        boards.extend(there.flat_map(|job| &job.gpus).map(DeviceId::from));
         boards.retain(|device| device.kind() == DeviceKind::Gpu);
         for piece in &self.books.pieces {
             let Some(part) = piece.span.intersection(kept) else { continue };

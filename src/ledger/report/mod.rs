@@ -278,7 +278,7 @@ pub struct Restatement {
     pub reason: String,
     /// Emissions before.
     pub before: Micrograms,
-    /// Emissions after.
+    /// Emissions of the same energy after.
     pub after: Micrograms,
 }
 

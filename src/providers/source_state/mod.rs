@@ -177,7 +177,7 @@ impl<V: SignalValue> SourceState<V> {
         let unusable = held_back.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
         let issued = Arc::new(newest.clone());
         let forecast = match old {
-            Some(old) => merged(&without(old, &told, &expected), newest, now),
+            Some(old) => merged(&without(old, &told, &expected, now), newest, now),
             None => newest,
         };
         Self {
@@ -201,7 +201,7 @@ impl<V: SignalValue> SourceState<V> {
     pub fn settled(&self, came: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
         let (mut state, mut came) = (self.clone(), came.clone());
         if let Some(known) = &self.forecast {
-            let mut forecast = without(known, &came, &TimeSeries::default());
+            let mut forecast = without(known, &came, &TimeSeries::default(), now);
             let held = hold_back_past(known, &mut came, jump_factor, now);
             if held > 0 {
                 state.notes.push(format!(
@@ -294,14 +294,22 @@ fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
 
 /// Without what came by an earlier answer in the time of which the newest speaks, and does not say any more: it was taken
 /// back. It speaks of all time from the first to the last slot that is `told`, and of what it `expected` of later ones;
-/// an answer that tells of no past takes nothing back.
+/// an answer that tells of no past takes nothing back, as it may be cut short. A file is not: where it says what was expected
+/// and not what came, what came was blanked.
 fn without<V: SignalValue>(
     known: &Forecast<V>,
     told: &TimeSeries<Quoted<V>>,
     expected: &TimeSeries<Quoted<V>>,
+    now: DateTime<Utc>,
 ) -> Forecast<V> {
     let mut known = known.clone();
-    let Some(end) = told.end() else { return known };
+    let Some(end) = told.end() else {
+        let blank = expected.points().iter().filter(|(slot, _)| slot.end() <= now);
+        if known.is_of_file() {
+            blank.for_each(|(slot, _)| known.actual.remove(*slot));
+        }
+        return known;
+    };
     for gap in told.gaps() {
         known.actual.remove(gap);
     }

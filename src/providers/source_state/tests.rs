@@ -122,6 +122,21 @@ fn the_newest_value_that_came_can_be_taken_back_too() {
 }
 
 #[test]
+fn a_file_whose_values_were_all_blanked_takes_them_back_and_one_without_rows_does_not() {
+    let of_file = |expected, actual| Forecast { source: "file".into(), ..forecast(61, expected, actual) };
+    let first = of_file(half_hours(-2, 4, 3.0), half_hours(-2, 2, 8.0));
+    let known = |expected: CarbonSeries| {
+        let state = answered(&starting(None), first.clone(), 61, 0.0);
+        let state = answered(&state, of_file(expected, CarbonSeries::default()), 61, 0.0);
+        values(&state.forecast.expect("two answers").actual)
+    };
+    assert_eq!(known(half_hours(-2, 4, 3.0)), [0.0; 0]);
+    assert_eq!(known(half_hours(0, 4, 3.0)), [8.0; 2], "the rows before are gone, and say nothing");
+    assert_eq!(known(half_hours(2, 4, 3.0)), [8.0; 4]);
+    assert_eq!(known(CarbonSeries::default()), [8.0; 4]);
+}
+
+#[test]
 fn series_of_different_kinds_are_never_joined() {
     let mut second = forecast(60, half_hours(2, 4, 3.0), CarbonSeries::default());
     second.kind = SignalKind::Marginal;

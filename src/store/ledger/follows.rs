@@ -10,7 +10,7 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::export::all_lines;
 use super::settle::{settlement, sources_of};
-use super::{day_of_close, share_key};
+use super::{Why, day_of_close, share_key};
 use crate::domain::{DeviceId, EnergySource};
 use crate::ledger::entry::{Close, Correction, Entry, RollUp, Settlement};
 use crate::ledger::verify::{Broken, Verified, Verifier};
@@ -125,6 +125,14 @@ impl Store {
         follows.compare(&mut tx).await?;
         let days = day_totals(&mut tx).await?;
         compare(&mut tx, &DAY_TOTALS, days).await?;
+        let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
+        for (hour, why) in sqlx::query_as::<_, (i64, String)>(sql).fetch_all(&mut *tx).await? {
+            if Why::known(&why).is_none() {
+                let place = format!("table due, row of {}", shown(&["hour_us"], &[hour.to_string()]));
+                let why = format!("has why {why:?}, which is no reason to settle an hour");
+                return Err(Failed::Broken(Broken { place, why }));
+            }
+        }
         let sql = "SELECT hour_us FROM due WHERE why <> 'intensity'";
         let due: Vec<i64> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
         match verified.unsettled.iter().find(|hour| !due.contains(&hour.timestamp_micros())) {

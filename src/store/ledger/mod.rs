@@ -7,6 +7,7 @@ mod follows;
 mod lines;
 mod page;
 mod report;
+mod restated;
 mod roll_up;
 mod savings;
 mod settle;

@@ -3,7 +3,7 @@
 //! The database's rows are summed by the database, and come as one text each: thousands of rows by themselves would
 //! take several times as long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use serde::Deserialize;
@@ -12,23 +12,20 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::correct::corrections_within;
 use super::days::days;
-use super::settle::settlement;
+use super::restated::version;
+use super::settle::{keys_of, settlement};
 use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
 use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
 use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
 use crate::ledger::report::{
-    Books, DeviceBalance, Gap, JobFacts, Piece, Report, Restatement, SYNTHETIC, Saved, Sum, Version, Wanted, Whose,
-    build,
+    Books, DeviceBalance, Gap, JobFacts, Piece, Report, SYNTHETIC, Saved, Sum, Wanted, Whose, build,
 };
 use crate::ledger::settlement::parts;
 use crate::ledger::sure::Sure;
 use crate::ledger::{Interval, Share, Total};
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
-use crate::units::{Micrograms, Millijoules};
-
-/// Restatements listed in a report; the others are counted.
-const RESTATEMENTS: i64 = 500;
+use crate::units::Millijoules;
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 
@@ -48,7 +45,7 @@ impl Store {
     /// If they cannot be read.
     pub async fn jobs_within(&self, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
         let mut tx = self.reading.begin().await?;
-        jobs(&mut tx, span).await
+        jobs(&mut tx, span, &BTreeSet::new()).await
     }
 
     async fn books(&self, wanted: &Wanted) -> Result<Books, StoreError> {
@@ -67,10 +64,14 @@ impl Store {
         }
         let kept = kept(&mut tx, span).await?;
         let open = open_rows(&mut tx, span).await?;
+        let of_sum = |sum: &Sum| if let Whose::Job(id) = &sum.whose { Some(id.clone()) } else { None };
+        let of_row = |row: &Interval| if let Share::Job(id) = &row.share { Some(id.clone()) } else { None };
+        let holders = pieces.iter().flat_map(|p| &p.sums).filter_map(of_sum).chain(open.iter().filter_map(of_row));
+        let holders: BTreeSet<JobId> = holders.collect();
         let sources = sources(&mut tx, span).await?;
         let mut books = Books {
             pieces,
-            jobs: jobs(&mut tx, span).await?,
+            jobs: jobs(&mut tx, span, &holders).await?,
             devices: balances(&mut tx, span).await?,
             gaps: gaps(&mut tx, span).await?,
             terms,
@@ -105,6 +106,7 @@ impl Store {
             if sources.is_empty() && book == SignalKind::Marginal {
                 continue;
             }
+            let sources = self.believed(book, &sources, &[], &span).await?;
             let factors = self.factors(&sources, &span).await?;
             books.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
             for (hour, rows) in &hours {
@@ -132,39 +134,27 @@ impl Store {
             SignalKind::Marginal => &[SignalKind::Marginal],
             _ => &[SignalKind::Average, SignalKind::Unspecified],
         };
-        let mut keys: Vec<SourceKey> = Vec::new();
         let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE book = $1 AND sources <> 'none' \
                    ORDER BY hour_us DESC LIMIT 1";
         let newest = sqlx::query(sql).bind(rows::name(&book)?).fetch_optional(&self.reading).await?;
-        let settled = newest.as_ref().map(settlement).transpose()?;
-        for factor in settled.iter().flat_map(|s| &s.factors) {
-            for kind in kinds {
-                let (source, zone) = (factor.source.clone(), factor.zone.clone());
-                keys.push(SourceKey { source, zone, kind: *kind, scope: factor.scope });
-            }
+        if let Some(row) = &newest {
+            return Ok(keys_of(book, &settlement(row)?.factors));
         }
-        for kind in kinds.iter().filter(|_| settled.is_none()) {
+        for kind in kinds {
             // Of the last two days: where nobody tells that kind, all that was ever told would be looked through.
             let sql = "SELECT source, zone, scope FROM intensities WHERE kind = $1 AND end_us > \
                        (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
             let newest = sqlx::query(sql).bind(rows::name(kind)?).fetch_optional(&self.reading).await?;
             if let Some(row) = newest {
-                keys.push(SourceKey {
+                return Ok(vec![SourceKey {
                     source: row.try_get("source")?,
                     zone: rows::from_name("intensity", row.try_get("zone")?)?,
                     kind: *kind,
                     scope: rows::from_name("intensity", row.try_get("scope")?)?,
-                });
-                break;
+                }]);
             }
         }
-        let mut distinct: Vec<SourceKey> = Vec::new();
-        for key in keys {
-            if !distinct.contains(&key) {
-                distinct.push(key);
-            }
-        }
-        Ok(distinct)
+        Ok(Vec::new())
     }
 }
 
@@ -279,7 +269,10 @@ async fn kept(tx: &mut SqliteConnection, span: &Slot) -> Result<(Option<Slot>, u
     Ok((Slot::new(rows::moment(first)?, rows::moment(last)? + HOUR), hours))
 }
 
-fn bound<'q>(sql: &'static str, span: &Slot) -> sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments> {
+pub(super) fn bound<'q>(
+    sql: &'static str,
+    span: &Slot,
+) -> sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments> {
     sqlx::query(sql).bind(span.start().timestamp_micros()).bind(span.end().timestamp_micros())
 }
 
@@ -314,15 +307,16 @@ struct SpecPart {
 }
 
 /// The jobs that a span touches, with what their newest outcome says; some of their energy is booked a moment after their
-/// end.
-async fn jobs(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
+/// end. And these, which were given energy there though they ran at another time.
+async fn jobs(tx: &mut SqliteConnection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
     let sql = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
                || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"saved\":' \
                || COALESCE((SELECT json_extract(line, '$.against_found.saving.carbon_reduction_g') FROM ledger \
                WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
                AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') \
-               FROM jobs WHERE registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)";
-    let text: Option<String> = bound(sql, span).fetch_one(&mut *tx).await?.try_get(0)?;
+               FROM jobs WHERE (registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)) \
+               OR id IN (SELECT value FROM json_each($3))";
+    let text: Option<String> = bound(sql, span).bind(rows::json(holders)?).fetch_one(&mut *tx).await?.try_get(0)?;
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
     let facts = |line: JobLine| {
         let registered_at = rows::moment(line.from)?;
@@ -436,58 +430,4 @@ async fn sources(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<(String, 
         Ok((row.try_get("said")?, hours))
     };
     bound(sql, span).fetch_all(&mut *tx).await?.iter().map(source).collect()
-}
-
-async fn version(tx: &mut SqliteConnection, wanted: &Wanted) -> Result<Version, StoreError> {
-    let span = &wanted.span;
-    let sql = "SELECT COALESCE(MAX(version), 0) AS highest, COALESCE(SUM(version), 0) AS settlements, \
-               COUNT(DISTINCT hour_us) FILTER (WHERE version > 1) AS resettled FROM settled \
-               WHERE hour_us >= $1 AND hour_us < $2";
-    let row = bound(sql, span).fetch_one(&mut *tx).await?;
-    let number = |name: &str| Ok::<_, StoreError>(u64::try_from(row.try_get::<i64, _>(name)?).unwrap_or_default());
-    let last = "SELECT MAX(at_us) AS last FROM restated WHERE hour_us >= $1 AND hour_us < $2";
-    let last: Option<i64> = bound(last, span).fetch_one(&mut *tx).await?.try_get("last")?;
-    // More energy is no restatement: nothing that was said before was wrong.
-    let changed = "FROM restated WHERE hour_us >= $1 AND hour_us < $2 AND energy_before_mj = energy_mj \
-                   AND ABS(carbon_ug - carbon_before_ug) * 100.0 > $3 * carbon_before_ug";
-    let sql = format!("SELECT COUNT(*) {changed}");
-    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
-    let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
-        .bind(start)
-        .bind(end)
-        .bind(wanted.restated_by_pct)
-        .fetch_one(&mut *tx)
-        .await?;
-    let sql = format!("SELECT * {changed} ORDER BY hour_us DESC, book, version DESC LIMIT $4");
-    let found = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(start)
-        .bind(end)
-        .bind(wanted.restated_by_pct)
-        .bind(RESTATEMENTS)
-        .fetch_all(&mut *tx)
-        .await?;
-    Ok(Version {
-        highest: u32::try_from(number("highest")?).unwrap_or(u32::MAX),
-        settlements: number("settlements")?,
-        resettled_hours: number("resettled")?,
-        last_restated_at: last.map(rows::moment).transpose()?,
-        restatements_left_out: u64::try_from(count).unwrap_or_default().saturating_sub(found.len() as u64),
-        restatements: found.iter().map(restatement).collect::<Result<_, _>>()?,
-    })
-}
-
-fn restatement(row: &SqliteRow) -> Result<Restatement, StoreError> {
-    let carbon = |name: &str| {
-        let ug = u64::try_from(row.try_get::<i64, _>(name)?).map_err(|e| rows::damaged("emissions", e))?;
-        Ok::<_, StoreError>(Micrograms::new(ug))
-    };
-    Ok(Restatement {
-        hour: rows::moment(row.try_get("hour_us")?)?,
-        book: rows::from_name("settlement", row.try_get("book")?)?,
-        version: u32::try_from(row.try_get::<i64, _>("version")?).unwrap_or(u32::MAX),
-        at: rows::moment(row.try_get("at_us")?)?,
-        reason: row.try_get("reason")?,
-        before: carbon("carbon_before_ug")?,
-        after: carbon("carbon_ug")?,
-    })
 }

@@ -45,9 +45,14 @@ impl Why {
         }
     }
 
-    fn named(name: &str) -> Result<Self, StoreError> {
-        let all = [Self::Energy, Self::Intensity, Self::Correction];
-        all.into_iter().find(|why| why.name() == name).ok_or_else(|| rows::damaged("hour that is due", name))
+    /// A reason that nobody writes is as good as energy: the hour is settled, and the others after it.
+    fn named(name: &str) -> Self {
+        Self::known(name).unwrap_or(Self::Energy)
+    }
+
+    /// The reason of this name, if there is one.
+    pub(super) fn known(name: &str) -> Option<Self> {
+        [Self::Energy, Self::Intensity, Self::Correction].into_iter().find(|why| why.name() == name)
     }
 }
 
@@ -58,6 +63,8 @@ pub struct Settling<'a> {
     pub book: SignalKind,
     /// Who is believed about the grid, the preferred source first; all of one kind and scope.
     pub sources: &'a [SourceKey],
+    /// Sources of the settings that stand before these and have said nothing since the start: what they said stands.
+    pub silent: &'a [String],
     /// When.
     pub at: DateTime<Utc>,
     /// Why.
@@ -72,11 +79,10 @@ impl Store {
     /// If the transaction fails; then none of it is written.
     pub async fn settle_hour(&self, hour: DateTime<Utc>, with: &Settling<'_>) -> Result<bool, StoreError> {
         let Some(span) = Slot::new(hour, hour + TimeDelta::hours(1)) else { return Ok(false) };
-        let mut told: Vec<Factor> = self.factors(with.sources, &span).await?;
-        for factor in &mut told {
-            factor.start = factor.start.max(span.start());
-            factor.end = factor.end.min(span.end());
-        }
+        let factors = {
+            let before = holding(&mut *self.pool.acquire().await?, hour, with.book).await?;
+            self.known_of(&span, before.as_ref(), with).await?
+        };
         let mut tx = self.begin().await?;
         let closed = closed_blocks(&mut tx).await?;
         let before = holding(&mut tx, hour, with.book).await?;
@@ -84,12 +90,9 @@ impl Store {
             sqlx::query("DELETE FROM due WHERE hour_us = $1").bind(hour.timestamp_micros()).execute(&mut *tx).await?;
         }
         let energy = booked(&mut tx, hour, closed, before.as_ref()).await?;
-        // While no source has said anything since the start, what was known is known still.
-        let factors = match &before {
-            Some(before) if with.sources.is_empty() => before.factors.clone(),
-            _ => told,
-        };
-        if energy.is_empty() && before.is_none() {
+        // The book of marginal intensities begins when a source gives them.
+        let is_none = energy.is_empty() || (with.book == SignalKind::Marginal && with.sources.is_empty());
+        if is_none && before.is_none() {
             tx.commit().await?;
             return Ok(false);
         }
@@ -131,6 +134,65 @@ impl Store {
         Ok(true)
     }
 
+    /// What is known of an hour: what the sources say, and where they say nothing, what those said whose intensities the
+    /// version that holds has: other settings, or a source that is down, take nothing back.
+    async fn known_of(
+        &self,
+        hour: &Slot,
+        before: Option<&Settlement>,
+        with: &Settling<'_>,
+    ) -> Result<Vec<Factor>, StoreError> {
+        let Some(before) = before else { return self.factors_within(with.sources, hour).await };
+        // Energy that changes hands changes nothing that is known of the grid. Nor does a start before a source spoke.
+        if with.why == Why::Correction || with.sources.is_empty() {
+            return Ok(before.factors.clone());
+        }
+        let told = self.factors_within(with.sources, hour).await?;
+        let is_said = |factor: &Factor| with.sources.iter().any(|key| key.is_of(factor)) && is_covered(factor, &told);
+        if before.factors.iter().all(is_said) {
+            return Ok(told);
+        }
+        self.factors_within(&joined(with.sources, with.silent, keys_of(with.book, &before.factors)), hour).await
+    }
+
+    /// Intensities with their provenance, cut at the ends of a span.
+    async fn factors_within(&self, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
+        let mut factors = self.factors(sources, span).await?;
+        for factor in &mut factors {
+            factor.start = factor.start.max(span.start());
+            factor.end = factor.end.min(span.end());
+        }
+        Ok(factors)
+    }
+
+    /// These sources, and those whose intensities the settlements of a span have that hold, as [`Settling`] joins them.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn believed(
+        &self,
+        book: SignalKind,
+        sources: &[SourceKey],
+        silent: &[String],
+        span: &Slot,
+    ) -> Result<Vec<SourceKey>, StoreError> {
+        let sql = "SELECT seq, line FROM ledger WHERE seq IN (SELECT MAX(seq) FROM settled WHERE book = $1 \
+                   AND hour_us > $2 - 3600000000 AND hour_us < $3 AND sources <> 'none' GROUP BY sources) \
+                   ORDER BY seq DESC";
+        let found = sqlx::query(sql)
+            .bind(rows::name(&book)?)
+            .bind(span.start().timestamp_micros())
+            .bind(span.end().timestamp_micros())
+            .fetch_all(&self.pool)
+            .await?;
+        let mut held: Vec<Factor> = Vec::new();
+        for row in &found {
+            held.extend(settlement(row)?.factors);
+        }
+        held.retain(|factor| !sources.iter().any(|key| key.is_of(factor)));
+        Ok(joined(sources, silent, keys_of(book, &held)))
+    }
+
     /// The hours since `from` whose settlement may still change, in any book.
     ///
     /// # Errors
@@ -147,7 +209,7 @@ impl Store {
     /// If they cannot be read.
     pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, Why)>, StoreError> {
         let found = sqlx::query("SELECT hour_us, why FROM due ORDER BY hour_us").fetch_all(&self.pool).await?;
-        let hour = |row: &SqliteRow| Ok((rows::moment(row.try_get("hour_us")?)?, Why::named(row.try_get("why")?)?));
+        let hour = |row: &SqliteRow| Ok((rows::moment(row.try_get("hour_us")?)?, Why::named(row.try_get("why")?)));
         found.iter().map(hour).collect()
     }
 
@@ -155,7 +217,7 @@ impl Store {
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
-    pub async fn put_off(&self, hours: &BTreeMap<DateTime<Utc>, Why>) -> Result<(), StoreError> {
+    pub async fn put_off(&self, hours: &BTreeSet<(DateTime<Utc>, Why)>) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         for (hour, why) in hours {
             make_due(&mut tx, *hour, *why).await?;
@@ -171,6 +233,40 @@ impl Store {
         let sql = "SELECT seq, line FROM ledger WHERE kind = 'settlement' AND about_us = $1 ORDER BY seq";
         sqlx::query(sql).bind(hour.timestamp_micros()).fetch_all(&self.pool).await?.iter().map(settlement).collect()
     }
+}
+
+/// Whose a book's intensities are. They do not say of which kind those were that told none.
+pub(super) fn keys_of(book: SignalKind, factors: &[Factor]) -> Vec<SourceKey> {
+    let kinds: &[SignalKind] = match book {
+        SignalKind::Marginal => &[SignalKind::Marginal],
+        _ => &[SignalKind::Average, SignalKind::Unspecified],
+    };
+    let mut keys: Vec<SourceKey> = Vec::new();
+    for factor in factors {
+        for kind in kinds {
+            let (source, zone) = (factor.source.clone(), factor.zone.clone());
+            let key = SourceKey { source, zone, kind: *kind, scope: factor.scope };
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+    }
+    keys
+}
+
+/// Sources and those that were believed before: these stand behind, but for those that would stand before if they spoke.
+fn joined(sources: &[SourceKey], silent: &[String], held: Vec<SourceKey>) -> Vec<SourceKey> {
+    let held = held.into_iter().filter(|key| !sources.contains(key));
+    let (mut all, behind): (Vec<_>, Vec<_>) = held.partition(|key| silent.contains(&key.source));
+    all.extend_from_slice(sources);
+    all.extend(behind);
+    all
+}
+
+/// Whether these say something of all of a factor's time.
+fn is_covered(factor: &Factor, told: &[Factor]) -> bool {
+    let shared = |other: &Factor| (factor.end.min(other.end) - factor.start.max(other.start)).max(TimeDelta::zero());
+    told.iter().map(shared).sum::<TimeDelta>() == factor.end - factor.start
 }
 
 /// An hour's energy in closed blocks: its rows, and what was rolled up of it, spread as it was when it was settled

@@ -7,6 +7,7 @@ use super::*;
 use crate::domain::{Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone};
 use crate::ledger::chain::Digest;
 use crate::ledger::entry::{Boundary, Terms};
+use crate::ledger::report;
 use crate::ledger::verify::{Broken, Verified, Verifier};
 use crate::ledger::{Settings, Total};
 use crate::store::{Settling, SourceKey, Why};
@@ -75,7 +76,7 @@ async fn two_hours(store: &Store) {
 
 async fn settle(store: &Store, hour: i64, now: i64) -> bool {
     let sources = [SourceKey::of(&answer(0))];
-    let with = Settling { book: SignalKind::Average, sources: &sources, at: at(now), why: Why::Intensity };
+    let with = Settling { book: SignalKind::Average, sources: &sources, silent: &[], at: at(now), why: Why::Intensity };
     store.settle_hour(at(hour * 60), &with).await.expect("settled")
 }
 
@@ -297,4 +298,49 @@ fn a_changed_boundary_counts_from_the_next_full_hour_on() {
     assert_eq!(cut(&[first.clone(), terms(61, 1.5), terms(62, 1.2)]), [(slot(0, 120), 1.0), (slot(120, 600), 1.2)]);
     assert_eq!(cut(&[first.clone(), terms(61, 1.0)]), [(slot(0, 600), 1.0)]);
     assert_eq!(cut(&[first, terms(599, 1.5)]), [(slot(0, 600), 1.0)]);
+}
+
+#[tokio::test]
+async fn what_changes_is_restated_though_energy_comes_with_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    two_hours(&store).await;
+    say(&store, 121, 0, 300.0, Origin::Measured).await;
+    assert!(settle(&store, 0, 121).await);
+    // A trace of energy at a time, with nothing new, with a revision, with a withdrawal.
+    let more = async |now: i64| {
+        let energy = Millijoules::new(5_000_000 + 120_000_000 + (now.unsigned_abs() - 120));
+        let point = Checkpoint {
+            device: device(),
+            counter: energy,
+            at: at(now),
+            read_from: None,
+            holders: vec![],
+            rebased_mj: 0,
+        };
+        store.append(&[row(30, Share::Idle, 1)], &[point]).await.expect("written");
+        store.close_block(at(now)).await.expect("closed").expect("has rows");
+        assert!(settle(&store, 0, now).await);
+        let wanted = |restated_by_pct| report::Wanted {
+            by: report::By::Day,
+            span: slot(0, 120),
+            unit: None,
+            restated_by_pct,
+            now: at(now),
+        };
+        let listed = |found: report::Report| {
+            let all = found.books.version.restatements.into_iter();
+            all.map(|r| (r.version, r.before.get(), r.after.get())).collect::<Vec<_>>()
+        };
+        let by = async |pct| listed(store.report(wanted(pct)).await.expect("read"));
+        (by(5.0).await, by(500.0).await)
+    };
+    assert_eq!(more(121).await, (vec![], vec![]), "nothing that was said was wrong");
+    say(&store, 122, 0, 360.0, Origin::Measured).await;
+    assert_eq!(more(122).await, (vec![(3, 5_000_000, 6_000_000)], vec![]));
+    let gone = (slot(0, 60), Intensity { value: GramsPerKwh::new(360.0), origin: Origin::Measured });
+    store.withdraw_intensities(&answer(123), &[gone]).await.expect("written");
+    let all = vec![(4, 6_000_000, 0), (3, 5_000_000, 6_000_000)];
+    assert_eq!(more(123).await, (all, vec![(4, 6_000_000, 0)]), "a fall to nothing is always told");
+    store.close().await;
 }
