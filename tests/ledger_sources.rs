@@ -161,6 +161,12 @@ async fn a_fallback_in_an_outage_takes_no_place_of_what_the_preferred_source_sai
         }
         assert_eq!(holding(&controller.store(), HOURS).await, before, "alike: {alike}");
         same(&controller);
+        // The same from the start on.
+        controller.shut_down().await;
+        let mut controller = node.controller().await;
+        controller.tick().await;
+        assert_eq!(holding(&controller.store(), HOURS).await, before, "alike: {alike}");
+        same(&controller);
         // The preferred source is back, and tells what it told.
         node.feed.send_replace(says(HOURS, true));
         for _ in 0..3 {
