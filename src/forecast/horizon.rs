@@ -275,6 +275,8 @@ impl Fill<'_> {
     }
 
     fn rough(&self, value: f64, basis: Basis) -> Expected {
+        // What fades out may lead below zero; the width of nothing is none.
+        let value = value.max(0.0);
         Expected::new(value, self.model.rough_width(value), basis)
     }
 

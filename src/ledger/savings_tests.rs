@@ -106,7 +106,7 @@ proptest! {
         let before = width(&basis);
         let mut noisy = basis.clone();
         noisy.points.iter_mut().for_each(|p| p.power_error *= worse);
-        prop_assert!(width(&noisy) >= before);
+        prop_assert!(width(&noisy) >= before * (1.0 - 1e-12), "but for rounding");
         let others = Basis { same_sensors: false, ..basis };
         prop_assert!(width(&others) > before, "other sensors have other gains");
     }

@@ -88,6 +88,13 @@ proptest! {
     }
 }
 
+#[test]
+fn a_shape_that_leads_below_zero_has_an_interval_too() {
+    let said = series([(2633, 2680, 0.0), (-1687, -1640, 432.47)]);
+    let actual = series([(0, 123, 172.42)]);
+    sound(&outlook(&fit(&said, &actual, 136), &said, 136, 6136), 136, 6136);
+}
+
 #[expect(clippy::cast_precision_loss, reason = "hours of a month")]
 fn wave(h: i64) -> f64 {
     300.0 + 100.0 * (h as f64 * std::f64::consts::TAU / 24.0).sin()
