@@ -245,7 +245,7 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
     // The version between has the old factors of the first hour, too.
     let first = store.settlements_of(at(0)).await.expect("read");
     let corrected = first.iter().find(|s| s.reason == "corrected");
-    assert!(corrected.is_none_or(|s| s.factors == before[&0].factors), "{first:#?}");
+    assert_eq!(corrected.expect("a version of its own").factors, before[&0].factors, "{first:#?}");
     assert_eq!(store.due_hours().await.expect("read"), []);
     for (by, key) in [
         (By::Name, Key::Name(JobName::new("kept").expect("a name"))),

@@ -85,8 +85,10 @@ impl Controller {
                 || books.age(now) >= due.max(Seconds::new(0.5))
                 || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
         };
-        let ids: Vec<GpuId> =
-            self.gpus.values().filter(|g| g.books.as_ref().is_some_and(is_due)).map(|g| g.id().clone()).collect();
+        // A silent board is due until it answers, and there is nothing to write until then.
+        let closes = |gpu: &Gpu, books: &OpenInterval| gpu.seen.metered_at.is_some_and(|at| books.can_close(at));
+        let due = self.gpus.values().filter(|gpu| gpu.books.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b)));
+        let ids: Vec<GpuId> = due.map(|gpu| gpu.id().clone()).collect();
         self.close_zones(is_due);
         let unsaved = self.jobs.values().any(|job| job.unsaved);
         if ids.is_empty() && self.backlog.is_empty() && !unsaved {
@@ -164,7 +166,7 @@ impl Controller {
         let now = self.now().monotonic;
         let Some(gpu) = self.gpus.get(id) else { return };
         // The moment since the last reading of a board that answers is not worth a row after a job's final account.
-        if !gpu.books.as_ref().is_some_and(|books| !is_leaving || books.is_measurable(now)) {
+        if !gpu.books.as_ref().is_some_and(|books| !is_leaving || books.is_unread(now, self.settings.sample_s)) {
             return;
         }
         let Some(rule) = self.rule_of(id) else { return };

@@ -175,7 +175,7 @@ impl Controller {
         self.close_zones(|_| true);
         let seen = self.cpu.seen.clone();
         let Some(at) = seen.at else { return };
-        for books in self.cpu.books.values_mut().filter(|books| books.interval.is_measurable(at.monotonic)) {
+        for books in self.cpu.books.values_mut().filter(|books| books.interval.is_unread(at.monotonic, Seconds::ZERO)) {
             let time = books.time(&seen.time);
             books.interval.turn(at.monotonic, Rule::CpuTime(time));
             books.time = seen.time.clone();

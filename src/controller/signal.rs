@@ -11,7 +11,7 @@ use super::view::ScoreView;
 use crate::clock::Monotonic;
 use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Slot, is_same_quantity};
 use crate::forecast::{Basis, HorizonPolicy, Model, ModelPolicy, score_issued};
-use crate::providers::{Currency, FeedState, Ranks, SourceState};
+use crate::providers::{Contribution, Currency, FeedState, Ranks, SourceState};
 use crate::store::{SourceKey, Store, StoreError, Why};
 use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
 
@@ -222,6 +222,8 @@ impl Controller {
             let mut news = changes(&newest.actual, before.map(|b| &b.actual));
             let withdrawn = match before {
                 Some(before) => withdrawn(&before.actual, newest),
+                // What is not asked for was not taken back.
+                None if source.contributes == Contribution::Forecast => Vec::new(),
                 None => self.withdrawn_since(newest).await?,
             };
             if before.is_none() {

@@ -79,9 +79,10 @@ impl OpenInterval {
         self.age(now) >= SHORTEST
     }
 
-    /// Whether sensors can tell anything of the time since it was opened, or turned last.
-    pub fn is_measurable(&self, at: Monotonic) -> bool {
-        at.since(self.last_turn()) >= SHORTEST
+    /// Whether the time since it was opened, or turned last, is longer than sensors need, and longer than a device that
+    /// answers goes unread at this pace.
+    pub fn is_unread(&self, at: Monotonic, pace: Seconds) -> bool {
+        at.since(self.last_turn()) >= SHORTEST.max(pace * 2.0)
     }
 
     fn last_turn(&self) -> Monotonic {
@@ -283,7 +284,7 @@ mod tests {
         books.turn(at(10.0), held(&[job("a")], false));
         books.turn(at(15.0), held(&[], false));
         books.turn(at(15.0), held(&[job("nobody"), job("ever")], false));
-        assert!(books.has_turned() && !books.is_measurable(at(15.1)));
+        assert!(books.has_turned() && !books.is_unread(at(15.1), Seconds::ZERO));
         // A reading from before the last turn leaves it to the next interval.
         let metered = Metered { gap: Millijoules::new(1_201), ..Metered::default() };
         let mut rows = books.close(now(12.0), metered, &held(&[job("b")], false)).expect("long enough");

@@ -136,5 +136,7 @@ pub(super) fn hazard(z: f64) -> f64 {
 
 /// P(x > later | x > earlier) of the normal distribution: (1 − Φ(later))/(1 − Φ(earlier)).
 pub(super) fn survival(earlier: f64, later: f64) -> f64 {
+    // Below, all but 10⁻¹⁵ of it lies above, and squares overflow.
+    let (earlier, later) = (earlier.max(-8.0), later.max(-8.0));
     (0.5 * (earlier - later) * (earlier + later)).exp() * hazard(earlier) / hazard(later)
 }

@@ -70,6 +70,9 @@ fn survival_is_that_of_the_normal_distribution_however_far_out() {
     }
     let far = survival(60.0, 60.01);
     assert!((far - (-0.6_f64).exp()).abs() < 1e-3, "{far}");
+    for (earlier, later) in [(-42.0, -41.0), (-60.0, -20.0), (-1e3, -9.0)] {
+        assert!((survival(earlier, later) - 1.0).abs() < 1e-12, "from {earlier} to {later}");
+    }
 }
 
 proptest! {

@@ -81,6 +81,10 @@ impl Store {
         let Some(span) = Slot::new(hour, hour + TimeDelta::hours(1)) else { return Ok(false) };
         let factors = {
             let before = holding(&mut *self.pool.acquire().await?, hour, with.book).await?;
+            // The book of marginal intensities begins when a source gives them.
+            if with.book == SignalKind::Marginal && with.sources.is_empty() && before.is_none() {
+                return Ok(false);
+            }
             self.known_of(&span, before.as_ref(), with).await?
         };
         let mut tx = self.begin().await?;
@@ -90,9 +94,7 @@ impl Store {
             sqlx::query("DELETE FROM due WHERE hour_us = $1").bind(hour.timestamp_micros()).execute(&mut *tx).await?;
         }
         let energy = booked(&mut tx, hour, closed, before.as_ref()).await?;
-        // The book of marginal intensities begins when a source gives them.
-        let is_none = energy.is_empty() || (with.book == SignalKind::Marginal && with.sources.is_empty());
-        if is_none && before.is_none() {
+        if energy.is_empty() && before.is_none() {
             tx.commit().await?;
             return Ok(false);
         }
@@ -142,7 +144,12 @@ impl Store {
         before: Option<&Settlement>,
         with: &Settling<'_>,
     ) -> Result<Vec<Factor>, StoreError> {
-        let Some(before) = before else { return self.factors_within(with.sources, hour).await };
+        let Some(before) = before else {
+            // A source that spoke until lately stands for its time, as in the hours before.
+            let day = Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour);
+            let believed = self.believed(with.book, with.sources, with.silent, &day).await?;
+            return self.factors_within(&believed, hour).await;
+        };
         // Energy that changes hands changes nothing that is known of the grid. Nor does a start before a source spoke.
         if with.why == Why::Correction || with.sources.is_empty() {
             return Ok(before.factors.clone());
@@ -220,7 +227,9 @@ impl Store {
     pub async fn put_off(&self, hours: &BTreeSet<(DateTime<Utc>, Why)>) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
         for (hour, why) in hours {
-            make_due(&mut tx, *hour, *why).await?;
+            // Both at once is what energy has looked up.
+            let also_news = *why == Why::Correction && hours.contains(&(*hour, Why::Intensity));
+            make_due(&mut tx, *hour, if also_news { Why::Energy } else { *why }).await?;
         }
         Ok(tx.commit().await?)
     }
@@ -315,10 +324,11 @@ pub(super) fn settlement(row: &SqliteRow) -> Result<Settlement, StoreError> {
     }
 }
 
-/// Has an hour settled. That it got energy or was corrected says more than that its intensities changed.
+/// Has an hour settled. That it got energy says most, as all is looked up then; that it was corrected says more than that
+/// its intensities changed.
 pub(super) async fn make_due(tx: &mut SqliteConnection, hour: DateTime<Utc>, why: Why) -> Result<(), StoreError> {
     let sql = "INSERT INTO due (hour_us, why) VALUES ($1, $2) \
-               ON CONFLICT (hour_us) DO UPDATE SET why = $2 WHERE why = 'intensity'";
+               ON CONFLICT (hour_us) DO UPDATE SET why = $2 WHERE why = 'intensity' OR $2 = 'energy'";
     sqlx::query(sql).bind(hour.timestamp_micros()).bind(why.name()).execute(&mut *tx).await?;
     Ok(())
 }

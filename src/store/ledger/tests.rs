@@ -251,11 +251,16 @@ async fn hours_that_were_put_off_are_due_and_tell_why() {
     store.put_off(&hours.into()).await.expect("written");
     assert_eq!(store.due_hours().await.expect("read"), hours);
     two_hours(&store).await;
-    let due = [(at(0), Why::Energy), (at(60), Why::Correction), (at(120), Why::Intensity)];
+    // Energy has all looked up, whatever there was before.
+    let due = [(at(0), Why::Energy), (at(60), Why::Energy), (at(120), Why::Intensity)];
     assert_eq!(store.due_hours().await.expect("read"), due);
     assert_eq!(store.unsettled_rows(&slot(0, 180)).await.expect("read").len(), 120);
     assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await && !settle(&store, 2, 121).await);
     assert_eq!(store.due_hours().await.expect("read"), []);
+    // And so have two reasons at once.
+    store.put_off(&[(at(0), Why::Intensity), (at(0), Why::Correction)].into()).await.expect("written");
+    assert_eq!(store.due_hours().await.expect("read"), [(at(0), Why::Energy)]);
+    assert!(!settle(&store, 0, 122).await);
     // Intensities alone add no energy.
     store.put_off(&[(at(0), Why::Intensity)].into()).await.expect("written");
     assert_eq!(store.unsettled_rows(&slot(0, 180)).await.expect("read"), []);
