@@ -306,17 +306,34 @@ struct SpecPart {
     tags: BTreeMap<String, String>,
 }
 
-/// The jobs that a span touches, with what their newest outcome says; some of their energy is booked a moment after their
-/// end. And these, which were given energy there though they ran at another time.
+/// All of some jobs as one text, with what their newest outcome says.
+const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
+    || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"saved\":' \
+    || COALESCE((SELECT json_extract(line, '$.against_found.saving.carbon_reduction_g') FROM ledger \
+    WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
+    AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
+
+/// The jobs that a span touches; some of their energy is booked a moment after their end. And these, which were given
+/// energy there though they ran at another time.
 async fn jobs(tx: &mut SqliteConnection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
-    let sql = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
-               || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"saved\":' \
-               || COALESCE((SELECT json_extract(line, '$.against_found.saving.carbon_reduction_g') FROM ledger \
-               WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
-               AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') \
-               FROM jobs WHERE (registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)) \
-               OR id IN (SELECT value FROM json_each($3))";
-    let text: Option<String> = bound(sql, span).bind(rows::json(holders)?).fetch_one(&mut *tx).await?.try_get(0)?;
+    let sql = format!("{FACTS} registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)");
+    let found = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+        .bind(span.start().timestamp_micros())
+        .bind(span.end().timestamp_micros())
+        .fetch_one(&mut *tx)
+        .await?;
+    let mut jobs = facts(found)?;
+    let known: BTreeSet<&JobId> = jobs.iter().map(|job| &job.id).collect();
+    let others: Vec<&JobId> = holders.iter().filter(|id| !known.contains(id)).collect();
+    if !others.is_empty() {
+        let sql = format!("{FACTS} id IN (SELECT value FROM json_each($1))");
+        let found = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(rows::json(&others)?).fetch_one(&mut *tx).await?;
+        jobs.extend(facts(found)?);
+    }
+    Ok(jobs)
+}
+
+fn facts(text: Option<String>) -> Result<Vec<JobFacts>, StoreError> {
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
     let facts = |line: JobLine| {
         let registered_at = rows::moment(line.from)?;
