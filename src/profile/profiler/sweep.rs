@@ -9,9 +9,6 @@ use crate::units::{Seconds, Watts};
 const VISIT: Seconds = Seconds::new(60.0);
 /// A board that draws less than this part of its limit is left alone by it.
 const LOOSE: f64 = 0.9;
-/// No peak of a training step is further above its mean draw: in the traces of deepspeech2 on an A40 a limit of 1.45
-/// times the mean was still felt.
-const PEAKS: f64 = 1.5;
 /// A limit this much above the mean draw may do nothing, if the draw is steady.
 const ABOVE_DRAW: f64 = 1.05;
 /// Smaller differences of throughput and power are none.
@@ -80,7 +77,8 @@ impl Profiler {
             Stage::Sweep { group, .. } => {
                 let (ladder, loose) = (&self.ladders[group], self.loose_limits());
                 let open = |i: &usize| !self.is_measured(&ladder[*i]) && !loose.contains(&ladder[*i][group].limit);
-                let index = self.probe().filter(|i| open(i)).or_else(|| (1..ladder.len()).find(open))?;
+                let felt_by_peaks = self.probe().and_then(|probe| (1..=probe).rev().find(open));
+                let index = felt_by_peaks.or_else(|| (1..ladder.len()).find(open))?;
                 let enough = self.worse_twice(&ladder[..index]) || self.worse_as_expected(&ladder[..index]);
                 (!enough).then_some(Stage::Sweep { group, index })
             }
@@ -88,8 +86,8 @@ impl Profiler {
         }
     }
 
-    /// The lowest limit that is still above what the job draws at a loose ceiling. It is tried first: if it changes
-    /// nothing, no limit above it does.
+    /// The lowest limit that is still above what the job draws at a loose ceiling. It is tried first, and those above it
+    /// next, since peaks of the draw may feel them: from the first on that changes nothing, no limit does.
     fn probe(&self) -> Option<usize> {
         let ([ladder], true) = (self.ladders.as_slice(), self.ceiling_is_loose()) else { return None };
         let draw = *self.ceiling_draws()?.first()?;
@@ -109,15 +107,13 @@ impl Profiler {
         top.is_loose() && self.ceiling().iter().zip(&draws).all(far_below)
     }
 
-    /// Limits of the ladder, from above, that cannot bind: so far above what the job draws at the ceiling that not even
-    /// its peaks reach them, or not below one that was found to change nothing. Known for equal boards only.
+    /// Limits of the ladder, from above, that cannot bind: those not below one that was found to change nothing. Known
+    /// for equal boards only.
     pub(super) fn loose_limits(&self) -> Vec<PowerLimit> {
         let ([ladder], true) = (self.ladders.as_slice(), self.ceiling_is_loose()) else { return Vec::new() };
-        let Some(draw) = self.ceiling_draws().and_then(|d| d.first().copied()) else { return Vec::new() };
-        let unfelt = ladder.iter().skip(1).rposition(|setting| self.changes_nothing(setting));
-        let is_loose = |(i, l): &(usize, PowerLimit)| l.watts() > draw * PEAKS || unfelt.is_some_and(|u| *i <= u);
-        let limits = ladder.iter().skip(1).map(|s| s[0].limit).enumerate();
-        limits.filter(is_loose).map(|(_, limit)| limit).collect()
+        let limits = &ladder[1.min(ladder.len())..];
+        let unfelt = limits.iter().rposition(|setting| self.changes_nothing(setting));
+        limits[..unfelt.map_or(0, |last| last + 1)].iter().map(|setting| setting[0].limit).collect()
     }
 
     /// Whether a setting was measured and is the ceiling again.
