@@ -195,7 +195,7 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
     daemon.post(&progress, &json!({"samples": 1000})).await.expect(200);
     let account = daemon.delete(&format!("/v1/jobs/{job}")).await.expect(200);
     let why = account["savings"]["against_max"]["unknown"].as_str().expect("words");
-    assert!(why.starts_with("a counter was reset in its time while nobody looked"), "{account:#}");
+    assert!(why.contains("in no book: its counter was reset while nobody looked"), "{account:#}");
     let gaps = report["completeness"]["gaps"].as_array().expect("gaps");
     let unknown: Vec<&Value> = gaps.iter().filter(|gap| gap["energy_j"].is_null()).collect();
     assert_eq!(unknown.len(), 1, "{gaps:#?}");
@@ -224,6 +224,49 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
     let table = Ended::of(wattune(&["report", "--state-dir"]).arg(state.path()));
     let said = "1 time(s) of which nothing tells how much was used, in no figure here";
     assert!(table.done().contains(said), "{}", table.done());
+}
+
+#[tokio::test]
+async fn a_board_without_a_counter_that_nobody_watched_has_a_gap_and_its_job_no_score() {
+    let driver = FakeDriver::new(&[json!({"energy_supported": false}), board()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+    let mut jobs = Vec::new();
+    for gpu in [0, 1] {
+        let job =
+            json!({"name": format!("on {gpu}"), "gpus": [gpu], "lease_s": 600, "objective": {"max_slowdown": 0.03}});
+        jobs.push(daemon.register(&job).await);
+    }
+    for job in &jobs {
+        daemon.post(&format!("/v1/jobs/{job}/progress"), &json!({"samples": 1})).await.expect(200);
+    }
+    // What a job said last is written with the intervals.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    daemon.kill();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
+    for job in &jobs {
+        daemon.post(&format!("/v1/jobs/{job}/progress"), &json!({"samples": 1000})).await.expect(200);
+        daemon.delete(&format!("/v1/jobs/{job}")).await.expect(200);
+    }
+    let report = daemon.get("/v1/report?by=name&functional_unit=run").await.expect(200);
+    let unknown: Vec<&Value> = report["completeness"]["gaps"]
+        .as_array()
+        .expect("gaps")
+        .iter()
+        .filter(|gap| gap["energy_j"].is_null())
+        .collect();
+    assert_eq!(unknown.len(), 1, "{report:#}");
+    assert_eq!(unknown[0]["device"], FakeDriver::uuid(0));
+    assert!(unknown[0]["filled"].as_str().expect("words").contains("has no energy counter"), "{report:#}");
+    let of = |name: &str| report["rows"].as_array()?.iter().find(|row| row["key"] == name).cloned();
+    let (without, with) = (of("on 0").expect("a row"), of("on 1").expect("a row"));
+    assert_eq!(without["sci_g_per_unit"], Value::Null, "{report:#}");
+    assert!(without["sci_note"].as_str().expect("words").contains("in no book"), "{report:#}");
+    assert_ne!(with["sci_g_per_unit"], Value::Null, "{report:#}");
+    assert!(daemon.stop("TERM").await.success());
+    assert_eq!(verify(&crate::ledger::export(state.path()).await).expect("in order").differences, []);
 }
 
 fn observed() -> NewJob {

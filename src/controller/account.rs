@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::stays::Gone;
 use super::{Controller, Gpu};
@@ -13,8 +13,13 @@ use crate::store::{Checkpoint, StoreError, StoredJob};
 use crate::units::{Millijoules, Seconds};
 
 /// Why energy is lost where a counter shows less than when it was read last.
-pub(super) const RESET_UNWATCHED: &str =
+const RESET_UNWATCHED: &str =
     "its counter was reset while nobody looked: what it had counted before that since it was read last is not known";
+/// Why energy is lost where no counter is.
+const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
+
+/// Boards without a counter that were booked so shortly before a start were watched all the time.
+const PAUSE: TimeDelta = TimeDelta::seconds(1);
 
 /// What was booked and is not written yet. The database may be away for a while; the books are not lost.
 #[derive(Default)]
@@ -24,6 +29,8 @@ pub(super) struct Backlog {
     pub(super) ended: Vec<StoredJob>,
     /// Where each board's books stood when the last daemon stopped.
     pub(super) recovered: Vec<Checkpoint>,
+    /// Until when boards without a counter were booked by then.
+    pub(super) booked_until: BTreeMap<DeviceId, DateTime<Utc>>,
     /// When jobs that it left were heard of last.
     pub(super) heard: BTreeMap<JobId, DateTime<Utc>>,
     /// Jobs that ended since such a board was read, and held it.
@@ -50,7 +57,13 @@ impl Controller {
                 continue;
             }
             gpu.books = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
-            let Some(counter) = gpu.seen.counter else { continue };
+            let Some(counter) = gpu.seen.counter else {
+                if let Some(until) = self.backlog.booked_until.remove(&device).filter(|until| now.utc - *until > PAUSE)
+                {
+                    self.ledger.lose(&device, until, now.utc, NEVER_COUNTED);
+                }
+                continue;
+            };
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
                 let used = counter.checked_since(last.counter);
                 if used.is_none() {
@@ -134,7 +147,8 @@ impl Controller {
         let Some(rows) = books.close(at, metered, &rule) else { return };
         self.backlog.intervals.extend(rows);
         if let Some(from) = lost {
-            self.ledger.lose(&DeviceId::from(id), from, books.start(), RESET_UNWATCHED);
+            let why = if counter.is_some() { RESET_UNWATCHED } else { NEVER_COUNTED };
+            self.ledger.lose(&DeviceId::from(id), from, books.start(), why);
         }
         if let Some(counter) = counter {
             // Where the interval ends, so that a gap joins it without a seam.

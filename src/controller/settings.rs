@@ -97,7 +97,7 @@ impl Settings {
         self.window_s.check("window_s", 600.0, 30.0 * 86_400.0)?;
         self.default_lease_s.check("default_lease_s", 1.0, 86_400.0)?;
         self.call_timeout_s.check("call_timeout_s", 0.05, 60.0)?;
-        self.sample_s.check("sample_s", 0.02, 10.0)?;
+        self.sample_s.check("sample_s", 0.02, 1.0)?;
         self.solve_limit_s.check("solve_limit_s", 0.05, 60.0)
     }
 }

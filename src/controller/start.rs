@@ -18,6 +18,7 @@ use super::stays::gone_since;
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
+use crate::domain::DeviceId;
 use crate::forecast::Model;
 use crate::gpu::GpuDevice;
 use crate::gpu::journal::{self, Journal};
@@ -142,7 +143,14 @@ impl Controller {
         let heard =
             |job: &StoredJob| job.progress.last.map_or(job.registered_at, |l| l.received.max(job.registered_at));
         let heard = open_jobs.iter().map(|job| (job.id.clone(), heard(job))).collect();
-        let backlog = Backlog { recovered, heard, gone, ..Backlog::default() };
+        let mut booked_until = BTreeMap::new();
+        for gpu in gpus.values().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
+            let device = DeviceId::from(gpu.id());
+            if let Some(until) = store.booked_until(&device).await? {
+                booked_until.insert(device, until);
+            }
+        }
+        let backlog = Backlog { recovered, booked_until, heard, gone, ..Backlog::default() };
         let mut controller = Self {
             settings: parts.settings,
             profiling: parts.profiling,
@@ -186,8 +194,14 @@ impl Controller {
             match controller.make_job(job.id, job.spec, job.progress, job.registered_at).await {
                 Ok(job) => {
                     tracing::info!(job.id = %id, "job {id} ({}) taken up again; waiting for its next report", job.spec.name);
-                    let processes = job.spec.processes.clone();
+                    let (processes, boards) = (job.spec.processes.clone(), job.spec.gpus.clone());
+                    let is_steered = job.spec.control;
                     controller.admit(job);
+                    for board in boards.iter().filter(|_| is_steered) {
+                        if let Some(gpu) = controller.gpus.get_mut(board) {
+                            gpu.leave_as_before(&controller.journal);
+                        }
+                    }
                     if let Some(processes) = processes {
                         controller.follow(&id, &processes).await;
                     }

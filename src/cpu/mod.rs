@@ -58,7 +58,7 @@ impl Settings {
     /// # Errors
     /// For the first value out of range.
     pub fn check(&self) -> Result<(), String> {
-        self.sample_s.check("sample_s", 0.05, 10.0)?;
+        self.sample_s.check("sample_s", 0.05, 5.0)?;
         for (key, path) in
             [("powercap_root", &self.powercap_root), ("proc_root", &self.proc_root), ("cgroup_root", &self.cgroup_root)]
         {

@@ -231,7 +231,7 @@ impl Worker {
         seen.fault = None;
         seen.metered = self.meter.metered();
         // Without a counter, power is integrated.
-        let has_told = reading.energy.is_some() || seen.counter.is_none();
+        let has_told = reading.energy.is_some() || (seen.counter.is_none() && reading.power.is_some());
         seen.counter = reading.energy.or(seen.counter);
         if has_told {
             let before = seen.metered_at.replace(now);

@@ -22,7 +22,8 @@ pub struct Metered {
     /// What the counter's reading gained, in millijoules, without that being booked from it: resets make it smaller.
     /// The reading less this is what was booked from the counter, but for a constant.
     pub rebased_mj: i64,
-    /// How often a reset of the counter took energy with it of which nothing else tells.
+    /// How often energy was used of which nothing tells how much: a reset of the counter took it along, or a board
+    /// without a counter was not watched.
     pub lost: u32,
 }
 
@@ -48,7 +49,8 @@ impl Metered {
 ///
 /// A counter that shows less than before was reset (driver reload, lost board). What it shows afterwards was used
 /// since; what was used between the last good reading and the reset is filled with power × time when the readings are
-/// close together, and is counted as lost otherwise. Never `abs()`.
+/// close together, and is counted as lost otherwise. Never `abs()`. Without a counter, so is what was used between
+/// powers that were read far apart.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<Sample>,
@@ -104,8 +106,10 @@ impl Meter {
             },
             // The counter fell silent or came back: keep its last value, so that nothing it still knows is lost.
             (Some(before), None) => self.last = Some(Sample { counter: Some(before), at: last.at, ..sample }),
+            // Nothing tells of this moment: the time without a reading grows.
+            (None, None) if power.is_none() => self.last = Some(last),
             (None, _) if watched => self.integrate(last.power, power, span),
-            (None, _) => {}
+            (None, _) => self.metered.lost += 1,
         }
     }
 
@@ -183,6 +187,24 @@ mod tests {
             lost: 0,
         };
         assert_eq!((meter.metered(), meter.resets()), (expected, 1));
+    }
+
+    #[test]
+    fn without_a_counter_what_nobody_watched_is_lost_and_says_so() {
+        let mut meter = Meter::default();
+        let watts = |w| Some(Watts::new(w));
+        for (second, power) in [(0.0, watts(100.0)), (1.0, watts(100.0)), (2.0, None), (5.0, None), (9.0, watts(300.0))]
+        {
+            meter.observe(at(second), None, power);
+        }
+        // Eight seconds without a reading are filled by the powers at their ends.
+        assert_eq!((meter.metered().integrated, meter.metered().lost), (Millijoules::new(1_700_000), 0));
+        for second in 10..20 {
+            meter.observe(at(f64::from(second)), None, None);
+        }
+        meter.observe(at(20.0), None, watts(300.0));
+        meter.observe(at(21.0), None, watts(300.0));
+        assert_eq!((meter.metered().integrated, meter.metered().lost), (Millijoules::new(2_000_000), 1));
     }
 
     #[test]

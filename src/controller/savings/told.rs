@@ -13,8 +13,9 @@ use crate::profile::{Curve, Evidence};
 use crate::store::StoreError;
 use crate::units::{Joules, Samples, Seconds, Watts};
 
-/// Nobody else may have been on a board meanwhile; intervals beside the job's own touch it for no longer than this.
-const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
+/// Nobody else may have been on a board meanwhile; intervals beside the job's own touch it for no longer than the
+/// longest time between two readings, and a little.
+const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
 
 /// A score of fewer hours says little.
 const LEAST_SCORED_H: f64 = 24.0;
@@ -156,9 +157,11 @@ impl Controller {
                 }
             }
         }
-        if self.store.gaps(&span).await?.iter().any(|gap| gap.is_hole_of(&stored.spec.gpus, &span)) {
-            let why = "a counter was reset in its time while nobody looked: what was used then is in no book";
-            return Ok(Err(why.into()));
+        let gaps = self.store.gaps(&span).await?;
+        let hole =
+            gaps.into_iter().filter(|gap| gap.is_hole_of(&stored.spec.gpus, &span)).find_map(|gap| gap.energy.err());
+        if let Some(why) = hole {
+            return Ok(Err(format!("a part of what its boards used in its time is in no book: {why}")));
         }
         let otherwise = self.if_more(from.series);
         let known = |done: Done| -> Result<Known, String> {

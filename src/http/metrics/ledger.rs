@@ -19,8 +19,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let help = "Times since the daemon started after which a device's energy was found without anybody having looked";
     families.counter("ledger_gaps", "", help).add([], ledger.gaps as f64);
     families.counter("ledger_gap", "joules", "Energy of those times").add([], ledger.gap_j);
-    let help =
-        "Times since the daemon started in which a device used energy that nothing tells of: its counter was reset";
+    let help = "Times since the daemon started in which a device used energy that nothing tells of: its counter was reset, or it has none and was not read";
     families.counter("ledger_unknown_gaps", "", help).add([], ledger.unknown_gaps as f64);
     let help =
         "Gaps of the last 24 hours that the books hold, whichever daemon found them, by whether their energy is known";
