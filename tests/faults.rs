@@ -54,6 +54,15 @@ impl Case {
         eventually("the limit", LONG, async || (self.driver.limit_w(board) == Some(watts)).then_some(())).await;
     }
 
+    /// Ends the daemon by a signal, and starts the next one.
+    async fn restart(self, signal: &str) -> Self {
+        let Self { driver, state, daemon } = self;
+        daemon.stop(signal).await;
+        let command = Daemon::command_with(&driver, state.path(), &FakeDriver::library(), Daemon::QUICK);
+        let daemon = Daemon::start(command, state.path()).await;
+        Self { driver, state, daemon }
+    }
+
     fn journal(&self) -> String {
         std::fs::read_to_string(self.state.path().join("found-limits.json")).unwrap_or_default()
     }
@@ -237,6 +246,18 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
     assert!(!case.journal().contains("found_mw"), "nothing is to be restored over it");
     case.daemon.hold(&case.driver, 1, 150.0).await;
     training.stop().await;
+    // The next daemon leaves it alone as well.
+    let mut case = case;
+    for how in ["KILL", "TERM"] {
+        case = case.restart(how).await;
+        let view = case.state(0, "foreign").await;
+        assert!(text(&view, "detail").contains("somebody else set it to 200 W"), "{view}");
+        let training = case.train(&id, 0);
+        case.daemon.phase(&id, "observing").await;
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        training.stop().await;
+        assert_eq!((case.driver.limit_w(0), case.driver.limits_written(0).len()), (Some(200.0), before), "{how}");
+    }
     case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     case.state(0, "free").await;
     assert_eq!((case.driver.limit_w(0), case.driver.limits_written(0).len()), (Some(200.0), before));

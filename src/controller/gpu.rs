@@ -9,7 +9,7 @@ use super::past::Past;
 use super::sharing::Sharing;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};
-use crate::gpu::journal::{self, Journal, JournalError, Standing, WayBack};
+use crate::gpu::journal::{self, Foreign, Journal, JournalError, Standing, WayBack};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write};
 use crate::ledger::OpenInterval;
@@ -24,15 +24,6 @@ pub struct Override {
     pub until: Monotonic,
     /// The same on the wall clock, for people.
     pub until_utc: DateTime<Utc>,
-}
-
-/// A limit that somebody else has set: wattune leaves the board alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    /// What it was set to.
-    pub limit: PowerLimit,
-    /// When that was noticed.
-    pub since: DateTime<Utc>,
 }
 
 /// A found limit that the driver refused to take back is offered again this often.
@@ -336,6 +327,13 @@ impl Gpu {
             Act::Nothing => self.pursue_clocks(set.clock, current, journal, now),
             setting => Ok(setting),
         }
+    }
+
+    /// Leaves the board to whoever had set it when an earlier daemon ended, if it still has that limit.
+    pub(super) fn leave_as_before(&mut self, journal: &Journal) {
+        let shown = self.seen.reading.requested;
+        let stands = |foreign: &Foreign| shown.is_none_or(|shown| shown.same_as(foreign.limit));
+        self.foreign = journal.left_to_others(self.id()).filter(stands);
     }
 
     /// Leaves the board as it is for now: what is wanted has to wait. Somebody else's limit is noticed all the same.

@@ -50,7 +50,7 @@ pub use budget::{BudgetSettings, BudgetView, Period};
 use cap::CapBook;
 pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
 pub use error::{ControlError, StartError};
-pub use gpu::{Act, Foreign, Gpu, Override};
+pub use gpu::{Act, Gpu, Override};
 pub use handle::{Busy, Handle, Requests};
 use hindsight::Hindsight;
 pub use job::{Group, Job, Phase, ProgressReport};
@@ -244,6 +244,9 @@ impl Controller {
                     tracing::info!(gpu.uuid = %id, "GPU {id}: back at its found limit of {limit}");
                 }
                 Err(error) => fault = Some(in_full(&error)),
+            }
+            if let Err(error) = self.journal.leave_to_others(&id, self.gpus.get(&id).and_then(|gpu| gpu.foreign)) {
+                fault = Some(in_full(&error));
             }
         }
         if let Some(fault) = &fault

@@ -3,7 +3,8 @@
 //! One small JSON file, replaced atomically and synced to disk before the first write to a board and before each
 //! later one. Whatever ends the daemon, the next reader of this file knows which limit was found, which ones wattune
 //! wrote, and whether the machine or its driver was restarted since. An entry goes when its board has its settings
-//! back, or when somebody else has set it: then the board is theirs.
+//! back, or when somebody else has set it: then the board is theirs. While a job goes on there that is noted too, so that
+//! the next daemon leaves the board alone like this one.
 //!
 //! No driver tells what a board's clocks are locked to. So clocks are locked only where they were seen free before, the
 //! journal notes that and to what, and the way back is to unlock them.
@@ -107,10 +108,22 @@ impl Entry {
     }
 }
 
+/// A limit that somebody else set on a job's board, which is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// What it was set to.
+    #[serde(rename = "limit_mw")]
+    pub limit: PowerLimit,
+    /// When that was noticed.
+    pub since: DateTime<Utc>,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Document {
     version: u32,
     boards: BTreeMap<GpuId, Entry>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    left_to_others: BTreeMap<GpuId, Foreign>,
 }
 
 /// The journal of one state directory.
@@ -119,6 +132,7 @@ pub struct Journal {
     path: PathBuf,
     boot_id: String,
     boards: BTreeMap<GpuId, Entry>,
+    left_to_others: BTreeMap<GpuId, Foreign>,
 }
 
 impl Journal {
@@ -128,19 +142,19 @@ impl Journal {
     /// If it cannot be read, or is damaged: then nothing must be written over it.
     pub fn open(state_dir: &Path, boot_id: String) -> Result<Self, JournalError> {
         let path = state_dir.join(FILE_NAME);
-        let boards = match fs::read(&path) {
+        let (boards, left_to_others) = match fs::read(&path) {
             Ok(bytes) => {
                 let document: Document = serde_json::from_slice(&bytes)
                     .map_err(|source| JournalError::Damaged { path: path.clone(), source })?;
                 if ![VERSION, WITH_CLOCKS].contains(&document.version) {
                     return Err(JournalError::Newer { path, version: document.version });
                 }
-                document.boards
+                (document.boards, document.left_to_others)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
             Err(source) => return Err(JournalError::Io { what: "read", path, source }),
         };
-        Ok(Self { path, boot_id, boards })
+        Ok(Self { path, boot_id, boards, left_to_others })
     }
 
     /// What stands in it, board by board.
@@ -264,6 +278,31 @@ impl Journal {
         }
     }
 
+    /// The limit of somebody else to which a board is left.
+    pub fn left_to_others(&self, gpu: &GpuId) -> Option<Foreign> {
+        self.left_to_others.get(gpu).copied()
+    }
+
+    /// Notes to whose limit a board is left, or that it is left to nobody.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn leave_to_others(&mut self, gpu: &GpuId, foreign: Option<Foreign>) -> Result<(), JournalError> {
+        if self.left_to_others(gpu) == foreign {
+            return Ok(());
+        }
+        let before = self.left_to_others.clone();
+        match foreign {
+            Some(foreign) => self.left_to_others.insert(gpu.clone(), foreign),
+            None => self.left_to_others.remove(gpu),
+        };
+        let written = self.replace(self.boards.clone());
+        if written.is_err() {
+            self.left_to_others = before;
+        }
+        written
+    }
+
     /// Whether wattune wrote the limit that the board has, so that it is wattune's to take back.
     pub fn is_ours(&self, gpu: &GpuId, limit: PowerLimit) -> bool {
         self.entry(gpu).is_some_and(|e| e.written.iter().any(|w| w.same_as(limit)))
@@ -282,7 +321,7 @@ impl Journal {
     /// Puts `boards` on disk, and only then in memory: what could not be written down does not count.
     fn replace(&mut self, boards: BTreeMap<GpuId, Entry>) -> Result<(), JournalError> {
         let version = if boards.values().any(|e| e.locked.is_some()) { WITH_CLOCKS } else { VERSION };
-        let document = Document { version, boards };
+        let document = Document { version, boards, left_to_others: self.left_to_others.clone() };
         let write = || -> io::Result<()> {
             let next = self.path.with_extension("json.new");
             let mut file = File::create(&next)?;
@@ -408,6 +447,21 @@ mod tests {
         assert!(reread.is_ours(&gpu, w(200)) && !reread.is_ours(&gpu, w(300)));
         reread.forget(&gpu).expect("written");
         assert_eq!(Journal::open(dir.path(), "boot-1".into()).expect("readable").entries().count(), 0);
+    }
+
+    #[test]
+    fn it_keeps_to_whom_a_board_is_left() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let gpu = GpuId::new("GPU-1").expect("an id");
+        let foreign = Foreign { limit: w(260), since: DateTime::UNIX_EPOCH };
+        let open = || Journal::open(dir.path(), "boot-1".into()).expect("readable");
+        open().leave_to_others(&gpu, Some(foreign)).expect("written");
+        let mut journal = open();
+        assert_eq!((journal.left_to_others(&gpu), journal.entries().count()), (Some(foreign), 0));
+        journal.note_write(&gpu, w(250), w(300), None, DateTime::UNIX_EPOCH).expect("written");
+        assert_eq!(open().left_to_others(&gpu), Some(foreign), "other writes keep it");
+        journal.leave_to_others(&gpu, None).expect("written");
+        assert_eq!((open().left_to_others(&gpu), open().entries().count()), (None, 1));
     }
 
     #[test]
