@@ -388,6 +388,8 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
 
     let again = correct(&[&["--of", "unattributed", "--give-to", "idle"], &said[..]].concat());
     assert!(again.failed(1).contains("no closed interval of that share"), "{again:?}");
+    let nowhere = correct(&[&["--device", "GPU-9", "--of", "idle", "--give-to", "job:b"], &said[..]].concat());
+    assert!(nowhere.failed(1).contains("no device GPU-9 in the books; they have GPU-0"), "{nowhere:?}");
     let nobody = correct(&[&["--of", "idle", "--give-to", "job:c"], &said[..]].concat());
     assert!(nobody.failed(1).contains("there is no job c"), "{nobody:?}");
     let senseless = correct(&[&["--of", "nobody", "--give-to", "idle"], &said[..]].concat());
@@ -400,7 +402,10 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     // Rolled up, all figures are what they were.
     let rolled = as_json(dir.path(), &["--by", "job"]);
     assert_eq!(rolled["total"], after["total"]);
-    assert_eq!(rolled["completeness"]["gaps"].as_array().map(Vec::len), Some(1), "as hours");
+    let gaps = rolled["completeness"]["gaps"].as_array().expect("gaps");
+    assert_eq!(gaps.len(), 1, "as hours");
+    assert!(gaps[0]["filled"].as_str().is_some_and(|said| said.contains("minutes were rolled up")), "{gaps:#?}");
+    assert_eq!(after["completeness"]["gaps"][0]["filled"], "the counter's difference, spread evenly over the time");
     report(dir.path(), &["verify"]).done();
 }
 
@@ -508,6 +513,13 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
     let later =
         report(dir.path(), &["--from", "2026-03-01T02:00:00Z", "--to", "2026-03-02", "--format", "json"]).json();
     assert_eq!(later["total"]["saved_g"], Value::Null, "{later:#}");
+    // What was reckoned before energy was taken from the job is not what it saved.
+    let said = ["--of", "job:a", "--give-to", "idle", "--who", "ada", "--why", "not its own"];
+    let span = ["--from", "2026-03-01T00:00:00Z", "--to", "2026-03-01T02:00:00Z"];
+    report(dir.path(), &[&["correct"], &span[..], &said].concat()).done();
+    let corrected = as_json(dir.path(), &["--by", "job"]);
+    let total = &corrected["total"];
+    assert_eq!((&total["saved_g"], &total["saved_of_jobs"]), (&Value::Null, &json!(0)), "{total:#}");
 }
 
 #[tokio::test]

@@ -138,7 +138,13 @@ impl Powercap {
             self.problems.push(format!("{}/name holds {name:?}, which is no zone's name", entry.path.display()));
             return;
         };
-        if self.known.iter().any(|known| known.device == device) {
+        if let Some(first) = self.known.iter().find(|known| known.device == device) {
+            // Another control type shows the same package again; the same one does not.
+            let of_type = |path: &Path| path.file_name()?.to_str()?.split(':').next().map(str::to_owned);
+            if of_type(&first.path) == of_type(&entry.path) {
+                let (counted, left) = (first.path.display(), entry.path.display());
+                self.problems.push(format!("{left} has the name of {counted}, {name:?}: only that one is read"));
+            }
             return;
         }
         let range = entry.path.join("max_energy_range_uj");

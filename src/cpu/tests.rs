@@ -109,6 +109,11 @@ fn packages_and_their_memory_count_once() {
     assert_eq!(zones(&seen), ["cpu:package-0", "cpu:package-1", "dram:package-0", "dram:package-1"]);
     assert!(seen.zones[0].path.ends_with("powercap/intel-rapl:0"), "{}", seen.zones[0].path);
     assert!(seen.problems.is_empty(), "{:?}", seen.problems);
+    machine.zone("intel-rapl:3", "package-1", 5_000);
+    let seen = machine.handle().sample();
+    assert_eq!(zones(&seen).len(), 4);
+    let [problem] = seen.problems.as_slice() else { panic!("{:?}", seen.problems) };
+    assert!(problem.contains("intel-rapl:3 has the name of") && problem.contains("\"package-1\""), "{problem}");
 }
 
 #[test]

@@ -118,10 +118,10 @@ impl JobName {
     /// Of a name that is new: it can be read as it is. Names that are stored may be older than this rule.
     ///
     /// # Errors
-    /// If it has characters that show nothing, or change how others are shown.
+    /// If it has characters that show nothing, or change how others are shown, or is all blank.
     pub fn seen(self) -> Result<Self, InvalidName> {
-        let why = "names have no invisible characters and none that change the direction of text";
-        match self.0.contains(is_unseen) {
+        let why = "names have no invisible characters, none that change the direction of text, and are not all blank";
+        match self.0.contains(is_unseen) || self.0.trim().is_empty() {
             true => Err(InvalidName { what: "job name", given: legible(&self.0).chars().take(80).collect(), why }),
             false => Ok(self),
         }

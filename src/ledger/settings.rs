@@ -1,7 +1,7 @@
 //! `[ledger]`: what is counted beside the devices' own meters, and how long minutes are kept.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::chain::Digest;
 use super::entry::{Boundary, Embodied, METHOD, Terms};
@@ -24,6 +24,7 @@ pub struct Settings {
     /// Where that comes from.
     pub pue_source: Option<String>,
     /// Since when it is said to hold, as a date.
+    #[serde(deserialize_with = "date")]
     pub pue_date: Option<String>,
     /// The factor of a contract for electricity.
     pub contract_g_per_kwh: Option<GramsPerKwh>,
@@ -54,6 +55,20 @@ impl Default for Settings {
             embodied_source: None,
         }
     }
+}
+
+/// A date as text, or as TOML's own.
+fn date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a date such as \"2026-01-31\"")]
+    enum Written {
+        Text(String),
+        Date(toml::value::Datetime),
+    }
+    Ok(Some(match Written::deserialize(deserializer)? {
+        Written::Text(text) => text,
+        Written::Date(date) => date.to_string(),
+    }))
 }
 
 const YEAR_S: f64 = 365.25 * 86_400.0;
@@ -90,6 +105,22 @@ impl Settings {
         let embodied = self.embodied_per_gpu_g.is_some();
         goes_with("embodied_per_gpu_g", embodied, "embodied_life_years", self.embodied_life_years.is_some())?;
         goes_with("embodied_per_gpu_g", embodied, "embodied_source", self.embodied_source.is_some())?;
+        for (key, text) in [
+            ("node", &self.node),
+            ("node_factor_source", &self.node_factor_source),
+            ("pue_source", &self.pue_source),
+            ("contract_source", &self.contract_source),
+            ("embodied_source", &self.embodied_source),
+        ] {
+            let fits = |text: &String| {
+                !text.trim().is_empty() && text.chars().count() <= 500 && !text.chars().any(char::is_control)
+            };
+            if text.as_ref().is_some_and(|text| !fits(text)) {
+                return Err(format!(
+                    "{key} needs 1 to 500 characters, not all blank and none of them a control character"
+                ));
+            }
+        }
         if let Some(date) = &self.pue_date
             && date.parse::<chrono::NaiveDate>().is_err()
         {
@@ -133,5 +164,33 @@ impl Settings {
             clock: "durations: monotonic; keys: UTC".into(),
             boundary: self.boundary(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_totals_larger_needs_a_source_that_says_something() {
+        let read = |text: &str| toml::from_str::<Settings>(text).map_err(|e| e.to_string())?.check();
+        let pue = "pue = 1.5\npue_source = \"the operator's report\"\n";
+        for date in ["\"2026-01-31\"", "2026-01-31"] {
+            assert_eq!(read(&format!("{pue}pue_date = {date}")), Ok(()));
+        }
+        let wrong = |text: &str, why: &str| {
+            let told = read(text).expect_err(text);
+            assert!(told.contains(why), "{text}: {told}");
+        };
+        wrong("pue = 1.5", "pue needs pue_source");
+        wrong(&format!("{pue}pue_date = 2026"), "a date such as");
+        wrong(&format!("{pue}pue_date = \"soon\""), "is no date");
+        for source in ["", "  ", "a\\nb", "\\u001b[2J"] {
+            wrong(
+                &format!("pue = 1.5\npue_date = \"2026-01-31\"\npue_source = \"{source}\""),
+                "pue_source needs 1 to 500",
+            );
+        }
+        wrong("node = \"\"", "node needs 1 to 500");
     }
 }

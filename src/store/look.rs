@@ -8,6 +8,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
 use super::{FILE_NAME, Store, StoreError, unopened};
 
+const LEFT_OPEN: &str = "a daemon left its write-ahead log (-wal) beside it, which only who may write in that directory \
+                         can read: ask as that user, or start and stop the daemon once";
+
 impl Store {
     /// Opens the database in `state_dir` to be read.
     ///
@@ -33,7 +36,12 @@ impl Store {
             Err(_) if !beside(&file, "-wal").exists() => {
                 connect(options.immutable(true)).await.map_err(|error| unopened(&file, error))?
             }
-            Err(error) => return Err(unopened(&file, error)),
+            Err(error) => {
+                return Err(match unopened(&file, error) {
+                    StoreError::Open { path, why } => StoreError::Open { path, why: format!("{why}; {LEFT_OPEN}") },
+                    other => other,
+                });
+            }
         };
         check_version(&pool, path).await?;
         Ok(Self { pool: pool.clone(), recurring: super::recurring::Desk::absent(), reading: pool })

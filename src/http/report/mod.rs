@@ -175,6 +175,10 @@ impl ReportView {
             to: g.slot.end(),
             energy_j: g.energy.as_ref().ok().map(|energy| joules(*energy)),
             filled: match &g.energy {
+                Ok(_) if g.is_rolled_up => {
+                    "the counter's differences of one gap or several within these hours, whose minutes were rolled up"
+                        .into()
+                }
                 Ok(_) => "the counter's difference, spread evenly over the time".into(),
                 Err(why) => format!("not filled: {why}"),
             },

@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::domain::{InvalidJob, Slot};
 use crate::ledger::apportion::hour_of;
-use crate::ledger::report::{By, FunctionalUnit, Wanted};
+use crate::ledger::report::{By, FunctionalUnit, LEAST_PER_EPOCH, Wanted};
 use crate::ledger::{Interval, Share};
 use crate::store::LedgerPage;
 use crate::units::{Samples, Short};
@@ -86,7 +86,9 @@ impl ReportQuery {
 pub fn functional_unit(unit: Option<&str>, samples: Option<f64>) -> Result<Option<FunctionalUnit>, InvalidJob> {
     let field = "samples_per_epoch";
     let samples = match samples {
-        Some(number) if number >= 1.0 => Some(Samples::try_new(number).ok_or_else(|| invalid(field, "is not finite"))?),
+        Some(number) if number >= LEAST_PER_EPOCH => {
+            Some(Samples::try_new(number).ok_or_else(|| invalid(field, "is not finite"))?)
+        }
         Some(number) => return Err(invalid(field, format!("is {}; it must be at least 1", Short(number)))),
         None => None,
     };

@@ -35,6 +35,8 @@ struct Making<'a> {
     /// Whether embodied emissions were declared at any time.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
+    /// Those that have energy in the span, where sums tell jobs apart.
+    holders: BTreeSet<&'a JobId>,
     rows: BTreeMap<Key, Draft>,
     total: Draft,
     has_marginal: bool,
@@ -64,7 +66,9 @@ impl<'a> Making<'a> {
         let sums = || books.pieces.iter().flat_map(|p| &p.sums);
         let has_marginal = sums().any(|s| s.marginal.energy > Millijoules::ZERO);
         let has_embodied = books.pieces.iter().any(|p| p.boundary.embodied.is_some());
-        Self { wanted, books, has_embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
+        let holders = sums().filter_map(|s| if let Whose::Job(id) = &s.whose { Some(id) } else { None }).collect();
+        let (rows, total) = Default::default();
+        Self { wanted, books, has_embodied, jobs, holders, rows, total, has_marginal }
     }
 
     fn job_key(&self, id: &JobId) -> Key {
@@ -105,8 +109,13 @@ impl<'a> Making<'a> {
         }
     }
 
+    /// Counts a job that ran within the span, or has energy of its own there all the same: booked a moment after its end,
+    /// or given to it.
     fn count(&mut self, job: &JobFacts) {
         let span = &self.wanted.span;
+        if !job.ran_within(span) && !self.holders.contains(&job.id) {
+            return;
+        }
         let keys: Vec<Key> = match self.wanted.by {
             By::Device => job.gpus.iter().map(|gpu| Key::Device(DeviceId::from(gpu))).collect(),
             By::Day | By::Month => {
@@ -117,19 +126,22 @@ impl<'a> Making<'a> {
             }
             _ => vec![self.job_key(&job.id)],
         };
-        let rows = keys.iter().filter(|key| self.rows.contains_key(key)).count();
-        // A job without energy in the span has no row.
-        let is_counted = if self.wanted.by.is_of_jobs() { rows > 0 } else { job.ran_within(span) };
-        if !is_counted {
-            return;
-        }
-        let has_holes = self.has_holes(job);
-        self.total.count(job, self.wanted, true, has_holes);
+        self.total.count(job, span, true);
         // How a saving is split between boards is not known.
         let is_told = self.wanted.by != By::Device || job.gpus.len() == 1;
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
-                row.count(job, self.wanted, is_told, has_holes);
+                row.count(job, span, is_told);
+            }
+        }
+        // A job without energy has no row, and no score.
+        let has_row = keys.iter().any(|key| self.rows.contains_key(key));
+        let Some(unit) = self.wanted.unit.filter(|_| has_row && is_whole(job, self.wanted)) else { return };
+        let has_holes = self.has_holes(job);
+        self.total.scored.count(job, unit, has_holes);
+        for key in &keys {
+            if let Some(row) = self.rows.get_mut(key) {
+                row.scored.count(job, unit, has_holes);
             }
         }
     }
@@ -239,8 +251,8 @@ impl Draft {
     }
 
     /// Counts a job, with what it saved where that may be told here.
-    fn count(&mut self, job: &JobFacts, wanted: &Wanted, is_told: bool, has_holes: bool) {
-        let has_ended = job.ended_within(&wanted.span);
+    fn count(&mut self, job: &JobFacts, span: &Slot, is_told: bool) {
+        let has_ended = job.ended_within(span);
         self.jobs += 1;
         self.ended += u64::from(has_ended);
         if let Some(saved) = job.saved.filter(|_| has_ended && is_told) {
@@ -248,11 +260,6 @@ impl Draft {
                 Some((before, jobs)) => (before + saved, jobs + 1),
                 None => (saved, 1),
             });
-        }
-        if let Some(unit) = wanted.unit
-            && is_whole(job, wanted)
-        {
-            self.scored.count(job, unit, has_holes);
         }
     }
 }

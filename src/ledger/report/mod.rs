@@ -85,6 +85,9 @@ impl FromStr for By {
     }
 }
 
+/// An epoch has so many samples at least.
+pub const LEAST_PER_EPOCH: f64 = 1.0;
+
 /// The R of SCI (ISO/IEC 21031): what emissions are counted per.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FunctionalUnit {
@@ -249,8 +252,10 @@ pub struct DeviceBalance {
 pub struct Gap {
     /// The device.
     pub device: DeviceId,
-    /// When.
+    /// When; of hours that were rolled up, somewhere within.
     pub slot: Slot,
+    /// Whether its minutes were rolled up, of all of it or of a part.
+    pub is_rolled_up: bool,
     /// What the counter gained, booked over that time; or why nothing tells how much was used, which is in no book.
     pub energy: Result<Millijoules, String>,
 }

@@ -1,6 +1,6 @@
 //! SCI (ISO/IEC 21031): `SCI = (E · I + M) / R`, with E of the facility and I location-based.
 
-use super::{FunctionalUnit, JobFacts, Score, Wanted};
+use super::{FunctionalUnit, JobFacts, LEAST_PER_EPOCH, Score, Wanted};
 use crate::units::{GramsCo2e, Millijoules, Samples};
 
 /// What a row's score is made of. Only jobs that began and ended in the span count: of others the books of the span
@@ -57,7 +57,7 @@ impl Scored {
             return Err("no run did any work".into());
         }
         if self.with_holes > 0 {
-            let why = "a counter was reset while nobody looked: what was used then is in no book";
+            let why = "a part of what its boards used is in no book (completeness.gaps)";
             return Err(format!("{} of {} runs: {why}", self.with_holes, self.jobs));
         }
         if self.undeclared {
@@ -81,7 +81,7 @@ fn units(job: &JobFacts, unit: FunctionalUnit) -> Option<f64> {
         FunctionalUnit::Epoch(Some(samples)) => of(samples),
         FunctionalUnit::Epoch(None) => {
             let told: f64 = job.tags.get("samples_per_epoch")?.parse().ok()?;
-            of(Samples::try_new(told)?)
+            of(Samples::try_new(told).filter(|samples| samples.get() >= LEAST_PER_EPOCH)?)
         }
     }
 }

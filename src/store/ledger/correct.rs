@@ -67,6 +67,14 @@ pub enum CorrectionError {
         /// The first such hour.
         hour: String,
     },
+    /// Nothing was ever booked of that device.
+    #[error("there is no device {given} in the books; they have {known}")]
+    NoDevice {
+        /// What was given.
+        given: DeviceId,
+        /// Those of which something was booked.
+        known: String,
+    },
     /// There is no such job.
     #[error("there is no job {0}")]
     NoJob(JobId),
@@ -96,6 +104,13 @@ impl Store {
             return Err(CorrectionError::NoJob(id.clone()));
         }
         let mut tx = self.begin().await?;
+        if let Some(given) = &wish.device {
+            let sql = "SELECT DISTINCT device FROM balances ORDER BY device";
+            let known: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
+            if !known.iter().any(|device| device == given.as_str()) {
+                return Err(CorrectionError::NoDevice { given: given.clone(), known: known.join(", ") });
+            }
+        }
         let (start, end) = (wish.span.start().timestamp_micros(), wish.span.end().timestamp_micros());
         let (share, job) = rows::share_columns(&wish.from);
         let device = wish.device.as_ref().map(DeviceId::as_str);

@@ -313,10 +313,10 @@ const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' ||
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
     AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
 
-/// The jobs that a span touches; some of their energy is booked a moment after their end. And these, which were given
-/// energy there though they ran at another time.
+/// The jobs that a span touches. And these, which have energy there though they ran at another time: it is booked a moment
+/// after their end, or was given to them.
 async fn jobs(tx: &mut SqliteConnection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
-    let sql = format!("{FACTS} registered_us < $2 AND (ended_us IS NULL OR ended_us > $1 - 3600000000)");
+    let sql = format!("{FACTS} registered_us < $2 AND (ended_us IS NULL OR ended_us > $1)");
     let found = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
         .bind(span.start().timestamp_micros())
         .bind(span.end().timestamp_micros())
@@ -330,7 +330,22 @@ async fn jobs(tx: &mut SqliteConnection, span: &Slot, holders: &BTreeSet<JobId>)
         let found = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(rows::json(&others)?).fetch_one(&mut *tx).await?;
         jobs.extend(facts(found)?);
     }
+    forget_savings_before_corrections(tx, &mut jobs).await?;
     Ok(jobs)
+}
+
+/// What was reckoned before energy was given to a job, or taken from it, is not what it saved.
+async fn forget_savings_before_corrections(tx: &mut SqliteConnection, jobs: &mut [JobFacts]) -> Result<(), StoreError> {
+    let sql = "SELECT job, MAX(corrected.seq) FROM (SELECT seq, json_extract(line, '$.from.job') AS job FROM ledger \
+               WHERE kind = 'correction' UNION ALL SELECT seq, json_extract(line, '$.to.job') FROM ledger \
+               WHERE kind = 'correction') AS corrected WHERE job IS NOT NULL GROUP BY job \
+               HAVING MAX(corrected.seq) > (SELECT MAX(seq) FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
+               AND json_extract(line, '$.job') = corrected.job AND kind = 'outcome')";
+    let corrected: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
+    for job in jobs.iter_mut().filter(|job| corrected.iter().any(|id| id == job.id.as_str())) {
+        job.saved = None;
+    }
+    Ok(())
 }
 
 fn facts(text: Option<String>) -> Result<Vec<JobFacts>, StoreError> {
@@ -399,23 +414,26 @@ impl Store {
 /// The gaps of a span, oldest first; pieces of one that were cut at full hours are put together again. Beside them times
 /// of which nothing tells how much energy was used.
 async fn gaps(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
-    let sql = "SELECT device, start_us, end_us, SUM(energy_mj) AS energy_mj FROM \
-               (SELECT device, start_us, end_us, energy_mj FROM intervals WHERE source = 'counter_gap' \
-               AND start_us >= $1 AND start_us < $2 UNION ALL \
-               SELECT device, hour_us, hour_us + 3600000000, energy_mj FROM rolled_up WHERE source = 'counter_gap' \
-               AND hour_us >= $1 AND hour_us < $2) GROUP BY device, start_us, end_us ORDER BY device, start_us";
+    let sql = "SELECT device, start_us, end_us, SUM(energy_mj) AS energy_mj, MAX(rolled_up) AS rolled_up FROM \
+               (SELECT device, start_us, end_us, energy_mj, FALSE AS rolled_up FROM intervals \
+               WHERE source = 'counter_gap' AND start_us >= $1 AND start_us < $2 UNION ALL \
+               SELECT device, hour_us, hour_us + 3600000000, energy_mj, TRUE FROM rolled_up \
+               WHERE source = 'counter_gap' AND hour_us >= $1 AND hour_us < $2) \
+               GROUP BY device, start_us, end_us ORDER BY device, start_us";
     let mut found: Vec<Gap> = Vec::new();
     for row in &bound(sql, span).fetch_all(&mut *tx).await? {
         let (device, slot): (DeviceId, Slot) = (device(row)?, rows::slot(row)?);
         let energy: Millijoules = rows::from_i64(row.try_get("energy_mj")?)?;
+        let is_rolled_up: bool = row.try_get("rolled_up")?;
         match found.last_mut() {
-            Some(Gap { device: of, slot: before, energy: Ok(sum) })
+            Some(Gap { device: of, slot: before, energy: Ok(sum), is_rolled_up: part })
                 if *of == device && before.end() == slot.start() =>
             {
                 *sum += energy;
+                *part |= is_rolled_up;
                 *before = Slot::new(before.start(), slot.end()).unwrap_or(*before);
             }
-            _ => found.push(Gap { device, slot, energy: Ok(energy) }),
+            _ => found.push(Gap { device, slot, is_rolled_up, energy: Ok(energy) }),
         }
     }
     found.extend(lost(tx, span).await?);
@@ -432,7 +450,7 @@ async fn lost(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreE
         let Entry::Lost(lost) = rows::from_json("ledger", line)? else { continue };
         if let Some(slot) = Slot::new(lost.from, lost.until).filter(|slot| slot.end() > span.start()) {
             let (device, energy) = (lost.device.clone(), Err(lost.why));
-            found.insert((lost.device, lost.from), Gap { device, slot, energy });
+            found.insert((lost.device, lost.from), Gap { device, slot, is_rolled_up: false, energy });
         }
     }
     Ok(found.into_values().collect())
