@@ -2,12 +2,13 @@
 
 from panels import *
 
-R = 'instance=~"$instance", recurring=~"$recurring"'
+R = 'instance=~"$instance", recurring="$recurring"'
 STAGES = {1: ("exploring", "blue"), 2: ("exploiting", GOOD), 3: ("none converges", BAD)}
 STAGE = " or ".join(
-    f'max by (recurring) (wattune_recurring_stage{{{R}, stage="{name}"}} == 1) * {number}'
+    f'max by (instance, recurring) (wattune_recurring_stage{{{R}, stage="{name}"}} == 1) * {number}'
     for number, name in enumerate(("exploring", "exploiting", "none_converges"), 1))
-ARM = "recurring, batch_size"
+# Nodes may have recurring jobs of the same name: each has a belief of its own.
+ARM = "instance, recurring, batch_size"
 YES = {0: ("", "text"), 1: ("favourite", GOOD)}
 
 
@@ -24,7 +25,7 @@ glance = [
     stat("Favourite batch size", "What is held for the best now.",
          Query(f"max by ({ARM}) (wattune_recurring_favourite{{{R}}}) == 1", 1, 1, "{{batch_size}}"), "none",
          [(None, GOOD)], graph=False, text="name"),
-    stat("Trials", "Of the recurring jobs shown, ended ones included.",
+    stat("Trials", "Of the recurring job shown, ended ones included.",
          Query(f"sum(wattune_recurring_trials{{{R}}})", 1, 1e6), "none", [(None, "text"), (1, "blue")], graph=False),
     stat("Running", "Trials that run now.", Query(f"sum(wattune_recurring_trials_running{{{R}}})", 0, 1000), "none",
          [(None, "text"), (1, GOOD)], graph=False),
@@ -39,14 +40,14 @@ glance = [
 
 beliefs = [
     series("Expected cost of a trial", "What is believed of each batch size: the line is the mean, lower is better.",
-           [Query(MEAN, 1, 1e12, "{{recurring}}, {{batch_size}}")], "joule", [(None, "blue")], width=12, height=9),
+           [Query(MEAN, 1, 1e12, "{{batch_size}} on {{instance}}")], "joule", [(None, "blue")], width=12, height=9),
     series("Uncertainty", "Standard deviation of that mean. It falls as trials come in.",
-           [Query(DEVIATION, 0, 1e12, "{{recurring}}, {{batch_size}}")], "joule", [(None, "blue")], width=12, height=9),
+           [Query(DEVIATION, 0, 1e12, "{{batch_size}} on {{instance}}")], "joule", [(None, "blue")], width=12, height=9),
     bars("Expected cost now", "The mean for each batch size; those without a trial yet are known from their neighbours, or "
          "absent.",
-         Query(MEAN, 1, 1e12, "{{recurring}}, {{batch_size}}"), "joule", [(None, "blue")], width=12, min=0, decimals=2),
+         Query(MEAN, 1, 1e12, "{{batch_size}} on {{instance}}"), "joule", [(None, "blue")], width=12, min=0, decimals=2),
     bars("Trials with a result", "How often each batch size was tried.",
-         Query(arm("wattune_recurring_pulls"), 0, 1e6, "{{recurring}}, {{batch_size}}"), "none",
+         Query(arm("wattune_recurring_pulls"), 0, 1e6, "{{batch_size}} on {{instance}}"), "none",
          [(None, "text"), (1, "blue")], width=12, min=0, decimals=0),
 ]
 
@@ -57,7 +58,7 @@ posterior = table(
      Query(arm("wattune_recurring_mean_carbon_gco2e"), 0, 1e9, column="carbon"),
      Query(arm("wattune_recurring_pulls"), 0, 1e6, column="pulls"),
      Query(f"{arm('wattune_recurring_reached')} / ({arm('wattune_recurring_pulls')} > 0)", 0, 1, column="reached")],
-    {"recurring": ("Recurring job", {}), "batch_size": ("Batch size", {}),
+    {"instance": ("Node", {}), "batch_size": ("Batch size", {}),
      "favourite": ("Favourite", unit("none", mapping=YES)), "mean": ("Expected cost", unit("joule", 2)),
      "deviation": ("Standard deviation", unit("joule", 2)), "carbon": ("Expected carbon", unit(GRAMS, 0)),
      "pulls": ("Trials", unit("none", 0)),
@@ -65,7 +66,7 @@ posterior = table(
 
 course = [
     series("Favourite", "1 for the batch size that is held for the best.",
-           [Query(f"max by ({ARM}) (wattune_recurring_favourite{{{R}}})", 0, 1, "{{recurring}}, {{batch_size}}")], "none",
+           [Query(f"max by ({ARM}) (wattune_recurring_favourite{{{R}}})", 0, 1, "{{batch_size}} on {{instance}}")], "none",
            [(None, "text"), (1, GOOD)], width=16, height=6, max=1, decimals=0,
            custom={"lineInterpolation": "stepAfter", "fillOpacity": 20}),
     stat("Recurring jobs", "That the nodes shown know.",
@@ -77,7 +78,8 @@ course = [
 ]
 
 DASHBOARD = dashboard(
-    "wattune-bandit", "wattune / Bandit", "Which batch size recurring jobs take, and how sure that is.",
+    "wattune-bandit", "wattune / Bandit", "Which batch size a recurring job takes, and how sure that is.",
     [variable("instance", "Node", "label_values(wattune_recurring_jobs, instance)"),
-     variable("recurring", "Recurring job", 'label_values(wattune_recurring_trials{instance=~"$instance"}, recurring)')],
+     variable("recurring", "Recurring job", 'label_values(wattune_recurring_trials{instance=~"$instance"}, recurring)',
+              multi=False)],
     PANELS := [*glance, row("What is believed"), *beliefs, posterior, row("How it came about"), *course], since="now-7d")

@@ -3,17 +3,21 @@
 from panels import *
 
 I = 'instance=~"$instance"'
-YES_NO = {0: ("no", BAD), 1: ("yes", GOOD)}
 FRESH = {0: ("stale", BAD), 1: ("fresh", GOOD)}
 MODE = {0: ("observe", FAIR), 1: ("control", GOOD)}
 POWER = f"sum by (instance) (wattune_gpu_power_watts{{{I}}})"
 LIMITS = f"sum by (instance) (wattune_gpu_power_limit_enforced_watts{{{I}}})"
-LARGEST = f"sum by (instance) (wattune_gpu_power_limit_max_watts{{{I}}})"
+# Of boards that tell both: a lost one is no saving.
+LARGEST = (f"sum by (instance) (wattune_gpu_power_limit_max_watts{{{I}}} "
+           f"and on (instance, gpu_uuid) wattune_gpu_power_limit_enforced_watts{{{I}}})")
+ANSWERS = {0: ("no", BAD), 1: ("yes", GOOD)}
 INTENSITY_BY_NODE = f"max by (instance) (wattune_carbon_planned_with_gco2e_per_kwh{{{I}}})"
 
 glance = [
-    stat("Nodes", "That have answered a scrape lately.", Query(f"count(wattune_build_info{{{I}}})", 2, 1e4), "none",
+    stat("Nodes", "That answered the last scrape.", Query(f"count(wattune_build_info{{{I}}})", 2, 1e4), "none",
          [(None, BAD), (1, GOOD)], graph=False),
+    stat("Nodes that do not answer", "Of the scrape job `wattune`: the daemon is down, or cannot be reached.",
+         Query(f'count(up{{job="wattune", {I}}} == 0) or vector(0)', 0, 1e4), "none", [(None, GOOD), (1, BAD)], graph=False),
     stat("Nodes with a stale signal", "They plan with an old forecast, or with none.",
          Query(f"count(wattune_carbon_signal_fresh{{{I}}}) - sum(wattune_carbon_signal_fresh{{{I}}})", 0, 1e4), "none",
          [(None, GOOD), (1, FAIR)], graph=False),
@@ -33,8 +37,9 @@ def node(metric, how="max"):
 
 
 nodes = table(
-    "Nodes", "The dashboard Overview shows one of them in full.",
-    [Query(f"max by (instance, version) (wattune_build_info{{{I}}})", 1, 1, least=2, column="there"),
+    "Nodes", "The dashboard Overview shows one of them in full. A node that does not answer has a row without figures.",
+    [Query(f'max by (instance) (up{{job="wattune", {I}}})', 0, 1, least=2, column="answers"),
+     Query(f"max by (instance, version) (wattune_build_info{{{I}}})", 1, 1, least=2, column="there"),
      Query(node("wattune_control_enabled"), 0, 1, least=2, column="mode"),
      Query(f"count by (instance) (wattune_gpu_info{{{I}}})", 1, 64, least=2, column="gpus"),
      Query(node("wattune_jobs"), 0, 1000, column="jobs"),
@@ -48,7 +53,7 @@ nodes = table(
      Query(node("wattune_plan_search_seconds"), 0, 60, column="solver"),
      Query(node("wattune_store_unwritten_intervals"), 0, 1e5, least=2, column="unwritten"),
      Query(node("wattune_ledger_gaps_last_day", "sum"), 0, 1000, least=2, column="gaps")],
-    {"instance": ("Node", {}), "version": ("Version", {}), "mode": ("Mode", unit("none", mapping=MODE)),
+    {"instance": ("Node", {}), "answers": ("Answers", unit("none", mapping=ANSWERS)), "version": ("Version", {}), "mode": ("Mode", unit("none", mapping=MODE)),
      "gpus": ("GPUs", unit("none", 0)), "jobs": ("Jobs", unit("none", 0)), "draw": ("Draw", unit("watt", 0)),
      "limits": ("Limits", unit("watt", 0)), "below": ("Below maximum", unit("percentunit", 1)),
      "intensity": ("Intensity", unit(G_PER_KWH, 0, GREENNESS)), "fresh": ("Signal", unit("none", mapping=FRESH)),

@@ -2,7 +2,7 @@
 
 from panels import *
 
-I = 'instance=~"$instance"'
+I = 'instance="$instance"'
 BASES = {1: ("source", GOOD), 2: ("local forecaster", "yellow"), 3: ("shape of a day", FAIR), 4: ("constant", BAD)}
 BASIS = " or ".join(
     f'max by (instance) (wattune_carbon_basis{{{I}, basis="{name}"}} == 1) * {number}'
@@ -16,20 +16,20 @@ TROUBLE = {0: ("no", "text"), 1: ("yes", FAIR)}
 glance = [
     stat("Carbon intensity", "Of the present slot, by the best that is known of it.",
          Query(f"avg(wattune_carbon_intensity_gco2e_per_kwh{{{I}}})", 10, 1500), G_PER_KWH, GREENNESS, decimals=0),
-    stat("Signal", "Whether every node has a fresh forecast.",
+    stat("Signal", "Whether the node has a fresh forecast.",
          Query(f"min(wattune_carbon_signal_fresh{{{I}}})", 0, 1), "none", [(None, BAD), (1, GOOD)], graph=False,
          mappings=words(FRESH)),
-    stat("Last good answer", "How long ago a source answered, on the node for which it is longest.",
+    stat("Last good answer", "How long ago a source answered.",
          Query(f"max(wattune_carbon_signal_age_seconds{{{I}}})", 0, 1e5), "s", [(None, GOOD), (7200, FAIR), (21600, BAD)],
          graph=False),
-    stat("Rests on", "The worst of the nodes. local forecaster: made from what came. shape of a day: what came is more than "
+    stat("Rests on", "local forecaster: made from what came. shape of a day: what came is more than "
          "a day old. constant: nothing is known.",
          Query(f"max({BASIS})", 1, 4), "none", [(None, "text")], graph=False, mappings=words(BASES)),
     stat("Forecast followed", "How far plans follow the forecast, by its skill lately: 0 % not at all, 100 % fully.",
          Query(f"avg(wattune_carbon_forecast_followed_ratio{{{I}}})", 0, 1), "percentunit", SKILL, decimals=0),
     stat("Error a day ahead", "Mean error of the forecasts of the last fortnight that were at hand at midnight (UTC), "
-         "relative to what came.",
-         Query(f'min(wattune_carbon_forecast_error_ratio{{{I}, horizon_h="24"}})', 0, 0.5), "percentunit", ERROR,
+         "relative to what came, of the worst source.",
+         Query(f'max(wattune_carbon_forecast_error_ratio{{{I}, horizon_h="24"}})', 0, 0.5), "percentunit", ERROR,
          graph=False, decimals=1),
 ]
 
@@ -77,7 +77,7 @@ def of_source(metric):
 
 
 sources = [
-    table("Sources", "The chain, as each node sees it.",
+    table("Sources", "The chain, as the node sees it.",
           [Query(of_source("wattune_carbon_source_followed"), 0, 1, column="followed"),
            Query(of_source("wattune_carbon_source_fresh"), 0, 1, column="fresh"),
            Query(of_source("wattune_carbon_source_failures"), 0, 1e4, column="failures"),
@@ -95,7 +95,7 @@ sources = [
     series("Electricity price", "Day-ahead price of the present slot. Negative prices are normal.",
            [Query(f"max by (zone, currency) (wattune_electricity_price_per_mwh{{{I}}})", -1000, 10000,
                   "{{zone}}, {{currency}}")], "suffix: /MWh", [(None, "text"), (0, "blue")], width=8, height=7, decimals=1),
-    timeline("What the signal rests on", "Over time, for each node.", [Query(BASIS, 1, 4, "{{instance}}")], BASES, height=5),
+    timeline("What the signal rests on", "Over time.", [Query(BASIS, 1, 4, "{{instance}}")], BASES, height=5),
     timeline("Where the present intensity comes from", "measured and estimated: the source says what came. forecast: what it "
              "expected. fallback: made by wattune.",
              [Query(" or ".join(f'max by (instance) (wattune_carbon_intensity_origin{{{I}, origin="{name}"}} == 1) * {number}'
@@ -108,6 +108,6 @@ sources = [
 
 DASHBOARD = dashboard(
     "wattune-grid", "wattune / Grid signal", "What is forecast of the grid, what came, and how far the forecast can be trusted.",
-    [variable("instance", "Node", "label_values(wattune_carbon_signal_fresh, instance)")],
+    [variable("instance", "Node", "label_values(wattune_carbon_signal_fresh, instance)", multi=False)],
     PANELS := [*glance, row("Forecast against actual"), *course, row("Skill over the last fortnight"), *skill,
                row("Sources"), *sources], since="now-2d")

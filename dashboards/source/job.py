@@ -13,8 +13,8 @@ COST = f"sum(rate(wattune_job_energy_joules_total{{{J}}}[$__range])) / sum(rate(
 
 
 def on_boards(metric):
-    """A board's value for each job that trains on it."""
-    boards = f"max by (instance, job_id, gpu_uuid, gpu) (wattune_job_gpu_info{{{J}}})"
+    """The sum over the boards of the jobs chosen; one that several of them share counts once."""
+    boards = f"max by (instance, gpu_uuid) (wattune_job_gpu_info{{{J}}})"
     value = f'max by (instance, gpu_uuid) ({metric}{{instance=~"$instance"}})'
     return f"sum({boards} * on (instance, gpu_uuid) group_left {value})"
 
@@ -30,8 +30,8 @@ glance = [
          Query(f"sum(wattune_job_samples_total{{{J}}} and on (instance, job_id) wattune_job_work_samples{{{J}}}) "
                f"/ sum(wattune_job_work_samples{{{J}}})", 0, 1.001), "percentunit",
          [(None, "blue"), (1, GOOD)], decimals=1),
-    stat("Slower so far", "Than at the largest limit, profiling included. Green up to 3 %, which is what jobs allow unless "
-         "they say otherwise.",
+    stat("Slower so far", "Than at the largest limit, profiling included. Plans may put a job's slow hours first: what it allows "
+         "is of its whole life, and Broken promises tells whether that will be kept.",
          Query(f"max(wattune_job_slowdown_ratio{{{J}}})", -0.5, 1), "percentunit", SLOW, decimals=2),
     stat("Planned saving", "How much less carbon the plan in force expects than the same work at the largest limit.",
          Query(f"1 - sum(wattune_job_planned_carbon_gco2e{{{J}}}) / sum(wattune_job_planned_carbon_at_max_gco2e{{{J}}})",
@@ -85,7 +85,7 @@ course = [
            "watt", [(None, DRAW)], width=24, height=8,
            colors={"draw": DRAW, "limit in force": LIMIT, "limit wanted": "light-orange", "largest limit": CEILING},
            dashed=["limit wanted", "largest limit"]),
-    series("Slowness", "So far, and what the job allows.",
+    series("Slowness", "So far, and what the job allows over its whole life: plans may put its slow hours first.",
            [Query(f"max(wattune_job_slowdown_ratio{{{J}}})", -0.5, 1, "so far"),
             Query(f"max(wattune_job_max_slowdown_ratio{{{J}}})", 0, 10, "allowed")], "percentunit", SLOW,
            colors={"so far": "blue", "allowed": CEILING}, dashed=["allowed"], decimals=2),
@@ -106,5 +106,5 @@ DASHBOARD = dashboard(
     "wattune-job", "wattune / Job", "One training run: what is done for it, what it used, and whether its promise is kept.",
     [variable("instance", "Node", "label_values(wattune_job_info, instance)"),
      variable("job", "Job", 'label_values(wattune_job_info{instance=~"$instance"}, name)', multi=False),
-     variable("job_id", "Run", 'label_values(wattune_job_info{instance=~"$instance", name=~"$job"}, job_id)')],
+     variable("job_id", "Run", 'label_values(wattune_job_info{instance=~"$instance", name="$job"}, job_id)', within=True)],
     PANELS := [*glance, *now, row("Over time"), *course, *beside, about])

@@ -32,7 +32,8 @@ glance = [
          Query(f"sum({DRAW_BY_NODE} * on (instance) {INTENSITY_BY_NODE}) / 1000", 1, 1e5), G_PER_H, [(None, INTENSITY)],
          decimals=0),
     stat("Limits below maximum", "How far the limits in force are below what the boards allow. 0 %: nothing is held down.",
-         Query(f"1 - sum(wattune_gpu_power_limit_enforced_watts{{{G}}}) / sum(wattune_gpu_power_limit_max_watts{{{G}}})",
+         Query(f"1 - sum(wattune_gpu_power_limit_enforced_watts{{{G}}}) / sum(wattune_gpu_power_limit_max_watts{{{G}}} "
+               f"and on (instance, gpu_uuid) wattune_gpu_power_limit_enforced_watts{{{G}}})",
                0, 0.9), "percentunit", [(None, "text"), (0.01, GOOD)], decimals=1),
     stat("Planned saving", "How much less carbon the plans in force expect than the same work at the largest limits, from "
          "when each plan was made to its job's end.",

@@ -163,14 +163,16 @@ def unit(name, decimals=None, thresholds=None, mapping=None):
     return properties
 
 
-def variable(name, label, query, multi=True, description=""):
+def variable(name, label, query, multi=True, description="", within=False):
+    """A choice of label values; one or several, and then all. `within`: all means all that the query found, as where it
+    goes by another variable, and not whatever there is."""
     everything = {"selected": True, "text": ["All"], "value": ["$__all"]}
     first = {"selected": False, "text": "", "value": ""}
     return {
         "name": name, "label": label, "type": "query", "description": description, "datasource": DATASOURCE,
         "query": {"query": query, "refId": f"variable-{name}", "qryType": 5}, "refresh": 2, "sort": 3,
         "multi": multi, "includeAll": multi, "hide": 0, "skipUrlSync": False, "regex": "", "options": [],
-        "current": everything if multi else first, **({"allValue": ".*"} if multi else {}),
+        "current": everything if multi else first, **({"allValue": ".*"} if multi and not within else {}),
     }
 
 

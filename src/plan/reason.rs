@@ -251,8 +251,10 @@ impl Margin {
             "the same".to_owned()
         } else if percent < 0.0 {
             format!("{:.0} % less", -percent)
-        } else if percent.is_finite() {
+        } else if percent <= 1000.0 {
             format!("{percent:.0} % more")
+        } else if percent.is_finite() {
+            "more than ten times as much".to_owned()
         } else {
             "more, as that one is free".to_owned()
         }

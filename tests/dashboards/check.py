@@ -126,7 +126,9 @@ def variables_of(prometheus, name, dashboard):
         values = prometheus.ask(f"label/{match[2]}/values", **{"match[]": match[1], "start": time.time() - 60})
         if not values:
             fail(f"{name}: the variable {variable['name']} has no value")
-        chosen[variable["name"]] = variable["allValue"] if variable["multi"] else (values or [""])[0]
+        # Grafana escapes values for regular expressions, not the text that stands for all.
+        every = variable.get("allValue") or "(" + "|".join(re.escape(value) for value in values) + ")"
+        chosen[variable["name"]] = every if variable["multi"] else (values or [""])[0]
     return chosen
 
 

@@ -37,15 +37,20 @@ const GAUGES: [(&str, &str, &str, Value); 11] = [
         "job_planned_carbon",
         "gco2e",
         "Emissions that the plan in force expected from when it was made to the job's end",
-        |_, j| j.planned_carbon_g,
+        |_, j| j.planned_carbon_g.filter(|_| is_in_force(j)),
     ),
     ("job_planned_carbon_at_max", "gco2e", "The same work at the ceiling, as that plan expected it", |_, j| {
-        j.planned_carbon_at_max_g
+        j.planned_carbon_at_max_g.filter(|_| is_in_force(j))
     }),
     ("job_warnings", "", "Promises that cannot be kept; GET /v1/jobs/{id} says which", |_, j| {
         Some(j.warnings.len() as f64)
     }),
 ];
+
+/// Whether the job's plan is applied: one for a board that is lost, or left to others, is not.
+fn is_in_force(job: &JobView) -> bool {
+    matches!(job.phase, Some(Phase::Planned | Phase::Paused))
+}
 
 const COUNTERS: [(&str, &str, &str, Value); 4] = [
     ("job_energy", "joules", "Energy booked for the job", |_, j| j.energy_j),

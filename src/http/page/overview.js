@@ -92,6 +92,11 @@ const showTiles = (status, details) =>
   show("tiles", intensityTile(status), drawTile(status), emittedTile(status), savedTile(status, details), capTile(status), budgetTile(status), booksTile(status), priceTile(status));
 
 const signalNotice = ({ carbon, now }) => {
+  if (carbon.freshness === "fresh" && carbon.basis === "constant") {
+    return h("p", { class: "notice", "data-key": "signal", id: "signal-notice" },
+      `No source tells of the grid: ${intensityText(carbon.planned_with_g_per_kwh)} is taken for all hours, as set. Limits save energy; no hour is told from another. `,
+      "A source is set in [carbon].");
+  }
   if (carbon.freshness === "fresh") return null;
   const using = `planning with ${intensityText(carbon.planned_with_g_per_kwh)} from ${BASES[carbon.basis] ?? carbon.basis}`;
   const since = carbon.stale_since

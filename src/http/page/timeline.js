@@ -28,7 +28,9 @@ const limitGroups = (status, details) => {
     const job = status.jobs.find((j) => j.job_id === gpu.owner);
     const place = job?.gpus.indexOf(gpu.uuid) ?? -1;
     const plan = place >= 0 ? details.plans[job.job_id] : undefined;
-    const will = joined(toSpans(plan?.segments ?? [], (segment) => segment.power_limits_w[place]));
+    // A plan that cannot be applied is no limit that will come; while observing, all plans are what would be set.
+    const segments = plan && (plan.applied || status.mode === "observe") ? plan.segments : [];
+    const will = joined(toSpans(segments, (segment) => segment.power_limits_w[place]));
     const key = JSON.stringify([job?.job_id, was.map((x) => [x.start, x.value]), will]);
     const group = groups.get(key) ?? { gpus: [], draws: [], job, was, will };
     group.gpus.push(gpu.index);
