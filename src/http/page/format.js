@@ -67,8 +67,8 @@ const moment = (iso, reference, clock) => {
   return h("time", { datetime: iso, title: utcText(at) }, timeText(at, reference && new Date(reference), clock));
 };
 
-/** Parts of a sentence with their first letter as a sentence has it. */
-const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
+/** Parts of a sentence with their first letter as a sentence has it; the name of a call keeps its case. */
+const sentence = (text) => (text ?? "").replace(/^[a-z](?![a-z]*[A-Z_])/, (first) => first.toUpperCase());
 
 const words = (name) => name.replaceAll("_", " ");
 

@@ -1,6 +1,6 @@
 // Intensity, and under it the limits on the same times: what came and what was set, what is forecast and planned.
 
-const INKS = ["--ink-1", "--ink-2", "--ink-3", "--ink-4", "--ink-5", "--ink-6"];
+const INKS = ["--ink-1", "--ink-2", "--ink-3", "--ink-4", "--ink-5", "--ink-6", "--ink-7", "--ink-8"];
 const DASH = [5, 4];
 
 const seconds = (iso) => Date.parse(iso) / 1000;
