@@ -54,10 +54,8 @@ impl Case {
         eventually("the limit", LONG, async || (self.driver.limit_w(board) == Some(watts)).then_some(())).await;
     }
 
-    /// Ends the daemon by a signal, and starts the next one.
-    async fn restart(self, signal: &str) -> Self {
-        let Self { driver, state, daemon } = self;
-        daemon.stop(signal).await;
+    /// The next daemon.
+    async fn again(driver: Arc<FakeDriver>, state: tempfile::TempDir) -> Self {
         let command = Daemon::command_with(&driver, state.path(), &FakeDriver::library(), Daemon::QUICK);
         let daemon = Daemon::start(command, state.path()).await;
         Self { driver, state, daemon }
@@ -248,15 +246,24 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
     training.stop().await;
     // The next daemon leaves it alone as well.
     let mut case = case;
-    for how in ["KILL", "TERM"] {
-        case = case.restart(how).await;
+    for (how, theirs) in [("KILL", 200), ("TERM", 210), ("KILL", 200)] {
+        // Whoever has the board may change it again, also while nobody looks.
+        if how == "TERM" {
+            case.driver.set_limit_as_somebody_else(0, theirs);
+            case.gpu("the change", 0, |view| text(view, "detail").contains("set it to 210 W")).await;
+        }
+        let Case { driver, state, daemon } = case;
+        daemon.stop(how).await;
+        driver.set_limit_as_somebody_else(0, theirs);
+        case = Case::again(driver, state).await;
         let view = case.state(0, "foreign").await;
-        assert!(text(&view, "detail").contains("somebody else set it to 200 W"), "{view}");
+        assert!(text(&view, "detail").contains(&format!("somebody else set it to {theirs} W")), "{view}");
         let training = case.train(&id, 0);
         case.daemon.phase(&id, "observing").await;
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         training.stop().await;
-        assert_eq!((case.driver.limit_w(0), case.driver.limits_written(0).len()), (Some(200.0), before), "{how}");
+        let limits = (case.driver.limit_w(0), case.driver.limits_written(0).len());
+        assert_eq!(limits, (Some(f64::from(theirs)), before), "{how}");
     }
     case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     case.state(0, "free").await;

@@ -258,6 +258,10 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
         assert_eq!((row.jobs, row.ended, row.total.unknown.get()), (1, 0, 0), "{by}");
         assert!(row.total.energy.get() > 0 && row.held.get() == 0.0, "{by}");
     }
+    let by_job = store.report(wanted(By::Job)).await.expect("read").total.jobs;
+    for by in [By::Name, By::Device, By::Day, By::Month] {
+        assert_eq!(store.report(wanted(by.clone())).await.expect("read").total.jobs, by_job, "{by}");
+    }
     let text = node.export().await;
     verify(&text).expect("in order");
     controller.shut_down().await;

@@ -389,7 +389,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let again = correct(&[&["--of", "unattributed", "--give-to", "idle"], &said[..]].concat());
     assert!(again.failed(1).contains("no closed interval of that share"), "{again:?}");
     let nowhere = correct(&[&["--device", "GPU-9", "--of", "idle", "--give-to", "job:b"], &said[..]].concat());
-    assert!(nowhere.failed(1).contains("no device GPU-9 in the books; they have GPU-0"), "{nowhere:?}");
+    assert!(nowhere.failed(1).contains("no device GPU-9 in the books that are closed; they have GPU-0"), "{nowhere:?}");
     let nobody = correct(&[&["--of", "idle", "--give-to", "job:c"], &said[..]].concat());
     assert!(nobody.failed(1).contains("there is no job c"), "{nobody:?}");
     let senseless = correct(&[&["--of", "nobody", "--give-to", "idle"], &said[..]].concat());

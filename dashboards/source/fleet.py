@@ -9,7 +9,9 @@ POWER = f"sum by (instance) (wattune_gpu_power_watts{{{I}}})"
 LIMITS = f"sum by (instance) (wattune_gpu_power_limit_enforced_watts{{{I}}})"
 # Of boards that tell both: a lost one is no saving.
 LARGEST = (f"sum by (instance) (wattune_gpu_power_limit_max_watts{{{I}}} "
-           f"and on (instance, gpu_uuid) wattune_gpu_power_limit_enforced_watts{{{I}}})")
+           f"and on (instance, gpu_uuid) wattune_gpu_power_limit_enforced_watts)")
+BELOW = (f"1 - sum by (instance) (wattune_gpu_power_limit_enforced_watts{{{I}}} "
+         f"and on (instance, gpu_uuid) wattune_gpu_power_limit_max_watts) / {LARGEST}")
 ANSWERS = {0: ("no", BAD), 1: ("yes", GOOD)}
 INTENSITY_BY_NODE = f"max by (instance) (wattune_carbon_planned_with_gco2e_per_kwh{{{I}}})"
 
@@ -44,7 +46,7 @@ nodes = table(
      Query(f"count by (instance) (wattune_gpu_info{{{I}}})", 1, 64, least=2, column="gpus"),
      Query(node("wattune_jobs"), 0, 1000, column="jobs"),
      Query(POWER, 20, 1e5, least=2, column="draw"), Query(LIMITS, 50, 1e5, least=2, column="limits"),
-     Query(f"1 - {LIMITS} / {LARGEST}", 0, 0.9, least=2, column="below"),
+     Query(BELOW, 0, 0.9, least=2, column="below"),
      Query(INTENSITY_BY_NODE, 10, 1500, least=2, column="intensity"),
      Query(node("wattune_carbon_signal_fresh"), 0, 1, least=2, column="fresh"),
      Query(node("wattune_gpu_foreign_limit", "sum"), 0, 64, least=2, column="foreign"),
@@ -70,7 +72,7 @@ course = [
     series("Carbon intensity", "What each node reckons the present with.",
            [Query(INTENSITY_BY_NODE, 10, 1500, "{{instance}}", 2)], G_PER_KWH, GREENNESS, decimals=0),
     series("Limits below maximum", "How far each node's limits in force are below what its boards allow.",
-           [Query(f"1 - {LIMITS} / {LARGEST}", 0, 0.9, "{{instance}}", 2)], "percentunit", [(None, "text"), (0.01, GOOD)],
+           [Query(BELOW, 0, 0.9, "{{instance}}", 2)], "percentunit", [(None, "text"), (0.01, GOOD)],
            decimals=1),
     series("Energy", "Of each node's GPUs, for each step of the graph.",
            [Query(f"sum by (instance) (increase(wattune_gpu_energy_joules_total{{{I}}}[$__rate_interval]))", 1, 1e12,

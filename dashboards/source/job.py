@@ -53,7 +53,7 @@ now = [
          Query(f"min(wattune_job_lease_left_seconds{{{J}}} / wattune_job_lease_seconds{{{J}}})", 0, 1), "percentunit",
          [(None, BAD), (0.2, FAIR), (0.5, GOOD)], graph=False, decimals=0),
     stat("Broken promises", "What cannot be kept; `GET /v1/jobs/{id}` says which and by how much.",
-         Query(f"sum(wattune_job_warnings{{{J}}})", 0, 50), "none", [(None, GOOD), (1, FAIR)], graph=False),
+         Query(f"sum(wattune_job_broken_promises{{{J}}})", 0, 50), "none", [(None, GOOD), (1, FAIR)], graph=False),
     stat("Stood still", "Time in which the job stood still for its own reasons, which does not count as slowness.",
          Query(f"sum(wattune_job_stalled_seconds_total{{{J}}})", 0, 1e7), "s", [(None, "text")], graph=False, decimals=1),
     stat("Energy per sample", "Within the time range.", Query(COST, 1e-6, 1e6), "joule", [(None, DRAW)], graph=False,

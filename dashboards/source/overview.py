@@ -32,8 +32,9 @@ glance = [
          Query(f"sum({DRAW_BY_NODE} * on (instance) {INTENSITY_BY_NODE}) / 1000", 1, 1e5), G_PER_H, [(None, INTENSITY)],
          decimals=0),
     stat("Limits below maximum", "How far the limits in force are below what the boards allow. 0 %: nothing is held down.",
-         Query(f"1 - sum(wattune_gpu_power_limit_enforced_watts{{{G}}}) / sum(wattune_gpu_power_limit_max_watts{{{G}}} "
-               f"and on (instance, gpu_uuid) wattune_gpu_power_limit_enforced_watts{{{G}}})",
+         Query(f"1 - sum(wattune_gpu_power_limit_enforced_watts{{{G}}} and on (instance, gpu_uuid) "
+               f"wattune_gpu_power_limit_max_watts) / sum(wattune_gpu_power_limit_max_watts{{{G}}} "
+               f"and on (instance, gpu_uuid) wattune_gpu_power_limit_enforced_watts)",
                0, 0.9), "percentunit", [(None, "text"), (0.01, GOOD)], decimals=1),
     stat("Planned saving", "How much less carbon the plans in force expect than the same work at the largest limits, from "
          "when each plan was made to its job's end.",
@@ -169,7 +170,7 @@ jobs = table(
            -0.05, 0.7, column="saving"),
      Query(f'max by (instance, job_id) (wattune_job_saved_gco2e{{{I}, bound="mean"}})', -1e6, 1e8, column="saved"),
      Query(of_job("wattune_job_plan_age_seconds"), 0, 1e6, column="age"),
-     Query(of_job("wattune_job_warnings"), 0, 20, column="warnings")],
+     Query(of_job("wattune_job_broken_promises"), 0, 20, column="warnings")],
     {"instance": ("Node", {}), "name": ("Job", {}), "slowdown": ("Slower so far", unit("percentunit", 2)),
      "allowed": ("Allowed", unit("percentunit", 1)), "energy": ("Energy", unit("joule", 2)),
      "carbon": ("Emissions", unit(GRAMS, 0)),

@@ -143,12 +143,16 @@ impl Controller {
         let Some(gpu) = self.gpus.get_mut(id) else { return };
         let holders = gpu.holders();
         let Some(books) = gpu.books.as_mut() else { return };
-        let lost = books.has_lost(metered).then(|| books.start());
+        let (lost, unread) = (books.has_lost(metered).then(|| books.start()), books.was_unread(metered));
         let Some(rows) = books.close(at, metered, &rule) else { return };
         self.backlog.intervals.extend(rows);
         if let Some(from) = lost {
-            let why = if counter.is_some() { RESET_UNWATCHED } else { NEVER_COUNTED };
-            self.ledger.lose(&DeviceId::from(id), from, books.start(), why);
+            self.ledger.lose(
+                &DeviceId::from(id),
+                from,
+                books.start(),
+                if unread { NEVER_COUNTED } else { RESET_UNWATCHED },
+            );
         }
         if let Some(counter) = counter {
             // Where the interval ends, so that a gap joins it without a seam.
@@ -180,7 +184,9 @@ impl Controller {
         let now = self.now().monotonic;
         let Some(gpu) = self.gpus.get(id) else { return };
         // The moment since the last reading of a board that answers is not worth a row after a job's final account.
-        if !gpu.books.as_ref().is_some_and(|books| !is_leaving || books.is_unread(now, self.settings.sample_s)) {
+        let is_due = |books: &OpenInterval| !is_leaving || books.is_unread(now, self.settings.sample_s);
+        // Of a board that tells nothing there is nothing to share.
+        if gpu.seen.metered_at.is_none() || !gpu.books.as_ref().is_some_and(is_due) {
             return;
         }
         let Some(rule) = self.rule_of(id) else { return };

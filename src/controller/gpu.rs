@@ -312,7 +312,7 @@ impl Gpu {
         }
         let Some(current) = self.seen.reading.requested else { return Ok(Act::Nothing) };
         if let Some(foreign) = self.notice_foreign(current, now) {
-            journal.yield_limit(&self.id().clone(), current)?;
+            journal.yield_to(&self.id().clone(), foreign)?;
             return Ok(Act::Yielded(foreign));
         }
         self.disown_foreign(current, journal)?;
@@ -329,11 +329,10 @@ impl Gpu {
         }
     }
 
-    /// Leaves the board to whoever had set it when an earlier daemon ended, if it still has that limit.
+    /// Leaves the board to whoever had set it when an earlier daemon ended.
     pub(super) fn leave_as_before(&mut self, journal: &Journal) {
-        let shown = self.seen.reading.requested;
-        let stands = |foreign: &Foreign| shown.is_none_or(|shown| shown.same_as(foreign.limit));
-        self.foreign = journal.left_to_others(self.id()).filter(stands);
+        let default = self.range().map(|range| range.default);
+        self.foreign = journal.left_to_others(self.id(), self.seen.reading.requested, default);
     }
 
     /// Leaves the board as it is for now: what is wanted has to wait. Somebody else's limit is noticed all the same.
@@ -343,13 +342,17 @@ impl Gpu {
     pub fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         let current = self.seen.reading.requested.filter(|_| self.in_flight.is_none() && self.seen.fault.is_none());
         match current.and_then(|current| self.notice_foreign(current, now)) {
-            Some(foreign) => journal.yield_limit(&self.id().clone(), foreign.limit).map(|()| Act::Yielded(foreign)),
+            Some(foreign) => journal.yield_to(&self.id().clone(), foreign).map(|()| Act::Yielded(foreign)),
             None => Ok(Act::Nothing),
         }
     }
 
-    /// A limit other than the one it is held at is somebody else's, unless it is the default after a restart.
+    /// A limit other than the one it is held at is somebody else's, unless it is the default after a restart. Whoever
+    /// has the board may change it again.
     fn notice_foreign(&mut self, current: PowerLimit, now: Now) -> Option<Foreign> {
+        if let Some(foreign) = self.foreign.as_mut().filter(|foreign| !foreign.limit.same_as(current)) {
+            *foreign = Foreign { limit: current, since: now.utc };
+        }
         let held = self.held?;
         if current.same_as(held.asked) || held.shown.is_some_and(|s| s.same_as(current)) {
             self.restarts_seen = self.seen.restarts();

@@ -7,6 +7,8 @@ use crate::domain::Objective;
 use crate::plan::{Promise, Verdict, Weighing};
 use crate::units::{Samples, SamplesPerSecond, Seconds};
 
+const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it gives weight to prices";
+
 impl Controller {
     /// All that somebody should know of a job: what it cannot keep, what keeps it from being measured, what its jobs
     /// together cannot keep, and what is the matter with its boards.
@@ -32,11 +34,22 @@ impl Job {
     pub(super) fn warnings(&self, now: Now) -> Vec<String> {
         let planned = matches!(self.phase, Phase::Planned | Phase::Paused | Phase::Observing);
         let mut warnings = match &self.plan {
-            Some(_) if planned => self.broken_by_plan(),
+            Some(plan) if planned => {
+                let prices = (plan.weighing == Weighing::NoPrices).then(|| NO_PRICES.to_owned());
+                self.broken_by_plan().into_iter().chain(prices).collect()
+            }
             _ => self.broken_without_plan(now),
         };
         warnings.extend(self.reach_in_words());
         warnings
+    }
+
+    /// How many promises it cannot keep, by the plan in force or, where none is applied, whatever comes.
+    pub(super) fn broken_promises(&self, now: Now) -> usize {
+        match &self.plan {
+            Some(_) if matches!(self.phase, Phase::Planned | Phase::Paused) => self.broken_by_plan().len(),
+            _ => self.broken_without_plan(now).len(),
+        }
     }
 
     /// What is broken whatever comes, as far as that is known while there is no plan to follow.
@@ -65,9 +78,7 @@ impl Job {
         let Some(plan) = &self.plan else { return Vec::new() };
         let Objective { carbon_budget, .. } = self.spec.objective;
         let of_budget = carbon_budget.map(|b| format!("its carbon budget of {:.0} g", b.get())).unwrap_or_default();
-        let prices = (plan.weighing == Weighing::NoPrices)
-            .then(|| "no price is known: its plan follows carbon alone although it gives weight to prices".to_owned());
-        let broken = match plan.verdict {
+        match plan.verdict {
             Verdict::Optimal => Vec::new(),
             Verdict::OverBudget { exceeds_budget_by: over } => {
                 let kept = self.promises_about_time().unwrap_or_else(|| "does all of the work".into());
@@ -104,8 +115,7 @@ impl Job {
                 });
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
-        };
-        broken.into_iter().chain(prices).collect()
+        }
     }
 
     /// What a plan has to keep beside a carbon budget, in words.

@@ -99,9 +99,14 @@ impl OpenInterval {
         self.start
     }
 
-    /// Whether a reset of the counter took energy with it since it was opened.
+    /// Whether energy was used since it was opened of which nothing tells how much.
     pub fn has_lost(&self, metered: Metered) -> bool {
-        metered.lost > self.metered.lost
+        metered.lost > self.metered.lost || self.was_unread(metered)
+    }
+
+    /// Whether that was because a device without a counter was not read.
+    pub fn was_unread(&self, metered: Metered) -> bool {
+        metered.unread > self.metered.unread
     }
 
     /// Closes the interval and opens the next one. The energy is split by `rule`, or by what held before it where it

@@ -22,9 +22,10 @@ pub struct Metered {
     /// What the counter's reading gained, in millijoules, without that being booked from it: resets make it smaller.
     /// The reading less this is what was booked from the counter, but for a constant.
     pub rebased_mj: i64,
-    /// How often energy was used of which nothing tells how much: a reset of the counter took it along, or a board
-    /// without a counter was not watched.
+    /// How often a reset of the counter took energy with it of which nothing else tells.
     pub lost: u32,
+    /// How often a board without a counter was not read, so that nothing tells of its energy.
+    pub unread: u32,
 }
 
 impl Metered {
@@ -109,7 +110,7 @@ impl Meter {
             // Nothing tells of this moment: the time without a reading grows.
             (None, None) if power.is_none() => self.last = Some(last),
             (None, _) if watched => self.integrate(last.power, power, span),
-            (None, _) => self.metered.lost += 1,
+            (None, _) => self.metered.unread += 1,
         }
     }
 
@@ -185,6 +186,7 @@ mod tests {
             gap: Millijoules::ZERO,
             rebased_mj: -5_130_000,
             lost: 0,
+            unread: 0,
         };
         assert_eq!((meter.metered(), meter.resets()), (expected, 1));
     }
@@ -198,13 +200,13 @@ mod tests {
             meter.observe(at(second), None, power);
         }
         // Eight seconds without a reading are filled by the powers at their ends.
-        assert_eq!((meter.metered().integrated, meter.metered().lost), (Millijoules::new(1_700_000), 0));
+        assert_eq!((meter.metered().integrated, meter.metered().unread), (Millijoules::new(1_700_000), 0));
         for second in 10..20 {
             meter.observe(at(f64::from(second)), None, None);
         }
         meter.observe(at(20.0), None, watts(300.0));
         meter.observe(at(21.0), None, watts(300.0));
-        assert_eq!((meter.metered().integrated, meter.metered().lost), (Millijoules::new(2_000_000), 1));
+        assert_eq!((meter.metered().integrated, meter.metered().unread), (Millijoules::new(2_000_000), 1));
     }
 
     #[test]

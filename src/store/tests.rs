@@ -273,6 +273,7 @@ async fn what_the_ledger_closes_can_be_stored() {
         integrated: Millijoules::new(5),
         rebased_mj: 0,
         lost: 0,
+        unread: 0,
     };
     let rule = Rule::Holders { jobs: vec![job_id()], unknown_user: false, used: None };
     let rows = books.close(now(59.9), metered, &rule).expect("long enough");

@@ -32,6 +32,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         }
         None => Box::new(BufWriter::new(std::io::stdout())),
     };
-    store.export(|line| writeln!(out, "{line}").map_err(anyhow::Error::from)).await?;
-    Ok(out.flush()?)
+    let written = store.export(|line| writeln!(out, "{line}").map_err(anyhow::Error::from)).await;
+    match written.and_then(|_| Ok(out.flush()?)) {
+        // Whoever reads it has had enough.
+        Err(error) if args.output.is_none() && is_broken_pipe(&error) => Ok(()),
+        other => other,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -59,6 +59,7 @@ impl Controller {
             planned_carbon_g: job.plan.as_ref().map(|p| p.expected.carbon.get()),
             planned_carbon_at_max_g: job.plan.as_ref().map(|p| p.expected.carbon_at_ceiling.get()),
             resume_at: job.resume_at(now),
+            broken_promises: job.broken_promises(now),
             warnings: self.warnings_of(job),
             processes: job.spec.processes.as_ref().map(|p| self.processes_view(&job.id, p)),
             ..ended_view(&job.stored(None))
@@ -373,6 +374,7 @@ pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
         resume_at: None,
         ended_at: job.ended.as_ref().map(|(at, _)| *at),
         end_reason: job.ended.as_ref().map(|(_, why)| why.clone()),
+        broken_promises: 0,
         warnings: Vec::new(),
     }
 }

@@ -277,7 +277,9 @@ pub struct JobView {
     pub ended_at: Option<DateTime<Utc>>,
     /// Why it ended.
     pub end_reason: Option<String>,
-    /// Promises that cannot be kept, and by how much.
+    /// How many of its promises cannot be kept, by the plan in force.
+    pub broken_promises: usize,
+    /// Promises that cannot be kept, and by how much; and what is the matter with its boards and measurements.
     pub warnings: Vec<String>,
 }
 

@@ -19,7 +19,7 @@ const PHASES: [(Phase, &str); 5] = [
 
 type Value = fn(&StatusView, &JobView) -> Option<f64>;
 
-const GAUGES: [(&str, &str, &str, Value); 11] = [
+const GAUGES: [(&str, &str, &str, Value); 12] = [
     // No counter: it falls where intensities are told or revised to be lower.
     ("job_carbon", "gco2e", "Emissions of what is booked for the job, by the intensities known now", |_, j| j.carbon_g),
     ("job_work", "samples", "All the job's work", |_, j| j.total_samples),
@@ -37,19 +37,25 @@ const GAUGES: [(&str, &str, &str, Value); 11] = [
         "job_planned_carbon",
         "gco2e",
         "Emissions that the plan in force expected from when it was made to the job's end",
-        |_, j| j.planned_carbon_g.filter(|_| is_in_force(j)),
+        |s, j| j.planned_carbon_g.filter(|_| is_shown(s, j)),
     ),
-    ("job_planned_carbon_at_max", "gco2e", "The same work at the ceiling, as that plan expected it", |_, j| {
-        j.planned_carbon_at_max_g.filter(|_| is_in_force(j))
+    ("job_planned_carbon_at_max", "gco2e", "The same work at the ceiling, as that plan expected it", |s, j| {
+        j.planned_carbon_at_max_g.filter(|_| is_shown(s, j))
     }),
-    ("job_warnings", "", "Promises that cannot be kept; GET /v1/jobs/{id} says which", |_, j| {
+    (
+        "job_broken_promises",
+        "",
+        "Promises that cannot be kept by the plan in force; GET /v1/jobs/{id} says which",
+        |_, j| Some(j.broken_promises as f64),
+    ),
+    ("job_warnings", "", "What somebody should know of the job; GET /v1/jobs/{id} has the words", |_, j| {
         Some(j.warnings.len() as f64)
     }),
 ];
 
-/// Whether the job's plan is applied: one for a board that is lost, or left to others, is not.
-fn is_in_force(job: &JobView) -> bool {
-    matches!(job.phase, Some(Phase::Planned | Phase::Paused))
+/// Whether the job's plan is applied, or would be: one for a board that is lost, or left to others, is not.
+fn is_shown(status: &StatusView, job: &JobView) -> bool {
+    status.mode == "observe" || matches!(job.phase, Some(Phase::Planned | Phase::Paused))
 }
 
 const COUNTERS: [(&str, &str, &str, Value); 4] = [

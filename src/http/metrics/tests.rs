@@ -203,6 +203,7 @@ fn job() -> JobView {
         planned_carbon_at_max_g: Some(1_000.0),
         ended_at: None,
         end_reason: None,
+        broken_promises: 0,
         warnings: Vec::new(),
     }
 }

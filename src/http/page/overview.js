@@ -94,8 +94,8 @@ const showTiles = (status, details) =>
 const signalNotice = ({ carbon, now }) => {
   if (carbon.freshness === "fresh" && carbon.basis === "constant") {
     return h("p", { class: "notice", "data-key": "signal", id: "signal-notice" },
-      `No source tells of the grid: ${intensityText(carbon.planned_with_g_per_kwh)} is taken for all hours, as set. Limits save energy; no hour is told from another. `,
-      "A source is set in [carbon].");
+      `No source tells of the grid: ${intensityText(carbon.planned_with_g_per_kwh)} is assumed for all hours. Limits save energy; no hour is told from another. `,
+      "Set a source in [carbon].");
   }
   if (carbon.freshness === "fresh") return null;
   const using = `planning with ${intensityText(carbon.planned_with_g_per_kwh)} from ${BASES[carbon.basis] ?? carbon.basis}`;

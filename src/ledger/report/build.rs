@@ -35,8 +35,6 @@ struct Making<'a> {
     /// Whether embodied emissions were declared at any time.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
-    /// Those that have energy in the span, where sums tell jobs apart.
-    holders: BTreeSet<&'a JobId>,
     rows: BTreeMap<Key, Draft>,
     total: Draft,
     has_marginal: bool,
@@ -66,9 +64,7 @@ impl<'a> Making<'a> {
         let sums = || books.pieces.iter().flat_map(|p| &p.sums);
         let has_marginal = sums().any(|s| s.marginal.energy > Millijoules::ZERO);
         let has_embodied = books.pieces.iter().any(|p| p.boundary.embodied.is_some());
-        let holders = sums().filter_map(|s| if let Whose::Job(id) = &s.whose { Some(id) } else { None }).collect();
-        let (rows, total) = Default::default();
-        Self { wanted, books, has_embodied, jobs, holders, rows, total, has_marginal }
+        Self { wanted, books, has_embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
     }
 
     fn job_key(&self, id: &JobId) -> Key {
@@ -113,7 +109,7 @@ impl<'a> Making<'a> {
     /// or given to it.
     fn count(&mut self, job: &JobFacts) {
         let span = &self.wanted.span;
-        if !job.ran_within(span) && !self.holders.contains(&job.id) {
+        if !job.ran_within(span) && !self.books.holders.contains(&job.id) {
             return;
         }
         let keys: Vec<Key> = match self.wanted.by {

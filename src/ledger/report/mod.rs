@@ -8,7 +8,7 @@ mod build;
 mod held;
 mod score;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -330,8 +330,10 @@ pub struct Correction {
 pub struct Books {
     /// Sums, in pieces of one boundary each.
     pub pieces: Vec<Piece>,
-    /// The jobs that the span touches.
+    /// The jobs that the span touches, or that have energy in it.
     pub jobs: Vec<JobFacts>,
+    /// Those that have energy in it.
+    pub holders: BTreeSet<JobId>,
     /// The devices that books were kept of.
     pub devices: Vec<DeviceBalance>,
     /// Times in which nobody watched, oldest first.

@@ -77,9 +77,12 @@ fn terms(boundary: Boundary) -> Terms {
 
 fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
     let boundary = pieces.last().map(|p| p.boundary.clone()).unwrap_or_default();
+    let sums = pieces.iter().flat_map(|piece| &piece.sums);
+    let holders = sums.filter_map(|s| if let Whose::Job(id) = &s.whose { Some(id.clone()) } else { None }).collect();
     Books {
         pieces,
         jobs,
+        holders,
         devices: Vec::new(),
         gaps: Vec::new(),
         terms: vec![terms(boundary)],

@@ -67,8 +67,8 @@ pub enum CorrectionError {
         /// The first such hour.
         hour: String,
     },
-    /// Nothing was ever booked of that device.
-    #[error("there is no device {given} in the books; they have {known}")]
+    /// Nothing of that device is in a closed block.
+    #[error("there is no device {given} in the books that are closed; they have {known}")]
     NoDevice {
         /// What was given.
         given: DeviceId,
@@ -104,13 +104,6 @@ impl Store {
             return Err(CorrectionError::NoJob(id.clone()));
         }
         let mut tx = self.begin().await?;
-        if let Some(given) = &wish.device {
-            let sql = "SELECT DISTINCT device FROM balances ORDER BY device";
-            let known: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
-            if !known.iter().any(|device| device == given.as_str()) {
-                return Err(CorrectionError::NoDevice { given: given.clone(), known: known.join(", ") });
-            }
-        }
         let (start, end) = (wish.span.start().timestamp_micros(), wish.span.end().timestamp_micros());
         let (share, job) = rows::share_columns(&wish.from);
         let device = wish.device.as_ref().map(DeviceId::as_str);
@@ -158,7 +151,14 @@ impl Store {
             sqlx::query(sql).bind(share).bind(job).bind(id).execute(&mut *tx).await?;
         }
         if corrected.is_empty() {
-            return Err(CorrectionError::Nothing(wish.span));
+            let sql = "SELECT DISTINCT device FROM balances ORDER BY device";
+            let known: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
+            return Err(match &wish.device {
+                Some(given) if !known.is_empty() && known.iter().all(|device| device != given.as_str()) => {
+                    CorrectionError::NoDevice { given: given.clone(), known: known.join(", ") }
+                }
+                _ => CorrectionError::Nothing(wish.span),
+            });
         }
         let mut hours: Vec<DateTime<Utc>> = corrected.iter().map(|row| row.hour).collect();
         hours.sort_unstable();

@@ -101,12 +101,14 @@ impl Store {
         sqlx::query(sql).fetch_all(&self.pool).await?.iter().map(rows::checkpoint).collect()
     }
 
-    /// Until when a device was booked; `None` if it never was, or so long ago that its minutes were rolled up.
+    /// Until when a device was booked; `None` if it was not in the last week of the books. All devices' minutes are looked
+    /// through for it.
     ///
     /// # Errors
     /// If that cannot be read.
     pub async fn booked_until(&self, device: &DeviceId) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let sql = "SELECT end_us FROM intervals WHERE device = $1 ORDER BY start_us DESC LIMIT 1";
+        let sql = "SELECT end_us FROM intervals WHERE device = $1 AND start_us > \
+                   (SELECT MAX(start_us) FROM intervals) - 604800000000 ORDER BY start_us DESC LIMIT 1";
         let found: Option<i64> = sqlx::query_scalar(sql).bind(device.as_str()).fetch_optional(&self.pool).await?;
         found.map(rows::moment).transpose()
     }

@@ -67,11 +67,15 @@ impl Store {
         let of_sum = |sum: &Sum| if let Whose::Job(id) = &sum.whose { Some(id.clone()) } else { None };
         let of_row = |row: &Interval| if let Share::Job(id) = &row.share { Some(id.clone()) } else { None };
         let holders = pieces.iter().flat_map(|p| &p.sums).filter_map(of_sum).chain(open.iter().filter_map(of_row));
-        let holders: BTreeSet<JobId> = holders.collect();
+        let mut holders: BTreeSet<JobId> = holders.collect();
+        if !wanted.by.is_of_jobs() {
+            holders.extend(holders_of_days(&mut tx, span).await?);
+        }
         let sources = sources(&mut tx, span).await?;
         let mut books = Books {
             pieces,
             jobs: jobs(&mut tx, span, &holders).await?,
+            holders,
             devices: balances(&mut tx, span).await?,
             gaps: gaps(&mut tx, span).await?,
             terms,
@@ -334,6 +338,15 @@ async fn jobs(tx: &mut SqliteConnection, span: &Slot, holders: &BTreeSet<JobId>)
     Ok(jobs)
 }
 
+/// The jobs that have energy in whole days of a span, whose sums may tell all jobs' together.
+async fn holders_of_days(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobId>, StoreError> {
+    let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
+    let sql = "SELECT DISTINCT job_id FROM day_totals WHERE day_us >= $1 AND day_us < $2 AND share = 'job'";
+    let ids: Vec<String> =
+        bound(sql, &days).fetch_all(&mut *tx).await?.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    ids.into_iter().map(|id| JobId::new(id).map_err(|e| rows::damaged("day total", e))).collect()
+}
+
 /// What was reckoned before energy was given to a job, or taken from it, is not what it saved.
 async fn forget_savings_before_corrections(tx: &mut SqliteConnection, jobs: &mut [JobFacts]) -> Result<(), StoreError> {
     let sql = "SELECT job, MAX(corrected.seq) FROM (SELECT seq, json_extract(line, '$.from.job') AS job FROM ledger \
@@ -341,8 +354,8 @@ async fn forget_savings_before_corrections(tx: &mut SqliteConnection, jobs: &mut
                WHERE kind = 'correction') AS corrected WHERE job IS NOT NULL GROUP BY job \
                HAVING MAX(corrected.seq) > (SELECT MAX(seq) FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
                AND json_extract(line, '$.job') = corrected.job AND kind = 'outcome')";
-    let corrected: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
-    for job in jobs.iter_mut().filter(|job| corrected.iter().any(|id| id == job.id.as_str())) {
+    let corrected: BTreeSet<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?.into_iter().collect();
+    for job in jobs.iter_mut().filter(|job| corrected.contains(job.id.as_str())) {
         job.saved = None;
     }
     Ok(())
