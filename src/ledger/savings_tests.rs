@@ -105,7 +105,11 @@ proptest! {
         };
         let before = width(&basis);
         let mut noisy = basis.clone();
-        noisy.points.iter_mut().for_each(|p| p.power_error *= worse);
+        // All of it: one that grows beside a larger one of as few windows adds freedom, too.
+        for point in &mut noisy.points {
+            point.power_error *= worse;
+            point.throughput_error *= worse;
+        }
         prop_assert!(width(&noisy) >= before * (1.0 - 1e-12), "but for rounding");
         let others = Basis { same_sensors: false, ..basis };
         prop_assert!(width(&others) > before, "other sensors have other gains");
