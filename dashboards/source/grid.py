@@ -95,7 +95,7 @@ sources = [
     series("Electricity price", "Day-ahead price of the present slot. Negative prices are normal.",
            [Query(f"max by (zone, currency) (wattune_electricity_price_per_mwh{{{I}}})", -1000, 10000,
                   "{{zone}}, {{currency}}")], "suffix: /MWh", [(None, "text"), (0, "blue")], width=8, height=7, decimals=1),
-    timeline("What the signal rests on", "Over time.", [Query(BASIS, 1, 4, "{{instance}}")], BASES, height=5),
+    timeline("What the signal rests on", "Over time: a source, or what stands in for it while none is good.", [Query(BASIS, 1, 4, "{{instance}}")], BASES, height=5),
     timeline("Where the present intensity comes from", "measured and estimated: the source says what came. forecast: what it "
              "expected. fallback: made by wattune.",
              [Query(" or ".join(f'max by (instance) (wattune_carbon_intensity_origin{{{I}, origin="{name}"}} == 1) * {number}'
