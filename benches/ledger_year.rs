@@ -218,8 +218,12 @@ fn job(board_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
         tags: [("team".to_owned(), format!("team-{}", number % 7))].into(),
         processes: None,
     };
-    let account =
-        ProgressAccount { samples: Samples::new(1e7), active: Seconds::new(JOB as f64 * 60.0), stalled: Seconds::ZERO };
+    let account = ProgressAccount {
+        samples: Samples::new(1e7),
+        active: Seconds::new(JOB as f64 * 60.0),
+        stalled: Seconds::ZERO,
+        ..ProgressAccount::default()
+    };
     let progress = StoredProgress { account, started_at: Some(at), ..StoredProgress::default() };
     let ended = Some((at + TimeDelta::minutes(JOB), "ended by its owner".into()));
     StoredJob { id: job_id(board_index, number), spec, progress, registered_at: at, ended }

@@ -73,7 +73,12 @@ fn stored(id: &str, name: &str, team: Option<&str>, from: f64, to: Option<f64>) 
         tags,
         processes: None,
     };
-    let account = ProgressAccount { samples: Samples::new(2e6), active: Seconds::new(3600.0), stalled: Seconds::ZERO };
+    let account = ProgressAccount {
+        samples: Samples::new(2e6),
+        active: Seconds::new(3600.0),
+        stalled: Seconds::ZERO,
+        ..ProgressAccount::default()
+    };
     let progress = StoredProgress { account, ..StoredProgress::default() };
     let ended = to.map(|to| (at(to), "ended by its owner".to_owned()));
     let id = JobId::new(id).expect("an id");

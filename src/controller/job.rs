@@ -16,7 +16,7 @@ use crate::domain::{
 use crate::ledger::report::Saved;
 use crate::plan::{Doing, Held, Plan};
 use crate::profile::ladder::{GroupRange, Setting};
-use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage};
+use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage, Stalls};
 use crate::store::{LastReport, StoredJob, StoredProgress};
 use crate::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
 
@@ -108,6 +108,8 @@ pub struct Job {
     /// The plan's set point that it was given, and since when.
     pub(super) held: Option<Held>,
     pub(super) idling: Idling,
+    /// Splits its time between training and pauses of its own.
+    pub(super) stalls: Stalls,
     /// Whether something is to be stored that must survive a restart.
     pub(super) unsaved: bool,
     lease_until: Monotonic,
@@ -160,6 +162,7 @@ impl Job {
             saved: None,
             held: None,
             idling: Idling::default(),
+            stalls: Stalls::new(stored.account, Vec::new()),
             unsaved: false,
             lease_until,
             heard: None,
@@ -181,6 +184,7 @@ impl Job {
         self.frozen = self.frozen.map(|_| 0);
         self.key = profile_key(&self.spec, &groups);
         self.whole = groups.iter().map(|g| g.range.ceiling).collect();
+        self.stalls.equip(groups.iter().map(|g| g.range.boards).collect());
         self.groups = groups;
     }
 
@@ -204,6 +208,9 @@ impl Job {
         self.setting.clone_from(&setting);
         self.pass_time(at);
         let idle = self.doing() != Doing::Training;
+        // A GPU that does not answer tells nothing of its energy.
+        let known = setting.is_some().then(|| energy.iter().copied().sum());
+        self.stalls.see(at, setting.as_ref(), known, idle);
         if let Some(profiler) = &mut self.profiler {
             // A pause says nothing about a set point.
             let (void, capped) = (reasons.voids_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
@@ -258,6 +265,7 @@ impl Job {
         } else {
             stored.first_samples = report.samples.get();
             stored.started_at = Some(now.utc);
+            self.stalls.begin();
         }
         self.progress.last =
             Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });

@@ -169,9 +169,7 @@ impl Controller {
         self.open_books();
         let gpus = &self.gpus;
         for job in self.jobs.values_mut() {
-            let (setting, reasons) = in_force(job, gpus);
-            let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
-            job.see(now.monotonic, setting, reasons, energy);
+            show_gpus(job, gpus, now);
         }
         let mut written = Vec::new();
         for gpu in self.gpus.values_mut() {
@@ -317,6 +315,13 @@ impl Controller {
         self.store.close().await;
         restored
     }
+}
+
+/// Shows a job what its GPUs show: the setting in force, why any of them is slowed, and their energy.
+fn show_gpus(job: &mut Job, gpus: &BTreeMap<GpuId, Gpu>, now: Now) {
+    let (setting, reasons) = in_force(job, gpus);
+    let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
+    job.see(now.monotonic, setting, reasons, energy);
 }
 
 /// The set point in force on each group of a job's boards, if all boards of a group agree, and why any of them is slowed.

@@ -4,6 +4,8 @@ use super::job::{Job, Phase};
 use crate::clock::{Monotonic, Now};
 use crate::domain::Activity;
 use crate::plan::{Doing, Held, Pace, follow};
+use crate::profile::Known;
+use crate::profile::ladder::Setting;
 use crate::units::{Samples, Seconds};
 
 /// Of what a job does since its last report.
@@ -59,12 +61,13 @@ impl Job {
     /// Accounts for what was done between two reports. Time in which it was told to do no work is no stall: it counts
     /// towards the slowdown, and so does what it did all the same.
     pub(super) fn account_for(&mut self, span: Seconds, done: Samples) {
-        let idle = std::mem::take(&mut self.idling.since_report).min(span);
-        let expected = self.throughput_now();
-        if idle > Seconds::ZERO {
-            self.progress.account.add(idle, Samples::ZERO, None);
-        }
-        self.progress.account.add(span - idle, done, expected);
+        self.idling.since_report = Seconds::ZERO;
+        let profile = self.profile();
+        let known = |setting: &Setting| {
+            let point = profile.at(setting)?;
+            Some(Known { throughput: point.throughput.mean, power: point.power.mean })
+        };
+        self.progress.account = self.stalls.report(span, done, &known);
     }
 
     /// When it is to go on, if it pauses now.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::job::{Group, Job, Known, ProgressReport, profile_key};
 use super::view::{AccountView, GpuView, JobView, ProgressView};
-use super::{ControlError, Controller, Override};
+use super::{ControlError, Controller, Override, show_gpus};
 use crate::domain::{Claim, GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
 use crate::profile::Record;
 use crate::profile::ladder::GroupRange;
@@ -270,13 +270,18 @@ impl Controller {
         }
     }
 
-    /// The newest energy of a job's boards, so that a report's window and its energy end together.
+    /// Shows a job the newest energy of its GPUs, so that a report's window and its energy end together.
     fn refresh_boards_of(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
         for gpu in job.spec.gpus.clone() {
             if let Some(gpu) = self.gpus.get_mut(&gpu) {
+                gpu.handle.refresh();
                 gpu.seen = gpu.handle.observe();
             }
+        }
+        let now = self.now();
+        if let Some(job) = self.jobs.get_mut(id) {
+            show_gpus(job, &self.gpus, now);
         }
     }
 

@@ -10,7 +10,9 @@ mod point;
 mod profiler;
 mod progress;
 mod settings;
+mod stall;
 mod stats;
+mod visit;
 
 pub(crate) use curve::concave_envelope;
 pub use curve::{Curve, HullPoint, Mix};
@@ -18,4 +20,5 @@ pub use point::{Evidence, PointStats, Record};
 pub use profiler::{Profiler, Report, Sight, Stage};
 pub use progress::ProgressAccount;
 pub use settings::Settings;
+pub use stall::{Known, Stalls};
 pub use stats::RateStats;

@@ -21,6 +21,8 @@ pub(super) struct Chunk {
     pub(super) energy: Vec<Joules>,
     /// Whether no board said that its power limit lowers its clocks.
     pub(super) loose: bool,
+    /// Whether reports without progress lie within it.
+    pub(super) waited: bool,
 }
 
 impl Chunk {

@@ -11,8 +11,8 @@ mod sweep;
 use super::drift::{Known, Recent};
 use super::ladder::{self, GroupPoint, GroupRange, Setting};
 use super::point::{Chunk, Evidence, PointStats, Record};
-use super::progress::STALL;
 use super::settings::Settings;
+use super::visit::{Shows, Visit};
 use crate::clock::Monotonic;
 use crate::domain::{GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
@@ -85,6 +85,10 @@ struct Hold {
     pending: (Seconds, Vec<Joules>),
     /// Whether the power limit showed as the reason of low clocks since the last chunk.
     capped: bool,
+    /// Whether reports without progress came since the last chunk.
+    waited: bool,
+    /// What was measured here without a break.
+    visit: Option<Visit>,
     /// The profile's point when this hold began, and the newest chunks since: for drift.
     baseline: Option<Known>,
     recent: Recent,
@@ -294,6 +298,8 @@ impl Profiler {
                 energy: None,
                 pending: (Seconds::ZERO, vec![Joules::ZERO; setting.len()]),
                 capped: false,
+                waited: false,
+                visit: None,
                 baseline: baseline.map(|p| Known { throughput: p.throughput.mean, power: p.power.mean }),
                 recent: Recent::default(),
                 setting,
@@ -331,6 +337,12 @@ impl Profiler {
                 return;
             }
         };
+        // A pause belongs to the chunk that ends with the first progress after it.
+        if report.samples <= last.samples {
+            hold.waited = true;
+            self.move_on();
+            return;
+        }
         if span < CHUNK {
             return;
         }
@@ -338,28 +350,30 @@ impl Profiler {
         let (energy_span, energy) =
             std::mem::replace(&mut hold.pending, (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]));
         let loose = !std::mem::take(&mut hold.capped);
-        let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose };
+        let waited = std::mem::take(&mut hold.waited);
+        let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose, waited };
         let setting = hold.setting.clone();
         self.take(&setting, chunk);
         self.move_on();
     }
 
     fn take(&mut self, setting: &Setting, chunk: Chunk) {
-        match self.judge(setting, chunk.rate()) {
-            Pace::Stalled => return,
-            Pace::FarBelow => {
-                self.far_below += chunk.span;
-                if self.stage == Stage::Done && self.far_below >= self.settings.drift_s * 2.0 {
-                    self.profile_again("progress stays far below the profile".into());
-                }
-                return;
-            }
-            Pace::AsKnown => self.far_below = Seconds::ZERO,
-            Pace::Restart => {
-                if let Some(stats) = self.record.points.iter_mut().find(|p| p.setting == *setting) {
-                    *stats = PointStats::new(setting.clone());
-                }
-            }
+        let closing = self.stage == Stage::Closing && setting == self.ceiling();
+        // Nothing that is known of other settings explains less than a fifth of the slowest.
+        let slowest = self.record.points.iter().filter_map(|p| p.throughput.rate()).reduce(f64::min);
+        let least = 0.2 * slowest.unwrap_or(0.0);
+        let known = if closing { self.closing.clone() } else { self.stats(setting).cloned() };
+        let Some(hold) = self.hold.as_mut() else { return };
+        let mut visit = hold.visit.take().filter(|v| v.closing == closing);
+        let visit =
+            visit.get_or_insert_with(|| Visit::new(known.unwrap_or_else(|| PointStats::new(setting.clone())), closing));
+        let shows = visit.add(chunk.clone(), least);
+        let stats = visit.stats(least);
+        hold.visit = Some(visit.clone());
+        match shows {
+            Shows::Training => self.far_below = Seconds::ZERO,
+            Shows::Pause => {}
+            Shows::Slow => self.far_below += chunk.span,
         }
         // Who measured what an earlier version recorded is not known, and stays so.
         if self.record.points.is_empty() || !self.record.boards.is_empty() {
@@ -367,30 +381,19 @@ impl Profiler {
             let new: Vec<GpuId> = new.cloned().collect();
             self.record.boards.extend(new);
         }
-        if self.stage == Stage::Closing && setting == self.ceiling() {
-            self.closing.get_or_insert_with(|| PointStats::new(setting.clone())).add(&chunk);
+        if closing {
+            self.closing = Some(stats);
         } else {
-            self.stats_mut(setting).add(&chunk);
+            *self.stats_mut(setting) = stats;
         }
-        if self.stage == Stage::Done {
+        if self.stage != Stage::Done {
+            return;
+        }
+        if shows == Shows::Training {
             self.watch_drift(chunk);
+        } else if self.far_below >= self.settings.drift_s * 2.0 {
+            self.profile_again("progress stays far below the profile".into());
         }
-    }
-
-    /// Compares a chunk with what is known of its setting, so that validation pauses and the like don't count.
-    fn judge(&self, setting: &Setting, rate: f64) -> Pace {
-        let own = self.stats(setting).map(|s| s.throughput).filter(|t| t.count() >= 1.0);
-        if let Some((known, count)) = own.and_then(|t| Some((t.rate()?, t.count()))) {
-            return match rate / known {
-                r if r < 0.05 => Pace::Stalled,
-                r if r < STALL => Pace::FarBelow,
-                // The first chunks held a stall, this one does not.
-                r if r > 1.0 / STALL && count < MIN_CHUNKS => Pace::Restart,
-                _ => Pace::AsKnown,
-            };
-        }
-        let slowest = self.record.points.iter().filter_map(|p| p.throughput.rate()).reduce(f64::min);
-        if slowest.is_some_and(|s| rate < 0.2 * s) || rate <= 0.0 { Pace::Stalled } else { Pace::AsKnown }
     }
 
     fn watch_drift(&mut self, chunk: Chunk) {
@@ -406,6 +409,9 @@ impl Profiler {
     fn profile_again(&mut self, why: String) {
         self.notes.push(format!("profiling again: {why}"));
         self.record = Record::default();
+        if let Some(hold) = &mut self.hold {
+            hold.visit = None;
+        }
         self.restarts += 1;
         self.closing = None;
         self.skipped.clear();
@@ -452,14 +458,6 @@ impl Profiler {
         });
         &mut self.record.points[at]
     }
-}
-
-/// How a chunk compares with what is known of its setting.
-enum Pace {
-    AsKnown,
-    FarBelow,
-    Stalled,
-    Restart,
 }
 
 fn describe(setting: &Setting) -> String {

@@ -1,11 +1,11 @@
-//! A job's progress: how far it is, and how much of the time it was really training.
+//! A job's progress: how far it is, how much of the time it was training, and what its pauses used.
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Samples, SamplesPerSecond, Seconds};
+use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Slower than this part of what the setting in force allows is not a slowdown but a stall (validation, checkpoint,
-/// data loading): no power limit is to blame for it.
+/// Slower than this part of what the setting in force allows is a stall (validation, checkpoint, data loading) even where
+/// nothing is known of the noise: no power limit is to blame for it.
 pub(super) const STALL: f64 = 0.5;
 
 /// Accumulated progress since the job's first report.
@@ -13,48 +13,67 @@ pub(super) const STALL: f64 = 0.5;
 pub struct ProgressAccount {
     /// Samples done since the first report.
     pub samples: Samples,
-    /// Time spent training.
+    /// Time spent training, and in pauses that the job was asked to make.
     pub active: Seconds,
     /// Time in which the job stood still for reasons of its own.
     pub stalled: Seconds,
+    /// What the job used in that time, as far as it is known.
+    #[serde(default)]
+    pub stalled_energy: Joules,
+    /// The part of the stalled time whose energy is not known. In accounts of versions that did not record it the energy
+    /// of all stalled time is unknown.
+    #[serde(default)]
+    pub unmetered: Seconds,
+    /// The part of the stalled time in which the power limit lowered the draw.
+    #[serde(default)]
+    pub bound: Seconds,
+    /// What the job used in that part.
+    #[serde(default)]
+    pub bound_energy: Joules,
+    /// Time in which reports were too far apart, or too unlike, to tell pauses from training.
+    #[serde(default)]
+    pub unclear: Seconds,
 }
 
 impl ProgressAccount {
-    /// Adds what happened between two reports. `expected` is the profiled throughput at the setting in force, if known.
-    pub fn add(&mut self, span: Seconds, done: Samples, expected: Option<SamplesPerSecond>) {
-        self.samples += done;
-        let active = match expected {
-            Some(rate) if done < rate * span * STALL => done / rate,
-            _ => span,
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            samples: self.samples + other.samples,
+            active: self.active + other.active,
+            stalled: self.stalled + other.stalled,
+            stalled_energy: self.stalled_energy + other.stalled_energy,
+            unmetered: self.unmetered + other.unmetered,
+            bound: self.bound + other.bound,
+            bound_energy: self.bound_energy + other.bound_energy,
+            unclear: self.unclear + other.unclear,
+        }
+    }
+
+    /// Adds stalled time with its energy, if that is known. From a mean power of `bound` on the limit lowered it.
+    pub(super) fn add_stall(&mut self, span: Seconds, energy: Option<Joules>, bound: Watts) {
+        self.stalled += span;
+        let Some(energy) = energy else {
+            self.unmetered += span;
+            return;
         };
-        self.active += active;
-        self.stalled += span - active;
+        self.stalled_energy += energy;
+        if energy >= bound * span {
+            self.bound += span;
+            self.bound_energy += energy;
+        }
     }
 
-    /// By how much the job is slower so far than it would have been at the ceiling: 0.03 is 3 %. `None` before
-    /// anything was done.
+    /// The whole time since the first report.
+    pub fn time(&self) -> Seconds {
+        self.active + self.stalled
+    }
+
+    /// By how much the job is slower so far than it would have been at the ceiling, with the same pauses of its own: 0.03
+    /// is 3 %. `None` before anything was done.
     pub fn slowdown(&self, ceiling: SamplesPerSecond) -> Option<f64> {
-        let (done, possible) = (self.samples, ceiling * self.active);
-        (done > Samples::ZERO).then(|| possible / done - 1.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stalls_are_not_slowdown() {
-        let ceiling = SamplesPerSecond::new(100.0);
-        let now = SamplesPerSecond::new(95.0);
-        let mut account = ProgressAccount::default();
-        assert_eq!(account.slowdown(ceiling), None);
-        account.add(Seconds::new(100.0), Samples::new(9_500.0), Some(now));
-        account.add(Seconds::new(60.0), Samples::new(950.0), Some(now));
-        assert_eq!(account.stalled, Seconds::new(50.0));
-        let slowdown = account.slowdown(ceiling).expect("something done");
-        assert!((slowdown - (100.0 / 95.0 - 1.0)).abs() < 1e-12);
-        account.add(Seconds::new(10.0), Samples::new(800.0), Some(now));
-        assert_eq!(account.stalled, Seconds::new(50.0), "a bit slower is slower, not stalled");
+        let possible = self.samples / ceiling + self.stalled;
+        (self.samples > Samples::ZERO).then(|| self.time() / possible - 1.0)
     }
 }

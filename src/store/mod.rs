@@ -169,7 +169,7 @@ impl StoredProgress {
     /// Samples done since the registration. What the first report told is among them where the pace since then explains
     /// it: a run that begins from a checkpoint also counts what it had done before.
     pub fn samples_since(&self, registered_at: DateTime<Utc>) -> Samples {
-        let ProgressAccount { samples, active, stalled } = self.account;
+        let ProgressAccount { samples, active, stalled, .. } = self.account;
         let first = Samples::new(self.first_samples);
         let until_first = self.started_at.map_or(Seconds::ZERO, |at| Seconds::from_delta(at - registered_at));
         // Without time between two reports there is no pace.

@@ -429,6 +429,7 @@ fn what_a_checkpoint_holds_is_no_work_of_the_run() {
             samples: Samples::new(9_000.0),
             active: Seconds::new(5_000.0),
             stalled: Seconds::new(400.0),
+            ..ProgressAccount::default()
         };
         let started_at = Some(at(minutes * 60));
         StoredProgress { account, first_samples, started_at, ..StoredProgress::default() }.samples_since(at(0)).get()
