@@ -39,7 +39,7 @@ const LEAST_BETWEEN: f64 = 1.0;
 /// Slower work than before, at more than the first part of the rate, is no pause but a new rate once it lasts that long,
 /// in so many stretches without a faster one.
 const CHANGED_RATE: f64 = 0.3;
-const CHANGED_S: f64 = 60.0;
+const CHANGED_S: f64 = 20.0;
 /// Of the mean power in a pause over the limit: from here on the limit lowers it.
 const BOUND: f64 = 0.95;
 
