@@ -101,6 +101,7 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
             at_ceiling: hours,
             objective: Objective::slower_by(budget)?,
             found: (seed % 2 == 1).then_some(Watts::new(240.0)),
+            pauses: None,
         }],
         model: "A40".into(),
         grid: TraceProvider::new(

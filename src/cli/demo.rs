@@ -251,6 +251,7 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
                 at_ceiling,
                 objective,
                 found: None,
+                pauses: None,
             };
             ((1..=count).map(plot).collect(), model)
         }
@@ -276,7 +277,7 @@ fn invented(n: u32, memory_bound: bool, at_ceiling: Seconds, objective: Objectiv
     let shrink = 1.0 - 0.25 * f64::from((n - 1) % 3);
     let name = ["resnet50", "bert-base", "gpt2-small"][((n - 1) % 3) as usize];
     let name = if n <= 3 { name.to_owned() } else { format!("{name}-{n}") };
-    Plot { name, boards: 1 + (n - 1) % 2, curve, at_ceiling: at_ceiling * shrink, objective, found: None }
+    Plot { name, boards: 1 + (n - 1) % 2, curve, at_ceiling: at_ceiling * shrink, objective, found: None, pauses: None }
 }
 
 type Grid = (TraceProvider, CarbonSeries, DateTime<Utc>, String);

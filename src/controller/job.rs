@@ -162,7 +162,7 @@ impl Job {
             saved: None,
             held: None,
             idling: Idling::default(),
-            stalls: Stalls::new(stored.account, Vec::new()),
+            stalls: Stalls::new(stored.account),
             unsaved: false,
             lease_until,
             heard: None,
@@ -184,7 +184,7 @@ impl Job {
         self.frozen = self.frozen.map(|_| 0);
         self.key = profile_key(&self.spec, &groups);
         self.whole = groups.iter().map(|g| g.range.ceiling).collect();
-        self.stalls.equip(groups.iter().map(|g| g.range.boards).collect());
+        self.stalls.equip(&ranges);
         self.groups = groups;
     }
 

@@ -12,17 +12,22 @@ use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts}
 pub struct Done {
     /// When it began.
     pub started: DateTime<Utc>,
-    /// How long it took, stalls left out.
+    /// How long it trained: pauses of its own are left out.
     pub active: Seconds,
+    /// How long it paused for reasons of its own.
+    pub stalled: Seconds,
+    /// What it would use in these pauses at the reference.
+    pub stalled_energy: Joules,
     /// The work done in that time.
     pub samples: Samples,
-    /// What it used.
+    /// What it used in all.
     pub energy: Joules,
-    /// What it emitted.
+    /// What it emitted in all.
     pub carbon: GramsCo2e,
 }
 
-/// A job against the same job at the ceiling from the same start on. The two effects add up to the reduction.
+/// A job against the same job at the ceiling from the same start on, with the same pauses of its own. The two effects add
+/// up to the reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// What the job would have taken at the ceiling.
@@ -58,14 +63,16 @@ pub fn compare(
     if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO || throughput <= SamplesPerSecond::ZERO {
         return None;
     }
-    let time_at_ceiling = done.samples / throughput;
-    let energy_at_ceiling = power * time_at_ceiling;
+    let training = done.samples / throughput;
+    let (time, time_at_ceiling) = (done.active + done.stalled, training + done.stalled);
+    let energy_at_ceiling = power * training + done.stalled_energy;
     let mean = |span: Seconds| {
         let end = done.started.checked_add_signed(span.to_delta())?;
         mean_intensity(series, &Slot::new(done.started, end)?)
     };
     let carbon_at_ceiling = energy_at_ceiling * mean(time_at_ceiling)?;
-    let constant = static_power(done.samples / done.active)? * done.active * mean(done.active)?;
+    let constant = static_power(done.samples / done.active)? * done.active + done.stalled_energy;
+    let constant = constant * mean(time)?;
     if carbon_at_ceiling <= GramsCo2e::ZERO {
         return None;
     }
@@ -75,7 +82,7 @@ pub fn compare(
         energy_at_ceiling,
         carbon_at_ceiling,
         carbon_reduction_pct: percent(carbon_at_ceiling - done.carbon),
-        time_increase_pct: 100.0 * (done.active / time_at_ceiling - 1.0),
+        time_increase_pct: 100.0 * (time / time_at_ceiling - 1.0),
         energy_effect_pct: percent(carbon_at_ceiling - constant),
         timing_effect_pct: percent(constant - done.carbon),
     })
@@ -100,8 +107,15 @@ mod tests {
         // Two hours at 90/s and 180 W on average, where the ceiling does 100/s at 240 W.
         let samples = Samples::new(90.0 * 7200.0);
         let energy = Joules::new(180.0 * 7200.0);
-        let done =
-            Done { started: at(0), active: Seconds::new(7200.0), samples, energy, carbon: GramsCo2e::new(130.0) };
+        let done = Done {
+            started: at(0),
+            active: Seconds::new(7200.0),
+            stalled: Seconds::ZERO,
+            stalled_energy: Joules::ZERO,
+            samples,
+            energy,
+            carbon: GramsCo2e::new(130.0),
+        };
         let ceiling = (SamplesPerSecond::new(100.0), Watts::new(240.0));
         let found = compare(&done, ceiling, |_| Some(Watts::new(185.0)), &series).expect("all known");
         let carbon = 240.0 * 6480.0 / 3.6e6 * (500.0 * 3600.0 + 300.0 * 2880.0) / 6480.0;
@@ -110,6 +124,16 @@ mod tests {
         assert!((found.energy_effect_pct - 100.0 * (1.0 - 185.0 * 2.0 / 1000.0 * 400.0 / carbon)).abs() < 1e-9);
         let sum = found.energy_effect_pct + found.timing_effect_pct;
         assert!((sum - found.carbon_reduction_pct).abs() < 1e-12);
+        // The same with an hour of pauses at 60 W, and an intensity that stays the same.
+        let (flat, _) = TimeSeries::from_points(vec![point(0, 4, 400.0)]);
+        let pauses = Joules::new(60.0 * 3600.0);
+        let carbon = (energy + pauses) * GramsPerKwh::new(400.0);
+        let paused = Done { stalled: Seconds::new(3600.0), stalled_energy: pauses, energy, carbon, ..done };
+        let found = compare(&paused, ceiling, |_| Some(Watts::new(185.0)), &flat).expect("all known");
+        let reference = 240.0 * 6480.0 + 60.0 * 3600.0;
+        let reduction = 100.0 * (1.0 - (180.0 * 7200.0 + 60.0 * 3600.0) / reference);
+        assert!((found.carbon_reduction_pct - reduction).abs() < 1e-9, "{found:?}");
+        assert!((found.time_increase_pct - 100.0 * (10_800.0 / 10_080.0 - 1.0)).abs() < 1e-9, "{found:?}");
         let endless = Done { samples: Samples::new(1e15), ..done };
         let crawling = (SamplesPerSecond::new(1e-9), Watts::new(240.0));
         assert_eq!(compare(&endless, crawling, |_| Some(Watts::new(185.0)), &series), None, "beyond all calendars");

@@ -11,7 +11,7 @@ use crate::units::{GramsCo2e, Joules, Samples, Seconds};
 
 /// The rule that references go by.
 pub const RULE: &str = "the same work at one power limit from the job's start on, with the throughput and power that its \
-                        profile measured there";
+                        profile measured there, and the job's own pauses as long and with the energy that they took";
 
 /// Something, or why it is not known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,7 +114,13 @@ pub struct Outcome {
     pub why: String,
     /// Time spent training.
     pub active_s: Seconds,
-    /// The work done in it.
+    /// Time in pauses of the job's own.
+    #[serde(default)]
+    pub stalled_s: Seconds,
+    /// What these used, as far as it is known.
+    #[serde(default)]
+    pub stalled_energy_j: Joules,
+    /// The work done in all.
     pub samples: Samples,
     /// What came of it.
     #[serde(flatten)]

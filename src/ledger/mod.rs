@@ -11,6 +11,7 @@ pub mod entry;
 pub mod frozen;
 mod interval;
 mod meter;
+pub mod pauses;
 pub mod report;
 pub mod savings;
 mod settings;

@@ -2,20 +2,24 @@
 //!
 //! The reference is the same work at one setting from the job's start on, with the throughput and power that the job's
 //! profile measured there. What was measured is off by chance: each of these quantities is moved by its standard error
-//! in turn, and what that changes is added up as independent errors are. The sensors' gain is the same on both sides and
+//! in turn, and what that changes is added up as independent errors are. The job's own pauses are part of the reference:
+//! as long, with what they used, where no lower limit lowered that. The sensors' gain is the same on both sides and
 //! cancels in percent, as long as they are the same sensors; in grams it does not. Intensities that have not come yet are
 //! forecasts: the interval holds what their usual error would change, until they have come.
 
 use serde::{Deserialize, Serialize};
 
 use super::counterfactual::{Comparison, Done, compare};
+use super::pauses::paused;
 use super::sure::{Errors, LEAST_FREEDOM, Sure, student};
 use crate::domain::CarbonSeries;
-use crate::profile::Evidence;
+use crate::profile::{Evidence, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Relative gain error of a board's sensor (Yang, Adámek, Armour, SC'24).
 pub const SENSOR_GAIN: f64 = 0.05;
+/// A reduction that may be off by more than this many percentage points, as the power in pauses is not known, is unknown.
+const MOST_OFF_BY_PAUSES: f64 = 0.5;
 /// So many runs with the default batch size must be known before others are compared with them.
 const LEAST_RUNS: usize = 4;
 
@@ -24,6 +28,8 @@ const LEAST_RUNS: usize = 4;
 pub struct Known {
     /// What the job did.
     pub done: Done,
+    /// Its time and the energy of its own pauses.
+    pub account: ProgressAccount,
     /// The intensities that this was reckoned with, up to the end of what it is compared with.
     pub series: CarbonSeries,
     /// What it would have done, and the intensities, if what is not an outcome yet is larger by its standard error.
@@ -43,6 +49,9 @@ pub struct Basis {
     /// What the best constant mix may draw in truth: [`least_constant_power`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix_at_least: Option<Watts>,
+    /// The reference's limits, summed over the job's GPUs: no pause draws more there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Watts>,
     /// Whether the sensors that measured the points are the job's own.
     pub same_sensors: bool,
 }
@@ -59,7 +68,7 @@ pub struct Epoch {
 /// A job against its reference; percent are of the reference's. The two effects add up to the reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
-    /// What the job would have taken at the reference.
+    /// What the job would have taken at the reference, with its own pauses.
     pub time_at_reference_s: Seconds,
     /// What it would have used.
     pub energy_at_reference_j: Joules,
@@ -98,7 +107,7 @@ pub struct BatchEffect {
 /// # Errors
 /// Where it cannot be told honestly: why, in words.
 pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
-    let Known { done, series, otherwise } = known;
+    let Known { done, account, series, otherwise } = known;
     let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
     if referred.is_empty() {
         return Err("nothing was measured at that limit".into());
@@ -109,6 +118,9 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO {
         return Err("nothing was done yet".into());
     }
+    let pauses = paused(account, basis.limit)?;
+    let with_pauses = |done: &Done| Done { stalled_energy: pauses.mean, ..*done };
+    let done = &with_pauses(done);
     let found = basis
         .compared(done, &basis.points, series)
         .ok_or("an intensity is unknown for part of the time, or was zero throughout it: grams cannot be compared")?;
@@ -128,10 +140,24 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
             }
         }
     }
+    let longer = Done { stalled_energy: pauses.mean + pauses.half, ..*done };
+    let moved = basis.compared(&longer, &basis.points, series).ok_or("the power in its own pauses is not known")?;
+    let off = difference(&moved, &found);
+    if off[0].abs() > MOST_OFF_BY_PAUSES {
+        return Err(format!(
+            "the power that its own pauses would have had is not known well enough: the reduction may be off by {:.1} \
+             percentage points",
+            off[0].abs()
+        ));
+    }
+    for (sum, off) in errors.iter_mut().zip(off) {
+        sum.add(off / student(f64::INFINITY), f64::INFINITY);
+    }
     let mut provisional = false;
     if let Some((done, series)) = otherwise {
-        let moved =
-            basis.compared(done, &basis.points, series).ok_or("an intensity is unknown for part of the time")?;
+        let moved = basis
+            .compared(&with_pauses(done), &basis.points, series)
+            .ok_or("an intensity is unknown for part of the time")?;
         let off = difference(&moved, &found);
         provisional = off.iter().any(|off| *off != 0.0);
         for (sum, off) in errors.iter_mut().zip(off) {

@@ -37,6 +37,8 @@ fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> Done {
     Done {
         started: DateTime::UNIX_EPOCH,
         active,
+        stalled: Seconds::ZERO,
+        stalled_energy: Joules::ZERO,
         samples: SamplesPerSecond::new(rate) * active,
         energy,
         carbon: energy * GramsPerKwh::new(intensity),
@@ -44,14 +46,14 @@ fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> Done {
 }
 
 fn known(done: &Done) -> Known {
-    Known { done: *done, series: grid(), otherwise: None }
+    Known { done: *done, account: ProgressAccount::default(), series: grid(), otherwise: None }
 }
 
 fn against(point: Evidence, mix: Vec<Evidence>) -> Basis {
     let places = (1..=mix.len()).collect();
     let points = std::iter::once(point).chain(mix).collect();
     let epochs = vec![Epoch { from: Samples::ZERO, point: 0 }];
-    Basis { points, epochs, mix: places, mix_at_least: None, same_sensors: true }
+    Basis { points, epochs, mix: places, mix_at_least: None, limit: None, same_sensors: true }
 }
 
 prop_compose! {
@@ -121,7 +123,7 @@ fn a_case_by_hand() {
     // The grid is even in the first hours: nothing but the errors of the reference matters.
     let done = done(4.0, 97.0, 180.0, 400.0);
     let reference = Evidence { power_error: 0.002, ..point(100.0, 220.0, 0.003, 1e9) };
-    let known = Known { done, series: flat(), otherwise: None };
+    let known = Known { series: flat(), ..known(&done) };
     let found = saving(&known, &against(reference, Vec::new())).expect("all is known");
     let at_reference = 220.0 * 4.0 * 0.97 * 0.4;
     assert!((found.carbon_at_reference_g.get() - at_reference).abs() < 1e-9, "{found:?}");
@@ -169,6 +171,7 @@ fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
         epochs: vec![Epoch { from: Samples::ZERO, point: 0 }, Epoch { from: done.samples * 0.5, point: 1 }],
         mix: Vec::new(),
         mix_at_least: None,
+        limit: None,
         same_sensors: true,
     };
     let found = saving(&known(&done), &basis).expect("all is known");

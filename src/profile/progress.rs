@@ -20,11 +20,10 @@ pub struct ProgressAccount {
     /// What the job used in that time, as far as it is known.
     #[serde(default)]
     pub stalled_energy: Joules,
-    /// The part of the stalled time whose energy is not known. In accounts of versions that did not record it the energy
-    /// of all stalled time is unknown.
+    /// The part of the stalled time whose energy is known: none of it in accounts of versions that did not record it.
     #[serde(default)]
-    pub unmetered: Seconds,
-    /// The part of the stalled time in which the power limit lowered the draw.
+    pub metered: Seconds,
+    /// The part of that in which a limit below the ceiling lowered the draw.
     #[serde(default)]
     pub bound: Seconds,
     /// What the job used in that part.
@@ -44,7 +43,7 @@ impl ProgressAccount {
             active: self.active + other.active,
             stalled: self.stalled + other.stalled,
             stalled_energy: self.stalled_energy + other.stalled_energy,
-            unmetered: self.unmetered + other.unmetered,
+            metered: self.metered + other.metered,
             bound: self.bound + other.bound,
             bound_energy: self.bound_energy + other.bound_energy,
             unclear: self.unclear + other.unclear,
@@ -54,10 +53,8 @@ impl ProgressAccount {
     /// Adds stalled time with its energy, if that is known. From a mean power of `bound` on the limit lowered it.
     pub(super) fn add_stall(&mut self, span: Seconds, energy: Option<Joules>, bound: Watts) {
         self.stalled += span;
-        let Some(energy) = energy else {
-            self.unmetered += span;
-            return;
-        };
+        let Some(energy) = energy else { return };
+        self.metered += span;
         self.stalled_energy += energy;
         if energy >= bound * span {
             self.bound += span;

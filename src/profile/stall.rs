@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::ladder::Setting;
+use super::ladder::{GroupRange, Setting};
 use super::progress::{ProgressAccount, STALL};
 use crate::clock::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
@@ -25,7 +25,7 @@ const UPPER: f64 = 0.75;
 const DEVIATIONS: f64 = 4.0;
 /// And by more than this part of it, where noise is known or hardly known.
 const LEAST_PART: f64 = 0.05;
-const LEAST_PART_OF_SOME: f64 = 0.25;
+const LEAST_PART_OF_SOME: f64 = 0.15;
 /// A whole step more or less per stretch is no pause; a little more than that.
 const STEP_MARGIN: f64 = 1.2;
 /// Stretches hold whole steps if this share of them does.
@@ -35,7 +35,7 @@ const LONG_STEPS: f64 = 0.05;
 /// Noise that hides pauses of more than this part of a usual stretch makes the split unclear.
 const MOST_NOISE: f64 = 0.5;
 /// Fewer stretches per pause than this without it do too.
-const LEAST_BETWEEN: f64 = 1.0;
+const LEAST_BETWEEN: f64 = 0.4;
 /// Slower work than before, at more than the first part of the rate, is no pause but a new rate once it lasts that long,
 /// in so many stretches without a faster one.
 const CHANGED_RATE: f64 = 0.3;
@@ -84,20 +84,24 @@ pub(super) fn judge(paces: &[Pace], known: Option<f64>) -> Verdict {
     let quantum = step(paces);
     let mut paused = vec![false; paces.len()];
     let mut noise_share = 0.0;
-    for _ in 0..8 {
+    for _ in 0..12 {
         let excess = |p: &Pace| p.span - p.done / rate;
-        // What is faster than the mean shows the noise alone: pauses only make slower.
-        let faster: Vec<f64> = paces.iter().map(excess).filter(|x| *x < 0.0).collect();
-        let squares = faster.iter().map(|x| x * x).sum::<f64>();
-        let deviation = if faster.is_empty() { 0.0 } else { (squares / faster.len() as f64).sqrt() };
+        // What is faster than the mean shows the noise alone, and half of it: pauses only make slower.
+        let squares: f64 = paces.iter().map(excess).filter(|x| *x < 0.0).map(|x| x * x).sum();
+        let training = paused.iter().filter(|p| !**p).count().max(1);
+        let deviation = (2.0 * squares / training as f64).sqrt();
         noise_share = if quantum > 0.0 { 0.0 } else { DEVIATIONS * deviation / typical };
         let part = if count < SOME { LEAST_PART_OF_SOME } else { LEAST_PART };
         let slow: Vec<bool> = paces
             .iter()
             .map(|p| {
-                let noise = DEVIATIONS * deviation * (p.span / typical).max(1.0).sqrt();
                 let least = part * p.span.min(4.0 * typical);
-                p.done <= 0.0 || excess(p) > noise.max(least).max(STEP_MARGIN * quantum / rate)
+                let noise = match quantum > 0.0 {
+                    // Whole steps more or less are most of what looks like noise.
+                    true => STEP_MARGIN * quantum / rate + least,
+                    false => DEVIATIONS * deviation * (p.span / typical).max(1.0).sqrt(),
+                };
+                p.done <= 0.0 || excess(p) > noise.max(least)
             })
             .collect();
         let Some(refined) = rate_without(paces, &before_pauses(&slow)) else {
@@ -183,8 +187,9 @@ fn step(paces: &[Pace]) -> f64 {
     let is_whole = |of: f64| move |d: &f64| ((d / of) - (d / of).round()).abs() < 1e-6;
     let whole = |of: f64| done.iter().copied().filter(is_whole(of)).collect::<Vec<f64>>();
     let steps = (1..=8).map(|n| (usual / f64::from(n), whole(usual / f64::from(n))));
-    let best = steps.reduce(|best, next| if next.1.len() > best.1.len() { next } else { best });
-    // The last step of an epoch may be smaller.
+    // A finer step must explain many more: the last one of an epoch may be of any size.
+    let more = done.len() / 10;
+    let best = steps.reduce(|best, next| if next.1.len() > best.1.len() + more { next } else { best });
     let Some((step, whole)) = best.filter(|(_, whole)| whole.len() as f64 >= MOST_STEPS * done.len() as f64) else {
         return 0.0;
     };
@@ -246,6 +251,8 @@ struct Seen {
 pub struct Stalls {
     /// GPUs per group.
     gpus: Vec<f64>,
+    /// The sum of the highest limits of all GPUs.
+    ceiling: Watts,
     /// The account of all that is not judged again.
     settled: ProgressAccount,
     recent: VecDeque<Stretch>,
@@ -254,15 +261,16 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Starts with an account of what was before; `gpus` is the number of GPUs per group.
-    pub fn new(account: ProgressAccount, gpus: Vec<u32>) -> Self {
-        let gpus = gpus.into_iter().map(f64::from).collect();
-        Self { gpus, settled: account, recent: VecDeque::new(), open: Stretch::open(), seen: None }
+    /// Starts with an account of what was before.
+    pub fn new(account: ProgressAccount) -> Self {
+        let (gpus, ceiling) = (Vec::new(), Watts::ZERO);
+        Self { gpus, ceiling, settled: account, recent: VecDeque::new(), open: Stretch::open(), seen: None }
     }
 
-    /// Changes the number of GPUs per group, once it is known.
-    pub fn equip(&mut self, gpus: Vec<u32>) {
-        self.gpus = gpus.into_iter().map(f64::from).collect();
+    /// Says how many GPUs are in each group, and the highest limit of each of them.
+    pub fn equip(&mut self, groups: &[GroupRange]) {
+        self.gpus = groups.iter().map(|g| f64::from(g.boards)).collect();
+        self.ceiling = groups.iter().map(|g| g.ceiling.watts() * f64::from(g.boards)).sum();
     }
 
     /// Records what the GPUs show: the setting in force, if there is one, and their energy counted so far, `None` if not
@@ -428,7 +436,9 @@ impl Stalls {
             return sums;
         }
         sums.active = span - stalled;
-        sums.add_stall(stalled, used.zip(trained).map(|(used, trained)| used - trained), capped * BOUND);
+        // At the ceiling the limit is the reference's own.
+        let bound = if capped < self.ceiling * BOUND { capped * BOUND } else { Watts::new(f64::INFINITY) };
+        sums.add_stall(stalled, used.zip(trained).map(|(used, trained)| used - trained), bound);
         sums
     }
 

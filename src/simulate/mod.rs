@@ -4,6 +4,7 @@
 pub mod bandit;
 mod files;
 mod grid;
+mod pauses;
 pub mod policy;
 pub mod replay;
 pub mod study;
@@ -13,6 +14,7 @@ mod world;
 
 pub use files::{GridError, IssueTime, gpu_name, grid_name, read_grid};
 pub use grid::{SyntheticGrid, TraceProvider};
+pub use pauses::Pauses;
 pub use traces::{TraceError, Workload, power_curve};
 pub use training::{Training, Truth};
 pub use world::{Outcome, Plot, Scenario, World, WorldError};

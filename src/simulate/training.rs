@@ -5,6 +5,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
+use super::pauses::{Pauses, Pausing};
 use crate::domain::{CarbonSeries, Estimate, JobId, OperatingPoint, PowerLimit, Profile, Slot};
 use crate::gpu::simulated::{LoadCurve, SimulatedBoard};
 use crate::ledger::{self, Comparison, Done};
@@ -29,6 +30,7 @@ pub struct Training {
     found: Watts,
     noise: f64,
     rng: ChaCha8Rng,
+    pausing: Option<Pausing>,
     work_seen: Samples,
     energy_seen: Joules,
     started: Option<DateTime<Utc>>,
@@ -44,6 +46,12 @@ pub struct Truth {
     pub carbon: GramsCo2e,
     /// Time from first to last sample.
     pub time: Seconds,
+    /// The part of it in pauses of its own.
+    pub paused: Seconds,
+    /// Energy drawn in them.
+    pub paused_energy: Joules,
+    /// The work, had its throughput not fluctuated: what its samples cost anywhere.
+    pub work: Samples,
 }
 
 impl Training {
@@ -70,11 +78,25 @@ impl Training {
             found: limit,
             noise,
             rng: ChaCha8Rng::seed_from_u64(seed),
+            pausing: None,
             work_seen: Samples::ZERO,
             energy_seen: Joules::ZERO,
             started: None,
             truth: Truth::default(),
         }
+    }
+
+    /// The same with pauses of its own.
+    #[must_use]
+    pub fn pausing(mut self, pauses: Option<&Pauses>) -> Self {
+        let rate = self.curve.at(self.found).throughput * (self.boards.len() as f64);
+        self.pausing = pauses.map(|pauses| Pausing::new(pauses, &self.curve, rate, &mut self.rng));
+        self
+    }
+
+    /// Whether it reports now: some jobs are silent while they pause.
+    pub fn is_silent(&self) -> bool {
+        self.pausing.as_ref().is_some_and(Pausing::is_silent)
     }
 
     /// Lets the boards compute from now on.
@@ -95,6 +117,7 @@ impl Training {
         let deviation: f64 = StandardNormal.sample(&mut self.rng);
         let (work, energy) = (self.work(), self.energy());
         self.done += (work - self.work_seen) * (1.0 + self.noise * deviation).max(0.0);
+        self.truth.work += work - self.work_seen;
         let used = energy - self.energy_seen;
         (self.work_seen, self.energy_seen) = (work, energy);
         self.truth.energy += used;
@@ -102,6 +125,16 @@ impl Training {
         let intensity = Slot::new(now - span.to_delta(), now).and_then(|s| ledger::mean_intensity(actual, &s));
         if let Some(intensity) = intensity {
             self.truth.carbon += used * intensity;
+        }
+        if let Some(pausing) = &mut self.pausing {
+            if pausing.is_paused() {
+                self.truth.paused += span;
+                self.truth.paused_energy += used;
+            }
+            if pausing.step(self.done, self.truth.work, span, &mut self.rng) {
+                let load = pausing.load().unwrap_or(&self.curve);
+                self.boards.iter().for_each(|board| board.run(Some(load.clone())));
+            }
         }
         if self.is_done() {
             for board in &self.boards {
@@ -115,11 +148,15 @@ impl Training {
         self.done >= self.total
     }
 
-    /// How long the rest takes at the present limits, without fluctuations.
+    /// How long until its work is done at the present limits, without fluctuations, or until a pause begins or ends.
     pub fn time_left(&self) -> Seconds {
+        if let Some(left) = self.pausing.as_ref().and_then(Pausing::left) {
+            return left;
+        }
+        let until = self.pausing.as_ref().map_or(self.total, |pausing| pausing.next_at().min(self.total));
         let rates = self.boards.iter().map(|b| self.curve.at_lock(b.limit().watts(), b.clock_lock()).throughput);
         let rate = rates.reduce(SamplesPerSecond::min).unwrap_or(SamplesPerSecond::ZERO) * (self.boards.len() as f64);
-        if rate > SamplesPerSecond::ZERO { (self.total - self.done).max(Samples::ZERO) / rate } else { Seconds::ZERO }
+        if rate > SamplesPerSecond::ZERO { (until - self.done).max(Samples::ZERO) / rate } else { Seconds::ZERO }
     }
 
     /// What really happened so far.
@@ -127,7 +164,8 @@ impl Training {
         self.truth
     }
 
-    /// The truth against the truth at the largest limit: from the curve, not from estimates.
+    /// The truth against the truth at the largest limit: from the curve, not from estimates, with the same fluctuations
+    /// and pauses.
     pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
         self.against(self.curve.points().last()?.limit, actual)
     }
@@ -149,10 +187,13 @@ impl Training {
         };
         let profile = Profile { points: points.iter().map(point).collect() };
         let (curve, reference) = (Curve::from_profile(&profile)?, self.curve.at(limit));
+        let stalled_energy = self.pausing.as_ref().map_or(Joules::ZERO, |pausing| pausing.energy_at(limit) * boards);
         let done = Done {
             started: self.started?,
-            active: self.truth.time,
-            samples: self.done,
+            active: self.truth.time - self.truth.paused,
+            stalled: self.truth.paused,
+            stalled_energy,
+            samples: self.truth.work,
             energy: self.truth.energy,
             carbon: self.truth.carbon,
         };
@@ -160,7 +201,14 @@ impl Training {
         // Slower than any mix of limits happens only while boards settle.
         let slowest = curve.hull().first().map(|p| (p.throughput, p.power))?;
         let constant = |rate| curve.power_at(rate).or((rate < slowest.0).then_some(slowest.1));
-        ledger::compare(&done, reference, constant, actual)
+        let compared = ledger::compare(&done, reference, constant, actual)?;
+        let Some(pausing) = &self.pausing else { return Some(compared) };
+        // The pauses come after the same work, whenever that is done at the reference.
+        let (rate, power) = reference;
+        let carbon = pausing.replay(done.started, done.samples / rate, rate, (power, limit), boards, actual)?;
+        let reduction = 100.0 * (1.0 - done.carbon / carbon);
+        let timing_effect_pct = reduction - compared.energy_effect_pct;
+        Some(Comparison { carbon_at_ceiling: carbon, carbon_reduction_pct: reduction, timing_effect_pct, ..compared })
     }
 
     /// Work of the slowest board, for all of them: training is synchronous.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::grid::TraceProvider;
+use super::pauses::Pauses;
 use super::training::Training;
 use crate::clock::{Clock, ManualClock};
 use crate::controller::view::SavingsView;
@@ -57,6 +58,8 @@ pub struct Plot {
     pub objective: Objective,
     /// The default limit of its boards, at which they are found; their largest if absent.
     pub found: Option<Watts>,
+    /// Its own pauses, if it makes any.
+    pub pauses: Option<Pauses>,
 }
 
 /// What to simulate.
@@ -155,7 +158,8 @@ impl World {
             }
             let (indexes, boards): (Vec<u32>, Vec<SimulatedBoard>) = boards.into_iter().unzip();
             let (curve, name) = (plot.curve.clone(), plot.name.clone());
-            jobs.push((Training::new(name, boards, curve, plot.at_ceiling, scenario.noise, seed), plot.objective));
+            let training = Training::new(name, boards, curve, plot.at_ceiling, scenario.noise, seed);
+            jobs.push((training.pausing(plot.pauses.as_ref()), plot.objective));
             plots.push((indexes, plot));
         }
         let node = SimulatedNode::new(every_board, clock.clone());
@@ -266,7 +270,7 @@ impl World {
     async fn report(&mut self) {
         let at = self.clock.monotonic().since(crate::clock::Monotonic::default());
         for (job, _) in &mut self.jobs {
-            let Some(id) = job.id.clone() else { continue };
+            let Some(id) = job.id.clone().filter(|_| !job.is_silent()) else { continue };
             let report = ProgressReport { samples: job.done, at: Some(at) };
             if let Err(error) = self.controller.progress(&id, report).await {
                 tracing::error!(job.id = %id, "the daemon refused a report: {error}");

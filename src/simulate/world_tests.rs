@@ -45,6 +45,7 @@ async fn resnet_on_miso(max_slowdown: f64, seed: u64) -> Option<Outcome> {
             at_ceiling: Seconds::new(64.0 * 3600.0),
             objective: Objective::slower_by(max_slowdown).expect("in range"),
             found: None,
+            pauses: None,
         }],
         model: "A40".into(),
         grid: TraceProvider::new("trace", zone, kind, parsed.expected, parsed.actual.clone()),
@@ -118,6 +119,7 @@ fn found_below_maximum(curve: LoadCurve, hours: f64, max_slowdown: f64) -> Plot 
         at_ceiling: Seconds::new(3600.0 * hours),
         objective: Objective::slower_by(max_slowdown).expect("in range"),
         found: Some(Watts::new(240.0)),
+        pauses: None,
     }
 }
 
@@ -246,6 +248,7 @@ async fn memory_bound(curve: LoadCurve, boards: u32, max_slowdown: f64) -> Compa
         at_ceiling: Seconds::new(36_000.0),
         objective: Objective::slower_by(max_slowdown).expect("in range"),
         found: None,
+        pauses: None,
     };
     run(on_synthetic_grid(plot, 0.01, 1)).await.against_ceiling.expect("comparable")
 }

@@ -254,6 +254,8 @@ impl Controller {
             version: earlier.map_or(0, |before| before.version) + 1,
             why: why.into(),
             active_s: stored.progress.account.active,
+            stalled_s: stored.progress.account.stalled,
+            stalled_energy_j: stored.progress.account.stalled_energy,
             samples: stored.progress.account.samples,
             savings,
         }))

@@ -7,6 +7,7 @@ use crate::controller::signal::HORIZONS_H;
 use crate::controller::{ControlError, Controller};
 use crate::domain::{CarbonSeries, DeviceKind, GpuId, Intensity, PowerLimit, Slot};
 use crate::ledger::frozen::{Compared, Counterfactual, Finding, Savings};
+use crate::ledger::pauses::paused;
 use crate::ledger::savings::{Basis, BatchEffect, Epoch, Known, batch_effect, least_constant_power};
 use crate::ledger::{self, Done};
 use crate::profile::{Curve, Evidence};
@@ -96,7 +97,9 @@ impl Controller {
         let epochs: Vec<Epoch> = frozen.iter().enumerate().map(start).collect();
         let (mix, mix_at_least) =
             if earlier.is_empty() { self.mix(from, &limits, &mut points) } else { Default::default() };
-        let basis = Basis { points, epochs, mix, mix_at_least, same_sensors: from.job.measured_itself() };
+        let limit = limits.iter().zip(&from.job.groups).map(|(limit, group)| limit.watts() * group.boards()).sum();
+        let limit = (!limits.is_empty()).then_some(limit);
+        let basis = Basis { points, epochs, mix, mix_at_least, limit, same_sensors: from.job.measured_itself() };
         let saving = Finding::Unknown { unknown: "not reckoned".into() };
         Ok(Compared { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }
@@ -139,7 +142,7 @@ impl Controller {
         (places, least)
     }
 
-    /// What a job did between its first report and its last, with stalls left out, and what is known of the grid.
+    /// What a job did between its first report and its last, and what is known of the grid.
     pub(in crate::controller) async fn done(&self, from: &Sources<'_>) -> Result<Result<Known, String>, StoreError> {
         let stored = from.stored;
         if !stored.spec.control {
@@ -166,7 +169,8 @@ impl Controller {
         let otherwise = self.if_more(from.series);
         let known = |done: Done| -> Result<Known, String> {
             let otherwise = otherwise.map(|series| Ok::<_, String>((self::done(from, &span, &series)?, series)));
-            Ok(Known { done, series: from.series.clone(), otherwise: otherwise.transpose()? })
+            let account = stored.progress.account;
+            Ok(Known { done, account, series: from.series.clone(), otherwise: otherwise.transpose()? })
         };
         Ok(done(from, &span, from.series).and_then(known))
     }
@@ -247,8 +251,8 @@ fn done(from: &Sources<'_>, span: &Slot, series: &CarbonSeries) -> Result<Done, 
     let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
     let booked = ledger::emissions(&rows, series);
     // Boards are read a moment before or after a job reports; more than that is a hole.
-    let active = account.active * (from.stored.spec.gpus.len() as f64) / covered;
-    if !(active.is_finite() && active < 1.1) {
+    let reported = account.time() * (from.stored.spec.gpus.len() as f64) / covered;
+    if !(reported.is_finite() && reported < 1.1) {
         return Err("the books do not cover the time between its first report and its last".into());
     }
     if booked.unknown > Joules::ZERO {
@@ -257,8 +261,10 @@ fn done(from: &Sources<'_>, span: &Slot, series: &CarbonSeries) -> Result<Done, 
     Ok(Done {
         started: span.start(),
         active: account.active,
+        stalled: account.stalled,
+        stalled_energy: paused(&account, None).map_or(account.stalled_energy, |pauses| pauses.mean),
         samples: account.samples,
-        energy: booked.energy * active,
-        carbon: booked.carbon * active,
+        energy: booked.energy * reported,
+        carbon: booked.carbon * reported,
     })
 }

@@ -14,11 +14,15 @@ use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
     CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, SignalKind, Slot, Work,
 };
+use crate::ledger::pauses::paused;
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
 use crate::store::{SourceKey, StoredJob};
 use crate::units::{Millijoules, Samples};
+
+/// Energy that does not matter in a comparison, relative to all.
+const NEGLIGIBLE: f64 = 0.002;
 
 impl Controller {
     /// The jobs that have not ended, oldest first.
@@ -180,7 +184,11 @@ impl Controller {
         let account = stored.progress.account;
         let sources = Sources { stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
         let known = self.done(&sources).await?;
-        let against_max = known.as_ref().ok().and_then(|known| against_ceiling(&known.done, &job.profile(), &series));
+        let known_pauses = known.as_ref().ok().filter(|known| {
+            // Without bounds for their power there is nothing to show; `savings` has intervals.
+            paused(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
+        });
+        let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, &job.profile(), &series));
         let savings = self.savings(&sources, known).await?;
         Ok(AccountView {
             job_id: id.to_string(),
@@ -188,6 +196,8 @@ impl Controller {
             simulated: stored.spec.gpus.iter().any(|g| self.gpus.get(g).is_some_and(|b| b.handle.board().simulated)),
             samples: stored.progress.last.map(|l| l.samples),
             time_s: account.active.get(),
+            stalled_s: account.stalled.get(),
+            stalled_energy_j: account.stalled_energy.get(),
             energy_j: emissions.energy.get(),
             energy_by_device_j: in_joules(&by_kind(&rows)),
             carbon_g: emissions.mean_intensity().map(|_| emissions.carbon.get()),

@@ -244,11 +244,11 @@ pub struct JobView {
     pub power_limits_w: Vec<Option<f64>>,
     /// What the clocks of its boards are to be locked to now; absent where they are not.
     pub clock_limit_mhz: Option<u32>,
-    /// Slower than at the ceiling so far: 0.012 is 1.2 %.
+    /// Slower than at the ceiling so far, with the same pauses of its own: 0.012 is 1.2 %.
     pub slowdown: Option<f64>,
-    /// Time spent training, stalls left out.
+    /// Time spent training: pauses of its own are left out.
     pub active_s: f64,
-    /// Time in which it stood still for its own reasons.
+    /// Time in pauses of its own: evaluation, checkpoints, input.
     pub stalled_s: f64,
     /// Energy booked for it so far, of CPU packages and memory too if it told its processes; once it has ended, its account has it (`…/emissions`).
     pub energy_j: Option<f64>,
@@ -433,8 +433,12 @@ pub struct AccountView {
     pub simulated: bool,
     /// Cumulative samples reported.
     pub samples: Option<f64>,
-    /// Time spent training.
+    /// Time spent training: pauses of its own are left out.
     pub time_s: f64,
+    /// Time in pauses of its own (evaluation, checkpoints, input): all comparisons have the same pauses on both sides.
+    pub stalled_s: f64,
+    /// Energy of its GPUs in these pauses, as far as it is known. Part of `energy_j`.
+    pub stalled_energy_j: f64,
     /// Energy of its boards while it held them, and its share of CPU packages and memory if it told its processes, up to
     /// the last closed interval.
     pub energy_j: f64,
@@ -467,7 +471,7 @@ pub struct ComparisonView {
     pub carbon_at_max_g: f64,
     /// Energy at the ceiling.
     pub energy_at_max_j: f64,
-    /// Time at the ceiling.
+    /// Time at the ceiling, pauses of the job's own included.
     pub time_at_max_s: f64,
     /// Less carbon, percent.
     pub carbon_reduction_pct: f64,

@@ -59,7 +59,7 @@ pub struct SavingFigures {
     pub carbon_at_reference_g: f64,
     /// What it would have used.
     pub energy_at_reference_j: f64,
-    /// What it would have taken.
+    /// What it would have taken, pauses of its own included.
     pub time_at_reference_s: f64,
     /// Less carbon, percent.
     pub carbon_reduction_pct: IntervalView,

@@ -312,6 +312,8 @@ impl<'a> Run<'a> {
         let done = Done {
             started: self.start,
             active: self.elapsed,
+            stalled: Seconds::ZERO,
+            stalled_energy: Joules::ZERO,
             samples: self.done,
             energy: self.energy,
             carbon: self.carbon,

@@ -1,0 +1,108 @@
+//! What a job's own pauses would have used at a reference.
+
+use crate::profile::ProgressAccount;
+use crate::units::{Joules, Seconds, Watts};
+
+/// Pauses of at least so much time, and of at least this part of those that they stand for, show the power in pauses.
+const LEAST: Seconds = Seconds::new(10.0);
+const LEAST_PART: f64 = 0.1;
+/// By how much the power in pauses may be off where it was seen in others, of the range it could have.
+const UNLIKE: f64 = 0.25;
+/// More than this part of the time without a clear split between training and pauses, and nothing is known.
+const MOST_UNCLEAR: f64 = 0.1;
+
+/// Energy of a job's pauses at a reference, with its range.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paused {
+    /// The estimate.
+    pub mean: Joules,
+    /// Half the width of the range that it lies in.
+    pub half: Joules,
+}
+
+/// Returns what the pauses of a job would have used where its limits are `limit` in all: what was metered; where that was
+/// lowered by a limit below the ceiling, or not metered, the power of the other pauses, or else the whole range up to
+/// `limit`.
+///
+/// # Errors
+/// Where pauses cannot be told from training, or their power has no bounds: why, in words.
+pub fn paused(account: &ProgressAccount, limit: Option<Watts>) -> Result<Paused, String> {
+    let ProgressAccount { stalled, stalled_energy, metered, bound, bound_energy, unclear, .. } = *account;
+    if unclear > account.time() * MOST_UNCLEAR {
+        return Err("its reports are too far apart, or too unlike, to tell its own pauses from training".into());
+    }
+    let free = (metered - bound).max(Seconds::ZERO);
+    let free_energy = (stalled_energy - bound_energy).max(Joules::ZERO);
+    let (mut mean, mut half) = (free_energy, Joules::ZERO);
+    for (time, least) in [(bound, bound_energy), ((stalled - metered).max(Seconds::ZERO), Joules::ZERO)] {
+        if time <= Seconds::ZERO {
+            continue;
+        }
+        let seen = (free >= LEAST.max(time * LEAST_PART)).then(|| free_energy / free * time);
+        let most = limit.map(|limit| (limit * time).max(least));
+        let (estimate, range) = match (seen, most) {
+            (Some(seen), most) => {
+                let seen = seen.max(least).min(most.unwrap_or(seen.max(least)));
+                (seen, (seen - least) * UNLIKE)
+            }
+            (None, Some(most)) => ((least + most) * 0.5, (most - least) * 0.5),
+            (None, None) => return Err("the power in its own pauses is not known".into()),
+        };
+        mean += estimate;
+        half += range;
+    }
+    // No pause draws more than the limit allows.
+    let mean = limit.map_or(mean, |limit| mean.min(limit * stalled));
+    Ok(Paused { mean, half })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(stalled: f64, metered: f64, energy: f64, bound: f64, bound_energy: f64) -> ProgressAccount {
+        ProgressAccount {
+            active: Seconds::new(1000.0),
+            stalled: Seconds::new(stalled),
+            metered: Seconds::new(metered),
+            stalled_energy: Joules::new(energy),
+            bound: Seconds::new(bound),
+            bound_energy: Joules::new(bound_energy),
+            ..ProgressAccount::default()
+        }
+    }
+
+    fn of(account: &ProgressAccount, limit: f64) -> (f64, f64) {
+        let paused = paused(account, Some(Watts::new(limit))).expect("known");
+        (paused.mean.get(), paused.half.get())
+    }
+
+    #[test]
+    fn what_was_metered_counts_as_it_is() {
+        assert_eq!(of(&account(100.0, 100.0, 6000.0, 0.0, 0.0), 300.0), (6000.0, 0.0));
+        assert_eq!(of(&account(0.0, 0.0, 0.0, 0.0, 0.0), 300.0), (0.0, 0.0));
+        assert_eq!(of(&account(100.0, 100.0, 25_000.0, 0.0, 0.0), 200.0), (20_000.0, 0.0), "no more than the limit");
+    }
+
+    #[test]
+    fn a_limit_that_lowered_the_power_leaves_a_range_unless_others_show_it() {
+        // 100 s at 200 W under a limit of 200 W: anything up to 300 W without it.
+        assert_eq!(of(&account(100.0, 100.0, 20_000.0, 100.0, 20_000.0), 300.0), (25_000.0, 5_000.0));
+        // Others drew 280 W.
+        let others = account(150.0, 150.0, 34_000.0, 100.0, 20_000.0);
+        assert_eq!(of(&others, 300.0), (42_000.0, 2_000.0));
+    }
+
+    #[test]
+    fn what_was_not_metered_is_as_the_rest_or_has_a_range() {
+        assert_eq!(of(&account(100.0, 50.0, 3000.0, 0.0, 0.0), 300.0), (6000.0, 750.0));
+        assert_eq!(of(&account(100.0, 0.0, 0.0, 0.0, 0.0), 300.0), (15_000.0, 15_000.0));
+        assert!(paused(&account(100.0, 0.0, 0.0, 0.0, 0.0), None).is_err());
+        let unclear = ProgressAccount { unclear: Seconds::new(120.0), ..account(100.0, 100.0, 6000.0, 0.0, 0.0) };
+        assert!(paused(&unclear, None).is_err_and(|why| why.contains("too far apart")));
+    }
+}
+
+#[cfg(test)]
+#[path = "pauses_tests.rs"]
+mod simulated;
