@@ -77,7 +77,7 @@
 //!    counters, and its hours are settled; hours of which the grid's sources tell something new are settled again, as a
 //!    new version.
 //! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
-//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::shrink`] pulls them towards their mean by what
+//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::Model::followed`] draws them to their mean by what
 //!    such outlooks lately lacked in skill, and [`plan::plan`] answers with a [`plan::Plan`].
 //! 5. **Compare and act.** For each board the wanted limit (a manual override's, else its job's, else the one found) is
 //!    compared with what the board says. If they differ, [`gpu::journal::Journal::note_write`] comes first, then the

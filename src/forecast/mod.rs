@@ -3,7 +3,7 @@
 //!
 //! The order of use: [`Model::fit`] learns from what a source said and what came, [`Model::outlook`] makes contiguous
 //! slots of the source's forecast, corrected, mixed with the local forecaster and extended by it, [`Model::skill`] says
-//! how well such outlooks did lately, and [`shrink`] pulls a horizon towards its mean by as much as it lacks skill.
+//! how well such outlooks did lately, and [`Model::followed`] draws a horizon to its mean by as much as it lacks skill.
 //!
 //! [`score`] says how good forecasts were, [`score_issued`] picks from all that were issued those that counted, and
 //! [`backtest()`] makes the forecasts of the past anew.
@@ -15,6 +15,8 @@ mod horizon;
 mod known;
 mod local;
 mod model;
+mod past;
+mod ridge;
 mod score;
 mod skill;
 #[cfg(test)]
@@ -24,5 +26,6 @@ mod trail;
 pub use backtest::{BacktestRow, Said, backtest};
 pub use horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot, HorizonSummary};
 pub use model::{Expected, Follow, Model, ModelPolicy};
+pub use past::ISSUES_LEARNT_FROM;
 pub use score::{Pair, Score, over_whole, score, score_issued};
-pub use skill::{Skill, SkillPolicy, reference_intensity, shrink};
+pub use skill::{Skill, SkillPolicy, reference_intensity};

@@ -3,17 +3,24 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::bias::Correction;
-use super::blend::{ASSUMED_ERROR, Errors, NORMAL, Stretches, mixed, shares, width, widths};
-use super::horizon::Basis;
+use super::blend::{
+    ASSUMED_ERROR, Apart, COVERAGE, Errors, NORMAL, REACH, Shares, Stretches, day_of, mixed, width, widths,
+};
+use super::horizon::{Basis, Horizon};
+use super::known::{decayed, middle};
 use super::local::Local;
-use super::skill::{Skill, SkillPolicy, measure_skill};
+use super::past::{Source, kept, local_errors};
+use super::score::Mean;
+use super::skill::{Skill, SkillPolicy, measure_skill, shrink};
 use super::trail::{DAY, HOURS, Trail};
-use crate::domain::{CarbonSeries, Intensity, Origin, Slot};
+use crate::domain::{CarbonSeries, Intensity, Issued, Origin, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Half the width of an interval about which nothing is known, as a part of the value.
 const ASSUMED_WIDTH: f64 = NORMAL * ASSUMED_ERROR;
+
+/// The last part of a source's forecast, which what comes after it goes on from.
+const LAST: TimeDelta = TimeDelta::hours(1);
 
 /// How a model is fitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,22 +87,34 @@ struct Fitted {
     anchor: DateTime<Utc>,
     actual: Trail,
     local: Option<Local>,
-    correction: Option<Correction>,
-    shares: Stretches,
+    source: Option<Source>,
+    shares: Shares,
     local_width: Stretches,
     corrected_width: Stretches,
     feed_width: Stretches,
     /// Half the interval's width where neither the latest deviation nor the source tells anything.
     shape_width: f64,
     feed_errors: Errors,
-    /// The mean of forecast less outcome.
-    bias: Option<f64>,
+}
+
+impl Fitted {
+    /// The day ahead that a slot begins on.
+    fn day_of(&self, slot: &Slot) -> usize {
+        day_of(usize::try_from((slot.start() - self.anchor).num_hours()).unwrap_or(0))
+    }
 }
 
 impl Model {
-    /// Learns from what was `said` of past slots as first said, and from their `actual` values, over the 28 days before
-    /// the newest of these. Either may be empty; what lies after `now` is not looked at.
-    pub fn fit(said: &CarbonSeries, actual: &CarbonSeries, now: DateTime<Utc>, policy: &ModelPolicy) -> Self {
+    /// Learns from what was `said` of past slots as last said before they began, from the `issues` kept (in any order,
+    /// all of this source; they tell how good it is further ahead), and from the `actual` values, over the 28 days before
+    /// the newest of these. Each may be empty; what lies after `now` is not looked at.
+    pub fn fit(
+        said: &CarbonSeries,
+        issues: &[&Issued],
+        actual: &CarbonSeries,
+        now: DateTime<Utc>,
+        policy: &ModelPolicy,
+    ) -> Self {
         let newest = |series: &CarbonSeries| {
             let passed = series.points().partition_point(|(slot, _)| slot.start() < now);
             series.points()[..passed].last().map(|(slot, _)| slot.end().min(now))
@@ -106,34 +125,25 @@ impl Model {
         let (said_hours, actual_hours) = (Trail::new(said, anchor), Trail::new(actual, anchor));
         let seen = if actual.is_empty() { &said_hours } else { &actual_hours };
         let local = Local::fit(seen, anchor);
-        let errors = actual_hours.with(&said_hours, |came, said| came - said);
-        let correction = Correction::fit(&errors, anchor);
+        let source = Source::fit(&said_hours, &kept(issues, now), &actual_hours, anchor);
 
-        #[expect(clippy::cast_precision_loss, reason = "at most 672 hours")]
-        let mean = |trail: &Trail| {
-            (trail.known() > 0).then(|| trail.hours().iter().flatten().sum::<f64>() / trail.known() as f64)
-        };
-        let assumed = ASSUMED_ERROR * mean(seen).unwrap_or(0.0).abs();
-        let days = 1..=HOURS / DAY - 1;
-        let none = || Errors::new();
-        let local_errors =
-            local.as_ref().filter(|l| l.is_daily()).map_or_else(none, |l| days.clone().map(|d| l.errors(d)).collect());
-        let corrected_errors = correction.as_ref().map_or_else(none, |c| days.map(|d| c.errors(d)).collect());
-        let shares = shares(&corrected_errors, &local_errors);
-        let feed_errors = mixed(&corrected_errors, &local_errors, &shares);
+        let assumed = ASSUMED_ERROR * seen.mean().unwrap_or(0.0).abs();
+        let local_errors = local_errors(seen, anchor);
+        let source_errors = source.as_ref().map_or_else(Errors::new, Source::errors);
+        let shares = Shares::fit(&source_errors, &local_errors);
+        let feed_errors = mixed(&source_errors, &local_errors, &shares);
         let mut deviations: Vec<f64> = local.iter().flat_map(Local::deviations).collect();
         let fitted = Fitted {
             anchor,
             shares,
             local_width: widths(&local_errors, assumed),
-            corrected_width: widths(&corrected_errors, assumed),
+            corrected_width: widths(&source_errors, assumed),
             feed_width: widths(&feed_errors, assumed),
-            shape_width: width(&mut deviations, 2.0 * assumed),
+            shape_width: width(&mut deviations, COVERAGE[1], 2.0 * assumed),
             feed_errors,
-            bias: mean(&errors).map(|r| -r),
             actual: actual_hours,
             local,
-            correction,
+            source,
         };
         let window = anchor.checked_sub_signed(TimeDelta::days(28)).and_then(|start| Slot::new(start, anchor));
         let history = window.map(|window| joined(&said.within(&window), &actual.within(&window))).unwrap_or_default();
@@ -143,14 +153,20 @@ impl Model {
     /// How far its own day-ahead expectations of the past were to be believed: see [`Skill`]. The bias in it is the
     /// source's own, before correction.
     pub fn skill(&self) -> Skill {
+        let bias = self.fitted.as_ref().and_then(|f| f.source.as_ref()).and_then(Source::bias);
+        Skill { bias_g_per_kwh: bias, ..self.skill_of_day(0) }
+    }
+
+    /// The same for the expectations so many days further ahead.
+    fn skill_of_day(&self, day: usize) -> Skill {
         let nothing = CarbonSeries::default();
         let Some(fitted) = &self.fitted else {
             return measure_skill(&nothing, &nothing, DateTime::UNIX_EPOCH, &self.policy.skill);
         };
         let (mut expected, mut came) = (Vec::new(), Vec::new());
         for age in (0..HOURS).rev() {
-            let (day, lead) = (age / DAY, DAY - 1 - age % DAY);
-            let error = fitted.feed_errors.get(day).and_then(|day| day[lead]);
+            let (origin, lead) = (age / DAY + day, day * DAY + DAY - 1 - age % DAY);
+            let error = self.past_errors().get(origin).and_then(|errors| *errors.get(lead)?);
             let (Some(error), Some(actual), Ok(hours)) = (error, fitted.actual.get(age), i64::try_from(age)) else {
                 continue;
             };
@@ -161,8 +177,24 @@ impl Model {
             came.push(point(actual));
         }
         let series = |points| CarbonSeries::from_points(points).0;
-        let skill = measure_skill(&series(expected), &series(came), fitted.anchor, &self.policy.skill);
-        Skill { bias_g_per_kwh: fitted.bias, ..skill }
+        measure_skill(&series(expected), &series(came), fitted.anchor, &self.policy.skill)
+    }
+
+    /// The horizon drawn to its mean by what such outlooks lately lacked in skill, each slot by that of its lead.
+    pub fn followed(&self, horizon: &Horizon) -> Horizon {
+        let mut factors: Vec<f64> = Vec::with_capacity(REACH / DAY);
+        for day in 0..REACH / DAY {
+            let skill = self.skill_of_day(day);
+            let before = factors.last().copied().filter(|_| skill.slope.is_none());
+            factors.push(before.unwrap_or(skill.factor));
+        }
+        shrink(horizon, |slot| factors[self.fitted.as_ref().map_or(0, |fitted| fitted.day_of(slot))])
+    }
+
+    /// What it would have been off by (outcome less expectation, in g/kWh) on each of the past days, the last one first,
+    /// by lead in hours.
+    pub(super) fn past_errors(&self) -> &[Vec<Option<f64>>] {
+        self.fitted.as_ref().map_or(&[], |f| &f.feed_errors)
     }
 
     /// Outcomes, and what had been expected where there are none.
@@ -170,11 +202,45 @@ impl Model {
         &self.history
     }
 
-    /// What to expect of a slot, if the source gives this value (or none) for it. `None` if nothing can be said.
-    pub fn expect(
+    /// How what the source expects, corrected, lies to the local forecaster.
+    pub(super) fn apart(&self, expected: &CarbonSeries, now: DateTime<Utc>) -> Apart {
+        let Some(fitted) = &self.fitted else { return Apart::default() };
+        let Some(local) = &fitted.local else { return Apart::default() };
+        let old = self.is_old(fitted, now);
+        let points = expected.points();
+        let ahead = &points[points.partition_point(|(slot, _)| slot.start() < fitted.anchor)..];
+        let above = |slot: &Slot, given: &Intensity| {
+            let correction = fitted.source.as_ref().map_or(0.0, |source| source.correction(slot, old));
+            given.value.get() + correction - local.expected(slot, old)
+        };
+        let mut days = [Mean::default(); REACH / DAY];
+        ahead.iter().for_each(|(slot, given)| days[fitted.day_of(slot)].add(slot.duration().get(), above(slot, given)));
+        let by_day = days.map(|day| day.get().unwrap_or(0.0));
+        let end = ahead.last().map(|(slot, _)| slot.end()).filter(|end| *end > now && local.is_daily());
+        let end = end.map(|end| {
+            let mut last = Mean::default();
+            for (slot, given) in ahead.iter().filter(|(slot, _)| slot.start() >= end - LAST) {
+                let lead = (slot.start() - fitted.anchor).num_hours();
+                let above = above(slot, given);
+                let mixed = if fitted.source.is_some() { fitted.shares.of_source(lead, above, &by_day) } else { above };
+                last.add(slot.duration().get(), mixed);
+            }
+            (end, last.get().unwrap_or(0.0))
+        });
+        Apart { by_day, end }
+    }
+
+    fn is_old(&self, fitted: &Fitted, now: DateTime<Utc>) -> bool {
+        Seconds::from_delta(now - fitted.anchor) > self.policy.fresh
+    }
+
+    /// What to expect of a slot, if the source gives this value (or none) for it and lies so far apart from the local
+    /// forecaster. `None` if nothing can be said.
+    pub(super) fn expect(
         &self,
         slot: &Slot,
         given: Option<GramsPerKwh>,
+        apart: &Apart,
         follow: Follow,
         now: DateTime<Utc>,
     ) -> Option<Expected> {
@@ -182,26 +248,24 @@ impl Model {
         let Some(fitted) = &self.fitted else {
             return given.map(|value| Expected::new(value, ASSUMED_WIDTH * value, Basis::Given));
         };
-        let old = Seconds::from_delta(now - fitted.anchor) > self.policy.fresh;
+        let old = self.is_old(fitted, now);
         let local = fitted.local.as_ref().filter(|l| follow != Follow::Corrected && (given.is_none() || l.is_daily()));
         let local = local.map(|local| local.expected(slot, old));
         let lead = (slot.start() - fitted.anchor).num_hours();
-        match (given, &fitted.correction) {
-            (Some(given), Some(correction)) => {
-                let corrected = given + correction.at(slot, old);
-                let (share, width) = match follow {
-                    Follow::Feed => (fitted.shares.at(lead), fitted.feed_width.at(lead)),
-                    Follow::Corrected | Follow::Local => (1.0, fitted.corrected_width.at(lead)),
-                };
-                let value = local.map_or(corrected, |local| share * corrected + (1.0 - share) * local);
-                Some(Expected::new(value, width, Basis::Corrected))
+        match (given, &fitted.source) {
+            (Some(given), Some(source)) => {
+                let corrected = given + source.correction(slot, old);
+                let mixed = |local| local + fitted.shares.of_source(lead, corrected - local, &apart.by_day);
+                let width = if follow == Follow::Feed { &fitted.feed_width } else { &fitted.corrected_width };
+                Some(Expected::new(local.map_or(corrected, mixed), width.at(lead), Basis::Corrected))
             }
             (Some(given), None) => Some(Expected::new(given, ASSUMED_WIDTH * given, Basis::Given)),
             (None, _) => {
-                let width = fitted.local_width.at(lead);
-                let far = lead >= 24 || old;
-                let width = if far { width.max(fitted.shape_width) } else { width };
-                Some(Expected::new(local?, width, if old { Basis::DailyShape } else { Basis::Local }))
+                let beyond = apart.end.filter(|(end, _)| follow == Follow::Feed && slot.start() >= *end);
+                let width = if beyond.is_some() { &fitted.feed_width } else { &fitted.local_width }.at(lead);
+                let width = if old { width.max(fitted.shape_width) } else { width };
+                let rest = beyond.map_or(0.0, |(end, above)| decayed(above, middle(slot) - end));
+                Some(Expected::new(local? + rest, width, if old { Basis::DailyShape } else { Basis::Local }))
             }
         }
     }

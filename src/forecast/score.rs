@@ -48,9 +48,15 @@ pub struct Score {
 /// Scores pairs. Days are the 24 hours counted from `origin`; those of which less than 20 hours are there count for
 /// neither rank correlation nor caught gain. Pairs are in time order.
 pub fn score(pairs: &[Pair], origin: DateTime<Utc>) -> Score {
+    score_parts(&[pairs], origin)
+}
+
+/// Scores several such lists, whose days may be the same, as one.
+pub(super) fn score_parts(parts: &[impl AsRef<[Pair]>], origin: DateTime<Utc>) -> Score {
+    let pairs = || parts.iter().flat_map(AsRef::as_ref);
     let mut off = Mean::default();
     let (mut relative, mut covered) = (Mean::default(), Mean::default());
-    for pair in pairs {
+    for pair in pairs() {
         let length = pair.slot.duration().get();
         let error = (pair.forecast - pair.actual).get();
         off.add(length, error);
@@ -63,7 +69,8 @@ pub fn score(pairs: &[Pair], origin: DateTime<Utc>) -> Score {
     }
     let (mut rank, mut caught, mut possible) = (Mean::default(), 0.0, 0.0);
     let day_of = |pair: &Pair| (pair.slot.start() - origin).num_milliseconds().div_euclid(86_400_000);
-    for day in pairs.chunk_by(|a, b| day_of(a) == day_of(b)) {
+    let days = parts.iter().flat_map(|pairs| pairs.as_ref().chunk_by(|a, b| day_of(a) == day_of(b)));
+    for day in days {
         if day.iter().map(|p| p.slot.duration().get()).sum::<f64>() < LEAST_OF_DAY {
             continue;
         }
@@ -82,7 +89,7 @@ pub fn score(pairs: &[Pair], origin: DateTime<Utc>) -> Score {
         rank_correlation: rank.get(),
         caught_gain: (possible > 1e-9).then(|| caught / possible),
         interval80_coverage: covered.get(),
-        slots: pairs.len(),
+        slots: pairs().count(),
         hours: off.weight / 3600.0,
     }
 }
@@ -116,19 +123,20 @@ pub fn over_whole(series: &CarbonSeries, slot: &Slot) -> Option<GramsPerKwh> {
     (covered >= slot.duration()).then(|| GramsPerKwh::new(mean))
 }
 
+/// A weighted mean.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
+pub(super) struct Mean {
     weight: f64,
     sum: f64,
 }
 
 impl Mean {
-    fn add(&mut self, weight: f64, value: f64) {
+    pub(super) fn add(&mut self, weight: f64, value: f64) {
         self.weight += weight;
         self.sum += weight * value;
     }
 
-    fn get(self) -> Option<f64> {
+    pub(super) fn get(self) -> Option<f64> {
         (self.weight > 0.0).then(|| self.sum / self.weight)
     }
 }

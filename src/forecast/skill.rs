@@ -129,15 +129,25 @@ fn day_sums(issued: &CarbonSeries, actual: &CarbonSeries, day: &Slot) -> Sums {
     sums
 }
 
-/// Pulls each slot's deviation from the horizon's mean by `factor`: 0 makes it flat, 1 leaves it as it is. The mean
-/// stays (`planning.md` §6: a forecast without skill must not be followed), and intervals move with their middle.
+/// Draws each slot to a common middle by its own `factor`: 0 takes it there, 1 leaves it as it is. The middle is such
+/// that the horizon's mean stays (`planning.md` §6: a forecast without skill must not be followed); with one factor
+/// for all slots it is that mean. Intervals move with their middles.
 #[must_use]
-pub fn shrink(horizon: &Horizon, factor: f64) -> Horizon {
-    let Some(mean) = horizon.mean() else { return horizon.clone() };
-    let factor = factor.clamp(0.0, 1.0);
+pub(super) fn shrink(horizon: &Horizon, factor: impl Fn(&Slot) -> f64) -> Horizon {
+    let parts: Vec<f64> = horizon.slots.iter().map(|s| 1.0 - factor(&s.slot).clamp(0.0, 1.0)).collect();
+    let (mut weight, mut sum) = (0.0, 0.0);
+    for (slot, part) in horizon.slots.iter().zip(&parts) {
+        let moved = part * slot.slot.duration().get();
+        weight += moved;
+        sum += moved * slot.intensity.get();
+    }
+    if weight <= 0.0 {
+        return horizon.clone();
+    }
+    let middle = GramsPerKwh::new(sum / weight);
     let mut shrunk = horizon.clone();
-    for slot in &mut shrunk.slots {
-        let moved = (mean - slot.intensity) * (1.0 - factor);
+    for (slot, part) in shrunk.slots.iter_mut().zip(parts) {
+        let moved = (middle - slot.intensity) * part;
         slot.intensity += moved;
         slot.low = (slot.low + moved).max(GramsPerKwh::ZERO);
         slot.high = (slot.high + moved).max(GramsPerKwh::ZERO);
@@ -237,11 +247,11 @@ mod tests {
         });
         let horizon = Horizon { slots: slots.collect() };
         let values =
-            |factor| -> Vec<f64> { shrink(&horizon, factor).slots.iter().map(|s| s.intensity.get()).collect() };
+            |factor| -> Vec<f64> { shrink(&horizon, |_| factor).slots.iter().map(|s| s.intensity.get()).collect() };
         assert_eq!(values(0.0), [300.0, 300.0, 300.0]);
         assert_eq!(values(0.5), [200.0, 250.0, 450.0]);
-        assert_eq!(shrink(&horizon, 1.0), horizon);
-        assert!(shrink(&Horizon::default(), 0.5).slots.is_empty());
+        assert_eq!(shrink(&horizon, |_| 1.0), horizon);
+        assert!(shrink(&Horizon::default(), |_| 0.5).slots.is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc, Weekday};
 
-use crate::domain::{CarbonSeries, Slot};
+use crate::domain::{CarbonSeries, Issued, Slot};
 
 /// Hours in a day.
 pub(super) const DAY: usize = 24;
@@ -46,6 +46,28 @@ impl Trail {
         Self(sums.into_iter().zip(covered).map(mean).collect())
     }
 
+    /// Hour by hour, what the newest of the `issues` that was at least `lead` old said of it; nothing where that one is
+    /// two days older still. The issues are in the order of their times.
+    pub(super) fn of_lead(issues: &[&Issued], lead: TimeDelta, anchor: DateTime<Utc>) -> Self {
+        let reaches = |issued: &&&Issued| issued.series.end().is_some_and(|end| end > issued.issued_at + lead);
+        let able: Vec<&Issued> = issues.iter().filter(reaches).copied().collect();
+        let mut points = Vec::new();
+        for (place, issued) in able.iter().enumerate() {
+            let from = issued.issued_at + lead;
+            let next = able.get(place + 1).map_or(anchor, |next| next.issued_at + lead);
+            let Some(span) = Slot::new(from, next.min(from + TimeDelta::days(2))) else { continue };
+            points.extend_from_slice(issued.series.within(&span).points());
+        }
+        Self::new(&CarbonSeries::from_points(points).0, anchor)
+    }
+
+    /// The trail as it was so many days ago.
+    pub(super) fn days_ago(&self, days: usize) -> Self {
+        let mut hours = self.0.get(days * DAY..).unwrap_or_default().to_vec();
+        hours.resize(HOURS, None);
+        Self(hours)
+    }
+
     /// The hour `age` hours before the newest one.
     pub(super) fn get(&self, age: usize) -> Option<f64> {
         self.0.get(age).copied().flatten()
@@ -59,6 +81,12 @@ impl Trail {
     /// Hour by hour what `f` makes of two trails where both say something.
     pub(super) fn with(&self, other: &Self, f: impl Fn(f64, f64) -> f64) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(a, b)| Some(f((*a)?, (*b)?))).collect())
+    }
+
+    /// The mean of what is known.
+    #[expect(clippy::cast_precision_loss, reason = "at most 672 hours")]
+    pub(super) fn mean(&self) -> Option<f64> {
+        (self.known() > 0).then(|| self.0.iter().flatten().sum::<f64>() / self.known() as f64)
     }
 
     /// How many hours are known.

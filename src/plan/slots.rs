@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::problem::PlanSlot;
 use super::settings::Settings;
 use crate::domain::{CarbonSeries, Slot};
-use crate::forecast::{Horizon, HorizonPolicy, Model, shrink};
+use crate::forecast::{Horizon, HorizonPolicy, Model};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Half the width of an interval that holds four outcomes of five, in standard deviations.
@@ -140,7 +140,7 @@ pub fn slots_ahead(
     let begun = floor(now, settings.shortest_slot_s.to_delta());
     let from = if expected.at(begun).is_some() { begun } else { now };
     let horizon = model.outlook(expected, from, until, policy);
-    let followed = shrink(&horizon, model.skill().factor);
+    let followed = model.followed(&horizon);
     planning_slots(&followed, now, settings.risk, &settings.slots())
 }
 

@@ -16,8 +16,8 @@ use crate::units::GramsPerKwh;
 /// So many values are written by one statement at most: each has 13 columns, and SQLite takes 32766 of them.
 const POINTS_AT_ONCE: usize = 2000;
 
-/// How long issued forecasts are kept.
-const ISSUED_KEPT: TimeDelta = TimeDelta::days(35);
+/// How long issued forecasts are kept: as long as models learn from them, with a day to spare.
+const ISSUED_KEPT: TimeDelta = TimeDelta::days(37);
 
 /// An intensity, which of the sources said it, and when.
 #[derive(Clone, Copy)]
@@ -251,6 +251,27 @@ impl Store {
                    WHERE retrieved_us >= $1 GROUP BY zone, source, kind, scope, retrieved_us / 3600000000) \
                    ORDER BY issued_us";
         let found = sqlx::query(sql).bind(since.timestamp_micros()).fetch_all(&self.pool).await?;
+        found.iter().map(issued).collect()
+    }
+
+    /// The forecasts of a source fetched since a moment, oldest first: the newest one, and of those fetched within the
+    /// same six hours (counted from 1970-01-01T00:00Z) the first.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn issued_of(&self, key: &SourceKey, since: DateTime<Utc>) -> Result<Vec<Issued>, StoreError> {
+        let sql = "WITH of AS (SELECT id, retrieved_us FROM issued_forecasts \
+                   WHERE retrieved_us >= $1 AND zone = $2 AND source = $3 AND kind = $4 AND scope = $5) \
+                   SELECT * FROM issued_forecasts WHERE id IN (SELECT MIN(id) FROM of GROUP BY retrieved_us / 21600000000) \
+                   OR id = (SELECT MAX(id) FROM of) ORDER BY issued_us, retrieved_us";
+        let found = sqlx::query(sql)
+            .bind(since.timestamp_micros())
+            .bind(key.zone.as_str())
+            .bind(&key.source)
+            .bind(rows::name(&key.kind)?)
+            .bind(rows::name(&key.scope)?)
+            .fetch_all(&self.pool)
+            .await?;
         found.iter().map(issued).collect()
     }
 

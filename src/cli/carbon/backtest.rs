@@ -8,30 +8,35 @@ use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::cli::Issue;
 use crate::domain::{CarbonSeries, Issued};
-use crate::forecast::{BacktestRow, ModelPolicy, Said, backtest};
+use crate::forecast::{BacktestRow, ModelPolicy, Said, Score, backtest};
 use crate::providers::{FileSettings, file};
 
 /// Makes the forecasts of a past span anew, each from what was known when it was made, and says how good they were.
 ///
-/// For each horizon H a forecast is made every H hours from --from on, and all of its H hours are scored. The rows:
-/// yesterday (the same time a day before), local (wattune's own forecaster), provider, provider+bias (corrected by
-/// what it lately got wrong), and feed (what the daemon would use).
+/// For each horizon H a forecast is made every H hours from --from on (every 24 hours where H is longer), and all of
+/// its H hours are scored, together and by the day ahead. The rows: yesterday (the same time on the last day known),
+/// local (wattune's own forecaster), provider, provider+bias (corrected by what it lately got wrong), and feed (what the
+/// daemon would use). All cover the same hours; beyond its end a provider's forecast repeats its last day.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What came: CSV or JSON, as for the file source. A forecast column in it counts too.
+    /// What came: CSV or JSON, as for the file source. A forecast column in it counts as issued anew all the time.
     #[arg(long, value_name = "FILE")]
     actual: PathBuf,
     /// What a source had said: CSV or JSON, as for the file source, or CSV with issue_date_utc, horizon_h and a value.
     #[arg(long, value_name = "FILE")]
     provider_forecast: Option<PathBuf>,
+    /// When the values of --provider-forecast were issued, if the file does not say so itself.
+    #[arg(long, value_enum, default_value_t = Issue::DayAhead, requires = "provider_forecast")]
+    forecast_issue: Issue,
     /// First moment to forecast: a date (00:00 UTC) or a time [default: 24 h after the first value].
     #[arg(long, value_name = "TIME", value_parser = begin)]
     from: Option<DateTime<Utc>>,
     /// Last moment to forecast: a date (that whole day) or a time [default: the end of what came].
     #[arg(long, value_name = "TIME", value_parser = end)]
     to: Option<DateTime<Utc>>,
-    /// Hours from one forecast to the next, all of them scored; several with commas.
+    /// How many hours each forecast looks ahead, all of them scored; several with commas.
     #[arg(long, value_name = "HOURS", value_delimiter = ',', default_value = "1,24",
           value_parser = clap::value_parser!(u32).range(1..=168))]
     horizon: Vec<u32>,
@@ -84,7 +89,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let actual = parsed.actual;
     let read = match &args.provider_forecast {
-        Some(path) => Some(said(path)?),
+        Some(path) => Some(said(path, args.forecast_issue)?),
         // A file with one column of values says nothing about what was expected.
         None if same(&parsed.expected, &actual) => None,
         None => Some(Read::Series(parsed.expected)),
@@ -134,7 +139,7 @@ fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
     file::parse(bytes, &FileSettings::default(), None).with_context(|| path.display().to_string())
 }
 
-fn said(path: &Path) -> anyhow::Result<Read> {
+fn said(path: &Path, issue: Issue) -> anyhow::Result<Read> {
     let bytes = bytes(path)?;
     if file::is_issued(&bytes) {
         return file::parse_issued(&bytes).map(Read::Issued).with_context(|| path.display().to_string());
@@ -143,7 +148,10 @@ fn said(path: &Path) -> anyhow::Result<Read> {
     if parsed.expected.is_empty() {
         bail!("{} tells what came, not what was expected; name the column of values \"forecast\"", path.display());
     }
-    Ok(Read::Series(parsed.expected))
+    Ok(match issue {
+        Issue::DayAhead => Read::Issued(file::day_ahead(&parsed.expected)),
+        Issue::Rolling => Read::Series(parsed.expected),
+    })
 }
 
 fn same(a: &CarbonSeries, b: &CarbonSeries) -> bool {
@@ -155,21 +163,32 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"))
 }
 
+/// Each row's score over all of its hours, and then by the day ahead, which is counted from 1.
+fn scores(row: &BacktestRow) -> impl Iterator<Item = (Option<usize>, &Score)> {
+    let by_day = row.by_day.iter().zip(1..).map(|(score, day)| (Some(day), score));
+    std::iter::once((None, &row.score)).chain(by_day)
+}
+
 fn table(rows: &[BacktestRow]) -> String {
     let mut text = format!(
-        "{:14} {:>9} {:>8} {:>11} {:>9} {:>8} {:>9} {:>8}\n",
-        "source", "horizon h", "MAPE %", "bias g/kWh", "rank corr", "caught", "in 80 %", "hours"
+        "{:14} {:>9} {:>4} {:>8} {:>11} {:>9} {:>8} {:>9} {:>8}\n",
+        "source", "horizon h", "day", "MAPE %", "bias g/kWh", "rank corr", "caught", "in 80 %", "hours"
     );
-    for BacktestRow { source, horizon_h, score } in rows {
-        text += &format!(
-            "{source:14} {horizon_h:>9} {:>8} {:>11} {:>9} {:>8} {:>9} {:>8.0}\n",
-            shown(score.mape_pct, 2),
-            shown(score.bias_g_per_kwh, 1),
-            shown(score.rank_correlation, 3),
-            shown(score.caught_gain, 3),
-            shown(score.interval80_coverage, 3),
-            score.hours
-        );
+    for row in rows {
+        for (day, score) in scores(row) {
+            text += &format!(
+                "{:14} {:>9} {:>4} {:>8} {:>11} {:>9} {:>8} {:>9} {:>8.0}\n",
+                row.source,
+                row.horizon_h,
+                day.map_or_else(|| "all".to_owned(), |day| day.to_string()),
+                shown(score.mape_pct, 2),
+                shown(score.bias_g_per_kwh, 1),
+                shown(score.rank_correlation, 3),
+                shown(score.caught_gain, 3),
+                shown(score.interval80_coverage, 3),
+                score.hours
+            );
+        }
     }
     text
 }
@@ -179,6 +198,7 @@ fn comma_separated(rows: &[BacktestRow]) -> anyhow::Result<Vec<u8>> {
     writer.write_record([
         "source",
         "horizon_h",
+        "day",
         "mape_pct",
         "bias_g_per_kwh",
         "rank_correlation",
@@ -187,19 +207,22 @@ fn comma_separated(rows: &[BacktestRow]) -> anyhow::Result<Vec<u8>> {
         "slots",
         "hours",
     ])?;
-    for BacktestRow { source, horizon_h, score } in rows {
-        let number = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
-        writer.write_record([
-            (*source).to_owned(),
-            horizon_h.to_string(),
-            number(score.mape_pct),
-            number(score.bias_g_per_kwh),
-            number(score.rank_correlation),
-            number(score.caught_gain),
-            number(score.interval80_coverage),
-            score.slots.to_string(),
-            score.hours.to_string(),
-        ])?;
+    for row in rows {
+        for (day, score) in scores(row) {
+            let number = |value: Option<f64>| value.map_or_else(String::new, |v| v.to_string());
+            writer.write_record([
+                row.source.to_owned(),
+                row.horizon_h.to_string(),
+                day.map_or_else(String::new, |day| day.to_string()),
+                number(score.mape_pct),
+                number(score.bias_g_per_kwh),
+                number(score.rank_correlation),
+                number(score.caught_gain),
+                number(score.interval80_coverage),
+                score.slots.to_string(),
+                score.hours.to_string(),
+            ])?;
+        }
     }
     Ok(writer.into_inner()?)
 }

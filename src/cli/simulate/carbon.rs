@@ -8,6 +8,7 @@ use clap::ValueEnum;
 
 use super::progress::Progress;
 use super::{Format, check_writable, deliver, once, page, warn, within, write};
+use crate::cli::Issue;
 use crate::domain::{Pausing, Slot};
 use crate::ledger;
 use crate::simulate::policy::{self, Policy};
@@ -115,14 +116,6 @@ enum Forecast {
     Perfect,
     /// Only the past.
     None,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Issue {
-    /// All values of a day at its 00:00 UTC.
-    DayAhead,
-    /// Anew all the time, up to 72 hours ahead.
-    Rolling,
 }
 
 fn hours(text: &str) -> Result<f64, String> {

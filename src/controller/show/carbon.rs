@@ -123,7 +123,8 @@ pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: Date
 /// What a feed's state comes to without a daemon: the signal now, and what is expected from now on.
 pub fn look(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (CarbonView, Vec<IntensityView>) {
     let forecast = state.forecast.as_deref();
-    let model = forecast.map(|f| Model::fit(&f.expected, &f.actual, now, &ModelPolicy::default())).unwrap_or_default();
+    let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now, &ModelPolicy::default()));
+    let model = model.unwrap_or_default();
     let standing = Standing::of(&model, forecast, state, fallback, now);
     let hindsight = Hindsight::default();
     let seen = Seen { now, state, forecast, model: &model, standing, scores: &[], hindsight: &hindsight, fallback };

@@ -10,7 +10,7 @@ use crate::units::Seconds;
 const DAY: i64 = 24 * 60;
 
 fn fit(said: &CarbonSeries, actual: &CarbonSeries, now: i64) -> Model {
-    Model::fit(said, actual, at(now), &ModelPolicy::default())
+    Model::fit(said, &[], actual, at(now), &ModelPolicy::default())
 }
 
 fn outlook(model: &Model, expected: &CarbonSeries, now: i64, until: i64) -> Horizon {
@@ -121,7 +121,7 @@ fn a_constant_bias_goes_within_hours() {
         let model = fit(&said, &hourly(-hours, 0, wave), 0);
         let slot = slot(12 * 60, 13 * 60);
         let given = said.at(slot.start()).map(|p| p.1.value);
-        let expected = model.expect(&slot, given, Follow::Corrected, at(0)).expect("given");
+        let expected = model.expect(&slot, given, &model.apart(&said, at(0)), Follow::Corrected, at(0)).expect("given");
         (expected.intensity - truth.at(slot.start()).expect("known").1.value).get()
     };
     assert!(off_after(2) < 45.0, "{}", off_after(2));

@@ -99,6 +99,14 @@ impl RecordedGrid {
         }
     }
 
+    /// The forecasts issued by `now`.
+    fn issues_by(&self, now: DateTime<Utc>) -> Vec<&Issued> {
+        match &self.said {
+            Sayings::Issued(issued) => issued.iter().take_while(|i| i.issued_at <= now).collect(),
+            Sayings::Nothing | Sayings::Rolling(_) => Vec::new(),
+        }
+    }
+
     /// The outcomes of the last weeks' slots that had ended by `now`.
     fn came_by(&self, now: DateTime<Utc>) -> CarbonSeries {
         let points = Slot::new(now - BACK, now).map_or(&[][..], |span| self.actual.overlapping(&span));
@@ -188,7 +196,8 @@ impl<'a> Sight<'a> {
             Foresight::AsIssued => self.grid.said_at(now),
             Foresight::Nothing => CarbonSeries::default(),
         };
-        let model = Model::fit(&said, &self.grid.came_by(now), now, &ModelPolicy::default());
+        let issues = if self.foresight == Foresight::AsIssued { self.grid.issues_by(now) } else { Vec::new() };
+        let model = Model::fit(&said, &issues, &self.grid.came_by(now), now, &ModelPolicy::default());
         let span = (now, later(now, self.reach));
         let slots = slots_ahead(&model, &said, span, &HorizonPolicy::default(), &Settings::default());
         Outlook { slots, given: said.at(now).map(|(_, i)| i.value) }

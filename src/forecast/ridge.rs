@@ -1,0 +1,190 @@
+//! A ridge regression of each hour on the day before it: the other half of the local forecaster.
+//!
+//! ```text
+//! y(t) = c(k) + Σ b(l)·y(t − l) + g·w(t),     l = 1 … 25 h
+//! ```
+//!
+//! with c(k) free for each time of day and w 1 on weekends, by weighted least squares over the 28 days (0.97 per day).
+//! The penalty on each coefficient is that of five hours of its regressor. Later hours are forecast from those before
+//! them. It learns how a grid goes on, where the profile with its deviations knows beforehand; they err in other places.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::trail::{DAY, HOURS, Trail, place, weekend};
+
+/// How far back an hour is explained by those before it.
+const LAGS: usize = DAY + 1;
+/// The lags and the weekend.
+const TERMS: usize = LAGS + 1;
+/// What a day counts against the next younger one.
+const PER_DAY: f64 = 0.97;
+/// How many hours the absence of an effect is worth against what was measured.
+const PENALTY_HOURS: f64 = 5.0;
+/// By how much of the range of known values a forecast may lie outside of it.
+const OUTSIDE: f64 = 0.25;
+
+/// One hour: what explains it, and last its own value.
+type Row = [f64; TERMS + 1];
+
+/// Weighted sums over rows.
+#[derive(Clone)]
+struct Sums {
+    rows: f64,
+    /// By time of day.
+    weight: [f64; DAY],
+    sum: [Row; DAY],
+    /// Products, the lower half.
+    products: [Row; TERMS + 1],
+}
+
+/// What there is to learn from, for each of the past days: rows that were known then.
+pub(super) struct Design {
+    /// Taken off all values, so that little is lost in sums of squares.
+    mean: f64,
+    lowest: f64,
+    highest: f64,
+    /// By days ago.
+    known: Vec<Sums>,
+}
+
+impl Design {
+    /// `anchor` is where the trail's newest hour ends.
+    pub(super) fn new(actual: &Trail, anchor: DateTime<Utc>) -> Self {
+        let mean = actual.mean().unwrap_or(0.0);
+        let known = || actual.hours().iter().flatten().copied();
+        let (lowest, highest) = (known().fold(mean, f64::min), known().fold(mean, f64::max));
+        let mut sums = Sums::none();
+        let mut by_day = Vec::with_capacity(HOURS / DAY);
+        for day in (0..HOURS / DAY).rev() {
+            sums.fade();
+            for age in day * DAY..(day + 1) * DAY {
+                if let Some(row) = row(actual, anchor, age, mean) {
+                    sums.add(place(age), &row);
+                }
+            }
+            by_day.push(sums.clone());
+        }
+        by_day.reverse();
+        Self { mean, lowest, highest, known: by_day }
+    }
+
+    /// The values of the hours that follow the moment `days` before the anchor, `reach` of them. The ones before it are
+    /// `past`, the newest first. With them goes the number of rows that were learnt from. `None` if there are too few.
+    pub(super) fn path(
+        &self,
+        days: usize,
+        anchor: DateTime<Utc>,
+        past: impl Fn(usize) -> f64,
+        reach: usize,
+    ) -> Option<(Vec<f64>, f64)> {
+        let sums = self.known.get(days)?;
+        let (effects, means) = sums.solved()?;
+        let margin = OUTSIDE * (self.highest - self.lowest);
+        let (lowest, highest) = (self.lowest - margin - self.mean, self.highest + margin - self.mean);
+        let then = anchor - TimeDelta::days(i64::try_from(days).ok()?);
+        // The newest first.
+        let mut before: [f64; LAGS] = std::array::from_fn(|age| past(age) - self.mean);
+        let mut path = Vec::with_capacity(reach);
+        for lead in 0..reach {
+            let mean = &means[lead % DAY];
+            let mut value = mean[TERMS] + effects[LAGS] * (weekend_at(then, lead) - mean[LAGS]);
+            for lag in 0..LAGS {
+                value += effects[lag] * (before[lag] - mean[lag]);
+            }
+            let value = value.clamp(lowest, highest);
+            before.copy_within(0..LAGS - 1, 1);
+            before[0] = value;
+            path.push((value + self.mean).max(0.0));
+        }
+        Some((path, sums.rows))
+    }
+}
+
+fn row(actual: &Trail, anchor: DateTime<Utc>, age: usize, mean: f64) -> Option<Row> {
+    let mut row = [0.0; TERMS + 1];
+    for (lag, value) in row.iter_mut().enumerate().take(LAGS) {
+        *value = actual.get(age + lag + 1)? - mean;
+    }
+    let lead = -1 - i64::try_from(age).ok()?;
+    row[LAGS] = if weekend(anchor, lead) { 1.0 } else { 0.0 };
+    row[TERMS] = actual.get(age)? - mean;
+    Some(row)
+}
+
+fn weekend_at(anchor: DateTime<Utc>, lead: usize) -> f64 {
+    if i64::try_from(lead).is_ok_and(|lead| weekend(anchor, lead)) { 1.0 } else { 0.0 }
+}
+
+impl Sums {
+    fn none() -> Self {
+        let row = [0.0; TERMS + 1];
+        Self { rows: 0.0, weight: [0.0; DAY], sum: [row; DAY], products: [row; TERMS + 1] }
+    }
+
+    fn fade(&mut self) {
+        self.weight.iter_mut().for_each(|w| *w *= PER_DAY);
+        self.sum.iter_mut().chain(&mut self.products).flatten().for_each(|v| *v *= PER_DAY);
+    }
+
+    fn add(&mut self, k: usize, row: &Row) {
+        self.rows += 1.0;
+        self.weight[k] += 1.0;
+        for i in 0..=TERMS {
+            self.sum[k][i] += row[i];
+            for j in 0..=i {
+                self.products[i][j] += row[i] * row[j];
+            }
+        }
+    }
+
+    /// The effects, and the means by time of day. `None` where a time of day was never seen.
+    fn solved(&self) -> Option<([f64; TERMS], [Row; DAY])> {
+        if self.weight.iter().any(|w| *w <= 0.0) {
+            return None;
+        }
+        let means: [Row; DAY] = std::array::from_fn(|k| self.sum[k].map(|s| s / self.weight[k]));
+        let mut products = self.products;
+        for (k, mean) in means.iter().enumerate() {
+            for i in 0..=TERMS {
+                for j in 0..=i {
+                    products[i][j] -= self.weight[k] * mean[i] * mean[j];
+                }
+            }
+        }
+        let total: f64 = self.weight.iter().sum();
+        let mut system = [[0.0; TERMS]; TERMS];
+        for i in 0..TERMS {
+            system[i][..=i].copy_from_slice(&products[i][..=i]);
+            system[i][i] *= 1.0 + PENALTY_HOURS / total;
+            // What never varied has no effect.
+            if system[i][i] <= total * 1e-9 {
+                system[i] = [0.0; TERMS];
+                system[i][i] = 1.0;
+            }
+        }
+        let right = std::array::from_fn(|i| products[TERMS][i]);
+        Some((solve(system, right)?, means))
+    }
+}
+
+/// Solves a symmetric positive definite system of which the lower half is given, by Cholesky's method.
+pub(super) fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> Option<[f64; N]> {
+    for i in 0..N {
+        for j in 0..=i {
+            let sum: f64 = (0..j).map(|k| a[i][k] * a[j][k]).sum();
+            let rest = a[i][j] - sum;
+            if i == j {
+                a[i][i] = (rest > 0.0 && rest.is_finite()).then(|| rest.sqrt())?;
+            } else {
+                a[i][j] = rest / a[j][j];
+            }
+        }
+    }
+    for i in 0..N {
+        b[i] = (b[i] - (0..i).map(|k| a[i][k] * b[k]).sum::<f64>()) / a[i][i];
+    }
+    for i in (0..N).rev() {
+        b[i] = (b[i] - (i + 1..N).map(|k| a[k][i] * b[k]).sum::<f64>()) / a[i][i];
+    }
+    b.iter().all(|x| x.is_finite()).then_some(b)
+}
