@@ -7,10 +7,11 @@
 //! w = (Σ eₗ(eₗ − eₛ) + κu) / (Σ (eₗ − eₛ)² + κ)     cut to [0, 1]
 //! ```
 //!
-//! which minimises the squared error of the mixture. On the first day ahead u is 1 and κ is one day's worth of
-//! Σ (eₗ − eₛ)²: the source is trusted until there is evidence against it. On each later day u is a half and κ three
-//! days' worth, and there are two shares: of the day's mean, and of what lies off it. Who knows the weather knows how
-//! windy a day will be; who knows the grid knows at which hours it is cleanest.
+//! which minimises the squared error of the mixture. Within three hours u is 0 and κ three days' worth of Σ (eₗ − eₛ)²,
+//! up to a day u is 1 and κ one day's worth: the source is trusted until there is evidence against it. On each later day
+//! u is a half and κ three days' worth, and there are two shares: of the day's mean, and of what lies off it. Who knows
+//! the weather knows how windy a day will be; who knows the grid knows at which hours it is cleanest. Such a day is
+//! counted from the newest outcome.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -23,7 +24,10 @@ pub(super) const REACH: usize = 7 * DAY;
 const STRETCHES: [usize; 9] = [1, 3, 8, 16, DAY, 2 * DAY, 3 * DAY, 4 * DAY, REACH];
 /// How many days the trust in the source is worth against what was measured, on the first day ahead.
 const TRUST_DAYS: f64 = 1.0;
-/// How many days equal shares are worth against what was measured, beyond the first day ahead.
+/// Within so many hours ahead the last outcomes say most, and few past hours tell how much: the source's share begins
+/// with nothing there.
+const NOW: usize = 3;
+/// How many days that is worth against what was measured, as are equal shares beyond the first day ahead.
 const EQUAL_DAYS: f64 = 3.0;
 /// What part of past errors an interval holds, so that it holds 80 % of those to come, on the first day ahead and
 /// beyond: the last weeks' errors are not those of the next days, and far ahead they speak of few days apart.
@@ -113,7 +117,8 @@ impl Shares {
                 let both: Vec<_> = pairs.filter_map(|(s, l)| Some(((*s)?, (*l)?))).collect();
                 evidence.add(&both, 0.0, 0.0);
             }
-            before = evidence.share(1.0, TRUST_DAYS).unwrap_or(before);
+            let (usual, trust) = if leads.end <= NOW { (0.0, EQUAL_DAYS) } else { (1.0, TRUST_DAYS) };
+            before = evidence.share(usual, trust).unwrap_or(before);
             before
         });
         let mut before = (0.5, 0.5);

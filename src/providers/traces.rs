@@ -6,14 +6,24 @@ use std::path::PathBuf;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::FileSettings;
-use super::file::{ParsedFile, parse};
+use super::file::{ParsedFile, parse, parse_issued};
+use crate::domain::Issued;
 
 pub(crate) fn trace(name: &str) -> Option<ParsedFile> {
+    Some(parse(&read(name)?, &FileSettings::default(), None).expect("a recorded trace"))
+}
+
+/// Forecasts with the time of each.
+pub(crate) fn issues(name: &str) -> Option<Vec<Issued>> {
+    Some(parse_issued(&read(name)?).expect("recorded forecasts"))
+}
+
+fn read(name: &str) -> Option<Vec<u8>> {
     let folder = std::env::var_os("WATTUNE_TRACES").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"));
     let path = folder.join("carbon").join(name);
     match std::fs::read(&path) {
-        Ok(bytes) => Some(parse(&bytes, &FileSettings::default(), None).expect("a recorded trace")),
+        Ok(bytes) => Some(bytes),
         Err(error) => {
             let required = std::env::var_os("WATTUNE_REQUIRE_TRACES").is_some_and(|v| v == "1");
             assert!(!required, "{} is required: {error}", path.display());

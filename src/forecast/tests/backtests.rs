@@ -51,15 +51,7 @@ fn a_day_ahead_its_own_outcomes_are_not_known() {
 
 #[test]
 fn forecasts_are_not_seen_before_they_are_issued() {
-    let issue = |hour: i64, value: f64| Issued {
-        source: "a".into(),
-        zone: Zone::new("X").expect("a zone"),
-        kind: SignalKind::Average,
-        scope: SignalScope::Unspecified,
-        issued_at: at(hour * 60),
-        retrieved_at: at(hour * 60),
-        series: hourly(hour, hour + 48, |_| value),
-    };
+    let issue = |hour: i64, value: f64| issued(hour, hour + 48, |_| value);
     let actual = hourly(-24, 48, |_| 100.0);
     let all = [issue(12, 300.0), issue(0, 200.0), issue(36, 400.0)];
     let provider = |days: i64, horizon: u32| {
@@ -69,4 +61,57 @@ fn forecasts_are_not_seen_before_they_are_issued() {
     assert_eq!(provider(1, 24), 100.0);
     assert_eq!(provider(1, 1), 150.0); // half the day 200, half 300
     assert_eq!(provider(2, 24), 150.0); // 200 on the first day, 300 on the second
+}
+
+fn issued(hour: i64, until: i64, value: impl Fn(i64) -> f64) -> Issued {
+    Issued {
+        source: "a".into(),
+        zone: Zone::new("X").expect("a zone"),
+        kind: SignalKind::Average,
+        scope: SignalScope::Unspecified,
+        issued_at: at(hour * 60),
+        retrieved_at: at(hour * 60),
+        series: hourly(hour, until, value),
+    }
+}
+
+#[test]
+fn days_ahead_all_rows_cover_the_same_hours_and_see_what_was_issued() {
+    let actual = hourly(-10 * 24, 8 * 24, wave);
+    let rows = |off: f64| {
+        // Each day's forecast is right; later ones are off by so much.
+        let issue = |day: i64| issued(day * 24, day * 24 + 24, |h| wave(h) + if day > 0 { off } else { 0.0 });
+        let all: Vec<Issued> = (-10..8).map(issue).collect();
+        backtest(&actual, Said::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default())
+    };
+    let right = rows(0.0);
+    assert_eq!(right.len(), 5);
+    assert!(right.iter().all(|row| row.score.hours == 96.0 + 72.0 + 48.0 + 24.0), "{right:?}");
+    for row in &right {
+        let hours: Vec<f64> = row.by_day.iter().map(|score| score.hours).collect();
+        assert_eq!(hours, [96.0, 72.0, 48.0, 24.0], "{}", row.source);
+    }
+    // The fourth day ahead is forecast once, on the first day, when no wrong issue was known.
+    for (right, wrong) in right.iter().zip(rows(80.0)) {
+        assert_eq!(right.by_day[3], wrong.by_day[3], "{}", right.source);
+    }
+    let feed = right.iter().find(|row| row.source == "feed").expect("a row");
+    assert!(feed.by_day[0].mape_pct < Some(1.0) && feed.by_day[3].mape_pct > Some(1.0), "{feed:?}");
+}
+
+#[test]
+#[expect(clippy::cast_precision_loss, reason = "a few days")]
+fn what_is_wrong_further_ahead_is_put_right_there() {
+    let actual = hourly(-30 * 24, 8 * 24, wave);
+    // 30 g/kWh too high for each day that a forecast is old.
+    let issue = |day: i64| issued(day * 24, day * 24 + 96, |h| wave(h) + 30.0 * (h - day * 24).div_euclid(24) as f64);
+    let all: Vec<Issued> = (-30..8).map(issue).collect();
+    let rows = backtest(&actual, Said::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default());
+    let bias = |source: &str, day: usize| {
+        rows.iter().find(|row| row.source == source).and_then(|row| row.by_day[day].bias_g_per_kwh).expect("scored")
+    };
+    for day in 0..4 {
+        assert!((bias("provider", day) - 30.0 * day as f64).abs() < 1e-6, "{}", bias("provider", day));
+        assert!(bias("provider+bias", day).abs() < 3.0, "day {day}: {}", bias("provider+bias", day));
+    }
 }

@@ -1,6 +1,7 @@
 //! What holds for every input, scores worked out by hand, and the quality reached on recorded grids.
 
 mod backtests;
+mod oracle;
 mod properties;
 mod scores;
 mod traces;

@@ -1,8 +1,8 @@
 //! The quality on recorded grids: CISO, PJM, DE and SE in the second half of 2021, and 83 hours of MISO.
 
 use super::*;
-use crate::forecast::{BacktestRow, Follow, HorizonPolicy, Model, ModelPolicy, Pair, Said, backtest, score};
-use crate::providers::traces::trace;
+use crate::forecast::{BacktestRow, Follow, HorizonPolicy, Model, ModelPolicy, Pair, Said, Score, backtest, score};
+use crate::providers::traces::{issues, trace};
 
 fn before(series: &CarbonSeries, t: DateTime<Utc>) -> CarbonSeries {
     series.within(&Slot::new(DateTime::UNIX_EPOCH, t).expect("after the epoch"))
@@ -52,6 +52,44 @@ fn a_day_ahead_on_four_grids() {
             assert!((0.74..=0.86).contains(&coverage), "{zone} {name}: {coverage:.3}");
         }
         assert_eq!(raw.coverage, None);
+    }
+}
+
+#[test]
+fn four_days_ahead_each_day_is_learnt_by_itself() {
+    for zone in ["CISO", "PJM", "DE", "SE"] {
+        let said = issues(&format!("{zone}_2021H2_carboncast_96h.csv"));
+        let (Some(said), Some(came)) = (said, trace(&format!("{zone}_2021_hourly.csv"))) else { return };
+        let from = said[0].issued_at;
+        let to = from + TimeDelta::days(181);
+        let rows = backtest(&came.actual, Said::Issued(&said), from, to, &[96], &ModelPolicy::default());
+        let of = |source: &str| rows.iter().find(|row| row.source == source).expect("a row for each source");
+        let caught = |score: &Score| score.caught_gain.expect("whole days");
+        let (provider, local, feed) = (of("provider"), of("local"), of("feed"));
+        let better = caught(&provider.score).max(caught(&local.score));
+        assert!(caught(&feed.score) >= better - 0.01, "{zone}: {:.3}, {better:.3}", caught(&feed.score));
+        for (day, feed) in feed.by_day.iter().enumerate() {
+            let coverage = feed.interval80_coverage.expect("with intervals");
+            let better = caught(&provider.by_day[day]).max(caught(&local.by_day[day]));
+            println!("{zone}, day {}: {coverage:.3} covered, {:.3} caught of {better:.3}", day + 1, caught(feed));
+            assert!((0.76..=0.84).contains(&coverage), "{zone}, day {}: {coverage:.3}", day + 1);
+            assert!(caught(feed) >= better - 0.01, "{zone}, day {}: {:.3}, {better:.3}", day + 1, caught(feed));
+            let (ours, theirs) = (feed.mape_pct.expect("scored"), provider.by_day[day].mape_pct.expect("scored"));
+            assert!(ours <= 1.02 * theirs, "{zone}, day {}: {ours:.2} and {theirs:.2} %", day + 1);
+        }
+    }
+}
+
+#[test]
+fn an_hour_ahead_the_feed_is_no_worse_than_the_local_forecaster() {
+    for zone in ["CISO", "PJM", "DE"] {
+        let said = issues(&format!("{zone}_2021H2_carboncast_96h.csv"));
+        let (Some(said), Some(came)) = (said, trace(&format!("{zone}_2021_hourly.csv"))) else { return };
+        let from = said[40].issued_at;
+        let rows =
+            backtest(&came.actual, Said::Issued(&said), from, from + TimeDelta::days(8), &[1], &ModelPolicy::default());
+        let (local, feed) = (found(&rows, "local").mape, found(&rows, "feed").mape);
+        assert!(feed <= local, "{zone}: {feed:.2} and {local:.2}");
     }
 }
 
