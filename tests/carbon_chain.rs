@@ -186,7 +186,7 @@ async fn limits_follow_the_best_signal_that_is_left() {
     // Two rungs make a short sweep.
     let mut case = Case::new(board(), [&weather(true), &weather(false)], "lowest_w = 230\n", MANY).await;
     let daemon = case.daemon().await;
-    let job = json!({"name": "resnet50", "gpus": [0], "work": {"total_samples": 24_000},
+    let job = json!({"name": "resnet50", "gpus": [0], "work": {"total_samples": 80_000},
                      "objective": {"max_slowdown": 0.02}, "lease_s": 60});
     let id = daemon.register(&job).await;
     let training = Training::start(daemon.base(), &id, &case.driver, vec![(0, CURVE)], 0.0);

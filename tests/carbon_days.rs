@@ -126,8 +126,10 @@ impl Outage {
         };
         let mut controller = Controller::start(parts).await.expect("starts");
         controller.tick().await;
-        let job = JobId::new(controller.register(support::job("long", 0.05)).await.expect("registered").job_id)
-            .expect("an id");
+        // With known work the sweep is affordable at once.
+        let work = wattune::domain::Work::TotalSamples(wattune::units::Samples::new(1e8));
+        let long = wattune::controller::NewJob { work, ..support::job("long", 0.05) };
+        let job = JobId::new(controller.register(long).await.expect("registered").job_id).expect("an id");
         Self { clock, feed, controller, board, job, _state: state }
     }
 

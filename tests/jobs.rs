@@ -24,7 +24,7 @@ async fn a_recurring_job_starts_with_its_profile_and_is_planned_even_where_nothi
     let carbon = forecast_file(&state, 5, 200, |i| if i % 2 == 0 { 100.0 } else { 600.0 });
     let flags = ["--carbon-file", carbon.to_str().expect("UTF-8")];
     let daemon = Daemon::start_with(&driver, state.path(), &flags).await;
-    let job = json!({"name": "nightly", "gpus": [0], "batch_size": 64, "work": {"total_samples": 20_000},
+    let job = json!({"name": "nightly", "gpus": [0], "batch_size": 64, "work": {"total_samples": 200_000},
                      "objective": {"max_slowdown": 0.02}});
     let run = async |daemon: &Daemon, job: &Value| {
         let id = daemon.register(job).await;

@@ -26,7 +26,7 @@ async fn a_job_is_profiled_planned_and_given_back() {
     let mut command = Daemon::command(&driver, state.path());
     command.arg("--carbon-file").arg(carbon);
     let daemon = Daemon::start(command, state.path()).await;
-    let job = json!({"name": "resnet50", "gpus": [0], "batch_size": 256, "work": {"total_samples": 20_000},
+    let job = json!({"name": "resnet50", "gpus": [0], "batch_size": 256, "work": {"total_samples": 2_000_000},
                      "objective": {"max_slowdown": 0.03}, "lease_s": 30, "tags": {"team": "vision"}});
     let registered = daemon.post("/v1/jobs", &job).await.expect(201);
     let id = registered["job_id"].as_str().expect("an id").to_owned();

@@ -179,7 +179,7 @@ impl Job {
     pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: Known) {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
         let boards = groups.iter().flat_map(|g| g.members.iter().cloned());
-        let profiler = Profiler::new(settings, &ranges, known.record).expecting(known.expected);
+        let profiler = Profiler::new(settings, &ranges, known.record).expecting(known.expected).on_account();
         self.profiler = Some(profiler.on(boards));
         self.frozen = self.frozen.map(|_| 0);
         self.key = profile_key(&self.spec, &groups);
@@ -204,9 +204,11 @@ impl Job {
     }
 
     /// Tells it what its boards show. `setting` is what is in force per group, if each group agrees.
-    pub fn see(&mut self, at: Monotonic, setting: Option<Setting>, reasons: EventReasons, energy: Vec<Joules>) {
+    pub fn see(&mut self, now: Now, setting: Option<Setting>, reasons: EventReasons, energy: Vec<Joules>) {
+        let at = now.monotonic;
         self.setting.clone_from(&setting);
         self.pass_time(at);
+        self.allow_learning(now);
         let idle = self.doing() != Doing::Training;
         // A GPU that does not answer tells nothing of its energy.
         let known = setting.is_some().then(|| energy.iter().copied().sum());
@@ -271,6 +273,7 @@ impl Job {
             Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });
         self.heard = Some(now.monotonic);
         let trains = self.doing() == Doing::Training;
+        self.allow_learning(now);
         if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {
             let before = profiler.stage();
             profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
@@ -307,20 +310,23 @@ impl Job {
 
     /// By how much it is slower so far than at the ceiling.
     pub fn slowdown(&self) -> Option<f64> {
-        let profile = self.profile();
-        self.progress.account.slowdown(profile.ceiling()?.throughput.mean)
+        self.progress.account.slowdown(self.reference()?)
     }
 
-    /// The work and time that planning reckons with now: the account, carried on from the last report at the rate of
-    /// the setting in force.
+    /// Samples done, and the time that planning counts for them: what they take at the reference, and what was lost to
+    /// lower limits. Carried on from the last report at the throughput of the setting in force.
     pub fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
         let since = self.heard.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
         let idle = self.idling.since_report.min(since);
-        match self.throughput_now() {
-            Some(rate) if self.heard.is_some() => (account.samples + rate * (since - idle), account.active + since),
-            _ => (account.samples, account.active + idle),
-        }
+        let (rate, training) = match self.throughput_now() {
+            Some(rate) if self.heard.is_some() => (rate, since - idle),
+            _ => (SamplesPerSecond::ZERO, Seconds::ZERO),
+        };
+        let samples = account.samples + rate * training;
+        let Some(reference) = self.reference() else { return (samples, account.active + training + idle) };
+        let lost = account.lost().time(reference) + training * (1.0 - rate / reference) + idle;
+        (samples, samples / reference + lost)
     }
 
     /// The set point of a board that the job wants now; `None` to leave it as it was found.

@@ -32,6 +32,7 @@ mod share;
 mod sharing;
 mod show;
 mod signal;
+mod slack;
 mod start;
 mod stays;
 pub mod view;
@@ -321,7 +322,7 @@ impl Controller {
 fn show_gpus(job: &mut Job, gpus: &BTreeMap<GpuId, Gpu>, now: Now) {
     let (setting, reasons) = in_force(job, gpus);
     let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
-    job.see(now.monotonic, setting, reasons, energy);
+    job.see(now, setting, reasons, energy);
 }
 
 /// The set point in force on each group of a job's boards, if all boards of a group agree, and why any of them is slowed.

@@ -9,7 +9,7 @@ use super::job::{A_NEW_FORECAST, A_NEW_SLOT, Job, PROFILE_CHANGED, Phase};
 use super::share::Share;
 use super::{Controller, Gpu};
 use crate::clock::Now;
-use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
+use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::{HorizonPolicy, reference_intensity};
 use crate::plan::{Pace, Plan, PlanSlot, Progress, slots_ahead};
 use crate::profile::Stage;
@@ -17,8 +17,12 @@ use crate::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
 /// Work off the plan by more than this part is a reason to plan again.
 const DEVIATION: f64 = 0.01;
-/// Deviations of less work than this are noise of the reports' spacing.
+/// Deviations within less time than this are noise of the reports' spacing; within this part of a shorter job.
 const DEVIATION_SPAN: Seconds = Seconds::new(60.0);
+const DEVIATION_PART: f64 = 0.02;
+/// So is a lag of less than this part of what the job may still lose, and of less than this part of its time.
+const LAG: f64 = 0.05;
+const LEAST_LAG: f64 = 0.0002;
 /// Nothing has changed for the job itself.
 const WITH_OTHERS: &str = "with others of the node";
 /// Plans that are better by less than this part are the same but for rounding.
@@ -294,9 +298,20 @@ impl Job {
             self.replan = Some(A_NEW_SLOT);
         } else if allowed != self.planned_under {
             self.replan = Some("an out-of-band cap came, changed or lifted");
-        } else if since > DEVIATION_SPAN && (done - planned).abs() > planned * DEVIATION {
+        } else if self.is_off(planned - done, planned, since, now) {
             self.replan = Some("progress is off the plan");
         }
+    }
+
+    /// Whether work that is `missing` from what was `planned` since the plan was made asks for a new one: by much, or by a
+    /// part of what the job may still lose.
+    fn is_off(&self, missing: Samples, planned: Samples, since: Seconds, now: Now) -> bool {
+        let (Some(reference), Some(slack)) = (self.reference(), self.slack(now)) else {
+            return since > DEVIATION_SPAN && missing.abs() > planned * DEVIATION;
+        };
+        let whole = slack.whole.unwrap_or(DEVIATION_SPAN / DEVIATION_PART);
+        let is_late = missing / reference > (slack.left() * LAG).max(whole * LEAST_LAG);
+        since > DEVIATION_SPAN.min(whole * DEVIATION_PART) && (missing.abs() > planned * DEVIATION || is_late)
     }
 
     /// Whether the slot in which the plan was made is over.
@@ -336,7 +351,7 @@ impl Job {
             progress: Progress {
                 samples,
                 elapsed,
-                reference_error: reference_error(&profile),
+                reserve: self.reserve(),
                 carbon: self.emissions.sum().estimate(outlook.reference),
             },
             profile,
@@ -405,8 +420,4 @@ impl std::fmt::Display for Held {
             _ => f.write_str(", which begins in a moment"),
         }
     }
-}
-
-fn reference_error(profile: &Profile) -> f64 {
-    profile.ceiling().map_or(0.0, |p| p.throughput.relative_error)
 }

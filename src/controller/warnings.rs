@@ -70,7 +70,7 @@ impl Job {
         let over = carbon_budget.filter(|budget| emitted > *budget).map(|budget| {
             format!("its carbon budget of {:.0} g is exceeded by {:.0} g", budget.get(), (emitted - budget).get())
         });
-        late.into_iter().chain(over).collect()
+        late.into_iter().chain(over).chain(self.overrun()).collect()
     }
 
     /// The promises that its plan cannot keep, and by how much.

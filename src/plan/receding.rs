@@ -2,7 +2,7 @@
 //!
 //! Planned anew whenever something relevant changed. Progress is accounted over the job's life: the slowdown budget is
 //! (1+ε)·W/r(l_max) of active time in all, so that time lost early is bought back later. Because r(l_max) is an
-//! estimate, and believing it too low allows too much time, plans use ε less half a relative standard error of it.
+//! estimate, and believing it too low allows too much time, plans use ε less a reserve ([`crate::profile::reserve`]).
 
 use chrono::{DateTime, Utc};
 
@@ -19,9 +19,6 @@ use crate::domain::{SetPoint, Slot, Work};
 use crate::profile::{Curve, HullPoint};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// The margin, in standard errors of the reference. A whole one costs more carbon than the late visits to the ceiling,
-/// which make the error small, leave to chance.
-const GUARD: f64 = 0.5;
 /// No plan reaches further than this, about 3,000 years, however much work there is.
 const FURTHEST: Seconds = Seconds::new(1e11);
 /// A slowdown this little above the promise is rounding.
@@ -132,10 +129,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The maximum slowdown to plan with, less the margin for the reference's error.
+    /// The maximum slowdown to plan with, less the reserve for the reference's error.
     fn guarded_slowdown(&self) -> Option<f64> {
-        let error = self.request.progress.reference_error.max(0.0);
-        Some((self.request.objective.max_slowdown? - GUARD * error).max(0.0))
+        Some((self.request.objective.max_slowdown? - self.request.progress.reserve.max(0.0)).max(0.0))
     }
 
     pub(super) fn owed(&self) -> Owed {

@@ -14,10 +14,11 @@ pub const WINDOW: Seconds = Seconds::new(86_400.0);
 pub struct Progress {
     /// Samples done.
     pub samples: Samples,
-    /// Active time so far: pauses that it was told to make count, stalls that are not the limits' doing don't.
+    /// Time so far: what the samples take at r(l_max), and what was lost to lower limits and planned pauses.
     pub elapsed: Seconds,
-    /// Relative standard error of r(l_max): 0.003 is 0.3 %.
-    pub reference_error: f64,
+    /// The part of the job's time that is left unspent, because r(l_max) is known with an error only (see
+    /// [`crate::profile::reserve`]): 0.001 is 0.1 points of slowdown.
+    pub reserve: f64,
     /// What the job has emitted so far; counts against its carbon budget.
     pub carbon: GramsCo2e,
 }

@@ -6,23 +6,24 @@
 //! small enough. It stops going down once two successive settings are worse in energy *and* time. Later progress at any
 //! setting keeps refining that setting's point; if it drifts away, the job is profiled again.
 
+mod budget;
 mod sweep;
 
 use super::drift::{Known, Recent};
 use super::ladder::{self, GroupPoint, GroupRange, Setting};
+use super::noise::Noise;
 use super::point::{Chunk, Evidence, PointStats, Record};
 use super::settings::Settings;
 use super::visit::{Shows, Visit};
 use crate::clock::Monotonic;
 use crate::domain::{GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use budget::Learning;
 
 /// Progress reports closer together than this are taken as one: single steps are not independent readings.
 const CHUNK: Seconds = Seconds::new(1.0);
 /// A longer silence counts as this much time of the job: it may have been a pause.
 const LONGEST_STEP: Seconds = Seconds::new(60.0);
-/// A mean of fewer chunks has no error worth the name.
-const MIN_CHUNKS: f64 = 5.0;
 /// At most one part in this many of a job's time goes into profiling it again after drift.
 const DRIFT_PAUSE: f64 = 10.0;
 
@@ -124,6 +125,7 @@ pub struct Profiler {
     spent_on_visits: Seconds,
     visiting: Option<Setting>,
     far_below: Seconds,
+    learning: Learning,
     notes: Vec<String>,
 }
 
@@ -153,6 +155,7 @@ impl Profiler {
             spent_on_visits: Seconds::ZERO,
             visiting: None,
             far_below: Seconds::ZERO,
+            learning: Learning::default(),
             notes: Vec::new(),
         };
         profiler.move_on();
@@ -205,7 +208,11 @@ impl Profiler {
 
     /// The setting it wants to have in force now; `None` once everything is measured.
     pub fn wanted(&self) -> Option<&Setting> {
-        match self.stage {
+        self.setting_of(self.stage)
+    }
+
+    fn setting_of(&self, stage: Stage) -> Option<&Setting> {
+        match stage {
             Stage::Sweep { group, index } => self.ladders.get(group)?.get(index),
             Stage::Clocks { index } => self.clocks.get(index),
             Stage::Closing => Some(self.ceiling()),
@@ -270,7 +277,7 @@ impl Profiler {
 
     /// The points that were measured, and for unequal boards those inferred from the groups' sweeps.
     fn known_points(&self) -> Vec<OperatingPoint> {
-        let known = |setting: &Setting| self.stats(setting).and_then(PointStats::operating_point);
+        let known = |setting: &Setting| self.known(setting);
         let Some(top) = known(self.ceiling()) else { return Vec::new() };
         let error = top.throughput.relative_error;
         let mut points = vec![top];
@@ -286,6 +293,7 @@ impl Profiler {
 
     /// Tells what the boards show. Call it at each tick, and right before [`Self::report`].
     pub fn see(&mut self, sight: Sight) {
+        self.charge(sight.at, sight.setting.as_ref());
         let Some(setting) = sight.setting.filter(|_| !sight.void) else {
             self.hold = None;
             return;
@@ -320,6 +328,9 @@ impl Profiler {
     /// Tells a progress report. Reports must come in order.
     pub fn report(&mut self, report: Report) {
         let since = self.last_report.replace(report.received).map(|last| report.received.since(last));
+        if let Some(since) = since {
+            self.note_spacing(since);
+        }
         self.pass_time(since.unwrap_or_default().min(LONGEST_STEP));
         let settle = self.settings.settle_s;
         let settled = self.hold.as_mut().filter(|h| report.received.since(h.since) >= settle);
@@ -416,6 +427,8 @@ impl Profiler {
         self.closing = None;
         self.skipped.clear();
         self.far_below = Seconds::ZERO;
+        self.learning.left.clear();
+        self.learning.deferred = false;
         self.visiting = None;
         self.sweep_time = Seconds::ZERO;
         self.stage = Stage::Sweep { group: 0, index: 0 };
@@ -445,6 +458,31 @@ impl Profiler {
             ladder.iter().filter_map(point).collect()
         };
         self.ladders.iter().enumerate().map(curve).collect()
+    }
+
+    /// The noise of the job's speed, over all that was measured; `None` while too little was.
+    fn noise(&self) -> Option<Noise> {
+        let closing = self.closing.iter().map(|closing| &closing.throughput);
+        Noise::pooled(self.record.points.iter().map(|p| &p.throughput).chain(closing))
+    }
+
+    /// The noise of the job's speed at one setting: what was measured there alone where that says enough.
+    pub fn noise_at(&self, setting: &Setting) -> Option<Noise> {
+        let own = self.stats(setting).and_then(|p| Noise::pooled(std::iter::once(&p.throughput)));
+        own.filter(Noise::is_well_known).or_else(|| self.noise())
+    }
+
+    /// The relative standard error of a setting's throughput; 1 where the noise is not known.
+    fn throughput_error(&self, setting: &Setting) -> Option<f64> {
+        let seconds = Seconds::new(self.stats(setting)?.throughput.seconds());
+        Some(self.noise_at(setting).map_or(1.0, |noise| noise.error_after(seconds)))
+    }
+
+    /// What was measured at a setting.
+    fn known(&self, setting: &Setting) -> Option<OperatingPoint> {
+        let mut point = self.stats(setting)?.operating_point()?;
+        point.throughput.relative_error = self.throughput_error(setting)?;
+        Some(point)
     }
 
     fn stats(&self, setting: &Setting) -> Option<&PointStats> {

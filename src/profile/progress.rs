@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::slack::Lost;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Slower than this part of what the setting in force allows is a stall (validation, checkpoint, data loading) even where
@@ -32,6 +33,10 @@ pub struct ProgressAccount {
     /// Time in which reports were too far apart, or too unlike, to tell pauses from training.
     #[serde(default)]
     pub unclear: Seconds,
+    /// Training below the reference setting. Absent before the first report, and in accounts of versions that did not
+    /// record it: then all training counts as below.
+    #[serde(default)]
+    pub lost: Option<Lost>,
 }
 
 impl ProgressAccount {
@@ -47,16 +52,22 @@ impl ProgressAccount {
             bound: self.bound + other.bound,
             bound_energy: self.bound_energy + other.bound_energy,
             unclear: self.unclear + other.unclear,
+            lost: Some(self.lost().plus(&other.lost())),
         }
     }
 
+    /// Training below the reference setting.
+    pub fn lost(&self) -> Lost {
+        self.lost.unwrap_or(Lost { below: self.active, samples: self.samples })
+    }
+
     /// Adds stalled time with its energy, if that is known. From a mean power of `bound` on the limit lowered it.
-    pub(super) fn add_stall(&mut self, span: Seconds, energy: Option<Joules>, bound: Watts) {
+    pub(super) fn add_stall(&mut self, span: Seconds, energy: Option<Joules>, bound: Option<Watts>) {
         self.stalled += span;
         let Some(energy) = energy else { return };
         self.metered += span;
         self.stalled_energy += energy;
-        if energy >= bound * span {
+        if bound.is_some_and(|bound| energy >= bound * span) {
             self.bound += span;
             self.bound_energy += energy;
         }
@@ -70,7 +81,8 @@ impl ProgressAccount {
     /// By how much the job is slower so far than it would have been at the ceiling, with the same pauses of its own: 0.03
     /// is 3 %. `None` before anything was done.
     pub fn slowdown(&self, ceiling: SamplesPerSecond) -> Option<f64> {
-        let possible = self.samples / ceiling + self.stalled;
-        (self.samples > Samples::ZERO).then(|| self.time() / possible - 1.0)
+        let lost = self.lost().time(ceiling);
+        let at_ceiling = self.time() - lost;
+        (self.samples > Samples::ZERO && at_ceiling > Seconds::ZERO).then(|| lost / at_ceiling)
     }
 }

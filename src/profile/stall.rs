@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use super::ladder::{GroupRange, Setting};
 use super::progress::{ProgressAccount, STALL};
+use super::slack::Lost;
 use crate::clock::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -234,6 +235,12 @@ impl Stretch {
         }
     }
 
+    /// Whether a setting was in force throughout, and the job was to train.
+    fn is_at(&self, setting: &Setting) -> bool {
+        let same = |set: &Setting| set.len() == setting.len() && set.iter().zip(setting).all(|(a, b)| a.same_as(*b));
+        self.idle <= Seconds::ZERO && !self.settings.is_empty() && self.settings.iter().all(|(set, _)| same(set))
+    }
+
     fn trainable(&self) -> Seconds {
         (self.span - self.idle).max(Seconds::ZERO)
     }
@@ -253,6 +260,8 @@ pub struct Stalls {
     gpus: Vec<f64>,
     /// The sum of the highest limits of all GPUs.
     ceiling: Watts,
+    /// The setting below which time is lost.
+    reference: Setting,
     /// The account of all that is not judged again.
     settled: ProgressAccount,
     recent: VecDeque<Stretch>,
@@ -263,12 +272,21 @@ pub struct Stalls {
 impl Stalls {
     /// Starts with an account of what was before.
     pub fn new(account: ProgressAccount) -> Self {
-        let (gpus, ceiling) = (Vec::new(), Watts::ZERO);
-        Self { gpus, ceiling, settled: account, recent: VecDeque::new(), open: Stretch::open(), seen: None }
+        Self {
+            gpus: Vec::new(),
+            ceiling: Watts::ZERO,
+            reference: Setting::new(),
+            settled: account,
+            recent: VecDeque::new(),
+            open: Stretch::open(),
+            seen: None,
+        }
     }
 
-    /// Says how many GPUs are in each group, and the highest limit of each of them.
+    /// Says how many GPUs are in each group, and the highest limit of each of them: the reference, below which time is
+    /// lost.
     pub fn equip(&mut self, groups: &[GroupRange]) {
+        self.reference = groups.iter().map(|g| g.ceiling.into()).collect();
         self.gpus = groups.iter().map(|g| f64::from(g.boards)).collect();
         self.ceiling = groups.iter().map(|g| g.ceiling.watts() * f64::from(g.boards)).sum();
     }
@@ -430,27 +448,33 @@ impl Stalls {
             let longest = of.settings.iter().map(limit).max_by(|a, b| a.1.total_cmp(&b.1));
             capped = longest.map_or(capped, |(watts, _)| watts);
         }
+        let below = stretches().any(|(of, _)| !of.is_at(&self.reference));
+        let with_losses = |sums: ProgressAccount| {
+            let lost = Lost { below: sums.active, samples: sums.samples };
+            ProgressAccount { lost: Some(if below { lost } else { Lost::default() }), ..sums }
+        };
         let stalled = (span - idle - training).max(Seconds::ZERO);
         if !run.iter().any(|it| it.paused) || stalled <= Seconds::ZERO {
             sums.active = span;
-            return sums;
+            return with_losses(sums);
         }
         sums.active = span - stalled;
         // At the ceiling the limit is the reference's own.
-        let bound = if capped < self.ceiling * BOUND { capped * BOUND } else { Watts::new(f64::INFINITY) };
+        let bound = Some(capped * BOUND).filter(|_| capped < self.ceiling * BOUND);
         sums.add_stall(stalled, used.zip(trained).map(|(used, trained)| used - trained), bound);
-        sums
+        with_losses(sums)
     }
 
     /// The account of the time since the last progress: a pause once it is longer than a stretch usually is.
     fn standing_still(&self) -> ProgressAccount {
-        let mut sums = ProgressAccount::default();
+        // What a stretch lost is known once it ends.
+        let mut sums = ProgressAccount { lost: Some(Lost::default()), ..ProgressAccount::default() };
         let span = self.open.span;
         let usual = self.recent.iter().rev().take(SOME).map(|s| s.trainable().get()).fold(0.0, f64::max);
         if self.recent.is_empty() || span.get() <= 2.0 * usual {
             sums.active = span;
         } else {
-            sums.add_stall(span, self.open.energy, Watts::new(f64::INFINITY));
+            sums.add_stall(span, self.open.energy, None);
         }
         sums
     }

@@ -47,6 +47,19 @@ impl Lagged {
     }
 }
 
+/// Residuals of one rate's chunks, relative to the rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Scatter {
+    /// Σ(y − R·t)²/R², in s².
+    pub(super) squares: f64,
+    /// The same products of successive chunks.
+    pub(super) alike: f64,
+    /// Seconds that `squares` is spread over, one chunk's worth taken off for the mean.
+    pub(super) seconds: f64,
+    /// Degrees of freedom.
+    pub(super) freedom: f64,
+}
+
 /// Errors that last longer than this correlation says cannot be told from the rate itself.
 const MOST_CORRELATED: f64 = 0.95;
 
@@ -114,6 +127,18 @@ impl RateStats {
         let correlation = correlation.clamp(0.0, MOST_CORRELATED);
         let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();
         Some((error * inflation, self.t * self.t / self.tt - 1.0))
+    }
+
+    /// What its chunks say about the noise of rates; `None` for fewer than two chunks, or without a rate.
+    pub(super) fn scatter(&self) -> Option<Scatter> {
+        let rate = self.rate().filter(|r| *r > 0.0 && self.n >= 2.0)?;
+        let alike = self.lagged.yy - rate * self.lagged.ty + rate * rate * self.lagged.tt;
+        Some(Scatter {
+            squares: self.squares(rate) / (rate * rate),
+            alike: alike / (rate * rate),
+            seconds: self.t * (1.0 - 1.0 / self.n),
+            freedom: self.t * self.t / self.tt - 1.0,
+        })
     }
 
     /// Sum of the squared residuals.

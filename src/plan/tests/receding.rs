@@ -94,7 +94,7 @@ pub(super) fn job() -> impl Strategy<Value = Job> {
     let slowdown = prop::option::of(prop_oneof![Just(0.0), Just(0.03), 0.0..0.5f64]);
     let deadline = prop::option::of(0.3..2.0f64);
     let error = prop_oneof![3 => Just(0.0), 1 => 0.0..0.02f64];
-    (instance(24, 6), slowdown, deadline, error).prop_map(|(mut instance, max_slowdown, deadline, reference_error)| {
+    (instance(24, 6), slowdown, deadline, error).prop_map(|(mut instance, max_slowdown, deadline, reserve)| {
         instance.latest_end = None;
         instance.load = instance.load.min(0.9);
         let Instance { slots, points, eta, .. } = &instance;
@@ -106,7 +106,7 @@ pub(super) fn job() -> impl Strategy<Value = Job> {
             horizon: horizon(1800.0, slots),
             objective: Objective { eta: *eta, max_slowdown, deadline, ..Objective::UNBOUND },
             work: Work::TotalSamples(Samples::new(instance.work())),
-            progress: Progress { reference_error, ..Progress::default() },
+            progress: Progress { reserve, ..Progress::default() },
             allowed: None,
             dwell: Seconds::ZERO,
             activity: None,
@@ -329,9 +329,9 @@ fn the_budget_holds_over_the_jobs_life() {
 #[test]
 fn an_uncertain_reference_leaves_a_margin() {
     let mut job = training();
-    job.progress.reference_error = 0.04;
+    job.progress.reserve = 0.02;
     assert!((job.plan().expected.slowdown - 0.08).abs() < 1e-6);
-    job.progress.reference_error = 0.5;
+    job.progress.reserve = 0.25;
     let plan = job.plan();
     assert_eq!((plan.verdict, plan.expected.slowdown), (Verdict::Optimal, 0.0));
     // The margin is used up, but the promise itself is kept.

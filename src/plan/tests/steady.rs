@@ -112,7 +112,7 @@ fn replay(with: Replay) -> Outcome {
                 point.throughput.mean = of.throughput.mean * (1.0 + errors[0] / measured);
                 point.power.mean = of.power.mean * (1.0 + errors[1] / measured);
             }
-            job.progress.reference_error = with.refinement / measured.sqrt();
+            job.progress.reserve = 0.5 * with.refinement / measured.sqrt();
             let made = plan(&job.request()).expect("plannable");
             current = Some(match current.take() {
                 Some(old) => steadier(&old, made, &job.request(), with.better_by),

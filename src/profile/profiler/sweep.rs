@@ -1,12 +1,14 @@
 //! The order of a profiler's measurements: which setting is next, and what is known well enough.
 
-use super::{MIN_CHUNKS, Profiler, Settings, Stage, describe};
+use super::{Profiler, Settings, Stage, describe};
 use crate::domain::{OperatingPoint, PowerLimit, SetPoint};
 use crate::profile::ladder::Setting;
 use crate::units::{Seconds, Watts};
 
 /// How long a later visit to a point lasts.
 const VISIT: Seconds = Seconds::new(60.0);
+/// And at most, as one part in this many of the job.
+const VISIT_PART: f64 = 60.0;
 /// A board that draws less than this part of its limit is left alone by it.
 const LOOSE: f64 = 0.9;
 /// A limit this much above the mean draw may do nothing, if the draw is steady.
@@ -22,11 +24,14 @@ impl Profiler {
             let next = match self.stage {
                 Stage::Sweep { .. } | Stage::Clocks { .. } => self.after_rung(),
                 Stage::Closing => self.after_closing(),
-                Stage::Visiting => (self.stage_time >= VISIT).then_some(Stage::Done),
-                Stage::Done => {
+                Stage::Visiting => {
+                    let left = self.visiting.as_ref().is_none_or(|setting| self.learning.left.contains(setting));
+                    (left || self.stage_time >= self.visit_length()).then_some(Stage::Done)
+                }
+                Stage::Done => self.resumed().or_else(|| {
                     self.visiting = self.visit_due();
                     self.visiting.is_some().then_some(Stage::Visiting)
-                }
+                }),
             };
             let Some(next) = next else { return };
             if self.stage == Stage::Closing {
@@ -39,18 +44,23 @@ impl Profiler {
 
     fn after_rung(&mut self) -> Option<Stage> {
         let setting = self.wanted()?.clone();
-        if !self.is_measured(&setting) {
+        if !self.is_measured(&setting) && !self.learning.left.contains(&setting) {
             // Half as long again as a measurement may take, and nothing usable came of it: heat, most likely.
-            if self.stage_time < self.settings.max_window_s * 1.5 || setting == *self.ceiling() {
+            let patience = self.longest_measurement().max(self.shortest_visit() * 2.0) * 1.5;
+            if self.stage_time < patience || setting == *self.ceiling() {
                 return None;
             }
             self.notes.push(format!("no usable measurement at {}; skipped", describe(&setting)));
-            self.skipped.push(setting);
+            self.skipped.push(setting.clone());
         }
-        if let Some(further) = self.next_rung() {
+        let further = self.next_rung(self.stage);
+        self.learning.deferred |= further.is_some_and(|stage| !self.may_begin(stage));
+        if let Some(further) = further.filter(|_| !self.learning.deferred) {
             return Some(further);
         }
-        if let Stage::Sweep { group, .. } = self.stage {
+        if let Stage::Sweep { group, .. } = self.stage
+            && !self.learning.deferred
+        {
             if group + 1 < self.ladders.len() {
                 return Some(Stage::Sweep { group: group + 1, index: 0 });
             }
@@ -64,19 +74,38 @@ impl Profiler {
                 self.notes.push(note.into());
             }
         }
-        Some(if self.is_closed() { Stage::Done } else { Stage::Closing })
+        let nothing_new = self.learning.deferred && setting == *self.ceiling();
+        Some(if self.is_closed() || nothing_new { Stage::Done } else { Stage::Closing })
+    }
+
+    /// Whether the setting of a stage may be visited now.
+    fn may_begin(&self, stage: Stage) -> bool {
+        self.setting_of(stage).is_some_and(|setting| setting == self.ceiling() || self.is_affordable(setting))
+    }
+
+    /// Where a sweep goes on that was put off until it could be afforded.
+    fn resumed(&mut self) -> Option<Stage> {
+        if !self.learning.deferred || self.is_closed() {
+            return None;
+        }
+        let sweeps = (0..self.ladders.len()).map(|group| Stage::Sweep { group, index: 0 });
+        let stage = sweeps.filter_map(|stage| self.next_rung(stage)).next()?;
+        let begins = self.may_begin(stage);
+        self.learning.deferred = !begins;
+        begins.then_some(stage)
     }
 
     /// The next setting of the ladder in progress, unless going further down is of no use.
-    fn next_rung(&self) -> Option<Stage> {
-        match self.stage {
+    fn next_rung(&self, stage: Stage) -> Option<Stage> {
+        match stage {
             Stage::Clocks { index } => {
                 let further = index + 1 < self.clocks.len() && !self.worse_twice(&self.clocks[..=index]);
                 further.then_some(Stage::Clocks { index: index + 1 })
             }
             Stage::Sweep { group, .. } => {
                 let (ladder, loose) = (&self.ladders[group], self.loose_limits());
-                let open = |i: &usize| !self.is_measured(&ladder[*i]) && !loose.contains(&ladder[*i][group].limit);
+                let is_known = |setting| self.is_measured(setting) || self.learning.left.contains(setting);
+                let open = |i: &usize| !is_known(&ladder[*i]) && !loose.contains(&ladder[*i][group].limit);
                 let felt_by_peaks = self.probe().and_then(|probe| (1..=probe).rev().find(open));
                 let index = felt_by_peaks.or_else(|| (1..ladder.len()).find(open))?;
                 let enough = self.worse_twice(&ladder[..index]) || self.worse_as_expected(&ladder[..index]);
@@ -118,7 +147,7 @@ impl Profiler {
 
     /// Whether a setting was measured and is the ceiling again.
     fn changes_nothing(&self, setting: &Setting) -> bool {
-        let known = |s| self.stats(s).filter(|s| s.is_loose())?.operating_point();
+        let known = |s| self.stats(s).filter(|s| s.is_loose()).and_then(|_| self.known(s));
         let (Some(top), Some(here), true) = (known(self.ceiling()), known(setting), self.is_measured(setting)) else {
             return false;
         };
@@ -140,11 +169,14 @@ impl Profiler {
             return true;
         }
         let Some(stats) = self.stats(setting).filter(|s| s.operating_point().is_some()) else { return false };
-        let Settings { window_s, standard_error, max_window_s, .. } = self.settings;
         let (seconds, count) = (Seconds::new(stats.throughput.seconds()), stats.throughput.count());
-        let error = stats.throughput.relative_error();
-        (seconds >= window_s && count >= MIN_CHUNKS && error.is_some_and(|e| e <= standard_error))
-            || (seconds >= max_window_s && count >= 2.0)
+        // What is known of the noise goes on changing; a sweep that is finished stays so.
+        if self.is_closed() && count >= 2.0 {
+            return true;
+        }
+        let error = self.throughput_error(setting);
+        (seconds >= self.settings.window_s && count >= 2.0 && error.is_some_and(|e| e <= self.wanted_error()))
+            || (seconds >= self.longest_measurement() && count >= 2.0)
     }
 
     /// Whether the last two settings were each worse than the one before.
@@ -160,20 +192,20 @@ impl Profiler {
     }
 
     fn known_of(&self, settings: &[Setting]) -> Vec<OperatingPoint> {
-        settings.iter().filter_map(|s| self.stats(s)?.operating_point()).collect()
+        settings.iter().filter_map(|s| self.known(s)).collect()
     }
 
     fn after_closing(&mut self) -> Option<Stage> {
         let closing = self.closing.as_ref()?;
         let opening = self.stats(self.ceiling())?;
         let (first, last) = (opening.throughput, closing.throughput);
-        let Settings { window_s, standard_error, max_window_s, .. } = self.settings;
         let seconds = Seconds::new(last.seconds());
-        if seconds < window_s || last.count() < MIN_CHUNKS {
+        if seconds < self.settings.window_s || last.count() < 2.0 {
             return None;
         }
-        let (e0, e1) = (first.relative_error()?, last.relative_error()?);
-        if e1 > standard_error && seconds < max_window_s {
+        let noise = self.noise()?;
+        let [e0, e1] = [first, last].map(|rate| noise.error_after(Seconds::new(rate.seconds())));
+        if e1 > self.wanted_error() && seconds < self.longest_measurement() {
             return None;
         }
         let trend = last.rate()? / first.rate()? - 1.0;
@@ -191,8 +223,13 @@ impl Profiler {
             self.notes.push(format!("throughput at the ceiling changed by {:+.2} % during the sweep", 100.0 * trend));
         }
         self.record.thermal_trend = Some(trend);
-        self.record.closed_at = Some(ceiling);
+        self.record.closed_at = Some(ceiling).filter(|_| !self.learning.deferred);
         Some(Stage::Done)
+    }
+
+    /// How long a visit lasts: a minute, or a sixtieth of a short job.
+    fn visit_length(&self) -> Seconds {
+        self.whole().map_or(VISIT, |whole| VISIT.min(whole / VISIT_PART))
     }
 
     /// The point to visit now, if a share of the job's time so far allows a visit: the one known worst of those that a
@@ -200,9 +237,11 @@ impl Profiler {
     /// its error goes straight into the slowdown's budget. A point that a plan avoids because chance made it look bad is
     /// found out in this way only.
     fn visit_due(&self) -> Option<Setting> {
-        let Settings { reference_standard_error, standard_error, visit_share, .. } = self.settings;
+        let Settings { standard_error, visit_share, .. } = self.settings;
         // The sweep may be doubled at once: a plan made from bad points costs more than the visits.
-        if self.reported * visit_share + self.sweep_time - self.spent_on_visits < VISIT {
+        let at_once = self.whole().map_or(self.sweep_time, |whole| self.sweep_time.min(whole * visit_share));
+        let length = self.visit_length();
+        if self.reported * visit_share + at_once - self.spent_on_visits < length || length < self.shortest_visit() {
             return None;
         }
         let points = self.known_points();
@@ -211,8 +250,10 @@ impl Profiler {
         let urgency = |(place, point): (usize, &OperatingPoint)| {
             let error = point.throughput.relative_error;
             let (good_enough, weight) =
-                if place == 0 { (reference_standard_error, 3.0) } else { (standard_error / 3.0, 1.0) };
-            (error > good_enough).then_some((error * weight, point.setting.clone()))
+                if place == 0 { (self.wanted_reference_error(), 3.0) } else { (standard_error / 3.0, 1.0) };
+            let may_cost = !self.learning.left.contains(&point.setting) && self.is_affordable(&point.setting);
+            let affordable = place == 0 || may_cost;
+            (error > good_enough && affordable).then_some((error * weight, point.setting.clone()))
         };
         let usable = points.iter().enumerate().filter(|(_, p)| p.throughput.mean >= best.throughput.mean);
         usable.filter_map(urgency).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, setting)| setting)

@@ -43,7 +43,7 @@ pub(crate) fn request<'a>(
         progress: Progress {
             samples: view.done,
             elapsed: view.elapsed,
-            reference_error: view.profile_error,
+            reserve: 0.5 * view.profile_error,
             carbon: GramsCo2e::ZERO,
         },
         max_power: view.max_power,
