@@ -21,7 +21,7 @@ pub(crate) struct Pauses {
 
 /// The job.
 pub(crate) struct Job {
-    board: SimulatedBoard,
+    gpu: SimulatedBoard,
     curve: LoadCurve,
     rate: SamplesPerSecond,
     total: Samples,
@@ -43,21 +43,21 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// A job that takes about `duration` at the limit that its board has now. Its speed is drawn uniformly within ±`noise`.
+    /// A job that takes about `duration` at the limit that its GPU has now. Its speed is drawn uniformly within ±`noise`.
     pub(crate) fn start(
-        board: SimulatedBoard,
+        gpu: SimulatedBoard,
         curve: LoadCurve,
         duration: Seconds,
         noise: f64,
         pauses: Option<Pauses>,
         seed: u64,
     ) -> Self {
-        let rate = curve.at(board.limit().watts()).throughput;
-        board.run(Some(curve.clone()));
-        let (work_seen, energy_from) = (board.work_done(), board.true_energy());
+        let rate = curve.at(gpu.limit().watts()).throughput;
+        gpu.run(Some(curve.clone()));
+        let (work_seen, energy_from) = (gpu.work_done(), gpu.true_energy());
         let until_pause = pauses.map_or(Samples::ZERO, |p| rate * p.every);
         Self {
-            board,
+            gpu,
             curve,
             rate,
             total: rate * duration,
@@ -77,9 +77,9 @@ impl Job {
         }
     }
 
-    /// Takes in what the board did in the last `span`.
+    /// Takes in what the GPU did in the last `span`.
     pub(crate) fn step(&mut self, span: Seconds) {
-        let work = self.board.work_done();
+        let work = self.gpu.work_done();
         let mut able = work - self.work_seen;
         self.work_seen = work;
         if self.pause_left > Seconds::ZERO {
@@ -87,7 +87,7 @@ impl Job {
             (self.time, self.base, self.paused) = (self.time + span, self.base + span, self.paused + span);
             self.pause_left -= span;
             if self.pause_left <= Seconds::ZERO {
-                self.board.run(Some(self.curve.clone()));
+                self.gpu.run(Some(self.curve.clone()));
             }
             return;
         }
@@ -115,10 +115,10 @@ impl Job {
             self.until_pause = self.rate * pauses.every;
             self.pause_left = pauses.length;
             let idle = |p: &CurvePoint| CurvePoint { throughput: SamplesPerSecond::ZERO, power: pauses.power, ..*p };
-            self.board.run(LoadCurve::new(self.curve.points().iter().map(idle).collect()));
+            self.gpu.run(LoadCurve::new(self.curve.points().iter().map(idle).collect()));
         }
         if self.is_done() {
-            self.board.run(None);
+            self.gpu.run(None);
         }
     }
 
@@ -144,7 +144,7 @@ impl Job {
 
     /// The longest step that does not pass the end of its pause, or much of its work.
     pub(crate) fn longest_step(&self) -> Seconds {
-        let rate = self.curve.at(self.board.limit().watts()).throughput;
+        let rate = self.curve.at(self.gpu.limit().watts()).throughput;
         let left = (self.total - self.done) / rate;
         let until_pause = self.pauses.map_or(left, |_| self.until_pause / rate);
         let most = if self.is_pausing() { self.pause_left } else { left.min(until_pause) };
@@ -161,6 +161,6 @@ impl Job {
         let power = self.curve.at(original).power;
         let in_pauses = self.pauses.map_or(Watts::ZERO, |p| p.power) * self.paused;
         let at_original = power * (self.base - self.paused) + in_pauses;
-        1.0 - (self.board.true_energy() - self.energy_from) / at_original
+        1.0 - (self.gpu.true_energy() - self.energy_from) / at_original
     }
 }

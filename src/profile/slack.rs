@@ -26,12 +26,6 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Adds an interval between two reports in which another setting than the reference was in force, stalls left out.
-    pub fn add(&mut self, active: Seconds, done: Samples) {
-        self.below += active;
-        self.samples += done;
-    }
-
     /// The sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
@@ -85,8 +79,7 @@ mod tests {
 
     #[test]
     fn only_time_below_the_reference_is_lost() {
-        let mut lost = Lost::default();
-        lost.add(Seconds::new(20.0), Samples::new(1_800.0));
+        let lost = Lost { below: Seconds::new(20.0), samples: Samples::new(1_800.0) };
         assert_eq!(lost.time(RATE), Seconds::new(2.0));
         assert_eq!(lost.plus(&lost).time(RATE), Seconds::new(4.0));
         let slack = Slack { allowed: Seconds::new(3.0), lost: lost.time(RATE), whole: None, part: 0.03 };
