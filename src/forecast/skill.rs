@@ -33,7 +33,7 @@ impl Default for SkillPolicy {
 /// What the pairs of forecast and outcome say about a source.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Skill {
-    /// By how much to follow the forecast: 0 not at all, 1 in full. See [`shrink`].
+    /// By how much to follow the forecast: 0 not at all, 1 in full. See `shrink`.
     pub factor: f64,
     /// How much time forecast and outcome are both known for, in seconds.
     pub evidence_s: Seconds,
