@@ -23,6 +23,8 @@ pub(crate) struct Pauses {
 pub(crate) struct Job {
     gpu: SimulatedBoard,
     curve: LoadCurve,
+    /// What the GPU takes to get to its speed after standing still costs this much time at any limit.
+    settling: Seconds,
     rate: SamplesPerSecond,
     total: Samples,
     noise: f64,
@@ -47,6 +49,7 @@ impl Job {
     pub(crate) fn start(
         gpu: SimulatedBoard,
         curve: LoadCurve,
+        settling: Seconds,
         duration: Seconds,
         noise: f64,
         pauses: Option<Pauses>,
@@ -59,6 +62,7 @@ impl Job {
         Self {
             gpu,
             curve,
+            settling,
             rate,
             total: rate * duration,
             noise,
@@ -72,7 +76,7 @@ impl Job {
             until_pause,
             pause_left: Seconds::ZERO,
             time: Seconds::ZERO,
-            base: Seconds::ZERO,
+            base: settling,
             paused: Seconds::ZERO,
         }
     }
@@ -87,6 +91,7 @@ impl Job {
             (self.time, self.base, self.paused) = (self.time + span, self.base + span, self.paused + span);
             self.pause_left -= span;
             if self.pause_left <= Seconds::ZERO {
+                self.base += self.settling;
                 self.gpu.run(Some(self.curve.clone()));
             }
             return;

@@ -39,6 +39,9 @@ const RUNS: usize = 5;
 const TICK: Seconds = Seconds::new(1.0);
 const COARSE: Seconds = Seconds::new(10.0);
 
+/// Time constant with which the simulated GPU comes to a new speed.
+const SETTLING: Seconds = Seconds::new(0.3);
+
 /// One job, and the noise that its daemon sees.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
@@ -65,7 +68,7 @@ pub(crate) struct Outcome {
     pub(crate) run: usize,
     /// True slowdown.
     pub(crate) slowdown: f64,
-    /// The slowdown that the daemon reported last.
+    /// The slowdown that the daemon reported at the end; `None` where it did not know.
     pub(crate) reported: Option<f64>,
     /// The part of the energy that it saved.
     pub(crate) saved: f64,
@@ -219,7 +222,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
         range: LimitRange { min, max, default: max },
         found: max,
         idle: Watts::new(25.0),
-        settling: Seconds::new(0.3),
+        settling: SETTLING,
         noise: 0.01,
         seed: case.seed,
     };
@@ -264,7 +267,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
             length: Seconds::new(rng.random_range(5.0..60.0)),
             power: Watts::new(rng.random_range(30.0..120.0)),
         });
-        let job = Job::start(board.clone(), curve.clone(), case.duration, case.noise, pauses, seed);
+        let job = Job::start(board.clone(), curve.clone(), SETTLING, case.duration, case.noise, pauses, seed);
         let daemon = Daemon { clock: &clock, controller: &mut controller, feed: &mut feed };
         outcomes.push(Outcome { run, ..once(daemon, job, case, max.watts(), &mut rng).await? });
         // The next run begins a while later.
@@ -311,7 +314,7 @@ async fn once(
     let mut tick_due = Seconds::new(rng.random_range(0.0..1.0));
     let mut report_due = Seconds::ZERO;
     let mut profiling = true;
-    let (mut warned, mut reported) = (false, None);
+    let mut warned = false;
     while !job.is_done() {
         let now = clock.monotonic().since(begun);
         let coarse = !profiling && case.duration > Seconds::new(7200.0);
@@ -329,7 +332,6 @@ async fn once(
                 let answer = controller.progress(&id, report).await?;
                 profiling = answer.phase == Phase::Profiling;
                 warned |= !answer.warnings.is_empty();
-                reported = answer.slowdown.or(reported);
             }
         }
         if now + Seconds::new(1e-6) >= tick_due {
@@ -340,7 +342,7 @@ async fn once(
     }
     let at = own_clock.then(|| clock.monotonic().since(begun));
     let answer = controller.progress(&id, ProgressReport { samples: job.done(), at }).await?;
-    reported = answer.slowdown.or(reported);
+    let reported = answer.slowdown;
     controller.end(&id).await?;
     let (slowdown, saved) = (job.slowdown(), job.energy_saved(original));
     Ok(Outcome { run: 0, slowdown, reported, saved, warned })

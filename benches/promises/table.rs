@@ -25,9 +25,9 @@ pub(crate) fn promises(found: &[(Case, Vec<Outcome>)]) -> anyhow::Result<()> {
     durations.dedup();
     writeln!(
         out,
-        "| minutes | runs | over | within % | p99 over | worst over | over, no warning | reported off, p99 | saved % |"
+        "| minutes | runs | over | within % | p99 over | worst over | over, no warning | reported % | reported off, p99 | saved % |"
     )?;
-    writeln!(out, "|---|---|---|---|---|---|---|---|---|")?;
+    writeln!(out, "|---|---|---|---|---|---|---|---|---|---|")?;
     for minutes in durations {
         let bound = BOUNDS.iter().find(|b| minutes >= b.0).map_or(0.5, |b| b.1);
         let (mut over, mut off) = (Vec::new(), Vec::new());
@@ -53,11 +53,12 @@ pub(crate) fn promises(found: &[(Case, Vec<Outcome>)]) -> anyhow::Result<()> {
         let worst = at(1.0);
         writeln!(
             out,
-            "| {minutes} | {} | {} | {:.2} | {:+.3} | {worst:+.3} | {unwarned} | {:.3} | {:.2} |",
+            "| {minutes} | {} | {} | {:.2} | {:+.3} | {worst:+.3} | {unwarned} | {:.1} | {:.3} | {:.2} |",
             over.len(),
             over.iter().filter(|points| **points > bound).count(),
             100.0 * within,
             at(0.99),
+            100.0 * off.len() as f64 / over.len() as f64,
             off.get(off.len().saturating_sub(1) * 99 / 100).copied().unwrap_or(f64::NAN),
             saved / over.len() as f64,
         )?;
