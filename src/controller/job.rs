@@ -308,11 +308,6 @@ impl Job {
         Some((total - Samples::new(done)).max(Samples::ZERO))
     }
 
-    /// By how much it is slower so far than at the ceiling.
-    pub fn slowdown(&self) -> Option<f64> {
-        self.progress.account.slowdown(self.reference()?)
-    }
-
     /// Samples done, and the time that planning counts for them: what they take at the reference, and what was lost to
     /// lower limits. Carried on from the last report at the throughput of the setting in force.
     pub fn progress_now(&self, now: Now) -> (Samples, Seconds) {

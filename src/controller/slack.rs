@@ -2,18 +2,41 @@
 
 use super::job::Job;
 use crate::clock::Now;
-use crate::domain::Work;
-use crate::profile::{Slack, reserve};
+use crate::domain::{OperatingPoint, Work};
+use crate::profile::{Slack, reserve, student};
 use crate::units::{Samples, SamplesPerSecond, Seconds};
+
+/// With fewer reports than this in all, pauses of a job's own cannot be told from slowness in time: it is not slowed.
+const FEWEST_REPORTS: f64 = 40.0;
+/// The time between two reports before the second one has come.
+const ASSUMED_SPACING: Seconds = Seconds::new(30.0);
+/// A lower setting that is faster than the highest by more than this many of its standard errors shows that the highest
+/// was measured too slow.
+const FASTER: f64 = 2.0;
+/// A slowdown is stated once half of its 95 % confidence interval is below this: 0.3 points.
+const STATED_WITHIN: f64 = 0.003;
 
 /// Losses above what is allowed by less than this part of the job's time are rounding.
 const ROUNDING: f64 = 1e-4;
 
 impl Job {
-    /// The throughput at the reference setting, r(l_max), once it was measured.
+    /// The throughput at the reference setting, r(l_max), once it was measured: no less than what lower settings
+    /// certainly do, since none is faster.
     pub(super) fn reference(&self) -> Option<SamplesPerSecond> {
-        let rate = self.profile().ceiling()?.throughput.mean;
+        let profile = self.profile();
+        let least = |p: &OperatingPoint| p.throughput.mean * (1.0 - FASTER * p.throughput.relative_error).max(0.0);
+        let rate = profile.points.iter().map(least).fold(profile.ceiling()?.throughput.mean, SamplesPerSecond::max);
         (rate > SamplesPerSecond::ZERO).then_some(rate)
+    }
+
+    /// By how much it is slower so far than at the ceiling: 0.03 is 3 %. `None` while that is not known within 0.3 points.
+    pub fn slowdown(&self) -> Option<f64> {
+        let (reference, account) = (self.reference()?, &self.progress.account);
+        let slowdown = account.slowdown(reference)?;
+        let error = self.profile().ceiling()?.throughput.relative_error;
+        let half = student(f64::INFINITY) * error * (account.lost().below / account.time());
+        let known = !account.is_unclear() && half <= STATED_WITHIN && slowdown >= -half.max(ROUNDING);
+        known.then_some(slowdown)
     }
 
     /// The time that all of its work since the registration takes at the reference; of unknown work, what was done.
@@ -26,11 +49,17 @@ impl Job {
         }
     }
 
-    /// The part of its time that plans leave unspent, since its speed at the reference is known with an error only.
+    /// The part of its time that plans leave unspent, since its speed at the reference is known with an error only: all of
+    /// it where its reports are too few, or its pauses cannot be told from training.
     pub(super) fn reserve(&self) -> f64 {
         let Some((reference, profiler)) = self.reference().zip(self.profiler.as_ref()) else { return 0.0 };
+        let (whole, is_known) = self.whole(reference);
+        let few = is_known && whole < profiler.spacing().unwrap_or(ASSUMED_SPACING) * FEWEST_REPORTS;
+        if few || self.progress.account.is_unclear() {
+            return 1.0;
+        }
         let error = profiler.profile().ceiling().map_or(1.0, |p| p.throughput.relative_error);
-        reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), self.whole(reference).0)
+        reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), whole)
     }
 
     /// What it may lose to lower limits in all, and lost so far; `None` where it promises nothing about time.

@@ -8,8 +8,6 @@ const LEAST: Seconds = Seconds::new(10.0);
 const LEAST_PART: f64 = 0.1;
 /// By how much the power in pauses may be off where it was seen in others, of the range it could have.
 const UNLIKE: f64 = 0.25;
-/// More than this part of the time without a clear split between training and pauses, and nothing is known.
-const MOST_UNCLEAR: f64 = 0.1;
 
 /// Energy of a job's pauses at a reference, with its range.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,8 +25,8 @@ pub struct Paused {
 /// # Errors
 /// Where pauses cannot be told from training, or their power has no bounds: why, in words.
 pub fn paused(account: &ProgressAccount, limit: Option<Watts>) -> Result<Paused, String> {
-    let ProgressAccount { stalled, stalled_energy, metered, bound, bound_energy, unclear, .. } = *account;
-    if unclear > account.time() * MOST_UNCLEAR {
+    let ProgressAccount { stalled, stalled_energy, metered, bound, bound_energy, .. } = *account;
+    if account.is_unclear() {
         return Err("its reports are too far apart, or too unlike, to tell its own pauses from training".into());
     }
     let free = (metered - bound).max(Seconds::ZERO);

@@ -1,7 +1,7 @@
 //! Noise of a job's speed, pooled over all settings: how well a rate is known after so many seconds.
 
 use super::stats::{RateStats, Scatter};
-use super::student::{LEAST_FREEDOM, NORMAL, student};
+use super::student::{LEAST_FREEDOM, NORMAL, student_rare};
 use crate::units::Seconds;
 
 /// A correlation of successive chunks above this cannot be separated from the rate itself.
@@ -53,9 +53,9 @@ impl Noise {
         (self.per_second / measured.get()).sqrt().min(1.0)
     }
 
-    /// The factor that makes a standard error half of a 95 % confidence interval.
-    pub fn quantile(&self) -> f64 {
-        student(self.freedom)
+    /// How many standard errors above its mean a rate lies in one of 200 cases.
+    pub fn rare(&self) -> f64 {
+        student_rare(self.freedom)
     }
 }
 
@@ -65,6 +65,7 @@ mod tests {
     use rand_distr::{Distribution, Normal};
 
     use super::*;
+    use crate::profile::student;
 
     #[test]
     fn few_chunks_of_many_settings_make_one_honest_error() {
@@ -79,7 +80,7 @@ mod tests {
                 }
             }
             let known = Noise::pooled(rates.iter()).expect("eight degrees of freedom");
-            let error = known.error_after(Seconds::new(6.0)) * known.quantile();
+            let error = known.error_after(Seconds::new(6.0)) * student(known.freedom);
             let off = rates[3].rate().expect("measured") / 70.0 - 1.0;
             covered += i32::from(off.abs() <= error);
         }

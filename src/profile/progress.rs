@@ -9,6 +9,9 @@ use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 /// nothing is known of the noise: no power limit is to blame for it.
 pub(super) const STALL: f64 = 0.5;
 
+/// More than this part of the time without a clear split between training and pauses, and nothing is known of either.
+const MOST_UNCLEAR: f64 = 0.1;
+
 /// Accumulated progress since the job's first report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgressAccount {
@@ -71,6 +74,11 @@ impl ProgressAccount {
             self.bound += span;
             self.bound_energy += energy;
         }
+    }
+
+    /// Whether too much of the time could not be split between training and pauses to say what limits cost.
+    pub fn is_unclear(&self) -> bool {
+        self.unclear > self.time() * MOST_UNCLEAR
     }
 
     /// The whole time since the first report.

@@ -12,7 +12,7 @@ use crate::units::{Samples, SamplesPerSecond, Seconds};
 /// Noise may break a promise by this much time, within the bounds below: it is not worth a reserve.
 const TOLERATED: Seconds = Seconds::new(1.0);
 /// The same as a part of the job's time at the least and at the most.
-const TOLERATED_PART: (f64, f64) = (0.0006, 0.0025);
+const TOLERATED_PART: (f64, f64) = (0.0009, 0.0025);
 /// A reserve in standard errors below which it never falls.
 const LEAST_RESERVE: f64 = 0.5;
 
@@ -58,16 +58,16 @@ impl Slack {
     }
 }
 
-/// The part of a job's time that plans leave unspent, because the reference is known with an error only: the upper end
-/// of a 95 % confidence interval of what that can cost, less what is tolerated (a second, within 0.06 % and 0.25 % of
-/// the time), and half a standard error at the least. All of it while the error is not known.
+/// The part of a job's time that plans leave unspent, because the reference is known with an error only: what that costs
+/// at most in all but one of 200 cases, less what is tolerated (a second, within 0.09 % and 0.25 % of the time), and half
+/// a standard error at the least. All of it while the error is not known.
 ///
 /// `error` is the reference's relative standard error, `whole` the time of all work at the reference.
 pub fn reserve(error: f64, noise: Option<&Noise>, whole: Seconds) -> f64 {
     let Some(noise) = noise else { return if error > 0.0 { 1.0 } else { 0.0 } };
     let part = if whole > Seconds::ZERO { TOLERATED / whole } else { 0.0 };
     let tolerated = part.clamp(TOLERATED_PART.0, TOLERATED_PART.1);
-    (noise.quantile() * error - tolerated).max(LEAST_RESERVE * error)
+    (noise.rare() * error - tolerated).max(LEAST_RESERVE * error)
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(reserve(0.01, None, hour), 1.0);
         assert_eq!(reserve(0.0002, Some(&noise), hour), 0.0001, "half an error at the least");
         let reserved = reserve(0.004, Some(&noise), hour);
-        assert!((reserved - (0.004 * noise.quantile() - 0.0006)).abs() < 1e-12, "{reserved}");
+        assert!((reserved - (0.004 * noise.rare() - 0.0009)).abs() < 1e-12, "{reserved}");
         assert!(reserve(0.004, Some(&noise), Seconds::new(300.0)) < reserved, "short jobs tolerate more");
     }
 }

@@ -78,6 +78,13 @@ impl Profiler {
         }
     }
 
+    /// The usual time between two reports; `None` before the second one.
+    pub fn spacing(&self) -> Option<Seconds> {
+        let mut newest: Vec<Seconds> = self.learning.spacing.iter().copied().collect();
+        newest.sort_by(|a, b| a.get().total_cmp(&b.get()));
+        newest.get(newest.len() / 2).copied()
+    }
+
     /// Charges the time since the last call to the visit in progress, and ends it once its share is spent.
     pub(super) fn charge(&mut self, at: Monotonic, in_force: Option<&Setting>) {
         let since = self.learning.seen.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
@@ -150,7 +157,7 @@ impl Profiler {
     /// The reference's relative standard error that no visit is worth going below.
     pub(super) fn wanted_reference_error(&self) -> f64 {
         let part = self.learning.slack.map_or(0.0, |slack| slack.part);
-        self.settings.reference_standard_error.max(0.2 * ACCURACY * part)
+        self.settings.reference_standard_error.max(0.1 * ACCURACY * part)
     }
 
     /// The time of all of the job's work at the reference, if that is known and slack is counted.
