@@ -7,11 +7,14 @@
 //! w = (Σ eₗ(eₗ − eₛ) + κu) / (Σ (eₗ − eₛ)² + κ)     cut to [0, 1]
 //! ```
 //!
-//! which minimises the squared error of the mixture. Within three hours u is 0 and κ three days' worth of Σ (eₗ − eₛ)²,
-//! up to a day u is 1 and κ one day's worth: the source is trusted until there is evidence against it. On each later day
-//! u is a half and κ three days' worth, and there are two shares: of the day's mean, and of what lies off it. Who knows
-//! the weather knows how windy a day will be; who knows the grid knows at which hours it is cleanest. Such a day is
-//! counted from the newest outcome.
+//! which minimises the squared error of the mixture. On the first day of the newest issue u is 1 and κ one day's worth of
+//! Σ (eₗ − eₛ)²: the source is trusted until there is evidence against it. On each later day there are two shares: of
+//! the day's mean, where u is a half and κ three days' worth, and of what lies off it. Who knows the weather knows how
+//! windy a day will be; who knows the grid knows at which hours it is cleanest.
+//!
+//! The local forecaster is hard to beat at the hours of later days and within the next three hours, and a share that
+//! is wrong by chance does harm there. Without κ, the source gets what the past days leave it without the two that
+//! speak most for it.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -24,15 +27,18 @@ pub(super) const REACH: usize = 7 * DAY;
 const STRETCHES: [usize; 9] = [1, 3, 8, 16, DAY, 2 * DAY, 3 * DAY, 4 * DAY, REACH];
 /// How many days the trust in the source is worth against what was measured, on the first day ahead.
 const TRUST_DAYS: f64 = 1.0;
-/// Within so many hours ahead the last outcomes say most, and few past hours tell how much: the source's share begins
-/// with nothing there.
+/// Within so many hours ahead the last outcomes say most: the source gets a share there only where it surely helps.
 const NOW: usize = 3;
-/// How many days that is worth against what was measured, as are equal shares beyond the first day ahead.
+/// How many of the days that speak most for the source are set aside where it has to help surely. One surprise to the
+/// local forecaster outweighs weeks of small errors in a sum of squares, and need not come again.
+const SURPRISING_DAYS: usize = 2;
+/// How many days equal shares beyond the first day are worth against what was measured.
 const EQUAL_DAYS: f64 = 3.0;
 /// What part of past errors an interval holds, so that it holds 80 % of those to come, on the first day ahead and
 /// beyond: the last weeks' errors are not those of the next days, and far ahead they speak of few days apart.
 pub(super) const COVERAGE: [f64; 2] = [0.81, 0.835];
-/// How many past days are judged at the most: on those before, forecasters had less than a week to learn from.
+/// How many past days are judged at the most on the first day ahead, and for widths: on those before, forecasters had
+/// less than a week to learn from.
 const JUDGED_DAYS: usize = 21;
 /// Half the width of the interval that holds this part of a normal distribution, in standard deviations.
 pub(super) const NORMAL: f64 = 1.2816;
@@ -70,17 +76,52 @@ fn at_leads<'a>(day: &'a [Option<f64>], leads: &std::ops::Range<usize>) -> &'a [
     &day[leads.start.min(day.len())..leads.end.min(day.len())]
 }
 
+/// How the time ahead falls into the days of the newest issue: what a source says gets worse from each of its days to
+/// the next, at whatever time of day it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct IssueDays {
+    /// Leads in hours below this one are of the first day.
+    first: usize,
+}
+
+impl IssueDays {
+    /// `age` is the newest issue's at the newest outcome; without one, days are counted from that outcome.
+    pub(super) fn of(age: Option<TimeDelta>) -> Self {
+        let hours = age.and_then(|age| usize::try_from((age + TimeDelta::days(1)).num_hours()).ok());
+        let into = hours.unwrap_or(DAY);
+        // An issue younger than the newest outcome has all of its first day before it.
+        Self { first: if into < DAY { 2 * DAY - into } else { DAY - into % DAY } }
+    }
+
+    /// The day that a lead in hours lies on; what holds on the last one holds beyond.
+    fn at(self, lead: usize) -> usize {
+        ((lead + DAY).saturating_sub(self.first) / DAY).min(REACH / DAY - 1)
+    }
+
+    /// By lead, which day it lies on.
+    pub(super) fn at_lead(self, lead: i64) -> usize {
+        self.at(usize::try_from(lead).unwrap_or(0))
+    }
+
+    /// The leads of a day.
+    fn leads(self, day: usize) -> std::ops::Range<usize> {
+        let end = self.first + DAY * day;
+        if day == 0 { 0..end } else { end - DAY..end }
+    }
+}
+
 /// The source's shares in the mixture.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shares {
-    /// On the first day ahead.
+    days: IssueDays,
+    /// On the issue's first day, and in the very next hours.
     near: Stretches,
-    /// On each later one: of the day's mean, and of what lies off it.
+    /// On each later day: of its mean, and of what lies off it.
     later: [(f64, f64); REACH / DAY - 1],
 }
 
-/// By how much the corrected source lies above the local forecaster on each of the days ahead, in g/kWh: the mean over
-/// the hours for which both are known.
+/// By how much the corrected source lies above the local forecaster on each of the issue's days ahead, in g/kWh: the
+/// mean over the hours for which both are known.
 pub(super) type ByDay = [f64; REACH / DAY];
 
 /// How a source's present forecast lies to the local forecaster.
@@ -100,44 +141,56 @@ pub(super) fn day_of(lead: usize) -> usize {
 impl Shares {
     /// What to add to the local forecaster's value at a lead in hours, where the source lies so much above it.
     pub(super) fn of_source(&self, lead: i64, above: f64, apart: &ByDay) -> f64 {
-        let day = day_of(usize::try_from(lead).unwrap_or(0));
-        match day.checked_sub(1).map(|day| self.later[day]) {
+        let now = usize::try_from(lead).is_ok_and(|lead| lead < NOW);
+        let day = self.days.at_lead(lead);
+        match day.checked_sub(1).filter(|_| !now).map(|day| self.later[day]) {
             None => self.near.at(lead) * above,
             Some((level, shape)) => level * apart[day] + shape * (above - apart[day]),
         }
     }
 
+    /// The day of the issue that a lead in hours lies on.
+    pub(super) fn day_of(&self, lead: i64) -> usize {
+        self.days.at_lead(lead)
+    }
+
     /// The shares that would have been best on the past days.
-    pub(super) fn fit(source: &Errors, local: &Errors) -> Self {
+    pub(super) fn fit(source: &Errors, local: &Errors, days: IssueDays) -> Self {
+        let both = |leads: std::ops::Range<usize>| {
+            source.iter().zip(local).map(move |(source, local)| both_known(source, local, &leads))
+        };
         let mut before = 1.0;
         let near = Stretches::of(|leads| {
-            let mut evidence = Evidence::default();
-            for (s, l) in source.iter().zip(local) {
-                let pairs = at_leads(s, &leads).iter().zip(at_leads(l, &leads));
-                let both: Vec<_> = pairs.filter_map(|(s, l)| Some(((*s)?, (*l)?))).collect();
-                evidence.add(&both, 0.0, 0.0);
+            let now = leads.end <= NOW;
+            let end = if now { leads.end } else { leads.end.min(days.first).max(leads.start) };
+            let by_day: Vec<Evidence> =
+                both(leads.start..end).take(JUDGED_DAYS).map(|day| Evidence::of(&day)).collect();
+            if now {
+                return sure_share(by_day).unwrap_or(0.0);
             }
-            let (usual, trust) = if leads.end <= NOW { (0.0, EQUAL_DAYS) } else { (1.0, TRUST_DAYS) };
-            before = evidence.share(usual, trust).unwrap_or(before);
+            before = Evidence::sum(&by_day).share(1.0, TRUST_DAYS).unwrap_or(before);
             before
         });
-        let mut before = (0.5, 0.5);
+        let mut before = (0.5, 0.0);
         let later = std::array::from_fn(|day| {
-            let leads = DAY * (day + 1)..DAY * (day + 2);
-            let (mut level, mut shape) = (Evidence::default(), Evidence::default());
-            for (s, l) in source.iter().zip(local) {
-                let pairs = at_leads(s, &leads).iter().zip(at_leads(l, &leads));
-                let both: Vec<_> = pairs.filter_map(|(s, l)| Some(((*s)?, (*l)?))).collect();
-                let Some((s, l)) = means(&both) else { continue };
-                level.add(&[(s, l)], 0.0, 0.0);
-                shape.add(&both, s, l);
+            let (mut level, mut shape) = (Vec::new(), Vec::new());
+            for both in both(days.leads(day + 1)) {
+                let Some((source, local)) = means(&both) else { continue };
+                level.push(Evidence::of(&[(source, local)]));
+                shape.push(Evidence::of(&both.iter().map(|(s, l)| (s - source, l - local)).collect::<Vec<_>>()));
             }
-            let share = |evidence: Evidence, before| evidence.share(0.5, EQUAL_DAYS).unwrap_or(before);
-            before = (share(level, before.0), share(shape, before.1));
+            let level = Evidence::sum(&level).share(0.5, EQUAL_DAYS).unwrap_or(before.0);
+            before = (level, sure_share(shape).unwrap_or(before.1));
             before
         });
-        Self { near, later }
+        Self { days, near, later }
     }
+}
+
+/// The errors of source and local forecaster at these leads where both are known.
+fn both_known(source: &[Option<f64>], local: &[Option<f64>], leads: &std::ops::Range<usize>) -> Vec<(f64, f64)> {
+    let pairs = at_leads(source, leads).iter().zip(at_leads(local, leads));
+    pairs.filter_map(|(s, l)| Some(((*s)?, (*l)?))).collect()
 }
 
 /// What speaks for the one forecaster and for the other.
@@ -149,20 +202,45 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// A day's errors of source and local forecaster, of which these means are taken off.
-    fn add(&mut self, both: &[(f64, f64)], source: f64, local: f64) {
-        for (s, l) in both.iter().map(|(s, l)| (s - source, l - local)) {
-            self.product += l * (l - s);
-            self.squares += (l - s) * (l - s);
+    /// A day's errors of source and local forecaster.
+    fn of(both: &[(f64, f64)]) -> Self {
+        let mut day = Self { days: if both.is_empty() { 0.0 } else { 1.0 }, ..Self::default() };
+        for (s, l) in both {
+            day.product += l * (l - s);
+            day.squares += (l - s) * (l - s);
         }
-        self.days += if both.is_empty() { 0.0 } else { 1.0 };
+        day
+    }
+
+    fn sum(days: &[Self]) -> Self {
+        let add = |sum: Self, day: &Self| Self {
+            product: sum.product + day.product,
+            squares: sum.squares + day.squares,
+            days: sum.days + day.days,
+        };
+        days.iter().fold(Self::default(), add)
     }
 
     /// `usual` is worth so many days. `None` without evidence.
-    fn share(&self, usual: f64, days: f64) -> Option<f64> {
+    fn share(self, usual: f64, days: f64) -> Option<f64> {
         let trust = days * self.squares / self.days;
         (self.squares > 0.0).then(|| ((self.product + trust * usual) / (self.squares + trust)).clamp(0.0, 1.0))
     }
+}
+
+/// The share that the source would have had without the days that speak most for it. `None` without evidence.
+fn sure_share(mut days: Vec<Evidence>) -> Option<f64> {
+    Evidence::sum(&days).share(0.0, 0.0)?;
+    let share = |days: &[Evidence]| Evidence::sum(days).share(0.0, 0.0).unwrap_or(0.0);
+    for _ in 0..SURPRISING_DAYS {
+        let without = |place: usize| {
+            let (earlier, later) = days.split_at(place);
+            share(&[earlier, later.get(1..).unwrap_or_default()].concat())
+        };
+        let most = (0..days.len()).min_by(|a, b| without(*a).total_cmp(&without(*b)));
+        most.map(|place| days.remove(place));
+    }
+    Some(share(&days))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "hours of a day")]
@@ -179,9 +257,7 @@ pub(super) fn mixed(source: &Errors, local: &Errors, shares: &Shares) -> Errors 
         let (source, local) = (source.get(day).unwrap_or(&none), local.get(day).unwrap_or(&none));
         let of = |errors: &[Option<f64>], lead: usize| errors.get(lead).copied().flatten();
         let apart: ByDay = std::array::from_fn(|day| {
-            let leads = DAY * day..DAY * (day + 1);
-            let pairs = at_leads(source, &leads).iter().zip(at_leads(local, &leads));
-            let both: Vec<_> = pairs.filter_map(|(s, l)| Some(((*s)?, (*l)?))).collect();
+            let both = both_known(source, local, &shares.days.leads(day));
             means(&both).map_or(0.0, |(s, l)| l - s)
         });
         let within = |lead: usize| match (of(source, lead), of(local, lead)) {
@@ -231,4 +307,64 @@ pub(super) fn width(errors: &mut [f64], coverage: f64, assumed: f64) -> f64 {
     let rank = (coverage * (count + 1) as f64 - 1.0).clamp(0.0, (count - 1) as f64);
     let (below, above) = (errors[rank.floor() as usize], errors[rank.ceil() as usize]);
     below + rank.fract() * (above - below)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn days(errors: impl Fn(usize, usize) -> f64) -> Errors {
+        (1..28).map(|day| (0..REACH.min(day * DAY)).map(|lead| Some(errors(day, lead))).collect()).collect()
+    }
+
+    /// Alternates, so that neither bias nor correlation speaks for one of two forecasters.
+    fn sign(day: usize) -> f64 {
+        if day.is_multiple_of(2) { 1.0 } else { -1.0 }
+    }
+
+    #[test]
+    fn days_ahead_are_those_of_the_newest_issue() {
+        let first = |age: Option<i64>| IssueDays::of(age.map(TimeDelta::hours)).leads(0).end;
+        let ages = [None, Some(0), Some(15), Some(23), Some(24), Some(39), Some(-2)];
+        assert_eq!(ages.map(first), [24, 24, 9, 1, 24, 9, 26]);
+        for age in ages {
+            let days = IssueDays::of(age.map(TimeDelta::hours));
+            for day in 0..REACH / DAY - 1 {
+                assert!(days.leads(day).all(|lead| days.at(lead) == day), "{age:?}");
+            }
+            assert_eq!(days.at(10 * REACH), REACH / DAY - 1);
+        }
+    }
+
+    #[test]
+    fn a_surprise_gives_no_share_in_the_next_hours() {
+        // The local forecaster is off by little, but for two days of which the source knew.
+        let local = days(|day, _| if day == 5 || day == 9 { 100.0 } else { 1.0 });
+        let source = days(|day, _| if day == 5 || day == 9 { 0.0 } else { 5.0 * sign(day) });
+        let shares = Shares::fit(&source, &local, IssueDays::of(None));
+        assert!([0, 1, 2].iter().all(|lead| shares.near.at(*lead) < 0.05), "{shares:?}");
+        assert!(shares.near.at(3) > 0.9, "further ahead both count: {shares:?}");
+    }
+
+    #[test]
+    fn a_better_source_is_followed_at_once() {
+        let shares = Shares::fit(&days(|day, _| sign(day)), &days(|_, _| 10.0), IssueDays::of(None));
+        assert!((0..24).all(|lead| shares.near.at(lead) > 0.9), "{shares:?}");
+        assert!(shares.later.iter().take(5).all(|(level, _)| *level > 0.7), "{shares:?}");
+    }
+
+    #[test]
+    fn a_source_whose_later_days_have_the_wrong_shape_tells_only_their_level() {
+        // It knows each day's level; its hours are as they should not be from its second day on, 9 hours from now.
+        let wave = |lead: usize| if (lead / 6).is_multiple_of(2) { 20.0 } else { -20.0 };
+        let source = days(|_, lead| if lead < 9 { 0.0 } else { wave(lead) });
+        let local = days(|day, _| 10.0 * sign(day));
+        let shares = Shares::fit(&source, &local, IssueDays::of(Some(TimeDelta::hours(15))));
+        let apart: ByDay = std::array::from_fn(|_| 10.0);
+        assert!(shares.of_source(5, 10.0, &apart) > 9.0, "{shares:?}");
+        for lead in [9, 20, 33] {
+            let (level, above) = (shares.of_source(lead, 10.0, &apart), shares.of_source(lead, 30.0, &apart));
+            assert!(level > 7.0 && above - level < 1.0, "{lead} h ahead: {level:.2} {above:.2}, {shares:?}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::blend::{
-    ASSUMED_ERROR, Apart, COVERAGE, Errors, NORMAL, REACH, Shares, Stretches, day_of, mixed, width, widths,
+    ASSUMED_ERROR, Apart, COVERAGE, Errors, IssueDays, NORMAL, REACH, Shares, Stretches, day_of, mixed, width, widths,
 };
 use super::horizon::{Basis, Horizon};
 use super::known::{decayed, middle};
@@ -130,7 +130,8 @@ impl Model {
         let assumed = ASSUMED_ERROR * seen.mean().unwrap_or(0.0).abs();
         let local_errors = local_errors(seen, anchor);
         let source_errors = source.as_ref().map_or_else(Errors::new, Source::errors);
-        let shares = Shares::fit(&source_errors, &local_errors);
+        let issue_days = IssueDays::of(source.as_ref().and_then(Source::newest_age));
+        let shares = Shares::fit(&source_errors, &local_errors, issue_days);
         let feed_errors = mixed(&source_errors, &local_errors, &shares);
         let mut deviations: Vec<f64> = local.iter().flat_map(Local::deviations).collect();
         let fitted = Fitted {
@@ -214,7 +215,10 @@ impl Model {
             given.value.get() + correction - local.expected(slot, old)
         };
         let mut days = [Mean::default(); REACH / DAY];
-        ahead.iter().for_each(|(slot, given)| days[fitted.day_of(slot)].add(slot.duration().get(), above(slot, given)));
+        for (slot, given) in ahead {
+            let lead = (slot.start() - fitted.anchor).num_hours();
+            days[fitted.shares.day_of(lead)].add(slot.duration().get(), above(slot, given));
+        }
         let by_day = days.map(|day| day.get().unwrap_or(0.0));
         let end = ahead.last().map(|(slot, _)| slot.end()).filter(|end| *end > now && local.is_daily());
         let end = end.map(|end| {

@@ -69,6 +69,11 @@ impl Source {
         self.ages.iter().rposition(|a| a.from <= age).unwrap_or(0)
     }
 
+    /// How old the newest issue that speaks of the time ahead was when the newest outcome was known.
+    pub(super) fn newest_age(&self) -> Option<TimeDelta> {
+        self.current.first().map(|(issued_at, _)| self.anchor - *issued_at)
+    }
+
     /// The mean of forecast less outcome, as last said before each slot.
     pub(super) fn bias(&self) -> Option<f64> {
         self.ages[0].errors.mean().map(|r| -r)
