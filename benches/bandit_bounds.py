@@ -1,6 +1,6 @@
 """Holds the policy wattune against zeus, the default and the oracle, from summary rows and, independently, the traces.
 
-Usage: bandit_bounds.py TRACES ETA GEOMETRIC_MEAN WORST STRICT < summary.json
+Usage: bandit_bounds.py TRACES ETA GEOMETRIC_MEAN WORST STRICT [DATASET=TARGET | DATASET:default=BATCH_SIZE]... < summary.json
 
 TRACES is the folder of Zeus's traces. For each job and board: mean regret of wattune over mean regret of zeus, its cost
 against the default's, and what its final choice is expected to cost against the oracle's. Fails if the geometric mean
@@ -84,7 +84,11 @@ def main():
     targets = {"cifar100": 0.6, "imagenet": 0.65, "squad": 84, "librispeech": 40, "movielens-1m": 0.41, "sentiment140": 0.84}
     for argument in sys.argv[6:]:
         name, value = argument.split("=")
-        targets[name] = float(value)
+        dataset, _, default = name.partition(":")
+        if default:
+            DEFAULTS[dataset] = int(value)
+        else:
+            targets[dataset] = float(value)
     pairs = {}
     for row in json.load(sys.stdin)["summary"]:
         pairs.setdefault((row["gpu"], row["workload"]), {}).setdefault(row["policy"], []).append(row)

@@ -14,6 +14,10 @@
 //! a run teaches about its neighbours by the rules of conditional distributions (`belief.rs`); a run that was given up
 //! says that it would have taken longer. The sum f + g is near-unimodal wherever f rises faster than g falls.
 //!
+//! *Roughness.* Far from the best batch size f may jump by more in an octave than the walk of 0.07 allows. A belief that is
+//! too smooth takes the jump for noise and holds the wrong batch size for the best. So walks of 2, 4 and 8 times that
+//! are kept beside it ([`Roughness`]), and the likeliest one counts, each doubling being 20 times less likely beforehand.
+//!
 //! *The walk.* From the best so far, an octave down, then an octave up; then the middle of what lies between it and the
 //! next one tried, until both neighbours were tried. A run further down costs at most what its first epoch tells, so
 //! that down comes first.
@@ -25,8 +29,9 @@
 //! *Patience.* A run of another batch size than the best is given up when even an optimistic guess (1.5 deviations) of
 //! what it will have cost lies above the best, and giving up, which costs what was spent, is the cheaper. All such
 //! losses together stay below 0.65 of a run for each batch size beside the default, and what was gained since; what
-//! a further epoch could lose counts as far as it is likely not to be the last. After a run that was given up comes the
-//! best known. Without a bound on cost (`beta`) nothing is given up.
+//! a further epoch could lose counts as far as it is likely not to be the last. Where nothing of that is left, a tenth of
+//! what runs have cost is put by, and pays for a batch size that was never tried once it comes to a whole run of the best:
+//! one dear failure does not end the search for good. After a run that was given up comes the best known. Without a bound on cost (`beta`) nothing is given up.
 //!
 //! *Change.* A result that lies off what was known (`regime.rs`) is looked into at once, by another run of that batch
 //! size. After two in a row that are dearer, or three that are cheaper, since there is less of a hurry then, f and g are
@@ -64,6 +69,11 @@ const OPTIMISM: f64 = 1.5;
 const ALLOWANCE: f64 = 0.65;
 /// A run that could be afforded for less than this part of the best is not begun.
 const LEAST: f64 = 0.3;
+/// The part of each run's cost that is put by for batch sizes that were never tried.
+const PUT_BY: f64 = 0.1;
+/// How many times rougher log epochs may be, and how much less likely each doubling is beforehand, in logarithms.
+const ROUGHER: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
+const ROUGHER_UNLIKELY: f64 = 3.0;
 /// A batch size that was given up is tried again only if it may cost this much more.
 const AGAIN: f64 = 2.0;
 
@@ -92,6 +102,41 @@ impl Seen {
             log_epoch_cost: epoch_cost.get().ln(),
             reached: trial.reached(),
         })
+    }
+}
+
+/// Log epochs under one assumption of how rough they are.
+struct Roughness {
+    drift: Drift,
+    epochs: Belief,
+    /// How likely what was seen is under it, in logarithms.
+    likelihood: f64,
+}
+
+impl Roughness {
+    fn new(octaves: &[f64], begun: &Seen, rougher: f64) -> Self {
+        let drift = Drift { walk: EPOCHS.walk * rougher, ..EPOCHS };
+        let mut epochs = Belief::new(octaves, begun.arm, begun.log_epochs, FIRST, drift);
+        add_own(&mut epochs, begun);
+        Self { drift, epochs, likelihood: -ROUGHER_UNLIKELY * rougher.log2() }
+    }
+
+    /// All is what it was and something unknown.
+    fn change(&mut self, octaves: &[f64], first: &Seen) {
+        self.epochs.shift_by_unknown(octaves, first.arm, CHANGE, Drift { slope: 0.0, ..self.drift });
+        add_own(&mut self.epochs, first);
+    }
+
+    fn learn(&mut self, s: &Seen, noise: f64) {
+        let variance = self.epochs.variance(s.arm) + noise;
+        let z = (s.log_epochs - self.epochs.mean(s.arm)) / variance.sqrt();
+        if s.reached {
+            self.likelihood -= 0.5 * (z * z + variance.ln());
+            self.epochs.observe(s.arm, s.log_epochs, noise);
+        } else {
+            self.likelihood += survival(f64::NEG_INFINITY, z).max(f64::MIN_POSITIVE).ln();
+            self.epochs.exceeds(s.arm, s.log_epochs, noise);
+        }
     }
 }
 
@@ -129,18 +174,14 @@ impl Standing {
         let present = changes.last().copied().unwrap_or(0);
         let noise = noise(octaves.len(), &seen[present..]);
         let begun = *seen.first()?;
-        let (mut epochs, mut epoch_cost) = (
-            Belief::new(&octaves, begun.arm, begun.log_epochs, FIRST, EPOCHS),
-            Belief::new(&octaves, begun.arm, begun.log_epoch_cost, 0.0, EPOCH_COST),
-        );
-        add_own(&mut epochs, &begun);
+        let mut epochs: Vec<Roughness> = ROUGHER.iter().map(|by| Roughness::new(&octaves, &begun, *by)).collect();
+        let mut epoch_cost = Belief::new(&octaves, begun.arm, begun.log_epoch_cost, 0.0, EPOCH_COST);
         let mut last_cost = vec![None; octaves.len()];
         let mut changed = changes.iter().copied().peekable();
         for (i, s) in seen.iter().enumerate() {
             if changed.next_if_eq(&i).is_some() {
-                epochs.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCHS });
+                epochs.iter_mut().for_each(|rough| rough.change(&octaves, s));
                 epoch_cost.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCH_COST });
-                add_own(&mut epochs, s);
                 last_cost.fill(None);
             }
             // One epoch shows it. Where it is another than it was, it is the newer one.
@@ -149,12 +190,9 @@ impl Standing {
                 epoch_cost.add_own(s.arm, before.map_or(0.0, |before| (s.log_epoch_cost - before).powi(2)));
                 epoch_cost.observe(s.arm, s.log_epoch_cost, 1e-6);
             }
-            if s.reached {
-                epochs.observe(s.arm, s.log_epochs, noise);
-            } else {
-                epochs.exceeds(s.arm, s.log_epochs, noise);
-            }
+            epochs.iter_mut().for_each(|rough| rough.learn(s, noise));
         }
+        let epochs = epochs.into_iter().max_by(|a, b| a.likelihood.total_cmp(&b.likelihood))?.epochs;
         seen.drain(..present);
         let first = seen.first()?.arm;
         let failed: Vec<bool> = spec.batch_sizes.iter().map(|b| has_failed(spec, trials, *b)).collect();
@@ -183,6 +221,16 @@ impl Standing {
         // Where it began was no attempt: whatever it cost had to be found out.
         let lost: f64 = self.seen.iter().filter(|s| !s.reached && s.arm != self.first).map(spent).sum();
         ALLOWANCE * others * default + gained - lost
+    }
+
+    /// What a run with this batch size may lose: what runs that are given up may, and where nothing of that is left and it
+    /// was never tried, what was put by.
+    fn allowance_of(&self, arm: usize, best: Best) -> f64 {
+        let allowance = self.allowance(best);
+        if self.tried[arm] || allowance >= LEAST * best.cost {
+            return allowance;
+        }
+        allowance + self.seen.iter().filter(|s| s.reached).map(|_| PUT_BY * best.cost).sum::<f64>()
     }
 
     /// The next step of the walk from the best, if there is one.
@@ -214,7 +262,10 @@ impl Standing {
         let of_arm = || self.seen.iter().filter(|s| s.arm == arm);
         let survived = of_arm().filter(|s| !s.reached).map(spent).fold(0.0, f64::max);
         let never = !of_arm().any(|s| s.reached);
-        allowance >= LEAST * best.cost && !(never && survived > 0.0 && allowance < AGAIN * survived)
+        if allowance < LEAST * best.cost {
+            return !self.tried[arm] && self.allowance_of(arm, best) >= best.cost;
+        }
+        !(never && survived > 0.0 && allowance < AGAIN * survived)
     }
 
     /// The least of a joint draw, among what was tried and what lies next to it.
@@ -279,7 +330,7 @@ pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cos
     let Some((state, arm)) = Standing::new(spec, trials).zip(spec.place(batch_size)) else { return most };
     let (Some(best), Some(beta)) = (state.best(), spec.beta) else { return most };
     let (mean, variance) = (state.epochs.mean(arm), state.epochs.variance(arm) + state.noise);
-    let allowance = state.allowance(best);
+    let allowance = state.allowance_of(arm, best);
     let z_of = |epochs: f64| (epochs.ln() - mean) / variance.sqrt();
     let given_up_after = |epochs: &u32| {
         let done = f64::from(*epochs);

@@ -94,10 +94,17 @@ pub(super) fn changes(arms: usize, seen: &[Seen]) -> Changes {
                     learn(&mut spread, &mut epoch_cost, s);
                 }
             }
-            // Off on one side and then on the other: it varies more than was known.
-            (Some(_), _) => {}
             // What is little known says nothing about results that lie off.
-            (None, before) => off = before.filter(|_| longer.is_none()),
+            (None, before) if longer.is_none() => off = before,
+            // Off on one side and then on the other, or as usual again: it varies more than was known.
+            (_, before) => {
+                let noise = before.map(|o| &seen[o.since..at]).unwrap_or_default();
+                noise.iter().filter(|s| s.reached && epoch_cost[s.arm].is_some()).for_each(|s| {
+                    if spread.above(s.arm, s.log_epochs).is_some_and(|z| z.abs() > FAR) {
+                        spread.add(s.arm, s.log_epochs);
+                    }
+                });
+            }
         }
         learn(&mut spread, &mut epoch_cost, s);
     }

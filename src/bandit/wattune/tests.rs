@@ -126,6 +126,43 @@ proptest! {
     }
 }
 
+/// Epochs that halve within an octave and then double are no noise: 128 is cheaper than 256 by a tenth.
+#[test]
+fn a_rough_curve_far_from_the_default_is_not_smoothed_away() {
+    let sizes: Vec<u64> = (3..11).map(|k| 1 << k).collect();
+    let curve = |b: u64| {
+        let place = b.trailing_zeros() as usize - 3;
+        let epochs = [40, 19, 17, 18, 20, 31, 43, 76][place];
+        (epochs, [1151.0, 567.0, 321.0, 176.0, 100.0, 71.0, 62.0, 59.0][place])
+    };
+    for seed in 1..=10 {
+        let spec = spec(&sizes, 8);
+        let trials = play(&spec, 60, seed, curve);
+        assert_eq!(super::favourite(&spec, &trials), 128, "seed {seed}");
+    }
+}
+
+/// The first look goes to one that never gets there, and costs more than may be lost: the others get their turn.
+#[test]
+fn one_dear_failure_does_not_end_the_search() {
+    let spec = spec(&[64, 128, 192, 256], 128);
+    let curve = |b: u64| {
+        (
+            match b {
+                64 => u32::MAX,
+                128 => 32,
+                192 => 25,
+                _ => 21,
+            },
+            1000.0,
+        )
+    };
+    for seed in 1..=10 {
+        let trials = play(&spec, 60, seed, curve);
+        assert_eq!(super::favourite(&spec, &trials), 256, "seed {seed}");
+    }
+}
+
 #[test]
 fn the_first_run_takes_the_default_and_a_second_beside_it_does_too() {
     let spec = spec(&[32, 64, 128], 64);
@@ -246,6 +283,17 @@ fn results_on_both_sides_are_noise() {
     for turn in 0..10 {
         seen.push(result(if turn % 2 == 0 { 3.6 } else { 2.4 }, 5.0));
     }
+    let found = super::regime::changes(1, &seen);
+    assert_eq!((found.at, found.doubtful), (vec![], None));
+}
+
+#[test]
+fn a_result_that_proved_to_be_noise_is_remembered() {
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.extend([vec![result(1.4, 5.0); 6], vec![result(1.8, 5.0)]].concat());
+    }
+    seen.extend(vec![result(1.8, 5.0); 2]);
     let found = super::regime::changes(1, &seen);
     assert_eq!((found.at, found.doubtful), (vec![], None));
 }
