@@ -65,9 +65,13 @@ impl Job {
         let profile = self.profile();
         let known = |setting: &Setting| {
             let point = profile.at(setting)?;
-            Some(Known { throughput: point.throughput.mean, power: point.power.mean })
+            let (throughput, error) = (point.throughput.mean, point.throughput.relative_error);
+            Some(Known { throughput, error, power: point.power.mean })
         };
         self.progress.account = self.stalls.report(span, done, &known);
+        if let Some(profiler) = &mut self.profiler {
+            profiler.leave_out(self.stalls.newest());
+        }
     }
 
     /// When it is to go on, if it pauses now.

@@ -161,9 +161,10 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
                     let profile = profiler.profile();
                     let known = |setting: &Setting| {
                         let point = profile.at(setting)?;
-                        Some(KnownRate { throughput: point.throughput.mean, power: point.power.mean })
+                        Some(KnownRate { throughput: point.throughput.mean, error: point.throughput.relative_error, power: point.power.mean })
                     };
                     account = stalls.report(Seconds::new(job.now - then), Samples::new(shown - before), &known);
+                    profiler.leave_out(stalls.newest());
                 }
             }
             last = Some((job.now, shown));

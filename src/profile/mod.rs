@@ -4,9 +4,12 @@
 #[cfg(test)]
 mod clock_tests;
 mod curve;
+mod dips;
+mod drawn;
 mod drift;
 pub mod ladder;
 mod noise;
+mod pace;
 mod point;
 mod profiler;
 mod progress;
@@ -19,11 +22,12 @@ mod visit;
 
 pub(crate) use curve::concave_envelope;
 pub use curve::{Curve, HullPoint, Mix};
+pub use dips::Dip;
 pub use point::{Evidence, PointStats, Record};
 pub use profiler::{Profiler, Report, Sight, Stage};
 pub use progress::ProgressAccount;
 pub use settings::Settings;
 pub use slack::{Lost, Slack, reserve};
-pub use stall::{Known, Stalls};
+pub use stall::{Known, Newest, Stalls};
 pub use stats::RateStats;
 pub use student::{LEAST_FREEDOM, student};

@@ -4,10 +4,14 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::dips::Dip;
 use super::ladder::Setting;
 use super::stats::RateStats;
 use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// Less time than this beside a pause is known too badly.
+const LEAST_SPAN: Seconds = Seconds::new(1.0);
 
 /// What happened between two progress reports at one settled setting.
 #[derive(Clone, Debug)]
@@ -28,6 +32,18 @@ pub(super) struct Chunk {
 impl Chunk {
     pub(super) fn rate(&self) -> f64 {
         self.done.get() / self.span.get()
+    }
+
+    /// What remains beside pauses; `None` where that is a moment only.
+    pub(super) fn without(self, paused: Dip) -> Option<Self> {
+        if paused.span <= Seconds::ZERO {
+            return Some(self);
+        }
+        let all: Joules = self.energy.iter().copied().sum();
+        let part = if all > Joules::ZERO { (1.0 - paused.energy / all).max(0.0) } else { 0.0 };
+        let (span, energy_span) = (self.span - paused.span, self.energy_span - paused.span);
+        let energy = self.energy.iter().map(|energy| *energy * part).collect();
+        (span >= LEAST_SPAN).then_some(Self { span, energy_span, energy, waited: false, ..self })
     }
 }
 

@@ -9,11 +9,13 @@
 mod budget;
 mod sweep;
 
+use super::dips::Dip;
 use super::drift::{Known, Recent};
 use super::ladder::{self, GroupPoint, GroupRange, Setting};
 use super::noise::Noise;
 use super::point::{Chunk, Evidence, PointStats, Record};
 use super::settings::Settings;
+use super::stall::Newest;
 use super::visit::{Shows, Visit};
 use crate::clock::Monotonic;
 use crate::domain::{GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
@@ -88,6 +90,9 @@ struct Hold {
     capped: bool,
     /// Whether reports without progress came since the last chunk.
     waited: bool,
+    /// Pauses since the last chunk, and whether they leave nothing to measure.
+    paused: Dip,
+    unusable: bool,
     /// What was measured here without a break.
     visit: Option<Visit>,
     /// The profile's point when this hold began, and the newest chunks since: for drift.
@@ -307,6 +312,8 @@ impl Profiler {
                 pending: (Seconds::ZERO, vec![Joules::ZERO; setting.len()]),
                 capped: false,
                 waited: false,
+                paused: Dip::default(),
+                unusable: false,
                 visit: None,
                 baseline: baseline.map(|p| Known { throughput: p.throughput.mean, power: p.power.mean }),
                 recent: Recent::default(),
@@ -323,6 +330,14 @@ impl Profiler {
             }
         }
         hold.energy = Some((sight.at, sight.energy));
+    }
+
+    /// Leaves pauses out of what the next report measures: what the power shows of the time since the one before.
+    pub fn leave_out(&mut self, newest: Newest) {
+        if let Some(hold) = &mut self.hold {
+            hold.paused.add(newest.paused);
+            hold.unusable |= newest.ends_low;
+        }
     }
 
     /// Tells a progress report. Reports must come in order.
@@ -343,8 +358,9 @@ impl Profiler {
             (Some(last), Some(span)) if span >= Seconds::ZERO => (last, span),
             _ => {
                 hold.report = Some(report);
-                // Energy from before the first report belongs to no chunk.
+                // Energy and pauses from before the first report belong to no chunk.
                 hold.pending = (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]);
+                (hold.paused, hold.unusable) = (Dip::default(), false);
                 return;
             }
         };
@@ -361,10 +377,12 @@ impl Profiler {
         let (energy_span, energy) =
             std::mem::replace(&mut hold.pending, (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]));
         let loose = !std::mem::take(&mut hold.capped);
-        let waited = std::mem::take(&mut hold.waited);
+        let (waited, paused) = (std::mem::take(&mut hold.waited), std::mem::take(&mut hold.paused));
         let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose, waited };
         let setting = hold.setting.clone();
-        self.take(&setting, chunk);
+        if let Some(chunk) = chunk.without(paused).filter(|_| !std::mem::take(&mut hold.unusable)) {
+            self.take(&setting, chunk);
+        }
         self.move_on();
     }
 

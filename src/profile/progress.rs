@@ -36,6 +36,9 @@ pub struct ProgressAccount {
     /// Time in which reports were too far apart, or too unlike, to tell pauses from training.
     #[serde(default)]
     pub unclear: Seconds,
+    /// Time counted as training that may have been pauses, or the other way round.
+    #[serde(default)]
+    pub doubt: Seconds,
     /// Training below the reference setting. Absent before the first report, and in accounts of versions that did not
     /// record it: then all training counts as below.
     #[serde(default)]
@@ -55,6 +58,7 @@ impl ProgressAccount {
             bound: self.bound + other.bound,
             bound_energy: self.bound_energy + other.bound_energy,
             unclear: self.unclear + other.unclear,
+            doubt: self.doubt + other.doubt,
             lost: Some(self.lost().plus(&other.lost())),
         }
     }

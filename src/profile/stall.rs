@@ -1,216 +1,61 @@
-//! Finds pauses of a job's own (evaluation, checkpoint, input) in its progress, and splits time and energy at them.
+//! Finds pauses of a job's own (evaluation, checkpoint, input) in its power and its progress, and splits time and energy
+//! at them.
 //!
 //! The unit is a stretch: the time between two reports at which samples had grown. Reports without progress extend it,
-//! so that a pause begins at the last sample before it, whatever was reported meanwhile. Stretches at one setting are
-//! compared with each other: one that took longer than its work explains, by more than the noise of the others, holds
-//! a pause. The stretch before it belongs to the pause too, as the pause may have begun within it: leaving it in
-//! because it looks normal, or out because it does not, would bias the rate.
+//! so that a pause begins at the last sample before it, whatever was reported meanwhile. Dips of the power that the
+//! progress bears out are pauses, to the second. Where pauses draw about as much as training, stretches at one setting
+//! are compared with each other, see [`super::pace`]. Stretches at several settings, or at one of which little is known,
+//! go by what is known of these settings, or by what it must be at the least and at the most; time that may be either
+//! stays in doubt.
 
 use std::collections::VecDeque;
 
+use super::dips::{Dip, Reading, parts, runs};
+use super::drawn::{Drawn, Ground};
 use super::ladder::{GroupRange, Setting};
-use super::progress::{ProgressAccount, STALL};
+use super::pace::{FEW, LEAST_PART, LEAST_PART_OF_SOME, Pace, STEP_MARGIN, Verdict, judge, step};
+use super::progress::ProgressAccount;
 use super::slack::Lost;
 use crate::clock::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Stretches that are kept and judged again with each new one.
 const KEPT: usize = 48;
-/// Fewer stretches than this say nothing of their own rate.
-pub(super) const FEW: usize = 3;
-/// Fewer than this say little of their noise.
-const SOME: usize = 6;
-/// This share of all samples was done more slowly than the first guess of the rate without pauses.
-const UPPER: f64 = 0.75;
-/// A stretch holds a pause if it is longer than its work explains by more than this many standard deviations.
-const DEVIATIONS: f64 = 4.0;
-/// And by more than this part of it, where noise is known or hardly known.
-const LEAST_PART: f64 = 0.05;
-const LEAST_PART_OF_SOME: f64 = 0.15;
-/// A whole step more or less per stretch is no pause; a little more than that.
-const STEP_MARGIN: f64 = 1.2;
-/// Stretches hold whole steps if this share of them does.
-const MOST_STEPS: f64 = 0.8;
-/// This share of stretches with reports without progress shows that steps are longer than the time between reports.
-const LONG_STEPS: f64 = 0.05;
-/// Noise that hides pauses of more than this part of a usual stretch makes the split unclear.
-const MOST_NOISE: f64 = 0.5;
-/// Fewer stretches per pause than this without it do too.
-const LEAST_BETWEEN: f64 = 0.4;
-/// Slower work than before, at more than the first part of the rate, is no pause but a new rate once it lasts that long,
-/// in so many stretches without a faster one.
-const CHANGED_RATE: f64 = 0.3;
-const CHANGED_S: f64 = 20.0;
 /// Of the mean power in a pause over the limit: from here on the limit lowers it.
 const BOUND: f64 = 0.95;
-
-/// Work and time of one stretch, with what its setting is known to do.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Pace {
-    /// Seconds.
-    pub(super) span: f64,
-    /// Samples.
-    pub(super) done: f64,
-    /// Whether reports without progress lie within it.
-    pub(super) waited: bool,
-}
-
-/// The verdict on stretches at one setting, in their order.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Verdict {
-    /// Whether each took longer than its work explains.
-    pub(super) paused: Vec<bool>,
-    /// Whether each says nothing of the setting: it holds a pause, or may hold the beginning of one.
-    pub(super) left_out: Vec<bool>,
-    /// Samples per second without pauses; `None` while too little is known.
-    pub(super) rate: Option<f64>,
-    /// Whether reports are too far apart, or too unlike, to tell pauses from training.
-    pub(super) unclear: bool,
-    /// Where slower work begins that lasts too long to be a pause.
-    pub(super) changed_at: Option<usize>,
-}
-
-/// Judges stretches at one setting; `known` is the rate there that is known otherwise, if any.
-pub(super) fn judge(paces: &[Pace], known: Option<f64>) -> Verdict {
-    let count = paces.iter().filter(|p| p.done > 0.0).count();
-    if count < FEW {
-        let slow = |p: &Pace| p.done <= 0.0 || known.is_some_and(|rate| p.done < rate * p.span * STALL);
-        return Verdict::new(paces.iter().map(slow).collect(), known);
-    }
-    // Few stretches may all hold pauses; what is known from before shows it.
-    let Some(mut rate) = known.filter(|_| count < SOME).or_else(|| upper_rate(paces)) else {
-        return Verdict::default();
-    };
-    let typical = typical_span(paces);
-    let quantum = step(paces);
-    let mut paused = vec![false; paces.len()];
-    let mut noise_share = 0.0;
-    for _ in 0..12 {
-        let excess = |p: &Pace| p.span - p.done / rate;
-        // What is faster than the mean shows the noise alone, and half of it: pauses only make slower.
-        let squares: f64 = paces.iter().map(excess).filter(|x| *x < 0.0).map(|x| x * x).sum();
-        let training = paused.iter().filter(|p| !**p).count().max(1);
-        let deviation = (2.0 * squares / training as f64).sqrt();
-        noise_share = if quantum > 0.0 { 0.0 } else { DEVIATIONS * deviation / typical };
-        let part = if count < SOME { LEAST_PART_OF_SOME } else { LEAST_PART };
-        let slow: Vec<bool> = paces
-            .iter()
-            .map(|p| {
-                let least = part * p.span.min(4.0 * typical);
-                let noise = match quantum > 0.0 {
-                    // Whole steps more or less are most of what looks like noise.
-                    true => STEP_MARGIN * quantum / rate + least,
-                    false => DEVIATIONS * deviation * (p.span / typical).max(1.0).sqrt(),
-                };
-                p.done <= 0.0 || excess(p) > noise.max(least)
-            })
-            .collect();
-        let Some(refined) = rate_without(paces, &before_pauses(&slow)) else {
-            paused = slow;
-            break;
-        };
-        let settled = slow == paused && (refined / rate - 1.0).abs() < 1e-9;
-        (rate, paused) = (refined, slow);
-        if settled {
-            break;
-        }
-    }
-    let changed_at = changed(paces, &paused, rate);
-    let pauses = paused.iter().filter(|p| **p).count() as f64;
-    let beside = paces.len() as f64 - (0..paces.len()).filter(|i| is_beside(&paused, *i)).count() as f64;
-    let unclear = count >= SOME && (noise_share > MOST_NOISE || pauses > 0.0 && beside < LEAST_BETWEEN * pauses);
-    Verdict { changed_at, unclear, ..Verdict::new(paused, Some(rate)) }
-}
-
-impl Verdict {
-    fn new(paused: Vec<bool>, rate: Option<f64>) -> Self {
-        Self { left_out: before_pauses(&paused), paused, rate, unclear: false, changed_at: None }
-    }
-}
-
-/// Samples per second in stretches that hold no pause.
-fn rate_without(paces: &[Pace], pauses: &[bool]) -> Option<f64> {
-    let (mut span, mut done) = (0.0, 0.0);
-    for (pace, _) in paces.iter().zip(pauses).filter(|(_, pauses)| !**pauses) {
-        span += pace.span;
-        done += pace.done;
-    }
-    (done > 0.0).then(|| done / span)
-}
-
-fn is_beside(paused: &[bool], place: usize) -> bool {
-    paused[place] || paused.get(place + 1) == Some(&true)
-}
-
-/// Each stretch that holds a pause, and the one before it, in which the pause may have begun. If that leaves none, as
-/// pauses are frequent and reports are not, only those that show a pause.
-fn before_pauses(paused: &[bool]) -> Vec<bool> {
-    let out: Vec<bool> = (0..paused.len()).map(|i| is_beside(paused, i)).collect();
-    if out.contains(&false) { out } else { paused.to_vec() }
-}
-
-/// Where the newest stretches begin that are all slow without standing still, for long.
-fn changed(paces: &[Pace], paused: &[bool], rate: f64) -> Option<usize> {
-    let slow = paces.iter().zip(paused).rev();
-    let run = slow.take_while(|(p, slow)| **slow && p.done > CHANGED_RATE * rate * p.span).count();
-    let start = paces.len() - run;
-    let span: f64 = paces[start..].iter().map(|p| p.span).sum();
-    (run >= SOME && start > 0 && span >= CHANGED_S).then_some(start)
-}
-
-/// The rate that a quarter of all samples were done above: stretches that hold little work hardly count, and most may hold
-/// pauses.
-fn upper_rate(paces: &[Pace]) -> Option<f64> {
-    let mut rates: Vec<(f64, f64)> =
-        paces.iter().filter(|p| p.done > 0.0 && p.span > 0.0).map(|p| (p.done / p.span, p.done)).collect();
-    rates.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let all: f64 = rates.iter().map(|r| r.1).sum();
-    let mut below = 0.0;
-    rates.into_iter().find_map(|(rate, done)| {
-        below += done;
-        (below >= all * UPPER).then_some(rate)
-    })
-}
-
-/// The median length of stretches, in seconds.
-fn typical_span(paces: &[Pace]) -> f64 {
-    let mut spans: Vec<f64> = paces.iter().map(|p| p.span).collect();
-    spans.sort_by(f64::total_cmp);
-    spans.get(spans.len() / 2).copied().unwrap_or(0.0).max(f64::MIN_POSITIVE)
-}
-
-/// Samples of one step where stretches hold only a few whole steps, and not always equally many per time; 0 where that
-/// makes no difference.
-fn step(paces: &[Pace]) -> f64 {
-    let mut done: Vec<f64> = paces.iter().map(|p| p.done).filter(|d| *d > 0.0).collect();
-    done.sort_by(f64::total_cmp);
-    let Some(usual) = done.get(done.len() / 2).copied() else { return 0.0 };
-    let is_whole = |of: f64| move |d: &f64| ((d / of) - (d / of).round()).abs() < 1e-6;
-    let whole = |of: f64| done.iter().copied().filter(is_whole(of)).collect::<Vec<f64>>();
-    let steps = (1..=8).map(|n| (usual / f64::from(n), whole(usual / f64::from(n))));
-    // A finer step must explain many more: the last one of an epoch may be of any size.
-    let more = done.len() / 10;
-    let best = steps.reduce(|best, next| if next.1.len() > best.1.len() + more { next } else { best });
-    let Some((step, whole)) = best.filter(|(_, whole)| whole.len() as f64 >= MOST_STEPS * done.len() as f64) else {
-        return 0.0;
-    };
-    let equal = whole.iter().all(|d| (d - usual).abs() < step * 0.5);
-    let waited = paces.iter().filter(|p| p.waited).count() as f64;
-    if equal && waited < LONG_STEPS * paces.len() as f64 { 0.0 } else { step }
-}
+/// Energy is compared over so much time at least.
+const MOMENT: Seconds = Seconds::new(0.5);
+/// Work in a stretch may be faster than known by this factor, beside as much time at the edges of a dip.
+const FASTER: f64 = 1.1;
+const EDGES: Seconds = Seconds::new(0.3);
+/// Readings that are kept from before the oldest stretch.
+const BEFORE: usize = 5;
+/// A pause begins in one stretch and ends in the next, or a moment off.
+const MOST_TOUCHED: usize = 3;
+/// Dips leave at most this part of the squared differences of pace where they explain them.
+const EXPLAINED: f64 = 0.25;
+/// Rounding leaves no stretch without time.
+const LEAST_SPAN: f64 = 0.05;
+/// Newest stretches by which the time between reports is known.
+const USUAL: usize = 6;
 
 /// A rate and a power that are known of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
     /// Samples per second of the whole job.
     pub throughput: SamplesPerSecond,
+    /// Its standard error, relative to it.
+    pub error: f64,
     /// Average power of all its GPUs together.
     pub power: Watts,
 }
 
 /// Time between two reports at which samples had grown.
 #[derive(Clone, Debug, Default)]
-struct Stretch {
+pub(super) struct Stretch {
+    /// On the daemon's clock.
+    pub(super) from: Monotonic,
+    pub(super) to: Monotonic,
     span: Seconds,
     done: Samples,
     /// Time in which the job was asked to do no work.
@@ -219,12 +64,12 @@ struct Stretch {
     /// Energy of all GPUs; `None` where some of it is not known.
     energy: Option<Joules>,
     /// The settings in force, with the time that each was.
-    settings: Vec<(Setting, Seconds)>,
+    pub(super) settings: Vec<(Setting, Seconds)>,
 }
 
 impl Stretch {
-    fn open() -> Self {
-        Self { energy: Some(Joules::ZERO), ..Self::default() }
+    fn open(from: Monotonic) -> Self {
+        Self { from, to: from, energy: Some(Joules::ZERO), ..Self::default() }
     }
 
     /// The setting, if it was one throughout and the job was to train.
@@ -239,6 +84,12 @@ impl Stretch {
     fn is_at(&self, setting: &Setting) -> bool {
         let same = |set: &Setting| set.len() == setting.len() && set.iter().zip(setting).all(|(a, b)| a.same_as(*b));
         self.idle <= Seconds::ZERO && !self.settings.is_empty() && self.settings.iter().all(|(set, _)| same(set))
+    }
+
+    fn pace(&self, dip: &Dip) -> Pace {
+        // What lies in a dip was not waited for.
+        let waited = self.waited && dip.span <= Seconds::ZERO;
+        Pace { span: (self.span - dip.span).get().max(LEAST_SPAN), done: self.done.get(), waited }
     }
 
     fn trainable(&self) -> Seconds {
@@ -259,14 +110,26 @@ pub struct Stalls {
     /// GPUs per group.
     gpus: Vec<f64>,
     /// The sum of the highest limits of all GPUs.
-    ceiling: Watts,
+    pub(super) ceiling: Watts,
     /// The setting below which time is lost.
-    reference: Setting,
+    pub(super) reference: Setting,
     /// The account of all that is not judged again.
     settled: ProgressAccount,
     recent: VecDeque<Stretch>,
     open: Stretch,
     seen: Option<Seen>,
+    /// What was drawn since the first of the recent stretches began.
+    pub(super) drawn: VecDeque<Drawn>,
+    newest: Newest,
+}
+
+/// What the power shows of the newest stretch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Newest {
+    /// Pauses.
+    pub paused: Dip,
+    /// Whether a pause seems to begin at its end, of which nothing more is known yet.
+    pub ends_low: bool,
 }
 
 impl Stalls {
@@ -278,8 +141,10 @@ impl Stalls {
             reference: Setting::new(),
             settled: account,
             recent: VecDeque::new(),
-            open: Stretch::open(),
+            open: Stretch::open(Monotonic::default()),
             seen: None,
+            drawn: VecDeque::new(),
+            newest: Newest::default(),
         }
     }
 
@@ -304,16 +169,40 @@ impl Stalls {
             (Some(sum), Some(from), Some(to)) => Some(sum + (to - from)),
             _ => None,
         };
+        self.open.to = at;
         let Some(setting) = setting else { return };
+        if let (Some(from), Some(to), false) = (before.energy, energy, idle) {
+            self.draw(Drawn { from: before.at, to: at, setting: setting.clone(), energy: to - from });
+        }
         match self.open.settings.iter_mut().find(|(set, _)| set == setting) {
             Some((_, time)) => *time += span,
             None => self.open.settings.push((setting.clone(), span)),
         }
     }
 
+    /// Keeps what was drawn; counters are too coarse to say anything of a moment alone. No reading goes on beyond a stretch.
+    fn draw(&mut self, drawn: Drawn) {
+        let within = self.open.from;
+        let joins = |last: &&mut Drawn| {
+            let is_moment = last.span() < MOMENT || drawn.span() < MOMENT;
+            last.from >= within && last.to == drawn.from && last.setting == drawn.setting && is_moment
+        };
+        match self.drawn.back_mut().filter(joins) {
+            Some(last) => {
+                last.to = drawn.to;
+                last.energy += drawn.energy;
+            }
+            None => self.drawn.push_back(drawn),
+        }
+    }
+
+    fn reopened(&self) -> Stretch {
+        Stretch::open(self.open.to)
+    }
+
     /// Begins at the first report: what was before it is not the job's.
     pub fn begin(&mut self) {
-        self.open = Stretch::open();
+        self.open = self.reopened();
     }
 
     /// Adds a report: `done` samples in `span` since the one before. `known` says what a setting is known to do. Returns
@@ -327,17 +216,30 @@ impl Stalls {
         self.open.span += span;
         self.open.done += done;
         self.open.idle = self.open.idle.min(self.open.span);
-        if done > Samples::ZERO || self.open.idle > Seconds::ZERO {
-            self.recent.push_back(std::mem::replace(&mut self.open, Stretch::open()));
+        let ends = done > Samples::ZERO || self.open.idle > Seconds::ZERO;
+        if ends {
+            let next = self.reopened();
+            self.recent.push_back(std::mem::replace(&mut self.open, next));
         } else {
             self.open.waited = true;
         }
-        self.account(known)
+        self.account(known, ends)
+    }
+
+    /// What the power shows of the stretch that the last report ended.
+    pub fn newest(&self) -> Newest {
+        self.newest
     }
 
     /// The account up to the last report; settles what is old.
-    fn account(&mut self, known: &dyn Fn(&Setting) -> Option<Known>) -> ProgressAccount {
-        let judged = self.judged(known);
+    fn account(&mut self, known: &dyn Fn(&Setting) -> Option<Known>, ends: bool) -> ProgressAccount {
+        let ground = Ground::new(self, known);
+        let readings = self.readings(&ground);
+        let found = self.dips(&ground, &readings);
+        let ends_low = readings.last().is_some_and(Reading::is_low) && found.last().is_none_or(|dip| dip.span <= Seconds::ZERO);
+        let newest = Newest { paused: found.last().copied().unwrap_or_default(), ends_low };
+        let judged = self.judged(&ground, &found);
+        self.newest = if ends { newest } else { Newest::default() };
         let mut sums = self.settled;
         let mut oldest = None;
         let mut at = 0;
@@ -353,13 +255,20 @@ impl Stalls {
         if let (true, Some((end, sums))) = (self.recent.len() > KEPT, oldest) {
             self.settled = sums;
             self.recent.drain(..end);
+            let oldest = self.recent.front().unwrap_or(&self.open).from;
+            // A dip that ends in the oldest is known by its beginning.
+            while self.drawn.get(BEFORE).is_some_and(|drawn| drawn.to <= oldest) {
+                self.drawn.pop_front();
+            }
         }
         sums.plus(&self.standing_still())
     }
 
     /// The verdict on each recent stretch.
-    fn judged(&self, known: &dyn Fn(&Setting) -> Option<Known>) -> Vec<Judged> {
-        let mut judged: Vec<Judged> = self.recent.iter().map(|s| Judged::by_what_is_known(s, known)).collect();
+    fn judged(&self, ground: &Ground<'_>, dips: &[Dip]) -> Vec<Judged> {
+        let quantum = step(&self.recent.iter().zip(dips).map(|(s, dip)| s.pace(dip)).collect::<Vec<_>>());
+        let by_rates = |(of, dip): (&Stretch, &Dip)| Judged::by_rates(of, *dip, quantum, ground);
+        let mut judged: Vec<Judged> = self.recent.iter().zip(dips).map(by_rates).collect();
         let mut settings: Vec<&Setting> = Vec::new();
         for setting in self.recent.iter().filter_map(Stretch::setting) {
             if !settings.contains(&setting) {
@@ -369,13 +278,9 @@ impl Stalls {
         for setting in settings {
             let mut places: Vec<usize> =
                 (0..self.recent.len()).filter(|i| self.recent[*i].setting() == Some(setting)).collect();
-            let pace = |i: &usize| {
-                let of = &self.recent[*i];
-                Pace { span: of.span.get(), done: of.done.get(), waited: of.waited }
-            };
-            let prior = known(setting);
-            while !places.is_empty() {
-                let paces: Vec<Pace> = places.iter().map(pace).collect();
+            let prior = ground.known(setting);
+            while places.iter().filter(|i| self.recent[**i].done > Samples::ZERO).count() >= FEW {
+                let paces: Vec<Pace> = places.iter().map(|i| self.recent[*i].pace(&dips[*i])).collect();
                 let mut verdict = judge(&paces, prior.map(|k| k.throughput.get()));
                 let later = verdict.changed_at.map_or_else(Vec::new, |start| places.split_off(start));
                 verdict.paused.truncate(places.len());
@@ -392,12 +297,67 @@ impl Stalls {
         judged
     }
 
+    fn readings(&self, ground: &Ground<'_>) -> Vec<Reading> {
+        let levels: Vec<(&Setting, Option<Watts>)> = ground.levels();
+        let level = |setting: &Setting| levels.iter().find(|(of, _)| *of == setting).and_then(|(_, level)| *level);
+        let reading = |d: &Drawn| Reading { span: d.span(), energy: d.energy, training: level(&d.setting) };
+        self.drawn.iter().map(reading).collect()
+    }
+
+    /// Dips of the power in each recent stretch that are pauses by its progress.
+    fn dips(&self, ground: &Ground<'_>, readings: &[Reading]) -> Vec<Dip> {
+        let mut sums = vec![Dip::default(); self.recent.len()];
+        for run in runs(readings) {
+            let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
+            // Who reports progress again and again does not pause.
+            if self.recent.iter().filter(|of| of.from < to && from < of.to && of.done > Samples::ZERO).count() > MOST_TOUCHED {
+                continue;
+            }
+            for (place, dip) in parts(readings, run) {
+                let drawn = &self.drawn[place];
+                let touched = self.recent.iter().zip(&mut sums).filter(|(of, _)| of.from < drawn.to && drawn.from < of.to);
+                touched.for_each(|(of, sum)| sum.add(dip.times(drawn.overlap(of) / drawn.span())));
+            }
+        }
+        let borne_out = self.borne_out(&sums);
+        for (place, (of, dip)) in self.recent.iter().zip(&mut sums).enumerate() {
+            dip.span = dip.span.min(of.trainable());
+            let too_fast = || ground.rates(of).is_none_or(|rates| of.done > rates.most * (of.span - dip.span + EDGES) * FASTER);
+            if dip.span > Seconds::ZERO && (of.idle > Seconds::ZERO || !borne_out[place] && too_fast()) {
+                *dip = Dip::default();
+            }
+        }
+        sums
+    }
+
+    /// For each stretch whether dips explain the differences of pace between those at its setting.
+    fn borne_out(&self, sums: &[Dip]) -> Vec<bool> {
+        let mut borne_out = vec![false; sums.len()];
+        for place in 0..sums.len() {
+            let Some(setting) = self.recent[place].setting().filter(|_| !borne_out[place]) else { continue };
+            let places: Vec<usize> = (place..sums.len()).filter(|i| self.recent[*i].setting() == Some(setting)).collect();
+            let spread = |net: bool| {
+                let of = |i: &usize| {
+                    let span = self.recent[*i].span - if net { sums[*i].span } else { Seconds::ZERO };
+                    (span.get(), self.recent[*i].done.get())
+                };
+                let all: Vec<(f64, f64)> = places.iter().map(of).collect();
+                let (span, done) = all.iter().fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+                all.iter().map(|of| (of.0 - of.1 * span / done.max(f64::MIN_POSITIVE)).powi(2)).sum::<f64>()
+            };
+            if places.len() > FEW && spread(true) < spread(false) * EXPLAINED {
+                places.iter().for_each(|i| borne_out[*i] = true);
+            }
+        }
+        borne_out
+    }
+
     fn apply(&self, judged: &mut [Judged], places: &[usize], verdict: &Verdict, prior: Option<Known>) {
         let (mut span, mut energy) = (Seconds::ZERO, Some(Joules::ZERO));
         for (place, _) in places.iter().zip(&verdict.left_out).filter(|(_, out)| !**out) {
-            let of = &self.recent[*place];
+            let (of, dip) = (&self.recent[*place], judged[*place].dip);
             if let (Some(sum), Some(part)) = (energy, of.energy) {
-                (span, energy) = (span + of.span, Some(sum + part));
+                (span, energy) = (span + of.span - dip.span, Some(sum + part - dip.energy));
             }
         }
         let own = energy.filter(|_| span > Seconds::ZERO).map(|energy| energy / span);
@@ -410,6 +370,7 @@ impl Stalls {
             it.alone = *slow;
             it.unclear = verdict.unclear;
             it.paused = *slow;
+            it.doubt = Seconds::ZERO;
             it.rate = match (prior, rate) {
                 (Some(known), Some(own)) if near(known.throughput.get(), own.get()) => Some(known.throughput),
                 (known, own) => own.or(known.map(|k| k.throughput)),
@@ -421,15 +382,23 @@ impl Stalls {
         }
     }
 
+    /// The limits of all GPUs together.
+    pub(super) fn limit_of(&self, setting: &Setting) -> Watts {
+        setting.iter().zip(&self.gpus).map(|(set, gpus)| set.limit.watts() * *gpus).sum()
+    }
+
     /// Splits one stretch without a pause, or a run of those with.
     fn split(&self, run: &[Judged], from: usize) -> ProgressAccount {
         let stretches = || self.recent.iter().skip(from).zip(run);
         let mut sums = ProgressAccount::default();
         let (mut training, mut used, mut trained) = (Seconds::ZERO, Some(Joules::ZERO), Some(Joules::ZERO));
         let (mut span, mut idle, mut capped) = (Seconds::ZERO, Seconds::ZERO, Watts::ZERO);
+        let mut dips = Dip::default();
         for (of, it) in stretches() {
             sums.samples += of.done;
             sums.unclear += if it.unclear { of.span } else { Seconds::ZERO };
+            sums.doubt += it.doubt;
+            dips.add(it.dip);
             span += of.span;
             idle += of.idle;
             let work = it.rate.filter(|r| *r > SamplesPerSecond::ZERO).map_or(of.trainable(), |rate| of.done / rate);
@@ -441,10 +410,7 @@ impl Stalls {
                 Some(power) => trained.map(|sum| sum + power * work),
                 None => None,
             };
-            let limit = |(set, time): &(Setting, Seconds)| {
-                let watts: Watts = set.iter().zip(&self.gpus).map(|(s, n)| s.limit.watts() * *n).sum();
-                (watts, *time)
-            };
+            let limit = |(setting, time): &(Setting, Seconds)| (self.limit_of(setting), *time);
             let longest = of.settings.iter().map(limit).max_by(|a, b| a.1.total_cmp(&b.1));
             capped = longest.map_or(capped, |(watts, _)| watts);
         }
@@ -453,15 +419,19 @@ impl Stalls {
             let lost = Lost { below: sums.active, samples: sums.samples };
             ProgressAccount { lost: Some(if below { lost } else { Lost::default() }), ..sums }
         };
-        let stalled = (span - idle - training).max(Seconds::ZERO);
-        if !run.iter().any(|it| it.paused) || stalled <= Seconds::ZERO {
+        let shown = run.iter().any(|it| it.paused);
+        let (stalled, energy) = match shown {
+            true => (span - idle - training, used.zip(trained).map(|(used, trained)| used - trained)),
+            false => (dips.span, Some(dips.energy)),
+        };
+        if stalled <= Seconds::ZERO {
             sums.active = span;
             return with_losses(sums);
         }
         sums.active = span - stalled;
         // At the ceiling the limit is the reference's own.
         let bound = Some(capped * BOUND).filter(|_| capped < self.ceiling * BOUND);
-        sums.add_stall(stalled, used.zip(trained).map(|(used, trained)| used - trained), bound);
+        sums.add_stall(stalled, energy, bound);
         with_losses(sums)
     }
 
@@ -470,7 +440,7 @@ impl Stalls {
         // What a stretch lost is known once it ends.
         let mut sums = ProgressAccount { lost: Some(Lost::default()), ..ProgressAccount::default() };
         let span = self.open.span;
-        let usual = self.recent.iter().rev().take(SOME).map(|s| s.trainable().get()).fold(0.0, f64::max);
+        let usual = self.recent.iter().rev().take(USUAL).map(|s| s.trainable().get()).fold(0.0, f64::max);
         if self.recent.is_empty() || span.get() <= 2.0 * usual {
             sums.active = span;
         } else {
@@ -483,30 +453,33 @@ impl Stalls {
 /// The verdict on one stretch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
-    /// Whether it holds a pause, or the beginning of one.
+    /// Whether it holds a pause beside its dips, or the beginning of one.
     paused: bool,
     /// Whether it shows that by itself.
     alone: bool,
     /// Whether pauses cannot be told from training there.
     unclear: bool,
+    /// Time that may be training as well as a pause.
+    doubt: Seconds,
+    dip: Dip,
     rate: Option<SamplesPerSecond>,
     power: Option<Watts>,
 }
 
 impl Judged {
-    /// By what its settings are known to do, each for its part of the time.
-    fn by_what_is_known(of: &Stretch, known: &dyn Fn(&Setting) -> Option<Known>) -> Self {
-        let time: Seconds = of.settings.iter().map(|(_, time)| *time).sum();
-        let mut mean = (time > Seconds::ZERO).then_some((SamplesPerSecond::ZERO, Watts::ZERO));
-        for (setting, part) in &of.settings {
-            mean = mean
-                .zip(known(setting))
-                .map(|((rate, power), it)| (rate + it.throughput * (*part / time), power + it.power * (*part / time)));
-        }
-        let (rate, power) = mean.unzip();
-        let least = rate.map(|rate| rate * of.trainable() * STALL);
-        let nothing = of.done <= Samples::ZERO && of.trainable() > Seconds::ZERO && rate.is_some();
-        let alone = nothing || least.is_some_and(|least| of.done < least);
-        Self { paused: alone, alone, unclear: false, rate, power }
+    /// By what its settings are known to do, or can do, each for its part of the time.
+    fn by_rates(of: &Stretch, dip: Dip, quantum: f64, ground: &Ground<'_>) -> Self {
+        let net = of.trainable() - dip.span;
+        let mut it = Self { dip, power: ground.power(of), ..Self::default() };
+        let Some(rates) = ground.rates(of) else {
+            return it;
+        };
+        let least = (of.done + Samples::new(STEP_MARGIN * quantum)) / rates.least;
+        it.alone = net > Seconds::ZERO && net - least > net * LEAST_PART_OF_SOME;
+        it.paused = it.alone;
+        let doubt = if it.alone { (of.done / rates.least - of.done / rates.most) * 0.5 } else { net - of.done / rates.most };
+        it.doubt = if rates.least < rates.most { doubt.max(Seconds::ZERO) } else { Seconds::ZERO };
+        it.rate = Some((rates.least + rates.most) * 0.5);
+        it
     }
 }

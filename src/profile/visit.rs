@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::point::{Chunk, PointStats};
-use super::stall::{FEW, Pace, judge};
+use super::pace::{FEW, Pace, judge};
 
 /// Chunks that are judged again with each new one.
 const KEPT: usize = 32;

@@ -1,0 +1,142 @@
+//! Finds pauses in what a job draws: readings below the power of training at the limit in force.
+//!
+//! Progress shows a pause with its next report only, power within a reading. Both are needed: a job may draw less for a
+//! while and go on, so that its progress decides whether a dip is a pause.
+
+use std::ops::Range;
+
+use crate::units::{Joules, Seconds, Watts};
+
+/// A reading this part below the power of training belongs to a dip.
+const DEPTH: f64 = 0.08;
+/// So many readings make a dip.
+const LEAST_READINGS: usize = 3;
+
+/// What the GPUs drew between two looks at them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Reading {
+    pub(super) span: Seconds,
+    pub(super) energy: Joules,
+    /// The power of training at the setting in force; `None` where it is not known.
+    pub(super) training: Option<Watts>,
+}
+
+impl Reading {
+    fn power(&self) -> Watts {
+        self.energy / self.span
+    }
+
+    pub(super) fn is_low(&self) -> bool {
+        self.span > Seconds::ZERO && self.training.is_some_and(|level| self.power() < level * (1.0 - DEPTH))
+    }
+}
+
+/// Time and energy out of training.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Dip {
+    /// Time.
+    pub span: Seconds,
+    /// Energy of all GPUs in that time.
+    pub energy: Joules,
+}
+
+impl Dip {
+    pub(super) fn times(self, part: f64) -> Self {
+        Self { span: self.span * part, energy: self.energy * part }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.span += other.span;
+        self.energy += other.energy;
+    }
+}
+
+/// The readings below training that each dip is made of. Dips of less than three readings show no power of their own and
+/// are left to the progress.
+pub(super) fn runs(readings: &[Reading]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < readings.len() {
+        let end = (at..readings.len()).find(|i| !readings[*i].is_low()).unwrap_or(readings.len());
+        if end >= at + LEAST_READINGS {
+            found.push(at..end);
+        }
+        at = end + 1;
+    }
+    found
+}
+
+/// The part of each reading within or right beside a run that lies in its dip. A dip begins and ends within a reading:
+/// how much of it is training follows from the power of the reading further in. The reading right outside is taken
+/// together with the first or last one, as the noise of both then evens out.
+pub(super) fn parts(readings: &[Reading], run: Range<usize>) -> Vec<(usize, Dip)> {
+    let (first, last) = (run.start, run.end - 1);
+    let inner = (first + 1..last).map(|i| (i, Dip { span: readings[i].span, energy: readings[i].energy }));
+    let before = edge(readings, first, first.checked_sub(1), first + 1);
+    let after = edge(readings, last, Some(last + 1).filter(|i| *i < readings.len()), last - 1);
+    before.into_iter().chain(inner).chain(after).collect()
+}
+
+fn edge(readings: &[Reading], place: usize, outside: Option<usize>, further_in: usize) -> Vec<(usize, Dip)> {
+    let missing = |i: usize| readings[i].training.map_or(Joules::ZERO, |level| level * readings[i].span - readings[i].energy);
+    let depth = readings[place].training.unwrap_or(Watts::ZERO) - readings[further_in].power();
+    if depth <= Watts::ZERO {
+        return Vec::new();
+    }
+    let all = (missing(place) + outside.map_or(Joules::ZERO, missing)) / depth;
+    let within = |i: usize, span: Seconds| {
+        let span = span.min(readings[i].span).max(Seconds::ZERO);
+        (i, Dip { span, energy: readings[further_in].power() * span })
+    };
+    let beyond = outside.map(|i| within(i, all - readings[place].span));
+    [Some(within(place, all)), beyond].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readings(powers: &[f64]) -> Vec<Reading> {
+        let reading = |watts: &f64| Reading {
+            span: Seconds::new(1.0),
+            energy: Joules::new(*watts),
+            training: Some(Watts::new(200.0)),
+        };
+        powers.iter().map(reading).collect()
+    }
+
+    fn total(readings: &[Reading]) -> (f64, f64) {
+        let mut sum = Dip::default();
+        let all = runs(readings).into_iter().flat_map(|run| parts(readings, run));
+        all.for_each(|(_, dip)| sum.add(dip));
+        (sum.span.get(), sum.energy.get())
+    }
+
+    #[test]
+    fn a_pause_begins_and_ends_within_a_reading() {
+        // 5.5 s at 60 W: 0.2 s of the second reading, 0.3 s of the last.
+        let (span, energy) = total(&readings(&[200.0, 172.0, 60.0, 60.0, 60.0, 60.0, 60.0, 158.0, 200.0]));
+        assert!((span - 5.5).abs() < 1e-9 && (energy - 330.0).abs() < 1e-9, "{span} s, {energy} J");
+    }
+
+    #[test]
+    fn a_reading_that_lies_hardly_in_it_counts_for_its_part() {
+        let (span, _) = total(&readings(&[200.0, 193.0, 60.0, 60.0, 60.0, 200.0]));
+        assert!((span - 3.05).abs() < 1e-9, "{span}");
+    }
+
+    #[test]
+    fn noise_is_no_dip_and_makes_none_shorter() {
+        assert_eq!(total(&readings(&[200.0, 190.0, 205.0, 188.0, 195.0])).0, 0.0);
+        let (span, _) = total(&readings(&[200.0, 160.0, 157.0, 163.0, 158.0, 160.0, 201.0]));
+        assert!((span - 5.0).abs() < 0.1, "{span}");
+    }
+
+    #[test]
+    fn short_dips_and_unknown_levels_are_left_alone() {
+        assert_eq!(total(&readings(&[200.0, 100.0, 90.0, 200.0])).0, 0.0);
+        let unknown: Vec<Reading> =
+            readings(&[60.0; 5]).into_iter().map(|r| Reading { training: None, ..r }).collect();
+        assert_eq!(total(&unknown).0, 0.0);
+    }
+}
