@@ -4,7 +4,7 @@ use super::job::{Job, Phase};
 use crate::clock::{Monotonic, Now};
 use crate::domain::Activity;
 use crate::plan::{Doing, Held, Pace, follow};
-use crate::profile::Known;
+use crate::profile::Profiler;
 use crate::profile::ladder::Setting;
 use crate::units::{Samples, Seconds};
 
@@ -62,12 +62,8 @@ impl Job {
     /// towards the slowdown, and so does what it did all the same.
     pub(super) fn account_for(&mut self, span: Seconds, done: Samples) {
         self.idling.since_report = Seconds::ZERO;
-        let profile = self.profile();
-        let known = |setting: &Setting| {
-            let point = profile.at(setting)?;
-            let (throughput, error) = (point.throughput.mean, point.throughput.relative_error);
-            Some(Known { throughput, error, power: point.power.mean })
-        };
+        let known = self.profiler.as_ref().map(Profiler::known_rates).unwrap_or_default();
+        let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
         self.progress.account = self.stalls.report(span, done, &known);
         if let Some(profiler) = &mut self.profiler {
             profiler.leave_out(self.stalls.newest());

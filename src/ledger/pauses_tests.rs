@@ -10,7 +10,7 @@ use crate::domain::{CarbonSeries, Intensity, Origin, PowerLimit, Slot, TimeSerie
 use crate::ledger::Done;
 use crate::ledger::savings::{Basis, Epoch, Known, Saving, saving};
 use crate::profile::ladder::{GroupRange, Setting};
-use crate::profile::{Known as KnownRate, Profiler, Record, Report, Settings, Sight, Stalls};
+use crate::profile::{Profiler, Record, Report, Settings, Sight, Stalls};
 use crate::units::{GramsPerKwh, Samples};
 
 /// Limit, samples per second, watts.
@@ -158,11 +158,8 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
             match last {
                 None => stalls.begin(),
                 Some((then, before)) => {
-                    let profile = profiler.profile();
-                    let known = |setting: &Setting| {
-                        let point = profile.at(setting)?;
-                        Some(KnownRate { throughput: point.throughput.mean, error: point.throughput.relative_error, power: point.power.mean })
-                    };
+                    let known = profiler.known_rates();
+                    let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
                     account = stalls.report(Seconds::new(job.now - then), Samples::new(shown - before), &known);
                     profiler.leave_out(stalls.newest());
                 }

@@ -57,16 +57,17 @@ impl<'a> Ground<'a> {
         Self { stalls, known, reference: known(&stalls.reference) }
     }
 
-    /// The rates that a stretch may have had, each setting for its part of the time; `None` where nothing bounds them.
-    pub(super) fn rates(&self, of: &Stretch) -> Option<Rates> {
-        let time: Seconds = of.settings.iter().map(|(_, time)| *time).sum();
+    /// The rates that a stretch may have had, each setting for its part of the `net` time; `None` where nothing bounds them.
+    pub(super) fn rates(&self, of: &Stretch, net: &[Seconds]) -> Option<Rates> {
+        let time: Seconds = net.iter().copied().sum();
         let mut mean = Rates { least: SamplesPerSecond::ZERO, most: SamplesPerSecond::ZERO };
-        for (setting, part) in &of.settings {
+        for ((setting, _), part) in of.settings.iter().zip(net) {
             let rates = self.rates_at(setting)?;
-            mean.least += rates.least * (*part / time);
-            mean.most += rates.most * (*part / time);
+            let part = if time > Seconds::ZERO { *part / time } else { 0.0 };
+            mean.least += rates.least * part;
+            mean.most += rates.most * part;
         }
-        (mean.least > SamplesPerSecond::ZERO).then_some(mean)
+        (time > Seconds::ZERO && mean.least > SamplesPerSecond::ZERO).then_some(mean)
     }
 
     /// The rate that was measured at a setting, or else those between the reference's and what the limit leaves of it:

@@ -15,10 +15,10 @@ use super::ladder::{self, GroupPoint, GroupRange, Setting};
 use super::noise::Noise;
 use super::point::{Chunk, Evidence, PointStats, Record};
 use super::settings::Settings;
-use super::stall::Newest;
+use super::stall::{Known as KnownRate, Newest};
 use super::visit::{Shows, Visit};
 use crate::clock::Monotonic;
-use crate::domain::{GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
+use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 use budget::Learning;
 
@@ -278,6 +278,17 @@ impl Profiler {
             points.extend(unknown);
         }
         Profile { points }
+    }
+
+    /// What is known of each setting, for telling pauses from training. A rate of few chunks that are unlike each other may
+    /// hold pauses: its own error counts then, if that is larger than the noise of all settings explains.
+    pub fn known_rates(&self) -> Vec<(Setting, KnownRate)> {
+        let known = |point: OperatingPoint| {
+            let own = self.stats(&point.setting).map_or(0.0, |stats| stats.throughput.relative_error().unwrap_or(1.0));
+            let Estimate { mean: throughput, relative_error } = point.throughput;
+            (point.setting, KnownRate { throughput, error: relative_error.max(own), power: point.power.mean })
+        };
+        self.profile().points.into_iter().map(known).collect()
     }
 
     /// The points that were measured, and for unequal boards those inferred from the groups' sweeps.

@@ -236,8 +236,9 @@ impl Stalls {
         let ground = Ground::new(self, known);
         let readings = self.readings(&ground);
         let found = self.dips(&ground, &readings);
-        let ends_low = readings.last().is_some_and(Reading::is_low) && found.last().is_none_or(|dip| dip.span <= Seconds::ZERO);
-        let newest = Newest { paused: found.last().copied().unwrap_or_default(), ends_low };
+        let paused = found.last().map_or(Dip::default(), |shown| shown.dip);
+        let ends_low = readings.last().is_some_and(Reading::is_low) && paused.span <= Seconds::ZERO;
+        let newest = Newest { paused, ends_low };
         let judged = self.judged(&ground, &found);
         self.newest = if ends { newest } else { Newest::default() };
         let mut sums = self.settled;
@@ -265,10 +266,10 @@ impl Stalls {
     }
 
     /// The verdict on each recent stretch.
-    fn judged(&self, ground: &Ground<'_>, dips: &[Dip]) -> Vec<Judged> {
-        let quantum = step(&self.recent.iter().zip(dips).map(|(s, dip)| s.pace(dip)).collect::<Vec<_>>());
-        let by_rates = |(of, dip): (&Stretch, &Dip)| Judged::by_rates(of, *dip, quantum, ground);
-        let mut judged: Vec<Judged> = self.recent.iter().zip(dips).map(by_rates).collect();
+    fn judged(&self, ground: &Ground<'_>, shown: &[Shown]) -> Vec<Judged> {
+        let quantum = step(&self.recent.iter().zip(shown).map(|(of, shown)| of.pace(&shown.dip)).collect::<Vec<_>>());
+        let by_rates = |(of, shown): (&Stretch, &Shown)| Judged::by_rates(of, shown, quantum, ground);
+        let mut judged: Vec<Judged> = self.recent.iter().zip(shown).map(by_rates).collect();
         let mut settings: Vec<&Setting> = Vec::new();
         for setting in self.recent.iter().filter_map(Stretch::setting) {
             if !settings.contains(&setting) {
@@ -280,7 +281,7 @@ impl Stalls {
                 (0..self.recent.len()).filter(|i| self.recent[*i].setting() == Some(setting)).collect();
             let prior = ground.known(setting);
             while places.iter().filter(|i| self.recent[**i].done > Samples::ZERO).count() >= FEW {
-                let paces: Vec<Pace> = places.iter().map(|i| self.recent[*i].pace(&dips[*i])).collect();
+                let paces: Vec<Pace> = places.iter().map(|i| self.recent[*i].pace(&shown[*i].dip)).collect();
                 let mut verdict = judge(&paces, prior.map(|k| k.throughput.get()));
                 let later = verdict.changed_at.map_or_else(Vec::new, |start| places.split_off(start));
                 verdict.paused.truncate(places.len());
@@ -305,8 +306,10 @@ impl Stalls {
     }
 
     /// Dips of the power in each recent stretch that are pauses by its progress.
-    fn dips(&self, ground: &Ground<'_>, readings: &[Reading]) -> Vec<Dip> {
+    fn dips(&self, ground: &Ground<'_>, readings: &[Reading]) -> Vec<Shown> {
         let mut sums = vec![Dip::default(); self.recent.len()];
+        let mut net: Vec<Vec<Seconds>> =
+            self.recent.iter().map(|of| of.settings.iter().map(|(_, time)| *time).collect()).collect();
         for run in runs(readings) {
             let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
             // Who reports progress again and again does not pause.
@@ -315,19 +318,30 @@ impl Stalls {
             }
             for (place, dip) in parts(readings, run) {
                 let drawn = &self.drawn[place];
-                let touched = self.recent.iter().zip(&mut sums).filter(|(of, _)| of.from < drawn.to && drawn.from < of.to);
-                touched.for_each(|(of, sum)| sum.add(dip.times(drawn.overlap(of) / drawn.span())));
+                let all = self.recent.iter().zip(sums.iter_mut().zip(&mut net));
+                for (of, (sum, net)) in all.filter(|(of, _)| of.from < drawn.to && drawn.from < of.to) {
+                    let dip = dip.times(drawn.overlap(of) / drawn.span());
+                    sum.add(dip);
+                    if let Some(at) = of.settings.iter().position(|(setting, _)| *setting == drawn.setting) {
+                        net[at] = (net[at] - dip.span).max(Seconds::ZERO);
+                    }
+                }
             }
         }
         let borne_out = self.borne_out(&sums);
         for (place, (of, dip)) in self.recent.iter().zip(&mut sums).enumerate() {
             dip.span = dip.span.min(of.trainable());
-            let too_fast = || ground.rates(of).is_none_or(|rates| of.done > rates.most * (of.span - dip.span + EDGES) * FASTER);
-            if dip.span > Seconds::ZERO && (of.idle > Seconds::ZERO || !borne_out[place] && too_fast()) {
+            if dip.span <= Seconds::ZERO {
+                continue;
+            }
+            let rates = ground.rates(of, &net[place]);
+            let too_fast = || rates.is_none_or(|rates| of.done > rates.most * (of.span - dip.span + EDGES) * FASTER);
+            if of.idle > Seconds::ZERO || !borne_out[place] && too_fast() {
                 *dip = Dip::default();
+                net[place] = of.settings.iter().map(|(_, time)| *time).collect();
             }
         }
-        sums
+        sums.into_iter().zip(net).map(|(dip, net)| Shown { dip, net }).collect()
     }
 
     /// For each stretch whether dips explain the differences of pace between those at its setting.
@@ -450,6 +464,15 @@ impl Stalls {
     }
 }
 
+/// What the power shows of one stretch.
+#[derive(Clone, Debug)]
+struct Shown {
+    /// Pauses.
+    dip: Dip,
+    /// The rest of the time at each of its settings.
+    net: Vec<Seconds>,
+}
+
 /// The verdict on one stretch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Judged {
@@ -468,12 +491,10 @@ struct Judged {
 
 impl Judged {
     /// By what its settings are known to do, or can do, each for its part of the time.
-    fn by_rates(of: &Stretch, dip: Dip, quantum: f64, ground: &Ground<'_>) -> Self {
-        let net = of.trainable() - dip.span;
-        let mut it = Self { dip, power: ground.power(of), ..Self::default() };
-        let Some(rates) = ground.rates(of) else {
-            return it;
-        };
+    fn by_rates(of: &Stretch, shown: &Shown, quantum: f64, ground: &Ground<'_>) -> Self {
+        let net = of.trainable() - shown.dip.span;
+        let mut it = Self { dip: shown.dip, power: ground.power(of), ..Self::default() };
+        let Some(rates) = ground.rates(of, &shown.net) else { return it };
         let least = (of.done + Samples::new(STEP_MARGIN * quantum)) / rates.least;
         it.alone = net > Seconds::ZERO && net - least > net * LEAST_PART_OF_SOME;
         it.paused = it.alone;
