@@ -3,7 +3,7 @@
 use super::job::Job;
 use crate::clock::Now;
 use crate::domain::{OperatingPoint, Work};
-use crate::profile::{Slack, reserve, student};
+use crate::profile::{Slack, reserve};
 use crate::units::{Samples, SamplesPerSecond, Seconds};
 
 /// With fewer reports than this in all, pauses of a job's own cannot be told from slowness in time: it is not slowed.
@@ -13,9 +13,6 @@ const ASSUMED_SPACING: Seconds = Seconds::new(30.0);
 /// A lower setting that is faster than the highest by more than this many of its standard errors shows that the highest
 /// was measured too slow.
 const FASTER: f64 = 2.0;
-/// A slowdown is stated once half of its 95 % confidence interval is below this: 0.3 points.
-const STATED_WITHIN: f64 = 0.003;
-
 /// Losses above what is allowed by less than this part of the job's time are rounding.
 const ROUNDING: f64 = 1e-4;
 
@@ -31,12 +28,8 @@ impl Job {
 
     /// By how much it is slower so far than at the ceiling: 0.03 is 3 %. `None` while that is not known within 0.3 points.
     pub fn slowdown(&self) -> Option<f64> {
-        let (reference, account) = (self.reference()?, &self.progress.account);
-        let slowdown = account.slowdown(reference)?;
         let error = self.profile().ceiling()?.throughput.relative_error;
-        let half = student(f64::INFINITY) * error * (account.lost().below / account.time());
-        let known = !account.is_unclear() && half <= STATED_WITHIN && slowdown >= -half.max(ROUNDING);
-        known.then_some(slowdown)
+        self.progress.account.known_slowdown(self.reference()?, error)
     }
 
     /// The time that all of its work since the registration takes at the reference; of unknown work, what was done.

@@ -266,8 +266,8 @@ fn evaluation_at_60_w_is_no_saving() {
 }
 
 #[test]
-fn reports_too_far_apart_for_the_pauses_leave_the_saving_unknown() {
-    let case = Case {
+fn reports_too_far_apart_for_the_pauses_need_their_power() {
+    let case = |power| Case {
         seed: 2,
         hours: 1.0,
         every: 30.0,
@@ -275,10 +275,14 @@ fn reports_too_far_apart_for_the_pauses_leave_the_saving_unknown() {
         noise: 0.02,
         after: (20.0, 20.0),
         lasting: (60.0, 300.0),
-        power: 60.0,
+        power,
         step: 0.0,
         steered: false,
     };
-    let why = run(case).0.expect_err("unknown");
+    let (saving, reduction, time) = run(case(60.0));
+    let saving = saving.expect("the power shows the pauses");
+    assert!((saving.carbon_reduction_pct.mean - reduction).abs() < 0.1, "{saving:?}");
+    assert!((saving.time_increase_pct.mean - time).abs() < 0.1, "{saving:?}");
+    let why = run(case(242.0)).0.expect_err("unknown");
     assert!(why.contains("too far apart") || why.contains("nothing was measured"), "{why}");
 }

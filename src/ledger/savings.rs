@@ -20,6 +20,8 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Se
 pub const SENSOR_GAIN: f64 = 0.05;
 /// A reduction that may be off by more than this many percentage points, as the power in pauses is not known, is unknown.
 const MOST_OFF_BY_PAUSES: f64 = 0.5;
+/// The same of the time, in percentage points.
+const MOST_LATE_BY_PAUSES: f64 = 0.3;
 /// So many runs with the default batch size must be known before others are compared with them.
 const LEAST_RUNS: usize = 4;
 
@@ -153,6 +155,10 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     for (sum, off) in errors.iter_mut().zip(off) {
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }
+    let off = in_doubt(done, account, &found, &|done| basis.compared(done, &basis.points, series))?;
+    for (sum, off) in errors.iter_mut().zip(off) {
+        sum.add(off / student(f64::INFINITY), f64::INFINITY);
+    }
     let mut provisional = false;
     if let Some((done, series)) = otherwise {
         let moved = basis
@@ -195,6 +201,32 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
         timing_effect_pct: split(4, (more, 0.0)),
         provisional,
     })
+}
+
+/// What changes if the time that may be training or pauses was pauses, with the job's mean power.
+fn in_doubt(
+    done: &Done,
+    account: &ProgressAccount,
+    found: &Comparison,
+    compared: &dyn Fn(&Done) -> Option<Comparison>,
+) -> Result<[f64; FIGURES], String> {
+    let doubt = account.doubt.min(done.active * 0.5);
+    let energy = done.energy * (doubt / (done.active + done.stalled));
+    let paused = Done {
+        active: done.active - doubt,
+        stalled: done.stalled + doubt,
+        stalled_energy: done.stalled_energy + energy,
+        ..*done
+    };
+    let moved = compared(&paused).ok_or("its own pauses cannot be told from training")?;
+    let off = difference(&moved, found);
+    if off[0].abs() > MOST_OFF_BY_PAUSES || off[2].abs() > MOST_LATE_BY_PAUSES {
+        return Err(format!(
+            "{:.0} s may have been training or pauses of its own: its reports are too far apart to tell them from each other",
+            doubt.get()
+        ));
+    }
+    Ok(off)
 }
 
 const FIGURES: usize = 5;

@@ -78,7 +78,8 @@ pub(super) fn parts(readings: &[Reading], run: Range<usize>) -> Vec<(usize, Dip)
 }
 
 fn edge(readings: &[Reading], place: usize, outside: Option<usize>, further_in: usize) -> Vec<(usize, Dip)> {
-    let missing = |i: usize| readings[i].training.map_or(Joules::ZERO, |level| level * readings[i].span - readings[i].energy);
+    let missing =
+        |i: usize| readings[i].training.map_or(Joules::ZERO, |level| level * readings[i].span - readings[i].energy);
     let depth = readings[place].training.unwrap_or(Watts::ZERO) - readings[further_in].power();
     if depth <= Watts::ZERO {
         return Vec::new();
@@ -135,8 +136,7 @@ mod tests {
     #[test]
     fn short_dips_and_unknown_levels_are_left_alone() {
         assert_eq!(total(&readings(&[200.0, 100.0, 90.0, 200.0])).0, 0.0);
-        let unknown: Vec<Reading> =
-            readings(&[60.0; 5]).into_iter().map(|r| Reading { training: None, ..r }).collect();
+        let unknown: Vec<Reading> = readings(&[60.0; 5]).into_iter().map(|r| Reading { training: None, ..r }).collect();
         assert_eq!(total(&unknown).0, 0.0);
     }
 }

@@ -77,7 +77,10 @@ impl<'a> Ground<'a> {
         let Some(Known { throughput, error, .. }) = self.known(setting) else { return assumed };
         let half = throughput * (WITHIN * error).min(1.0);
         let measured = Rates { least: throughput - half, most: throughput + half };
-        let within = |of: Rates| Rates { least: measured.least.max(of.least.min(throughput)), most: measured.most.min(of.most.max(throughput)) };
+        let within = |of: Rates| Rates {
+            least: measured.least.max(of.least.min(throughput)),
+            most: measured.most.min(of.most.max(throughput)),
+        };
         Some(assumed.map_or(measured, within))
     }
 

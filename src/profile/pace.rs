@@ -188,3 +188,23 @@ pub(super) fn step(paces: &[Pace]) -> f64 {
     let waited = paces.iter().filter(|p| p.waited).count() as f64;
     if equal && waited < LONG_STEPS * paces.len() as f64 { 0.0 } else { step }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_more_or_less_is_no_pause() {
+        // 15 or 16 steps of 128 samples in five seconds: 400 samples per second.
+        let mut reported = 0.0;
+        let mut pace = |n: i32| {
+            let shown = (f64::from(n) * 5.0 * 400.0 / 128.0).floor() * 128.0;
+            let done = shown - std::mem::replace(&mut reported, shown);
+            Pace { span: 5.0, done, waited: false }
+        };
+        let paces: Vec<Pace> = (1..40).map(&mut pace).collect();
+        let verdict = judge(&paces, None);
+        assert!(!verdict.paused.contains(&true) && !verdict.unclear, "{verdict:?}");
+        assert!(verdict.rate.is_some_and(|rate| (rate / 400.0 - 1.0).abs() < 0.005), "{:?}", verdict.rate);
+    }
+}

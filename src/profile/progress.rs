@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::slack::Lost;
+use super::student::student;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Slower than this part of what the setting in force allows is a stall (validation, checkpoint, data loading) even where
@@ -11,6 +12,11 @@ pub(super) const STALL: f64 = 0.5;
 
 /// More than this part of the time without a clear split between training and pauses, and nothing is known of either.
 const MOST_UNCLEAR: f64 = 0.1;
+
+/// A slowdown is stated once half of its 95 % confidence interval is below this: 0.3 points.
+const STATED_WITHIN: f64 = 0.003;
+/// Time gained by less than this part is rounding.
+const ROUNDING: f64 = 1e-4;
 
 /// Accumulated progress since the job's first report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -96,5 +102,31 @@ impl ProgressAccount {
         let lost = self.lost().time(ceiling);
         let at_ceiling = self.time() - lost;
         (self.samples > Samples::ZERO && at_ceiling > Seconds::ZERO).then(|| lost / at_ceiling)
+    }
+
+    /// The slowdown, where half of its 95 % confidence interval is below 0.3 points: with the standard error of the
+    /// throughput at the ceiling, relative to it, and the time that may be training or pauses.
+    pub fn known_slowdown(&self, ceiling: SamplesPerSecond, error: f64) -> Option<f64> {
+        let slowdown = self.slowdown(ceiling)?;
+        let half = student(f64::INFINITY) * error * (self.lost().below / self.time()) + self.doubt / self.time();
+        let is_known = !self.is_unclear() && half <= STATED_WITHIN && slowdown >= -half.max(ROUNDING);
+        is_known.then_some(slowdown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_doubt_leaves_a_slowdown_unknown() {
+        let lost = Some(Lost { below: Seconds::new(500.0), samples: Samples::new(48_500.0) });
+        let (samples, active) = (Samples::new(98_500.0), Seconds::new(1000.0));
+        let account = ProgressAccount { samples, active, lost, ..ProgressAccount::default() };
+        let known = |account: &ProgressAccount, error| account.known_slowdown(SamplesPerSecond::new(100.0), error);
+        assert!(known(&account, 0.001).is_some_and(|slowdown| (slowdown - 15.0 / 985.0).abs() < 1e-12));
+        assert_eq!(known(&account, 0.004), None, "half of its time may be off by 0.8 %");
+        assert_eq!(known(&ProgressAccount { doubt: Seconds::new(2.5), ..account }, 0.001), None);
+        assert!(known(&ProgressAccount { doubt: Seconds::new(1.5), ..account }, 0.001).is_some());
     }
 }

@@ -313,7 +313,9 @@ impl Stalls {
         for run in runs(readings) {
             let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
             // Who reports progress again and again does not pause.
-            if self.recent.iter().filter(|of| of.from < to && from < of.to && of.done > Samples::ZERO).count() > MOST_TOUCHED {
+            if self.recent.iter().filter(|of| of.from < to && from < of.to && of.done > Samples::ZERO).count()
+                > MOST_TOUCHED
+            {
                 continue;
             }
             for (place, dip) in parts(readings, run) {
@@ -349,7 +351,8 @@ impl Stalls {
         let mut borne_out = vec![false; sums.len()];
         for place in 0..sums.len() {
             let Some(setting) = self.recent[place].setting().filter(|_| !borne_out[place]) else { continue };
-            let places: Vec<usize> = (place..sums.len()).filter(|i| self.recent[*i].setting() == Some(setting)).collect();
+            let places: Vec<usize> =
+                (place..sums.len()).filter(|i| self.recent[*i].setting() == Some(setting)).collect();
             let spread = |net: bool| {
                 let of = |i: &usize| {
                     let span = self.recent[*i].span - if net { sums[*i].span } else { Seconds::ZERO };
@@ -498,7 +501,8 @@ impl Judged {
         let least = (of.done + Samples::new(STEP_MARGIN * quantum)) / rates.least;
         it.alone = net > Seconds::ZERO && net - least > net * LEAST_PART_OF_SOME;
         it.paused = it.alone;
-        let doubt = if it.alone { (of.done / rates.least - of.done / rates.most) * 0.5 } else { net - of.done / rates.most };
+        let doubt =
+            if it.alone { (of.done / rates.least - of.done / rates.most) * 0.5 } else { net - of.done / rates.most };
         it.doubt = if rates.least < rates.most { doubt.max(Seconds::ZERO) } else { Seconds::ZERO };
         it.rate = Some((rates.least + rates.most) * 0.5);
         it

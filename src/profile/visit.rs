@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::point::{Chunk, PointStats};
 use super::pace::{FEW, Pace, judge};
+use super::point::{Chunk, PointStats};
 
 /// Chunks that are judged again with each new one.
 const KEPT: usize = 32;
