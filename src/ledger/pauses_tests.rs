@@ -200,6 +200,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
             mix_at_least: None,
             limit: Some(Watts::new(300.0)),
             same_sensors: true,
+            at_ceiling: true,
         };
         saving(&Known { done, account, series: grid(job.now * 2.0), otherwise: None }, &basis)
     });

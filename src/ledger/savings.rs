@@ -56,6 +56,10 @@ pub struct Basis {
     pub limit: Option<Watts>,
     /// Whether the sensors that measured the points are the job's own.
     pub same_sensors: bool,
+    /// Whether the reference is the setting below which the job's account counts time as lost: then training at it takes
+    /// as long as it took. Else all work is reckoned at the reference's throughput.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_ceiling: bool,
 }
 
 /// A reference from some work on.
@@ -123,15 +127,18 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     let pauses = paused(account, basis.limit)?;
     let with_pauses = |done: &Done| Done { stalled_energy: pauses.mean, ..*done };
     let done = &with_pauses(done);
-    let found = basis
-        .compared(done, &basis.points, series)
+    let elsewhere = Elsewhere::of(account, basis);
+    let compared = |done: &Done, points: &[Evidence], series: &CarbonSeries| {
+        basis.compared(done, &elsewhere, points, None, series)
+    };
+    let found = compared(done, &basis.points, series)
         .ok_or("an intensity is unknown for part of the time, or was zero throughout it: grams cannot be compared")?;
     let mut errors: [Errors; FIGURES] = Default::default();
     for (i, point) in basis.points.iter().enumerate() {
         let moved = |moved: Evidence| {
             let mut points = basis.points.clone();
             points[i] = moved;
-            basis.compared(done, &points, series)
+            compared(done, &points, series)
         };
         let faster = moved(Evidence { throughput: point.throughput * (1.0 + point.throughput_error), ..*point });
         let hungrier = moved(Evidence { power: point.power * (1.0 + point.power_error), ..*point });
@@ -143,7 +150,7 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
         }
     }
     let longer = Done { stalled_energy: pauses.mean + pauses.half, ..*done };
-    let moved = basis.compared(&longer, &basis.points, series).ok_or("the power in its own pauses is not known")?;
+    let moved = compared(&longer, &basis.points, series).ok_or("the power in its own pauses is not known")?;
     let off = difference(&moved, &found);
     if off[0].abs() > MOST_OFF_BY_PAUSES {
         return Err(format!(
@@ -155,14 +162,13 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     for (sum, off) in errors.iter_mut().zip(off) {
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }
-    let off = in_doubt(done, account, &found, &|done| basis.compared(done, &basis.points, series))?;
+    let off = in_doubt(done, account, &found, &|done| compared(done, &basis.points, series))?;
     for (sum, off) in errors.iter_mut().zip(off) {
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }
     let mut provisional = false;
     if let Some((done, series)) = otherwise {
-        let moved = basis
-            .compared(&with_pauses(done), &basis.points, series)
+        let moved = compared(&with_pauses(done), &basis.points, series)
             .ok_or("an intensity is unknown for part of the time")?;
         let off = difference(&moved, &found);
         provisional = off.iter().any(|off| *off != 0.0);
@@ -176,14 +182,15 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
         let gain = 1.0 + SENSOR_GAIN * std::f64::consts::SQRT_2;
         let points: Vec<Evidence> =
             basis.points.iter().map(|point| Evidence { power: point.power * gain, ..*point }).collect();
-        let moved = basis.compared(done, &points, series).ok_or("the reference's power is not known")?;
+        let moved = compared(done, &points, series).ok_or("the reference's power is not known")?;
         gains = difference(&moved, &found);
     }
     let half = |i: usize| errors[i].half_width().hypot(gains[i]);
     let figures = figures(&found);
     let sure = |i: usize| Sure::about(figures[i], half(i));
     // A cheaper constant mix would have had more of the reduction, and following the grid less.
-    let more = basis.mix_at_least.and_then(|least| basis.compared_at(done, &basis.points, Some(least), series));
+    let more =
+        basis.mix_at_least.and_then(|least| basis.compared(done, &elsewhere, &basis.points, Some(least), series));
     let more = more.map_or(0.0, |more| (more.energy_effect_pct - found.energy_effect_pct).max(0.0));
     let split = |i: usize, (low, high): (f64, f64)| {
         let (mean, half) = (figures[i], half(i));
@@ -242,16 +249,34 @@ fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
     std::array::from_fn(|i| a[i] - b[i])
 }
 
-impl Basis {
-    /// The comparison if `points` were the truth.
-    fn compared(&self, done: &Done, points: &[Evidence], series: &CarbonSeries) -> Option<Comparison> {
-        self.compared_at(done, points, None, series)
-    }
+/// How a job's training divides between the reference and other settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Elsewhere {
+    /// Time at the reference.
+    at_reference: Seconds,
+    /// The part of all samples that were done at other settings.
+    part: f64,
+}
 
-    /// The same, with a constant mix that draws so much.
-    fn compared_at(
+impl Elsewhere {
+    fn of(account: &ProgressAccount, basis: &Basis) -> Self {
+        let lost = account.lost();
+        match basis.at_ceiling && account.samples > Samples::ZERO {
+            true => Self {
+                at_reference: (account.active - lost.below).max(Seconds::ZERO),
+                part: (lost.samples / account.samples).min(1.0),
+            },
+            false => Self { at_reference: Seconds::ZERO, part: 1.0 },
+        }
+    }
+}
+
+impl Basis {
+    /// The comparison if `points` were the truth, with a constant mix that draws so much, or what they say of it.
+    fn compared(
         &self,
         done: &Done,
+        elsewhere: &Elsewhere,
         points: &[Evidence],
         mix_draws: Option<Watts>,
         series: &CarbonSeries,
@@ -267,7 +292,11 @@ impl Basis {
         if time <= Seconds::ZERO {
             return None;
         }
-        let reference = (done.samples / time, energy / time);
+        let training = elsewhere.at_reference + time * elsewhere.part;
+        if training <= Seconds::ZERO {
+            return None;
+        }
+        let reference = (done.samples / training, energy / time);
         let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
         let mix = mix?;
         let constant = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).unwrap_or(reference.1);

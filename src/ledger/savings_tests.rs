@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{Intensity, Origin, Slot, TimeSeries};
+use crate::profile::Lost;
 
 fn grid() -> CarbonSeries {
     let at = |hours| DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
@@ -53,7 +54,7 @@ fn against(point: Evidence, mix: Vec<Evidence>) -> Basis {
     let places = (1..=mix.len()).collect();
     let points = std::iter::once(point).chain(mix).collect();
     let epochs = vec![Epoch { from: Samples::ZERO, point: 0 }];
-    Basis { points, epochs, mix: places, mix_at_least: None, limit: None, same_sensors: true }
+    Basis { points, epochs, mix: places, mix_at_least: None, limit: None, same_sensors: true, at_ceiling: false }
 }
 
 prop_compose! {
@@ -173,12 +174,37 @@ fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
         mix_at_least: None,
         limit: None,
         same_sensors: true,
+        at_ceiling: false,
     };
     let found = saving(&known(&done), &basis).expect("all is known");
     let half = done.samples * 0.5;
     let time = half / SamplesPerSecond::new(100.0) + half / SamplesPerSecond::new(80.0);
     assert!((found.time_at_reference_s - time).abs() < Seconds::new(1e-6));
     assert!((found.energy_at_reference_j - Watts::new(200.0) * time).abs() < Joules::new(1e-3));
+}
+
+#[test]
+fn time_at_the_reference_costs_nothing_there() {
+    // Half of four hours below the reference, at 80/s. At the reference the job was slower than measured, at 98/s.
+    let lost = Lost { below: Seconds::new(7200.0), samples: Samples::new(80.0 * 7200.0) };
+    let done = done(4.0, 89.0, 180.0, 400.0);
+    let account =
+        ProgressAccount { samples: done.samples, active: done.active, lost: Some(lost), ..ProgressAccount::default() };
+    let basis = Basis { at_ceiling: true, ..against(point(100.0, 220.0, 0.003, 1e9), Vec::new()) };
+    let known = Known { account, series: flat(), ..known(&done) };
+    let found = saving(&known, &basis).expect("all is known");
+    let (increase, slowdown) = (found.time_increase_pct, account.slowdown(SamplesPerSecond::new(100.0)));
+    assert!((increase.mean - 100.0 * slowdown.expect("work was done")).abs() < 1e-9, "{increase:?}");
+    assert!((found.time_at_reference_s.get() - (7200.0 + 5760.0)).abs() < 1e-6, "{found:?}");
+    assert!((found.energy_at_reference_j.get() - 220.0 * (7200.0 + 5760.0)).abs() < 1e-3, "{found:?}");
+    let half = 1.96 * 0.003 * 5760.0 * 14_400.0 / 12_960.0_f64.powi(2) * 100.0;
+    assert!((increase.high - increase.mean - half).abs() < 0.01 * half, "{increase:?}, {half}");
+    // Against another reference, or where nothing was recorded of it, all of the work counts.
+    let elsewhere = saving(&known, &Basis { at_ceiling: false, ..basis.clone() }).expect("all is known");
+    assert!((elsewhere.time_at_reference_s.get() - 12_816.0).abs() < 1e-6, "{elsewhere:?}");
+    let unrecorded = Known { account: ProgressAccount { lost: None, ..account }, ..known };
+    let unrecorded = saving(&unrecorded, &basis).expect("all is known");
+    assert_eq!(unrecorded.time_increase_pct, elsewhere.time_increase_pct);
 }
 
 #[test]

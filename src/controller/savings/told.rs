@@ -99,7 +99,10 @@ impl Controller {
             if earlier.is_empty() { self.mix(from, &limits, &mut points) } else { Default::default() };
         let limit = limits.iter().zip(&from.job.groups).map(|(limit, group)| limit.watts() * group.boards()).sum();
         let limit = (!limits.is_empty()).then_some(limit);
-        let basis = Basis { points, epochs, mix, mix_at_least, limit, same_sensors: from.job.measured_itself() };
+        let is_ceiling = limits.iter().zip(&from.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
+        let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
+        let same_sensors = from.job.measured_itself();
+        let basis = Basis { points, epochs, mix, mix_at_least, limit, same_sensors, at_ceiling };
         let saving = Finding::Unknown { unknown: "not reckoned".into() };
         Ok(Compared { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }
