@@ -90,9 +90,11 @@ struct Hold {
     capped: bool,
     /// Whether reports without progress came since the last chunk.
     waited: bool,
-    /// Pauses since the last chunk, and whether they leave nothing to measure.
+    /// Pauses since the last chunk.
     paused: Dip,
-    unusable: bool,
+    /// Whether a pause seems to begin at the end of what came since then, or of the chunk before.
+    ends_low: bool,
+    began_low: bool,
     /// What was measured here without a break.
     visit: Option<Visit>,
     /// The profile's point when this hold began, and the newest chunks since: for drift.
@@ -324,7 +326,8 @@ impl Profiler {
                 capped: false,
                 waited: false,
                 paused: Dip::default(),
-                unusable: false,
+                ends_low: false,
+                began_low: false,
                 visit: None,
                 baseline: baseline.map(|p| Known { throughput: p.throughput.mean, power: p.power.mean }),
                 recent: Recent::default(),
@@ -347,7 +350,7 @@ impl Profiler {
     pub fn leave_out(&mut self, newest: Newest) {
         if let Some(hold) = &mut self.hold {
             hold.paused.add(newest.paused);
-            hold.unusable |= newest.ends_low;
+            hold.ends_low |= newest.ends_low;
         }
     }
 
@@ -371,7 +374,7 @@ impl Profiler {
                 hold.report = Some(report);
                 // Energy and pauses from before the first report belong to no chunk.
                 hold.pending = (Seconds::ZERO, vec![Joules::ZERO; hold.setting.len()]);
-                (hold.paused, hold.unusable) = (Dip::default(), false);
+                (hold.paused, hold.ends_low, hold.began_low) = (Dip::default(), false, false);
                 return;
             }
         };
@@ -390,8 +393,12 @@ impl Profiler {
         let loose = !std::mem::take(&mut hold.capped);
         let (waited, paused) = (std::mem::take(&mut hold.waited), std::mem::take(&mut hold.paused));
         let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose, waited };
+        let ends_low = std::mem::take(&mut hold.ends_low);
+        // A low end without a pause after it came late to the counter, and is in the energy of the next chunk: to leave out
+        // only one of both would bias the power.
+        let holds_rest = std::mem::replace(&mut hold.began_low, ends_low) && paused.span <= Seconds::ZERO;
         let setting = hold.setting.clone();
-        if let Some(chunk) = chunk.without(paused).filter(|_| !std::mem::take(&mut hold.unusable)) {
+        if let Some(chunk) = chunk.without(paused).filter(|_| !ends_low && !holds_rest) {
             self.take(&setting, chunk);
         }
         self.move_on();

@@ -233,3 +233,21 @@ fn a_report_without_the_clients_clock_is_timed_by_the_daemons() {
     assert!(job.profiler.is_complete(), "{:?}", job.profiler.stage());
     assert_eq!(job.profiler.profile().ceiling().expect("measured").throughput.mean.get().round(), 100.0);
 }
+
+#[test]
+fn a_counter_that_is_late_now_and_then_biases_no_power() {
+    let mut job = Job::new(0.0, Record::default());
+    let top = vec![w(300).into()];
+    for second in 1..=100 {
+        let at = Monotonic::default().after(Seconds::new(f64::from(second)));
+        // Every seventh reading lacks 30 of 244 J, which the next one has: it looks as if a pause began.
+        let is_late = second % 7 == 0;
+        let energy = vec![Joules::new(244.0 * f64::from(second) - if is_late { 30.0 } else { 0.0 })];
+        job.profiler.see(Sight { at, setting: Some(top.clone()), void: false, capped: true, energy });
+        job.profiler.leave_out(Newest { paused: Dip::default(), ends_low: is_late });
+        let samples = Samples::new(100.0 * f64::from(second));
+        job.profiler.report(Report { received: at, at: None, samples });
+    }
+    let evidence = job.profiler.evidence(&top).expect("measured");
+    assert!((evidence.power.get() / 244.0 - 1.0).abs() < 1e-6, "{}", evidence.power);
+}
