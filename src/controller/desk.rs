@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Monotonic;
 use crate::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, TimeSeries, Work};
+use crate::forecast::ErrorPaths;
 use crate::plan::{
     Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Unplannable, plan, plan_together, steadier,
     steadier_together,
@@ -31,6 +32,8 @@ pub(super) struct Brief {
     pub(super) prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
     pub(super) dwell: Seconds,
     pub(super) activity: Option<Activity>,
+    /// By how much forecasts made like the present one were off.
+    pub(super) errors: Arc<ErrorPaths>,
     pub(super) window: Seconds,
     pub(super) allowed: Option<PowerLimit>,
     pub(super) priority: i32,
@@ -57,6 +60,7 @@ impl Brief {
             prices: self.prices.as_ref().map(|(known, reference)| Prices { known, reference: *reference }),
             dwell: self.dwell,
             activity: self.activity,
+            errors: Some(&self.errors),
             window: self.window,
             allowed: self.allowed,
         }

@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{ControlError, Controller};
 use crate::domain::{CarbonSeries, DeviceKind, JobId, Slot};
 use crate::ledger::apportion::{hour_of, hours_of};
 use crate::ledger::{self, Emissions, Interval, Share};
+use crate::units::{GramsPerKwh, Seconds};
 
 /// So many hours are counted anew in one tick, the newest first.
 const RECOUNTED_AT_ONCE: usize = 24;
@@ -56,6 +57,19 @@ impl Emitted {
     /// All of it.
     pub(super) fn sum(&self) -> &Emissions {
         &self.sum
+    }
+
+    /// The mean intensity over a span, from the hours in it; `None` where none of their energy has an intensity.
+    pub(super) fn mean_intensity_over(&self, span: &Slot) -> Option<GramsPerKwh> {
+        let (mut time, mut sum) = (Seconds::ZERO, 0.0);
+        for (hour, emissions) in &self.hours {
+            let part = Slot::new(*hour, *hour + TimeDelta::hours(1)).and_then(|hour| hour.intersection(span));
+            if let Some((part, intensity)) = part.zip(emissions.mean_intensity()) {
+                time += part.duration();
+                sum += intensity.get() * part.duration().get();
+            }
+        }
+        (time > Seconds::ZERO).then(|| GramsPerKwh::new(sum / time.get()))
     }
 
     /// The hours in which there is something.

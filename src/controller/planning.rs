@@ -1,5 +1,7 @@
 //! When and with what to plan: the newest signal, the profile as it stands, and what the boards allow.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::cap::Passes;
@@ -10,8 +12,8 @@ use super::share::Share;
 use super::{Controller, Gpu};
 use crate::clock::Now;
 use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Quoted, Slot, TimeSeries, Work};
-use crate::forecast::{HorizonPolicy, reference_intensity};
-use crate::plan::{Pace, Plan, PlanSlot, Progress, slots_ahead};
+use crate::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
+use crate::plan::{Pace, Past, Plan, PlanSlot, Progress, slots_ahead};
 use crate::profile::Stage;
 use crate::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -33,6 +35,7 @@ const FURTHEST: TimeDelta = TimeDelta::days(30);
 /// What all jobs plan with at one moment.
 pub(super) struct Outlook {
     slots: Vec<PlanSlot>,
+    errors: Arc<ErrorPaths>,
     reference: GramsPerKwh,
     prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
     dwell: Seconds,
@@ -267,7 +270,8 @@ impl Controller {
         };
         let slots = slots_ahead(&self.model, expected, (now, until), &policy, &self.planning);
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
-        Outlook { slots, reference, prices: self.prices(now), dwell: self.planning.dwell_s }
+        let errors = Arc::new(self.model.error_paths());
+        Outlook { slots, errors, reference, prices: self.prices(now), dwell: self.planning.dwell_s }
     }
 
     /// What is known of prices, and their mean; none while the source says nothing about the present.
@@ -325,6 +329,14 @@ impl Job {
         self.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done)
     }
 
+    /// What the grid was in its time so far, and what its training emitted: pauses of its own would have been the same.
+    fn past(&self, now: Now, reference: GramsPerKwh) -> Option<Past> {
+        let span = Slot::new(self.progress.started_at?, now.utc)?;
+        let intensity = self.emissions.mean_intensity_over(&span)?;
+        let stalled = self.progress.account.stalled_energy * intensity;
+        Some(Past { intensity, carbon: self.emissions.sum().estimate(reference) - stalled })
+    }
+
     #[expect(clippy::too_many_arguments, reason = "what only the controller knows of it")]
     fn brief(
         &self,
@@ -353,6 +365,7 @@ impl Job {
                 elapsed,
                 reserve: self.reserve(),
                 carbon: self.emissions.sum().estimate(outlook.reference),
+                past: self.past(now, outlook.reference),
             },
             profile,
             max_power,
@@ -362,6 +375,7 @@ impl Job {
             allowed,
             dwell: outlook.dwell,
             activity: self.progress.activity,
+            errors: outlook.errors.clone(),
             priority: self.spec.priority,
             before: None,
             better_by: 0.0,

@@ -11,6 +11,7 @@
 mod backtest;
 mod bias;
 mod blend;
+mod difference;
 mod horizon;
 mod known;
 mod local;
@@ -24,6 +25,7 @@ mod tests;
 mod trail;
 
 pub use backtest::{BacktestRow, Said, backtest};
+pub use difference::{ErrorPaths, SlotErrors};
 pub use horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot, HorizonSummary};
 pub use model::{Expected, Follow, Model, ModelPolicy};
 pub use past::ISSUES_LEARNT_FROM;

@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::blend::{
     ASSUMED_ERROR, Apart, COVERAGE, Errors, IssueDays, NORMAL, REACH, Shares, Stretches, day_of, mixed, width, widths,
 };
+use super::difference::ErrorPaths;
 use super::horizon::{Basis, Horizon};
 use super::known::{decayed, middle};
 use super::local::Local;
@@ -196,6 +197,11 @@ impl Model {
     /// by lead in hours.
     pub(super) fn past_errors(&self) -> &[Vec<Option<f64>>] {
         self.fitted.as_ref().map_or(&[], |f| &f.feed_errors)
+    }
+
+    /// The same as paths that hours are compared by.
+    pub fn error_paths(&self) -> ErrorPaths {
+        self.fitted.as_ref().map_or_else(ErrorPaths::default, |f| ErrorPaths::new(&f.feed_errors, f.anchor))
     }
 
     /// Outcomes, and what had been expected where there are none.

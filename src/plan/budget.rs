@@ -144,17 +144,7 @@ impl Search<'_> {
         if time <= Seconds::ZERO {
             return Vec::new();
         }
-        let rate = |point: usize| points[point].throughput;
-        let hulls = Hulls::of(self.problem);
-        let hull = hulls.running();
-        let above =
-            hull.partition_point(|point| rate(*point) < work / time).clamp(1.min(hull.len() - 1), hull.len() - 1);
-        let (fast, slow) = (hull[above], hull[above.saturating_sub(1)]);
-        if fast == slow {
-            return vec![(fast, time)];
-        }
-        let share = ((work / time - rate(slow)) / (rate(fast) - rate(slow))).clamp(0.0, 1.0);
-        let both = [(fast, time * share), (slow, time * (1.0 - share))];
-        both.into_iter().filter(|part| part.1 > Seconds::ZERO).collect()
+        let both = Hulls::of(self.problem).mix_at(self.problem, work / time);
+        both.into_iter().map(|(point, share)| (point, time * share)).filter(|part| part.1 > Seconds::ZERO).collect()
     }
 }

@@ -9,7 +9,7 @@
 
 use super::problem::{Infeasible, Mode, Problem, Solution};
 use crate::profile::concave_envelope;
-use crate::units::Seconds;
+use crate::units::{SamplesPerSecond, Seconds};
 
 /// Two costs this close are the same, and the earlier end wins.
 const TIE: f64 = 1e-12;
@@ -55,6 +55,25 @@ impl Hulls {
     /// Of the points with which work is done.
     pub(super) fn running(&self) -> &[usize] {
         &self.run
+    }
+
+    /// Of those with which work is done, the one of least energy per sample; of equals the fastest.
+    pub(super) fn most_efficient(&self, problem: &Problem) -> usize {
+        let energy = |point: usize| problem.points()[point].power.get() / problem.points()[point].throughput.get();
+        self.run.iter().copied().fold(self.run[0], |best, p| if energy(p) <= energy(best) { p } else { best })
+    }
+
+    /// The two neighbouring points of the running hull that together have a throughput, the faster first, and the share of
+    /// time at each: no other mixture draws less. Beyond the hull's ends it is the end's point alone.
+    pub(super) fn mix_at(&self, problem: &Problem, throughput: SamplesPerSecond) -> [(usize, f64); 2] {
+        let rate = |point: usize| problem.points()[point].throughput;
+        let last = self.run.len() - 1;
+        let above = self.run.partition_point(|point| rate(*point) < throughput).clamp(1.min(last), last);
+        let (fast, slow) = (self.run[above], self.run[above.saturating_sub(1)]);
+        let gain = rate(fast) - rate(slow);
+        let share = if gain > SamplesPerSecond::ZERO { (throughput - rate(slow)) / gain } else { 1.0 };
+        let share = share.clamp(0.0, 1.0);
+        [(fast, share), (slow, 1.0 - share)]
     }
 
     pub(super) fn at(&self, mode: Mode) -> &[usize] {

@@ -8,6 +8,7 @@
 //! out and [`Verdict`] says what that breaks.
 
 mod budget;
+mod caution;
 mod dual;
 pub mod fleet;
 mod joint;
@@ -31,7 +32,7 @@ pub use linear::{LinearError, solve_linear};
 pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};
 pub use reason::{Margin, Reason};
 pub use receding::plan;
-pub use request::{Prices, Progress, Request, Unplannable, WINDOW, Weighing};
+pub use request::{Past, Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
 pub use settings::Settings;
 pub use slots::{Risk, SlotPolicy, cut, floor, planning_slots, slots_ahead};

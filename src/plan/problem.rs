@@ -179,6 +179,18 @@ impl Problem {
         }
     }
 
+    /// The same problem from the second slot on, with so much work; `None` where no slot or no work is left.
+    pub(super) fn after_first(&self, work: Samples) -> Option<Self> {
+        let left = self.slots.len() > 1 && work > Samples::ZERO;
+        left.then(|| Self {
+            slots: self.slots[1..].to_vec(),
+            weights: self.weights[1..].to_vec(),
+            modes: self.modes[1..].to_vec(),
+            work,
+            ..self.clone()
+        })
+    }
+
     /// What energy is weighed with in a slot: η times what is minimised.
     pub(super) fn weight(&self, slot: usize) -> GramsPerKwh {
         GramsPerKwh::new(self.weights[slot])

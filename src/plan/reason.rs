@@ -132,6 +132,13 @@ pub enum Reason {
         /// The slot's.
         intensity: GramsPerKwh,
     },
+    /// The forecast is too uncertain for the pace that would be best by it: this one is nearer to the best constant mix.
+    Uncertain {
+        /// The slot's.
+        intensity: GramsPerKwh,
+        /// The plan's, weighed with time.
+        mean: GramsPerKwh,
+    },
     /// Neither slower nor faster pays.
     Steady {
         /// The slot's.
@@ -221,6 +228,10 @@ impl fmt::Display for Reason {
                     ", which cannot be kept: the least carbon that promises about time allow"
                 })
             }
+            Self::Uncertain { intensity, mean } => {
+                write!(f, "near the constant mix ({} now, mean {}): ", g(intensity), g(mean))?;
+                f.write_str("the forecast is too uncertain to be followed further")
+            }
             Self::Steady { intensity, margin } => {
                 write!(f, "the best pace at {}: ", g(intensity))?;
                 margin.fmt(f)
@@ -275,6 +286,8 @@ pub(super) struct Story {
     pub(super) slowdown: f64,
     /// What energy is weighed with.
     pub(super) weighing: Weighing,
+    /// Whether the forecast is too uncertain to be followed all the way in the present slot.
+    pub(super) restrained: bool,
 }
 
 /// The reason of each share of `shares`, which are the solution's but for parts too short to switch for.
@@ -337,6 +350,8 @@ pub(super) fn explain(
             Reason::OnlyPoint
         } else if let Some(promise) = no_slack {
             Reason::NoSlack { promise }
+        } else if story.restrained && slot == 0 {
+            Reason::Uncertain { intensity, mean: mean_of(&intensity_of) }
         } else if flat {
             Reason::Flat { intensity, slowdown: story.slowdown, promise }
         } else if parts.len() > 1 && parts.iter().all(|part| works(part.0)) {

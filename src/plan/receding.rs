@@ -15,7 +15,7 @@ use super::schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
 use super::shares::{SHORTEST, Shares, carbon, fill, mean, spans, time, without_short_parts};
 use super::slots::coarser;
 use super::steady::worth;
-use crate::domain::{SetPoint, Slot, Work};
+use crate::domain::{Activity, SetPoint, Slot, Work};
 use crate::profile::{Curve, HullPoint};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -111,7 +111,7 @@ pub(super) struct OwedWork {
 
 pub(super) struct Planner<'a> {
     pub(super) request: &'a Request<'a>,
-    reference: HullPoint,
+    pub(super) reference: HullPoint,
     pub(super) choice: Choice,
 }
 
@@ -202,14 +202,14 @@ impl<'a> Planner<'a> {
     fn solve(&self, owed: &OwedWork) -> Result<Plan, Unplannable> {
         let (problem, known_until) = self.problem(owed)?;
         let promise = owed.latest_end.map(|(_, promise)| promise);
-        Ok(match self.optimum(&problem) {
-            Ok(Optimum { problem, solution, promise: binding, over_budget }) => {
+        Ok(match self.optimum(&problem, owed) {
+            Ok(Optimum { problem, solution, promise: binding, over_budget, restrained }) => {
                 let whole = self.request.progress.samples + owed.samples;
                 let dwell = worth(self.request.dwell, whole, self.request.profile);
                 let shares = without_short_parts(solution.shares.clone(), dwell);
                 let shares = self.without_surplus(shares, owed);
                 let slowdown = self.slowdown(self.samples(&shares), time(&shares));
-                let story = Story { promise, binding, slowdown, weighing: self.request.weighing() };
+                let story = Story { promise, binding, slowdown, weighing: self.request.weighing(), restrained };
                 let reasons = explain(&problem, &solution, &shares, &story);
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
@@ -231,31 +231,48 @@ impl<'a> Planner<'a> {
     }
 
     /// The optimum, in whatever form the objective asks for.
-    fn optimum(&self, problem: &Problem) -> Result<Optimum, Infeasible> {
+    fn optimum(&self, problem: &Problem, owed: &OwedWork) -> Result<Optimum, Infeasible> {
         let budget = self.carbon_left();
         let left = budget.map(|(left, _)| left);
         if let Some(costs) = self.request.objective.pausable {
             let Request { now, activity, .. } = *self.request;
             let checkpoint = self.choice.points[self.choice.fastest()].power;
             let rules = Rules { costs, activity, now, checkpoint, budget: left };
-            let Paused { problem, solution, over_budget, multiplier } = solve_pausing(problem, &rules)?;
+            let Paused { problem: pieces, solution, over_budget, multiplier } = solve_pausing(problem, &rules)?;
+            let is_paused = matches!(activity, Some(Activity::PausedSince(_)));
+            if left.is_none()
+                && !is_paused
+                && let Ok(without) = super::dual::solve(problem)
+                && !self.pausing_pays((problem, &without), (&pieces, &solution))
+            {
+                return Ok(self.as_far_as_trusted(problem, without, owed));
+            }
             let promise = budget.filter(|_| multiplier > 0.0).map(|(_, promise)| promise);
-            return Ok(Optimum { problem, solution, promise, over_budget });
+            return Ok(Optimum { promise, over_budget, ..Optimum::plain(pieces, solution) });
         }
         let Some((left, promise)) = budget else {
-            return Ok(Optimum::plain(problem.clone(), super::dual::solve(problem)?));
+            let solution = super::dual::solve(problem)?;
+            return Ok(self.as_far_as_trusted(problem, solution, owed));
         };
         match solve_within(problem, left) {
             Ok(within) if within.multiplier > 0.0 => {
                 let problem = problem.with_carbon_at(within.multiplier);
                 Ok(Optimum { promise: Some(promise), ..Optimum::plain(problem, within.solution) })
             }
-            Ok(within) => Ok(Optimum::plain(problem.clone(), within.solution)),
+            Ok(within) => Ok(self.as_far_as_trusted(problem, within.solution, owed)),
             Err(OverBudget::By(solution)) => {
                 let least = Optimum::plain(problem.least_carbon(), solution);
                 Ok(Optimum { promise: Some(promise), over_budget: true, ..least })
             }
             Err(OverBudget::Infeasible(why)) => Err(why),
+        }
+    }
+
+    /// The optimum, with its present as far as the forecast is trusted.
+    fn as_far_as_trusted(&self, problem: &Problem, solution: Solution, owed: &OwedWork) -> Optimum {
+        match self.restrained(problem, &solution, owed) {
+            Some(restrained) => Optimum { restrained: true, ..Optimum::plain(problem.clone(), restrained) },
+            None => Optimum::plain(problem.clone(), solution),
         }
     }
 
@@ -450,11 +467,13 @@ struct Optimum {
     promise: Option<Promise>,
     /// Whether even this plan exceeds the budget.
     over_budget: bool,
+    /// Whether the present slot is nearer to the constant mix than the optimum's.
+    restrained: bool,
 }
 
 impl Optimum {
     fn plain(problem: Problem, solution: Solution) -> Self {
-        Self { problem, solution, promise: None, over_budget: false }
+        Self { problem, solution, promise: None, over_budget: false, restrained: false }
     }
 }
 

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 
 use super::problem::{InvalidProblem, PlanSlot};
 use crate::domain::{Activity, Objective, PowerLimit, Profile, Quoted, TimeSeries, Work};
+use crate::forecast::ErrorPaths;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
 /// How far ahead unknown work is planned unless told otherwise: one day.
@@ -20,6 +21,17 @@ pub struct Progress {
     /// [`crate::profile::reserve`]): 0.001 is 0.1 points of slowdown.
     pub reserve: f64,
     /// What the job has emitted so far; counts against its carbon budget.
+    pub carbon: GramsCo2e,
+    /// What came of its time so far, where that is known.
+    pub past: Option<Past>,
+}
+
+/// What the grid was in a job's time so far, and what its training emitted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Past {
+    /// The mean intensity over that time.
+    pub intensity: GramsPerKwh,
+    /// What training, and pauses that were planned, emitted in it.
     pub carbon: GramsCo2e,
 }
 
@@ -62,6 +74,8 @@ pub struct Request<'a> {
     pub dwell: Seconds,
     /// Whether the job runs or pauses now; only looked at where it may pause. Absent: it runs, since long ago.
     pub activity: Option<Activity>,
+    /// By how much forecasts made like this one were off; without them the forecast is followed all the way.
+    pub errors: Option<&'a ErrorPaths>,
 }
 
 /// What a plan weighs energy with.

@@ -158,6 +158,11 @@ impl Plan {
         self.segments.get(next).filter(|segment| segment.slot.contains(t))
     }
 
+    /// Whether its present is slower or faster than by its forecast alone, as that is too uncertain.
+    pub fn is_restrained(&self) -> bool {
+        self.segments.first().is_some_and(|s| matches!(s.reason, Reason::Uncertain { .. }))
+    }
+
     /// When the planned work is done.
     pub fn ends_at(&self) -> DateTime<Utc> {
         self.expected.ends_at

@@ -76,7 +76,7 @@ pub fn steadier_together(
 
 /// The old plan from now on, with its cost and that of the new one.
 fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64, f64)> {
-    if old.verdict != Verdict::Optimal || new.verdict != Verdict::Optimal {
+    if old.verdict != Verdict::Optimal || new.verdict != Verdict::Optimal || new.is_restrained() {
         return None;
     }
     let planner = Planner::new(request).ok()?;

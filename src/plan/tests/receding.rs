@@ -48,6 +48,7 @@ impl Job {
             allowed: self.allowed,
             dwell: self.dwell,
             activity: self.activity,
+            errors: None,
         }
     }
 

@@ -6,5 +6,5 @@ use crate::units::Seconds;
 
 /// The optimum over the actual intensities, planned once (`planning.md` §5).
 pub(super) fn decide(view: &View<'_>) -> Decision {
-    planned(view, &view.grid.future(view.now), Seconds::ZERO)
+    planned(view, &view.grid.future(view.now), Seconds::ZERO, None)
 }

@@ -1,6 +1,7 @@
 //! wattune itself: the daemon's planner over the daemon's view of the forecast, made anew for each slot.
 
 use crate::domain::{Objective, Work};
+use crate::forecast::ErrorPaths;
 use crate::plan::{Doing, Plan, PlanSlot, Progress, Request, Settings, WINDOW, plan};
 use crate::simulate::replay::{Act, Decision, Step, View};
 use crate::units::{GramsCo2e, GramsPerKwh, Seconds};
@@ -8,8 +9,9 @@ use crate::units::{GramsCo2e, GramsPerKwh, Seconds};
 /// [`plan`] with what had been said by now; its first slot is carried out (`planning.md` §4).
 pub(super) fn decide(view: &View<'_>) -> Decision {
     let horizon = view.grid.expected(view.now);
+    let errors = view.grid.errors(view.now);
     let present = horizon.iter().find(|s| s.slot.contains(view.now)).map(|s| s.slot.end());
-    let mut steps = planned(view, &horizon, Settings::default().dwell_s)?;
+    let mut steps = planned(view, &horizon, Settings::default().dwell_s, Some(&errors))?;
     if let Some(end) = present {
         let mut at = view.now;
         steps.retain(|step| {
@@ -22,9 +24,9 @@ pub(super) fn decide(view: &View<'_>) -> Decision {
 }
 
 /// The steps of a plan over `horizon`, to the end of the work.
-pub(super) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds) -> Decision {
+pub(super) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds, errors: Option<&ErrorPaths>) -> Decision {
     let objective = Objective { max_slowdown: view.budget, pausable: view.pausing, ..Objective::UNBOUND };
-    Ok(steps(&plan(&request(view, horizon, &objective, dwell))?))
+    Ok(steps(&plan(&request(view, horizon, &objective, dwell, errors))?))
 }
 
 /// What the planner is asked.
@@ -33,6 +35,7 @@ pub(crate) fn request<'a>(
     horizon: &'a [PlanSlot],
     objective: &'a Objective,
     dwell: Seconds,
+    errors: Option<&'a ErrorPaths>,
 ) -> Request<'a> {
     Request {
         now: view.now,
@@ -45,6 +48,7 @@ pub(crate) fn request<'a>(
             elapsed: view.elapsed,
             reserve: 0.5 * view.profile_error,
             carbon: GramsCo2e::ZERO,
+            past: view.past,
         },
         max_power: view.max_power,
         // Carbon alone is weighed: nothing is made commensurable with it.
@@ -54,6 +58,7 @@ pub(crate) fn request<'a>(
         allowed: None,
         dwell,
         activity: Some(view.activity),
+        errors,
     }
 }
 

@@ -17,7 +17,7 @@ pub use together::{UnderCap, replay_together};
 
 use crate::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
 use crate::ledger::{self, Comparison, Done};
-use crate::plan::{InvalidProblem, Unplannable};
+use crate::plan::{InvalidProblem, Past, Unplannable};
 use crate::profile::Curve;
 use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -45,6 +45,8 @@ pub struct View<'a> {
     pub done: Samples,
     /// For how long the job has run.
     pub elapsed: Seconds,
+    /// What came of that time; none before any has passed.
+    pub past: Option<Past>,
     /// The allowed increase of the job's time: 0.03 is 3 %. Without one, a policy goes by its own weights.
     pub budget: Option<f64>,
     /// What pausing costs, if the job may pause.
@@ -249,11 +251,17 @@ impl<'a> Run<'a> {
             work: self.job.work,
             done: self.done,
             elapsed: self.elapsed,
+            past: self.past(),
             budget,
             pausing: self.pausing,
             activity: self.activity,
             grid: setting.grid,
         }
+    }
+
+    fn past(&self) -> Option<Past> {
+        let intensity = ledger::mean_intensity(self.actual, &Slot::new(self.start, self.now())?)?;
+        Some(Past { intensity, carbon: self.carbon })
     }
 
     fn now(&self) -> DateTime<Utc> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::domain::{CarbonSeries, Issued, Slot};
-use crate::forecast::{HorizonPolicy, Model, ModelPolicy};
+use crate::forecast::{ErrorPaths, HorizonPolicy, Model, ModelPolicy};
 use crate::plan::{PlanSlot, Settings, slots_ahead};
 use crate::units::{GramsPerKwh, Seconds};
 
@@ -141,6 +141,8 @@ pub struct Sight<'a> {
 
 struct Outlook {
     slots: Vec<PlanSlot>,
+    /// How forecasts like it erred lately.
+    errors: ErrorPaths,
     /// What the source says of the present.
     given: Option<GramsPerKwh>,
 }
@@ -160,6 +162,11 @@ impl<'a> Sight<'a> {
     /// begun before.
     pub fn expected(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
         self.outlook(now).slots.clone()
+    }
+
+    /// How forecasts made at `now` erred on the days before.
+    pub fn errors(&self, now: DateTime<Utc>) -> ErrorPaths {
+        self.outlook(now).errors.clone()
     }
 
     /// The forecast for the slot of `now` as the source gives it, without correction; without a source, what
@@ -191,7 +198,7 @@ impl<'a> Sight<'a> {
         let said = match self.foresight {
             Foresight::Perfect => {
                 let slots = self.future(now);
-                return Outlook { given: slots.first().map(|s| s.intensity), slots };
+                return Outlook { given: slots.first().map(|s| s.intensity), slots, errors: ErrorPaths::default() };
             }
             Foresight::AsIssued => self.grid.said_at(now),
             Foresight::Nothing => CarbonSeries::default(),
@@ -200,7 +207,7 @@ impl<'a> Sight<'a> {
         let model = Model::fit(&said, &issues, &self.grid.came_by(now), now, &ModelPolicy::default());
         let span = (now, later(now, self.reach));
         let slots = slots_ahead(&model, &said, span, &HorizonPolicy::default(), &Settings::default());
-        Outlook { slots, given: said.at(now).map(|(_, i)| i.value) }
+        Outlook { slots, errors: model.error_paths(), given: said.at(now).map(|(_, i)| i.value) }
     }
 }
 

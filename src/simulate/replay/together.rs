@@ -49,7 +49,7 @@ pub fn replay_together(
         let views: Vec<_> =
             open.iter().map(|&j| View { now, ..runs[j].view(&settings[j], &curves[j], budget) }).collect();
         let objectives: Vec<Objective> = views.iter().map(objective).collect();
-        let requests = views.iter().zip(&objectives).map(|(view, wish)| request(view, &horizon, wish, dwell));
+        let requests = views.iter().zip(&objectives).map(|(view, wish)| request(view, &horizon, wish, dwell, None));
         let member = |(request, &j): (_, &usize)| {
             let at_rest = lowest(&limits[j]);
             Member { request, priority: 0, limits: &limits[j], at_rest }

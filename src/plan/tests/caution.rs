@@ -1,0 +1,90 @@
+//! How far plans follow forecasts that are known with an error only.
+
+use std::ops::Not;
+
+use super::receding::{Job, training};
+use crate::domain::Work;
+use crate::forecast::ErrorPaths;
+use crate::plan::{Past, Plan, Request, Verdict, plan};
+use crate::units::{GramsCo2e, GramsPerKwh, Samples, Seconds};
+
+/// Eight days' errors by hour, of which every other has the opposite sign.
+fn errors(job: &Job, error: impl Fn(usize) -> f64) -> ErrorPaths {
+    let sign = |day: usize| if day.is_multiple_of(2) { 1.0 } else { -1.0 };
+    let day = |day| (0..48).map(|lead| sign(day) * error(lead)).collect();
+    ErrorPaths::of(job.horizon[0].slot.start(), (0..8).map(day))
+}
+
+fn planned(job: &Job, errors: &ErrorPaths) -> Plan {
+    plan(&Request { errors: Some(errors), ..job.request() }).expect("plannable")
+}
+
+/// Samples of the first hour.
+fn present(job: &Job, plan: &Plan) -> f64 {
+    let end = job.horizon[0].slot.end();
+    plan.segments.iter().filter(|s| s.slot.end() <= end).map(|s| s.samples().get()).sum()
+}
+
+/// What the best constant mix does in an hour: the whole budget is worth using on this job.
+fn constant(job: &Job) -> f64 {
+    let Work::TotalSamples(total) = job.work else { unreachable!("its work is known") };
+    let pace = job.profile.points[0].throughput.mean.get() / 1.1;
+    assert!(pace * 3600.0 < total.get());
+    pace * 3600.0
+}
+
+#[test]
+fn a_forecast_without_errors_is_followed_all_the_way() {
+    let job = training();
+    let plan = planned(&job, &errors(&job, |_| 0.0));
+    assert_eq!(plan, job.plan());
+    assert!(plan.is_restrained().not());
+    assert!(present(&job, &plan) > constant(&job) * 1.02, "the first hour is the cleanest");
+}
+
+#[test]
+fn differences_that_are_not_known_are_not_bet_on() {
+    let job = training();
+    let doubtful = planned(&job, &errors(&job, |lead| if lead == 0 { 900.0 } else { -900.0 }));
+    assert!(doubtful.is_restrained(), "{:?}", doubtful.segments[0].reason);
+    assert_eq!(doubtful.verdict, Verdict::Optimal);
+    let (is, constant, best) = (present(&job, &doubtful), constant(&job), present(&job, &job.plan()));
+    assert!(is < constant + 0.2 * (best - constant), "{is} is nearer to {constant} than to {best}");
+    assert!((doubtful.expected.samples - job.plan().expected.samples).abs().get() < 200.0, "the work is done");
+}
+
+#[test]
+fn errors_that_all_hours_have_in_common_do_not_count() {
+    let job = training();
+    let of_level = planned(&job, &errors(&job, |_| 60.0));
+    let of_difference = planned(&job, &errors(&job, |lead| if lead == 0 { 60.0 } else { -60.0 }));
+    assert!(present(&job, &of_level) > present(&job, &of_difference));
+}
+
+#[test]
+fn what_was_lost_to_the_shadow_is_not_risked_again() {
+    let mut job = training();
+    let known = errors(&job, |lead| if lead == 0 { 20.0 } else { -20.0 });
+    assert!(planned(&job, &known).is_restrained().not());
+    let lost = |grams| Past { intensity: GramsPerKwh::new(400.0), carbon: GramsCo2e::new(grams) };
+    job.progress.elapsed = Seconds::new(360.0);
+    job.progress.samples = Samples::new(360.0 * 100.0 / 1.1);
+    // The constant mix draws about 205 W.
+    job.progress.past = Some(lost(205.0 * 0.1 / 1000.0 * 400.0));
+    assert!(planned(&job, &known).is_restrained().not());
+    job.progress.past = Some(lost(2.0 * 205.0 * 0.1 / 1000.0 * 400.0));
+    assert!(planned(&job, &known).is_restrained());
+}
+
+#[test]
+fn a_carbon_budget_goes_before() {
+    let mut job = training();
+    let doubtful = errors(&job, |lead| if lead == 0 { 900.0 } else { -900.0 });
+    let (best, restrained) = (job.plan().expected.carbon, planned(&job, &doubtful).expected.carbon);
+    assert!(best < restrained);
+    job.objective.carbon_budget = Some(restrained * 1.01);
+    assert!(planned(&job, &doubtful).is_restrained());
+    job.objective.carbon_budget = Some(best + (restrained - best) * 0.1);
+    let plan = planned(&job, &doubtful);
+    assert!(plan.is_restrained().not() && plan.verdict == Verdict::Optimal, "{:?}", plan.verdict);
+}
