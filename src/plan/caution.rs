@@ -30,7 +30,7 @@ const WORTH: f64 = 0.15;
 /// What a job may emit more than its shadow, as a part of what it would emit at the ceiling.
 const MOST_LOST: f64 = 0.003;
 /// So many standard errors must lie between what is expected and that.
-const SAFE: f64 = 1.0;
+const SAFE: f64 = 0.75;
 /// Halvings of the part by which the present slot follows the plan.
 const HALVINGS: u32 = 6;
 
