@@ -180,7 +180,7 @@ impl<'a> Scales<'a> {
     /// The time from the begin of a slot to the latest end.
     fn time_left(&self, slot: usize) -> Seconds {
         let left = |end| Seconds::from_delta(end - self.problem.slots()[slot].slot.start());
-        self.problem.latest_end().map_or(Seconds::new(f64::INFINITY), left)
+        self.problem.latest_end().map_or(Seconds::new(f64::MAX), left)
     }
 
     /// The pace of the best constant mix for so much work from a slot on.

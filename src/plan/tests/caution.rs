@@ -45,7 +45,7 @@ fn a_forecast_without_errors_is_followed_all_the_way() {
 #[test]
 fn differences_that_are_not_known_are_not_bet_on() {
     let job = training();
-    let doubtful = planned(&job, &errors(&job, |lead| if lead == 0 { 900.0 } else { -900.0 }));
+    let doubtful = planned(&job, &errors(&job, |lead| if lead == 0 { 1200.0 } else { -1200.0 }));
     assert!(doubtful.is_restrained(), "{:?}", doubtful.segments[0].reason);
     assert_eq!(doubtful.verdict, Verdict::Optimal);
     let (is, constant, best) = (present(&job, &doubtful), constant(&job), present(&job, &job.plan()));
@@ -56,15 +56,16 @@ fn differences_that_are_not_known_are_not_bet_on() {
 #[test]
 fn errors_that_all_hours_have_in_common_do_not_count() {
     let job = training();
-    let of_level = planned(&job, &errors(&job, |_| 60.0));
-    let of_difference = planned(&job, &errors(&job, |lead| if lead == 0 { 60.0 } else { -60.0 }));
-    assert!(present(&job, &of_level) > present(&job, &of_difference));
+    let of_level = planned(&job, &errors(&job, |_| 1200.0));
+    let of_difference = planned(&job, &errors(&job, |lead| if lead == 0 { 1200.0 } else { -1200.0 }));
+    let (level, difference) = (present(&job, &of_level), present(&job, &of_difference));
+    assert!(level > difference, "{level} and {difference}");
 }
 
 #[test]
 fn what_was_lost_to_the_shadow_is_not_risked_again() {
     let mut job = training();
-    let known = errors(&job, |lead| if lead == 0 { 20.0 } else { -20.0 });
+    let known = errors(&job, |lead| if lead == 0 { 26.0 } else { -26.0 });
     assert!(planned(&job, &known).is_restrained().not());
     let lost = |grams| Past { intensity: GramsPerKwh::new(400.0), carbon: GramsCo2e::new(grams) };
     job.progress.elapsed = Seconds::new(360.0);
@@ -72,14 +73,14 @@ fn what_was_lost_to_the_shadow_is_not_risked_again() {
     // The constant mix draws about 205 W.
     job.progress.past = Some(lost(205.0 * 0.1 / 1000.0 * 400.0));
     assert!(planned(&job, &known).is_restrained().not());
-    job.progress.past = Some(lost(2.0 * 205.0 * 0.1 / 1000.0 * 400.0));
+    job.progress.past = Some(lost(5.0 * 205.0 * 0.1 / 1000.0 * 400.0));
     assert!(planned(&job, &known).is_restrained());
 }
 
 #[test]
 fn a_carbon_budget_goes_before() {
     let mut job = training();
-    let doubtful = errors(&job, |lead| if lead == 0 { 900.0 } else { -900.0 });
+    let doubtful = errors(&job, |lead| if lead == 0 { 1200.0 } else { -1200.0 });
     let (best, restrained) = (job.plan().expected.carbon, planned(&job, &doubtful).expected.carbon);
     assert!(best < restrained);
     job.objective.carbon_budget = Some(restrained * 1.01);
