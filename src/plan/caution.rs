@@ -215,10 +215,10 @@ impl<'a> Scales<'a> {
     fn constant(&self, pace: SamplesPerSecond, work: Samples, from: usize) -> Energies {
         let (mut energies, mut left) = (vec![0.0; self.slots()], work / pace);
         let power = self.power(pace) / JOULES_PER_KWH;
-        for slot in from..self.slots() {
-            let last = slot + 1 == self.slots();
-            let time = if last { left } else { left.min(self.duration(slot)) }.max(Seconds::ZERO);
-            energies[slot] = power * time.get();
+        let last = self.slots().saturating_sub(1);
+        for (slot, energy) in energies.iter_mut().enumerate().skip(from) {
+            let time = if slot == last { left } else { left.min(self.duration(slot)) }.max(Seconds::ZERO);
+            *energy = power * time.get();
             left -= time;
         }
         energies
