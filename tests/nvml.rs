@@ -43,7 +43,9 @@ async fn a_job_is_profiled_planned_and_given_back() {
     phase("profiling").await;
     phase("planned").await;
     let swept = driver.limits_written(0);
-    assert_eq!(swept, [230.0, 180.0, 130.0, 280.0], "from the found limit down, and back to it");
+    // What the plan sets may already follow.
+    let sweep = [230.0, 180.0, 130.0, 280.0];
+    assert!(swept.starts_with(&sweep), "from the found limit down, and back to it: {swept:?}");
     let profile = daemon.get(&format!("/v1/jobs/{id}/profile")).await.expect(200);
     assert_eq!(profile["complete"], true);
     for point in profile["points"].as_array().expect("points") {
@@ -55,7 +57,7 @@ async fn a_job_is_profiled_planned_and_given_back() {
     }
     // Planned limits: lower where it is dirtier, in the library's own log.
     let log = eventually("four planned changes", LONG, async || {
-        let limits = driver.limits_written(0)[swept.len()..].to_vec();
+        let limits = driver.limits_written(0)[sweep.len()..].to_vec();
         (limits.len() >= 4).then_some(limits)
     })
     .await;
