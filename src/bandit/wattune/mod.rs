@@ -16,7 +16,7 @@
 //!
 //! *Roughness.* Far from the best batch size f may jump by more in an octave than the walk of 0.07 allows. A belief that is
 //! too smooth takes the jump for noise and holds the wrong batch size for the best. So walks of 2, 4 and 8 times that
-//! are kept beside it ([`Roughness`]), and the likeliest one counts, each doubling being 20 times less likely beforehand.
+//! are kept beside it, and the likeliest one counts, each doubling being 20 times less likely beforehand.
 //!
 //! *The walk.* From the best so far, an octave down, then an octave up; then the middle of what lies between it and the
 //! next one tried, until both neighbours were tried. A run further down costs at most what its first epoch tells, so
@@ -31,7 +31,8 @@
 //! losses together stay below 0.65 of a run for each batch size beside the default, and what was gained since; what
 //! a further epoch could lose counts as far as it is likely not to be the last. Where nothing of that is left, a tenth of
 //! what runs have cost is put by, and pays for a batch size that was never tried once it comes to a whole run of the best:
-//! one dear failure does not end the search for good. After a run that was given up comes the best known. Without a bound on cost (`beta`) nothing is given up.
+//! one dear failure does not end the search for good. After a run that was given up comes the best known. Without a bound on
+//! cost (`beta`) nothing is given up.
 //!
 //! *Change.* A result that lies off what was known (`regime.rs`) is looked into at once, by another run of that batch
 //! size. After two in a row that are dearer, or three that are cheaper, since there is less of a hurry then, f and g are
