@@ -47,7 +47,7 @@ impl ErrorPaths {
         Self::new(&days.map(|day| day.into_iter().map(Some).collect()).collect(), anchor)
     }
 
-    /// The errors over contiguous slots, by the paths that reach their end. Where none does, by the longest ones; what is
+    /// The errors over slots, by the paths that reach the end of the last one. Where none does, by the longest ones; what is
     /// further ahead has the mean of their last day. `None` where the paths are too few.
     pub fn over(&self, slots: &[Slot]) -> Option<SlotErrors> {
         let lead = |t: DateTime<Utc>| ((t - self.anchor).as_seconds_f64() / 3600.0).max(0.0);
