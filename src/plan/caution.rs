@@ -90,12 +90,10 @@ impl Planner<'_> {
         };
         let (so_far, level) = self.so_far(scales, &shadow, elapsed);
         let at_ceiling = self.reference.power * (total / self.reference.throughput);
-        let from_now = Constant { pace, energies: scales.constant(pace, owed.samples, 0) };
-        let whole_plan = difference(&from_now.energies, &scales.energies(solution));
-        let gain = scales.carbon(&whole_plan);
+        let planned = scales.energies(solution);
+        let gain = scales.carbon(&difference(&scales.constant(pace, owed.samples, 0), &planned));
         let least = -MOST_LOST * at_ceiling.get() / JOULES_PER_KWH * level - gain.max(0.0);
         // Following the plan up to a slot, and constant from it on.
-        let planned = scales.energies(solution);
         let until = |slots: usize| {
             let done: Samples = (0..slots).map(|slot| scales.pace_in(solution, slot) * scales.duration(slot)).sum();
             let rest = (owed.samples - done).max(Samples::ZERO);
@@ -107,10 +105,9 @@ impl Planner<'_> {
         // Following it by this part in the present slot, and constant after it.
         let pace_by = |part: f64| pace + (present - pace) * part;
         let outcome = |part: f64| {
-            let first = if part >= 1.0 { scales.energies(solution)[0] } else { scales.energy(pace_by(part), 0) };
             let rest = owed.samples - pace_by(part) * scales.duration(0);
             let mut energies = scales.constant(scales.constant_pace(rest, 1), rest, 1);
-            energies[0] = first;
+            energies[0] = scales.energy(pace_by(part), 0);
             let against = difference(&shadow.energies, &energies);
             so_far.get() + scales.carbon(&against) - SAFE * scales.errors.of(&against)
         };
