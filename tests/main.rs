@@ -34,4 +34,5 @@ mod report;
 mod report_http;
 mod report_verify;
 mod simulate;
+#[allow(dead_code, unused_imports, reason = "shared with the trial, which uses other parts of it")]
 mod support;

@@ -89,7 +89,9 @@ fn set_limit(call: &str, device: nvmlDevice_t, limit_mw: c_uint) -> nvmlReturn_t
         if !(board.min_mw()..=board.max_mw()).contains(&limit_mw) {
             return Err(INVALID_ARGUMENT);
         }
-        c.change(held, |state| state.limit_mw = limit_mw);
+        if !board.ignore_set_limit {
+            c.change(held, |state| state.limit_mw = limit_mw);
+        }
         Ok(())
     })
 }

@@ -57,6 +57,22 @@ impl Books {
         pool
     }
 
+    /// As [`Self::lock`]; `None` where somebody else has it for long.
+    pub(crate) async fn try_lock(&self, state: &Path) -> Option<SqlitePool> {
+        let options = SqliteConnectOptions::new().filename(state.join("wattune.db"));
+        let options = options.busy_timeout(std::time::Duration::from_secs(5));
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.ok()?;
+        sqlx::query("BEGIN IMMEDIATE").execute(&pool).await.ok()?;
+        Some(pool)
+    }
+
+    /// All energy booked on a job.
+    pub(crate) async fn of_job_j(&self, job: &str) -> f64 {
+        let sql = "SELECT COALESCE(SUM(energy_mj), 0) FROM intervals WHERE job_id = $1";
+        let energy_mj: i64 = sqlx::query_scalar(sql).bind(job).fetch_one(&self.pool).await.expect("readable");
+        energy_mj as f64 / 1e3
+    }
+
     /// All energy booked on a board.
     pub(crate) async fn total_j(&self, board: usize) -> f64 {
         self.of(board).await.0.iter().map(|r| r.energy_mj).sum::<i64>() as f64 / 1e3

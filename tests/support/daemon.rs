@@ -244,10 +244,20 @@ impl Daemon {
         self.child.wait().expect("gone");
     }
 
+    /// How it ended, if it did so by itself.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("known")
+    }
+
+    /// Sends a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
     /// Sends a signal by name and waits for the end.
     pub(crate) async fn stop(mut self, signal: &str) -> ExitStatus {
-        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
-        assert!(sent.expect("kill runs").success());
+        self.signal(signal);
         eventually("the end", Duration::from_secs(20), async || self.child.try_wait().expect("known")).await
     }
 }

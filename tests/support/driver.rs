@@ -81,6 +81,11 @@ impl FakeDriver {
         get("energy_uj") / 1e6 + get("draw_mw") / 1e3 * (now - get("since_unix_ns")) / 1e9
     }
 
+    /// All that the board ever used, in joules: what its counter shows, and what it forgot.
+    pub(crate) fn used_j(&self, board: usize) -> f64 {
+        self.counter_j(board) + self.number(board, "lost_uj").expect("known") / 1e6
+    }
+
     /// Sets the limit behind wattune's back, as another tool would.
     pub(crate) fn set_limit_as_somebody_else(&self, board: usize, watts: u32) {
         self.remember(board, "limit_mw", watts * 1000);

@@ -14,7 +14,7 @@ pub(crate) use daemon::Daemon;
 pub(crate) use driver::{FakeDriver, Write};
 pub(crate) use grid::{Asked, Grid, Said, Weather};
 pub(crate) use shape::Shapes;
-pub(crate) use training::{Curve, Training};
+pub(crate) use training::{Curve, Training, rate};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -18,7 +18,8 @@ pub(crate) struct Training {
     task: tokio::task::JoinHandle<Vec<Value>>,
 }
 
-fn rate(curve: Curve, limit: f64) -> f64 {
+/// What a job does in a second at a limit.
+pub(crate) fn rate(curve: Curve, limit: f64) -> f64 {
     let next = curve.partition_point(|p| p.0 < limit);
     match (next.checked_sub(1).map(|i| curve[i]), curve.get(next)) {
         (Some(a), Some(b)) => a.1 + (b.1 - a.1) * (limit - a.0) / (b.0 - a.0),

@@ -1,0 +1,119 @@
+//! What must hold at every moment of a trial.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::case::{BOARDS, FOUND_W, Fault};
+
+/// Above its default a GPU may be set only if nobody had lowered its limit.
+const DEFAULT_W: f64 = 320.0;
+/// A limit that nobody wants is back by then, also on a machine that is busy.
+const BACK: Duration = Duration::from_secs(12);
+/// A GPU that is not measured or steered as wanted is a problem by then.
+const KNOWN: Duration = Duration::from_secs(14);
+
+/// What a trial knows of one GPU at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) limit_w: Option<f64>,
+    /// A job, somebody's wish or a fault may keep its limit where it is.
+    pub(crate) is_wanted: bool,
+    /// What somebody asked for through the API, while nothing else is wrong with the GPU but `fault`.
+    pub(crate) asked_w: Option<f64>,
+}
+
+/// A fault, and whether the daemon said so.
+#[derive(Clone, Debug)]
+pub(crate) struct Suffered {
+    pub(crate) board: usize,
+    pub(crate) fault: Fault,
+    pub(crate) since: Instant,
+    pub(crate) is_told: bool,
+}
+
+/// Keeps watch over the GPUs' limits and over what the daemon says.
+pub(crate) struct Laws {
+    /// The limits that a GPU may be given back to: more than one where nobody could have known which.
+    found_w: [BTreeSet<u32>; BOARDS],
+    wanted_at: [Instant; BOARDS],
+    pub(crate) breaches: Vec<String>,
+    begun: Instant,
+}
+
+impl Laws {
+    pub(crate) fn new() -> Self {
+        let begun = Instant::now();
+        Self {
+            found_w: std::array::from_fn(|_| BTreeSet::from([FOUND_W as u32])),
+            wanted_at: [begun; BOARDS],
+            breaches: Vec::new(),
+            begun,
+        }
+    }
+
+    pub(crate) fn breach(&mut self, what: impl std::fmt::Display) {
+        self.breaches.push(format!("{:.1} s: {what}", self.begun.elapsed().as_secs_f64()));
+    }
+
+    /// Another program has set a limit. What was there before may be what the daemon gives back, if it was just writing.
+    pub(crate) fn set_by_others(&mut self, board: usize, watts: u32, is_sure: bool) {
+        if is_sure {
+            self.found_w[board].clear();
+        }
+        self.found_w[board].insert(watts);
+        self.wanted_at[board] = Instant::now();
+    }
+
+    pub(crate) fn is_found(&self, board: usize, limit_w: f64) -> bool {
+        self.found_w[board].iter().any(|found| (f64::from(*found) - limit_w).abs() < 0.5)
+    }
+
+    /// What was found, in words.
+    pub(crate) fn found(&self, board: usize) -> String {
+        format!("{:?} W", self.found_w[board])
+    }
+
+    /// No limit above the ceiling, and none that nobody wants.
+    pub(crate) fn limit(&mut self, board: usize, seen: Seen) {
+        let now = Instant::now();
+        let Some(limit_w) = seen.limit_w else { return };
+        let ceiling = |found: &u32| if f64::from(*found) < DEFAULT_W { f64::from(*found) } else { 350.0 };
+        let highest = self.found_w[board].iter().map(ceiling).fold(0.0, f64::max);
+        if limit_w > highest + 0.5 {
+            self.breach(format!("GPU {board} has a limit of {limit_w} W, above its ceiling of {highest} W"));
+            // Once is enough.
+            self.found_w[board].insert(limit_w as u32);
+        }
+        if seen.is_wanted || self.is_found(board, limit_w) {
+            self.wanted_at[board] = now;
+        } else if now - self.wanted_at[board] > BACK {
+            let found = self.found(board);
+            self.breach(format!("GPU {board} stays at {limit_w} W, which nobody wants; found at {found}"));
+            self.wanted_at[board] = now + Duration::from_secs(60);
+        }
+    }
+
+    /// Every fault that lasts is told. `problems` are the status' sentences.
+    pub(crate) fn problems(&mut self, faults: &mut [Suffered], up_since: Instant, seen: &[Seen], problems: &Value) {
+        let now = Instant::now();
+        let told = problems.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"));
+        let told = told.unwrap_or_default();
+        for suffered in faults.iter_mut().filter(|f| !f.is_told && f.fault.is_a_problem()) {
+            let board = suffered.board;
+            let steering = matches!(suffered.fault, Fault::SetsFail | Fault::SetsIgnored | Fault::SetsDenied);
+            let is_off =
+                seen[board].asked_w.is_some_and(|asked| seen[board].limit_w.is_some_and(|l| (l - asked).abs() > 1.0));
+            if steering && !is_off {
+                suffered.since = now;
+            } else if told.contains(&format!("GPU {board}")) {
+                suffered.is_told = true;
+            } else if now.duration_since(suffered.since.max(up_since)) > KNOWN {
+                suffered.is_told = true;
+                let fault = suffered.fault;
+                self.breach(format!("GPU {board} suffers {fault:?} for {KNOWN:?} and `problems` says: {told:?}"));
+            }
+        }
+    }
+}
