@@ -102,6 +102,7 @@ pub(crate) enum Step {
     OddJob {
         board: usize,
         body: Value,
+        for_s: f64,
     },
 }
 
@@ -301,7 +302,7 @@ fn trouble(dice: &mut Dice, for_s: f64) -> Step {
         }
         17 => Step::Nonsense { seed: dice.0.random(), count: 30 },
         18 => Step::Guests { board, count: 1 + dice.below(40), for_s },
-        _ => Step::OddJob { board, body: odd_job(dice) },
+        _ => Step::OddJob { board, body: odd_job(dice), for_s: for_s.min(10.0) },
     }
 }
 

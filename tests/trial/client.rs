@@ -74,12 +74,22 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn start(plan: JobPlan, seed: u64, driver: Arc<FakeDriver>, address: Address) -> Self {
         let record = Arc::new(Mutex::new(Record::default()));
-        let job = Job { plan: plan.clone(), seed, driver, address, record: Arc::clone(&record), http: http() };
+        // Whoever reports seldom, as from a shell, comes with a new connection each time.
+        let http = client(if plan.report_s < 0.5 { 4 } else { 0 });
+        let job = Job { plan: plan.clone(), seed, driver, address, record: Arc::clone(&record), http };
         Self { plan, record, task: tokio::spawn(job.run()) }
     }
 
     pub(crate) fn record(&self) -> Record {
         self.record.lock().expect("not poisoned").clone()
+    }
+
+    /// Whether the daemon knew it before a moment, and it goes on.
+    pub(crate) fn is_known_since(&self, at: Instant) -> bool {
+        let record = self.record();
+        // The daemon has had a report or two, and its GPU under control.
+        let known = record.registered.is_some_and(|since| at.saturating_duration_since(since) > Duration::from_secs(3));
+        known && record.ended.is_none()
     }
 
     /// Until when the daemon may keep a limit for it; `None` while nobody knows.
@@ -102,9 +112,14 @@ impl Client {
 }
 
 pub(crate) fn http() -> reqwest::Client {
+    client(4)
+}
+
+/// A client that keeps so many connections.
+fn client(kept: usize) -> reqwest::Client {
     // Only a second installation fails.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let builder = reqwest::Client::builder().no_proxy().tls_certs_only([]);
+    let builder = reqwest::Client::builder().no_proxy().tls_certs_only([]).pool_max_idle_per_host(kept);
     builder.timeout(Duration::from_secs(15)).build().expect("a client")
 }
 

@@ -49,6 +49,21 @@ async fn hold(address: &str, manner: Manner) -> std::io::Result<()> {
     }
 }
 
+/// A job that says odd things of itself and then trains like any other, for a while.
+pub(crate) async fn odd_job(base: String, body: Value, for_s: f64) {
+    let client = http();
+    let Ok(answer) = client.post(format!("{base}/v1/jobs")).json(&body).send().await else { return };
+    let Some(id) = answer.json::<Value>().await.ok().and_then(|view| view["job_id"].as_str().map(str::to_owned)) else {
+        return;
+    };
+    for step in 1..(for_s / 0.2) as u32 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let done = json!({ "samples": 20.0 * f64::from(step) });
+        let _ = client.post(format!("{base}/v1/jobs/{id}/progress")).json(&done).send().await;
+    }
+    let _ = client.delete(format!("{base}/v1/jobs/{id}")).send().await;
+}
+
 /// Sends senseless requests; answers with what the daemon must not say to any of them.
 pub(crate) async fn nonsense(base: &str, seed: u64, count: usize) -> Vec<String> {
     let mut dice = ChaCha8Rng::seed_from_u64(seed);

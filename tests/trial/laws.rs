@@ -38,6 +38,8 @@ pub(crate) struct Laws {
     /// The limits that a GPU may be given back to: more than one where nobody could have known which.
     found_w: [BTreeSet<u32>; BOARDS],
     wanted_at: [Instant; BOARDS],
+    /// What another program set under a job, which is to stay until that job ends.
+    theirs_w: [Option<u32>; BOARDS],
     pub(crate) breaches: Vec<String>,
     begun: Instant,
 }
@@ -48,6 +50,7 @@ impl Laws {
         Self {
             found_w: std::array::from_fn(|_| BTreeSet::from([FOUND_W as u32])),
             wanted_at: [begun; BOARDS],
+            theirs_w: [None; BOARDS],
             breaches: Vec::new(),
             begun,
         }
@@ -64,6 +67,12 @@ impl Laws {
         }
         self.found_w[board].insert(watts);
         self.wanted_at[board] = Instant::now();
+        self.theirs_w[board] = None;
+    }
+
+    /// What another program has just set is left alone from now on, or not any more.
+    pub(crate) fn leave_alone(&mut self, board: usize, watts: Option<u32>) {
+        self.theirs_w[board] = watts;
     }
 
     pub(crate) fn is_found(&self, board: usize, limit_w: f64) -> bool {
@@ -85,6 +94,12 @@ impl Laws {
             self.breach(format!("GPU {board} has a limit of {limit_w} W, above its ceiling of {highest} W"));
             // Once is enough.
             self.found_w[board].insert(limit_w as u32);
+        }
+        if let Some(theirs) = self.theirs_w[board].filter(|theirs| (f64::from(*theirs) - limit_w).abs() > 0.5) {
+            self.breach(format!(
+                "another program set GPU {board} to {theirs} W under a job, and it is now at {limit_w} W"
+            ));
+            self.theirs_w[board] = None;
         }
         if seen.is_wanted || self.is_found(board, limit_w) {
             self.wanted_at[board] = now;

@@ -163,17 +163,17 @@ fn alone(file: &Path, p99_ms: Option<f64>) -> ExitCode {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let begun = Instant::now();
-    let (breaches, p99) = runtime.block_on(trial(case, length, p99_ms, file));
+    let (breaches, figures) = runtime.block_on(trial(case, length, p99_ms, file));
     let took = begun.elapsed().as_secs_f64();
     let outcome = if breaches.is_empty() { "held".to_owned() } else { format!("{} broken", breaches.len()) };
-    println!("{name}: {steps} steps in {took:.0} s, reports p99 {p99:.0} ms: {outcome}");
+    println!("{name}: {steps} steps in {took:.0} s, {figures}: {outcome}");
     for breach in &breaches {
         println!("{name}:   {breach}");
     }
     if breaches.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn trial(case: Case, length: Duration, p99_ms: Option<f64>, file: &Path) -> (Vec<String>, f64) {
+async fn trial(case: Case, length: Duration, p99_ms: Option<f64>, file: &Path) -> (Vec<String>, String) {
     let mut scene = Scene::set_up(case).await;
     let before: [f64; BOARDS] = std::array::from_fn(|board| scene.driver.used_j(board));
     scene.play().await;
@@ -199,7 +199,7 @@ async fn trial(case: Case, length: Duration, p99_ms: Option<f64>, file: &Path) -
     }
     let records: Vec<_> = records.into_iter().map(|(_, record)| record).collect();
     let p99 = books::answers(&mut scene.laws, &records, p99_ms);
-    books::state_directory(&mut scene.laws, scene.state.path(), length);
+    let state_mb = books::state_directory(&mut scene.laws, scene.state.path(), length);
     let log = scene.log();
     if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
         scene.laws.breach(format!("the daemon panicked: {line}"));
@@ -211,5 +211,6 @@ async fn trial(case: Case, length: Duration, p99_ms: Option<f64>, file: &Path) -
         // For whoever looks into it.
         let _ = std::fs::write(file.with_extension("log"), log);
     }
-    (scene.laws.breaches.clone(), p99)
+    let figures = format!("reports p99 {p99:.0} ms, state {state_mb:.1} MB");
+    (scene.laws.breaches.clone(), figures)
 }

@@ -29,6 +29,7 @@ pub(crate) struct Scene {
     faults: Vec<(Instant, Suffered)>,
     restarts: [u32; BOARDS],
     wishes: Vec<(usize, f64, Instant)>,
+    odd: Vec<(usize, Instant)>,
     ends: Vec<(Instant, End)>,
     down_since: Option<Instant>,
     pub(crate) told: Told,
@@ -85,6 +86,7 @@ impl Scene {
             faults: Vec::new(),
             restarts: [0; BOARDS],
             wishes: Vec::new(),
+            odd: Vec::new(),
             ends: Vec::new(),
             down_since: None,
             told: Told::default(),
@@ -142,7 +144,8 @@ impl Scene {
         let settings = format!(
             "{}[carbon]\nsource = [\"electricity_maps\"]\nzone = \"GB\"\npoll_interval_s = 2\n[carbon.electricity_maps]\n\
              base_url = \"{}\"\nkey_env = \"WATTUNE_KEY\"\ntimeout_s = 2\nrequests_per_hour = 36000\n",
-            Daemon::QUICK,
+            // Intervals as long as a real daemon's.
+            Daemon::QUICK.replace("interval_s = 5\n", ""),
             self.grid.url()
         );
         let command = Daemon::command_set(&self.driver, self.state.path(), &settings);
@@ -209,8 +212,7 @@ impl Scene {
                 self.told.kills.push(now);
                 if let Some((board, watts)) = foreign {
                     self.driver.set_limit_as_somebody_else(board, watts);
-                    self.laws.set_by_others(board, watts, true);
-                    self.told.meddled.push((board, now, until(3600.0)));
+                    self.is_set_by_others(board, watts, true, now);
                 }
                 // What was set by hand ends with the daemon.
                 self.wishes.clear();
@@ -264,18 +266,14 @@ impl Scene {
                     }
                 }
             }
-            Step::OddJob { board, mut body } => {
+            Step::OddJob { board, mut body, for_s } => {
                 body["gpus"] = json!([board]);
-                if let Some((201, view)) = self.send(reqwest::Method::POST, "/v1/jobs", &body).await
-                    && let Some(id) = view["job_id"].as_str()
-                {
-                    let path = format!("/v1/jobs/{id}/progress");
-                    for samples in [0.1, 0.2, 0.3] {
-                        self.send(reqwest::Method::POST, &path, &json!({ "samples": samples })).await;
-                        tokio::time::sleep(Duration::from_millis(200)).await;
-                    }
-                    self.send(reqwest::Method::DELETE, &format!("/v1/jobs/{id}"), &Value::Null).await;
-                    self.told.meddled.push((board, now, Instant::now()));
+                if let Some(base) = self.address.base() {
+                    tokio::spawn(hostile::odd_job(base, body, for_s));
+                    // It may still be held to its lease when the daemon goes away under it.
+                    self.odd.push((board, until(for_s + 7.0)));
+                    self.told.meddled.push((board, now, until(for_s + 7.0)));
+                    self.told.guests.push((board, now, until(for_s + 7.0)));
                 }
             }
         }
@@ -325,8 +323,21 @@ impl Scene {
         tokio::time::sleep(Duration::from_millis(800)).await;
         let uuid = FakeDriver::uuid(board);
         let is_sure = self.driver.writes().iter().skip(writes).all(|write| write.uuid != uuid);
+        self.is_set_by_others(board, watts, is_sure, now);
+    }
+
+    fn is_set_by_others(&mut self, board: usize, watts: u32, is_sure: bool, at: Instant) {
+        // A GPU that does not answer may be read, and written, much later.
+        let is_sure = is_sure && !self.has_kept_limit(board);
         self.laws.set_by_others(board, watts, is_sure);
-        self.told.meddled.push((board, now, now + Duration::from_secs(3600)));
+        let under_a_job = self.clients.iter().any(|client| client.plan.board == board && client.is_known_since(at));
+        self.laws.leave_alone(board, (is_sure && under_a_job).then_some(watts));
+        self.told.meddled.push((board, at, at + Duration::from_secs(3600)));
+    }
+
+    /// Whether a fault may keep a limit where it is.
+    fn has_kept_limit(&self, board: usize) -> bool {
+        self.faults.iter().any(|(_, f)| f.board == board && f.fault.keeps_limits())
     }
 
     async fn register_guests(&self, board: usize, count: usize) -> Vec<String> {
@@ -378,10 +389,14 @@ impl Scene {
                 .filter(|client| client.plan.board == board)
                 .any(|client| client.holds_until().is_none_or(|until| until > now));
             let wish = self.wishes.iter().rev().find(|(of, _, _)| *of == board).map(|(_, watts, _)| *watts);
-            let kept = self.faults.iter().any(|(_, f)| f.board == board && f.fault.keeps_limits());
+            let is_odd = self.odd.iter().any(|(of, until)| *of == board && *until > now);
+            let kept = self.has_kept_limit(board);
+            if !has_job || wish.is_some() {
+                self.laws.leave_alone(board, None);
+            }
             let seen = Seen {
                 limit_w: self.driver.limit_w(board),
-                is_wanted: pressed || has_job || wish.is_some() || kept,
+                is_wanted: pressed || has_job || is_odd || wish.is_some() || kept,
                 asked_w: wish.filter(|_| !pressed),
             };
             self.laws.limit(board, seen);
