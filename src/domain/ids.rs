@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{is_unseen, legible};
+use super::{is_seen, is_unseen, legible};
 
 /// A name that cannot be used, with what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -120,8 +120,11 @@ impl JobName {
     /// # Errors
     /// If it has characters that show nothing, or change how others are shown, or is all blank.
     pub fn seen(self) -> Result<Self, InvalidName> {
-        let why = "names have no invisible characters, none that change the direction of text, and are not all blank";
-        match self.0.contains(is_unseen) || self.0.trim().is_empty() {
+        let why = "names have no invisible characters, none that change the direction of text, no spaces but the plain one, \
+                   and are not all blank";
+        // A no-break space looks like the plain one, and two names that look alike are two profiles.
+        let is_odd_space = |c: char| c.is_whitespace() && c != ' ';
+        match self.0.contains(|c| is_unseen(c) || is_odd_space(c)) || !is_seen(&self.0) {
             true => Err(InvalidName { what: "job name", given: legible(&self.0).chars().take(80).collect(), why }),
             false => Ok(self),
         }
@@ -189,7 +192,18 @@ mod tests {
         assert!(JobName::new("resnet50 / nightly").is_ok());
         let error = JobName::new("a\nb").expect_err("control character").to_string();
         assert!(error.contains("control character"), "{error}");
-        for odd in ["a\u{202e}b", "a\u{200b}", "\u{feff}a", "a\u{2066}b\u{2069}", "\u{e0041}", "\u{3164}"] {
+        for odd in [
+            "a\u{202e}b",
+            "a\u{200b}",
+            "\u{feff}a",
+            "a\u{2066}b\u{2069}",
+            "\u{e0041}",
+            "\u{3164}",
+            "\u{301}",
+            "\u{2800}",
+            "\u{a0}",
+            "a\u{a0}b",
+        ] {
             let error = JobName::new(odd).and_then(JobName::seen).expect_err(odd).to_string();
             assert!(error.contains("invisible") && !error.contains(is_unseen), "{error}");
         }

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::{GpuId, JobName, Processes, first_unseen};
+use super::{GpuId, JobName, Processes, first_unseen, is_seen, legible};
 use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
 /// A smaller carbon budget is a mistake of units: a board at idle emits it within seconds.
 const LEAST_BUDGET: GramsCo2e = GramsCo2e::new(0.001);
 /// No boards of one job draw more while it pauses.
 const MOST_IDLE: Watts = Watts::new(1e5);
+/// Nor does one of them.
+const MOST_IDLE_EACH: Watts = Watts::new(1e3);
 
 /// Why a job cannot be accepted as asked for: which field, and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -113,7 +115,7 @@ impl Objective {
     /// Carbon alone, at most so much slower.
     ///
     /// # Errors
-    /// If the slowdown is outside 0..=10.
+    /// If the slowdown is not from 0 to below 1.
     pub fn slower_by(max_slowdown: f64) -> Result<Self, InvalidJob> {
         Self { max_slowdown: Some(max_slowdown), ..Self::UNBOUND }.check()
     }
@@ -122,14 +124,20 @@ impl Objective {
         let invalid = |field, why| Err(InvalidJob { field, why });
         let Self { eta, max_slowdown, price_weight, .. } = self;
         if !(0.0..=1.0).contains(&eta) {
-            let why = format!("{} is outside 0..=1; 1 is carbon alone, 0 is time alone", Short(eta));
+            let why =
+                format!("{} is outside 0..=1; 1 is carbon alone, 0 is time alone{}", Short(eta), as_fraction(eta));
             return invalid("objective.eta", why);
         }
         if let Some(slowdown) = max_slowdown
-            && !(0.0..=10.0).contains(&slowdown)
+            && !(0.0..1.0).contains(&slowdown)
         {
+            let meant = if (1.0..=100.0).contains(&slowdown) {
+                format!("; for {} % write {}", Short(slowdown), Short((slowdown * 1e7).round() / 1e9))
+            } else {
+                String::new()
+            };
             let why = format!(
-                "{} is outside 0..=10; it is a fraction of the job's time: 0.03 allows 3 % more",
+                "{} is not from 0 to below 1; it is a fraction of the job's time: 0.03 allows 3 % more{meant}",
                 Short(slowdown)
             );
             return invalid("objective.max_slowdown", why);
@@ -145,7 +153,11 @@ impl Objective {
             return invalid("objective.carbon_budget_g", why);
         }
         if !(0.0..=1.0).contains(&price_weight) {
-            let why = format!("{} is outside 0..=1; 0 is carbon alone, 1 is the price alone", Short(price_weight));
+            let why = format!(
+                "{} is outside 0..=1; 0 is carbon alone, 1 is the price alone{}",
+                Short(price_weight),
+                as_fraction(price_weight)
+            );
             return invalid("objective.price_weight", why);
         }
         if price_weight > 0.0 && eta == 0.0 {
@@ -180,6 +192,16 @@ impl Objective {
             return invalid("objective.pausable", why);
         }
         Ok(())
+    }
+}
+
+/// How a weight that was given in percent is written, if it was.
+fn as_fraction(weight: f64) -> String {
+    match weight {
+        percent if (1.0..=100.0).contains(&percent) => {
+            format!("; for {} % write {}", Short(percent), Short(percent / 100.0))
+        }
+        _ => String::new(),
     }
 }
 
@@ -250,6 +272,10 @@ impl JobSpec {
         if !Self::LEASE_RANGE_S.contains(&self.lease.get()) {
             return invalid("lease_s", format!("is {}; it must be within 1 to 86400 seconds", Short(self.lease.get())));
         }
+        if let Some(at) = self.objective.deadline.filter(|at| !(1..=9999).contains(&at.year())) {
+            let why = format!("is in the year {}; give one from 1 to 9999, as RFC 3339 writes them", at.year());
+            return invalid("objective.deadline", why);
+        }
         if self.objective.deadline.is_some() && self.work == Work::Unknown {
             let why = "a deadline can only be kept for known work; give work.total_samples too".into();
             return invalid("objective.deadline", why);
@@ -257,6 +283,18 @@ impl JobSpec {
         if self.objective.carbon_budget.is_some() && self.work == Work::Unknown {
             let why = "a carbon budget can only be kept for known work; give work.total_samples too".into();
             return invalid("objective.carbon_budget_g", why);
+        }
+        let idle_power = self.objective.pausable.map_or(Watts::ZERO, |pausing| pausing.idle_power);
+        #[expect(clippy::cast_precision_loss, reason = "a node has few boards")]
+        let most = MOST_IDLE_EACH * self.gpus.len() as f64;
+        if idle_power > most {
+            let why = format!(
+                "is {}, and {} board(s) that stand still draw no more than {} watts: was it given in milliwatts?",
+                Short(idle_power.get()),
+                self.gpus.len(),
+                most.get()
+            );
+            return invalid("objective.pausable.idle_power_w", why);
         }
         if !Self::PRIORITIES.contains(&self.priority) {
             let why = format!("is {}; it must be within -1000 to 1000; higher is more important", self.priority);
@@ -273,6 +311,10 @@ impl JobSpec {
                         "{what} of {key:?} has the character {odd}; no control characters, no invisible ones and none that \
                          change the direction of text"
                     );
+                    return invalid("tags", why);
+                }
+                if !text.is_empty() && !is_seen(text) {
+                    let why = format!("{what} of {:?} shows nothing: give a text that can be read", legible(key));
                     return invalid("tags", why);
                 }
             }

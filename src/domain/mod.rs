@@ -4,6 +4,7 @@ mod cap;
 mod gpu;
 mod ids;
 mod job;
+mod near;
 mod processes;
 mod profile;
 mod series;
@@ -15,6 +16,7 @@ pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCa
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
 pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
+pub use near::{nearest, with_nearest};
 pub use processes::{CgroupPath, Claim, Process, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
@@ -23,4 +25,4 @@ pub use signal::{
     CarbonSeries, Forecast, Intensity, Issued, Method, Origin, Provenance, Quoted, SignalKind, SignalScope,
     SignalValue, Unit, is_same_quantity,
 };
-pub use text::{first_unseen, is_unseen, legible};
+pub use text::{first_unseen, is_seen, is_unseen, legible};

@@ -136,6 +136,12 @@ pub enum Unit {
     /// Pounds of CO2 per megawatt-hour.
     #[serde(rename = "lbs_co2_per_mwh")]
     PoundsPerMwh,
+    /// Kilograms of CO2 equivalent per kilowatt-hour.
+    #[serde(rename = "kgCO2eq/kWh")]
+    KilogramsPerKwh,
+    /// Tonnes of CO2 equivalent per megawatt-hour.
+    #[serde(rename = "tCO2eq/MWh")]
+    TonnesPerMwh,
 }
 
 impl Unit {
@@ -144,6 +150,7 @@ impl Unit {
         match self {
             Self::GramsPerKwh => 1.0,
             Self::PoundsPerMwh => 0.453_592_37,
+            Self::KilogramsPerKwh | Self::TonnesPerMwh => 1000.0,
         }
     }
 

@@ -112,6 +112,9 @@ impl DemandResponse {
 /// Less than a watt, and more than all boards of any node, is a mistake of units.
 const LEVELS_W: std::ops::RangeInclusive<f64> = 1.0..=1e7;
 
+/// A part of the baseline up to this was meant as a fraction, not as percent: 0.6 for 60 %.
+const LEAST_SHARE: f64 = 0.01;
+
 /// Checks a level that comes as watts in one field or percent in another.
 ///
 /// # Errors
@@ -122,6 +125,15 @@ pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> 
             let (low, high) = LEVELS_W.into_inner();
             let why = format!("is {}; it must be within {low} to {high} watts", Short(w.get()));
             Err(InvalidJob { field: watts, why })
+        }
+        Level::Share(share) if share > 0.0 && share <= LEAST_SHARE => {
+            let why = format!(
+                "is {}; it is in percent, and no board can be lowered to 1 % of its largest limit: for {} % write {}",
+                Short((1e11 * share).round() / 1e9),
+                Short((1e13 * share).round() / 1e9),
+                Short((1e13 * share).round() / 1e9)
+            );
+            Err(InvalidJob { field: percent, why })
         }
         Level::Share(share) if !(share > 0.0 && share <= 1.0) => {
             let why = format!(
