@@ -1,6 +1,7 @@
 //! Reports as they are written: JSON, CSV and a page. The command line and the API write the same.
 
 mod audit;
+mod cell;
 mod page;
 
 use chrono::{DateTime, Utc};
@@ -16,6 +17,7 @@ pub use audit::{
     CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, MethodView, RestatementView, SourceOf,
     TermsView, VersionView,
 };
+use cell::no_formula;
 pub use page::page;
 
 /// What a span of time used and emitted, with all that an auditor asks for beside it. Energy and emissions of `rows` add
@@ -235,7 +237,8 @@ impl ReportView {
     pub fn csv(&self) -> Result<Vec<u8>, csv::Error> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         for row in &self.rows {
-            writer.serialize(ReportRow { key: no_formula(row.key.clone()), ..row.clone() })?;
+            let (key, sci_note) = (no_formula(row.key.clone()), no_formula(row.sci_note.clone()));
+            writer.serialize(ReportRow { key, sci_note, ..row.clone() })?;
         }
         if self.rows.is_empty() {
             // The names all the same.
@@ -246,11 +249,6 @@ impl ReportView {
         }
         writer.into_inner().map_err(|e| e.into_error().into())
     }
-}
-
-/// Names come from clients, and spreadsheets take a cell that begins like a formula for one.
-fn no_formula(name: String) -> String {
-    if name.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{name}") } else { name }
 }
 
 fn joules(energy: Millijoules) -> f64 {

@@ -1,0 +1,59 @@
+//! Names as cells of a spreadsheet.
+
+use crate::domain::is_unseen;
+
+/// Names come from clients, and spreadsheets take a cell that begins like a formula for one. Some skip spaces and quotes
+/// before it; some separate cells at semicolons or tabs, or are told to, whatever the file's own separator is.
+pub(super) fn no_formula(name: String) -> String {
+    let is_formula = |cell: &str| {
+        let begins = cell.trim_start_matches(|c: char| c.is_whitespace() || is_unseen(c) || matches!(c, '"' | '\''));
+        begins.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']) || cell.starts_with(['\t', '\r'])
+    };
+    let mut safe = String::with_capacity(name.len() + 1);
+    for cell in name.split_inclusive([';', ',', '|', '\t', '\r', '\n']) {
+        if is_formula(cell) {
+            safe.push('\'');
+        }
+        safe.push_str(cell);
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn no_cell_of_a_name_is_a_formula() {
+        let table = [
+            ("=1+1", "'=1+1"),
+            ("  =1", "'  =1"),
+            ("\u{a0}@a", "'\u{a0}@a"),
+            ("\"=1", "'\"=1"),
+            ("a;=1", "a;'=1"),
+            ("a; +1;b;-2", "a;' +1;b;'-2"),
+            ("a,=1|@b", "a,'=1|'@b"),
+            ("＝1", "'＝1"),
+            ("resnet50; 3 = 4, b-e", "resnet50; 3 = 4, b-e"),
+            ("größe 訓練", "größe 訓練"),
+            ("", ""),
+        ];
+        for (name, safe) in table {
+            assert_eq!(no_formula(name.into()), safe);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_separates_cells(name in "[a=+@ \"';,|\t-]{0,12}") {
+            let safe = no_formula(name.clone());
+            prop_assert!(safe.len() >= name.len());
+            for cell in safe.split([';', ',', '|', '\t', '\r', '\n']) {
+                let bare = cell.trim_start_matches([' ', '"']);
+                prop_assert!(!bare.starts_with(['=', '+', '-', '@']), "{safe:?}");
+            }
+        }
+    }
+}
