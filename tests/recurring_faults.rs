@@ -86,7 +86,7 @@ async fn costs_stay_numbers() {
     assert_eq!(refused["field"], "beta", "{refused}");
     assert!(refused["detail"].as_str().expect("text").contains("up to 1000000"), "{refused}");
     spec["beta"] = json!(1e6);
-    spec["max_power_w"] = json!(1e9);
+    spec["max_power_w"] = json!(5e4);
     daemon.put("/v1/recurring/a", &spec).await.expect(201);
     let trials = "/v1/recurring/a/trials";
     daemon.post(trials, &json!({})).await.expect(201);

@@ -76,7 +76,9 @@ impl Terms {
             return invalid("target_metric", "is not a finite number".into());
         }
         if !(1.0..=Self::LONGEST_LEASE.get()).contains(&self.lease.get()) {
-            return invalid("lease_s", format!("is {}; it must be within 1 to 604800 seconds", self.lease.get()));
+            let given = self.lease.get();
+            let meant = if given > 604_800.0 { "; was it given in milliseconds?" } else { "" };
+            return invalid("lease_s", format!("is {given}; it must be within 1 to 604800 seconds{meant}"));
         }
         if let Reward::Carbon { reference } = self.reward
             && !(reference.get() > 0.0 && reference.get() <= 1e5)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
 
+use crate::domain::with_nearest;
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
 use crate::{controller, cpu, http, ledger, plan, profile, telemetry};
@@ -143,7 +144,7 @@ impl Settings {
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
             let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
-            let message = in_plain_words(error.message().trim_end().replace('\n', " "));
+            let message = in_plain_words(with_nearest(error.message().trim_end().replace('\n', " ")));
             ConfigError::Wrong { path: path.to_owned(), line, column, message }
         })
     }
@@ -266,7 +267,10 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_line_and_what_would_be_right() {
         let unknown = error("[control]\ntick_s = 1\nobseve = true\n");
-        assert!(unknown.starts_with("3:1: unknown field `obseve`") && unknown.contains("`observe`"), "{unknown}");
+        assert!(
+            unknown.starts_with("3:1: unknown field `obseve`") && unknown.ends_with("did you mean `observe`?"),
+            "{unknown}"
+        );
         let kind = error("[control]\nobserve = \"yes\"\n");
         assert!(kind.starts_with("2:11: invalid type: string \"yes\", expected a boolean"), "{kind}");
         let range = error("[profile]\nstep_w = 25\n\n  window_s = 1 # short\n");
@@ -295,7 +299,10 @@ mod tests {
         let nan = error("[profile]\nstep_w = nan\n");
         assert!(nan.starts_with("2:10: ") && nan.contains("a finite number of W"), "{nan}");
         let variant = error("[gpus]\nbackend = \"nvlm\"\n");
-        assert!(variant.starts_with("2:11: unknown variant `nvlm`") && variant.contains("`nvml`"), "{variant}");
+        assert!(
+            variant.starts_with("2:11: unknown variant `nvlm`") && variant.ends_with("did you mean `nvml`?"),
+            "{variant}"
+        );
         let syntax = error("[control\n");
         assert!(syntax.starts_with("1:"), "{syntax}");
     }

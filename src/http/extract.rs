@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::str::FromStr;
 
 use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -11,11 +12,12 @@ use axum::http::request::Parts;
 use axum::response::IntoResponse;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de};
 use serde_json::error::Category;
 
 use super::Shared;
 use super::error::Problem;
+use crate::domain::with_nearest;
 
 /// The body of a request, as its author should have written it.
 pub(super) trait Wire: DeserializeOwned {
@@ -102,7 +104,7 @@ fn refuse<T: Wire>(path: &str, error: &serde_json::Error) -> Problem {
     let (line, column) = (error.line(), error.column());
     let message = error.to_string();
     let place = format!(" at line {line} column {column}");
-    let what = message.strip_suffix(&place).unwrap_or(&message);
+    let what = &with_nearest(message.strip_suffix(&place).unwrap_or(&message).to_owned());
     if error.classify() != Category::Data {
         let hint = "; JSON has no NaN, no infinity, no comments and no trailing commas";
         let detail = format!("the body is not JSON: {what}, at line {line}, column {column}{hint}");
@@ -147,6 +149,21 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment
     }
 }
 
+/// Reads a whole number of a query string: digits alone, as the schema has it, where Rust would also take a sign.
+pub(super) fn digits<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let number = text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+    number.ok_or_else(|| {
+        let short: String = text.chars().take(80).collect();
+        de::Error::invalid_value(de::Unexpected::Str(&short), &"a whole number in digits, within its bounds")
+    })
+}
+
+/// The same where it may be absent.
+pub(super) fn some_digits<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<Option<T>, D::Error> {
+    digits(deserializer).map(Some)
+}
+
 /// The query string.
 pub(super) struct Params<T>(pub T);
 
@@ -158,6 +175,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
         query.map(|Query(params)| Self(params)).map_err(|rejection: QueryRejection| {
             let text = rejection.body_text();
             let what = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+            // The name of the parameter stands before a value that cannot be read, not before an unknown name.
+            let what = with_nearest(what.to_owned());
             Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the query string is wrong: {what}"))
         })
     }

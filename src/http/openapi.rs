@@ -147,6 +147,12 @@ mod tests {
                 }
                 assert!(operation["summary"].is_string(), "{method} {path} has no summary");
                 assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Problem");
+                // What can be written wrongly can be answered with 422.
+                let parameters = operation["parameters"].as_array().into_iter().flatten();
+                let queries = parameters.filter(|p| p["in"] == "query").count();
+                if queries > 0 || operation.get("requestBody").is_some() {
+                    assert!(operation["responses"].get("422").is_some(), "{method} {path} does not say 422");
+                }
             }
         }
         routes.sort();

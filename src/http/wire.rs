@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Wire, optional_object};
+use super::extract::{Wire, optional_object, some_digits};
 use crate::controller::{GpuRef, NewEvent, NewJob, ProgressReport};
 use crate::domain::{Claim, InvalidJob, JobName, Objective, Pausing, Work};
 use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
@@ -133,7 +133,7 @@ pub struct Wishes {
     pub eta: Option<f64>,
     /// Allowed increase of the job's time over running at the ceiling, as a fraction: 0.03 is 3 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, maximum = 10)]
+    #[schema(minimum = 0, exclusive_maximum = 1)]
     pub max_slowdown: Option<f64>,
     /// When the work must be done; needs `work.total_samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -287,11 +287,11 @@ impl Wire for NewEvent {
         ("start", "give a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\""),
         ("end", "give a time in RFC 3339 with its zone, after start"),
         ("target_w", "give watts, 1 or more, or target_pct in its place"),
-        ("target_pct", "give percent of the sum of the boards' largest limits, more than 0 and at most 100"),
+        ("target_pct", "give percent of the sum of the boards' largest limits, more than 1 and at most 100"),
         ("notice_s", "give seconds, 0 or more, or leave it out"),
         ("ramp_s", "give seconds, 0 or more and no longer than the notice"),
         ("rebound_w", "give watts, 1 or more, or leave it out"),
-        ("rebound_pct", "give percent of the sum of the boards' largest limits, more than 0 and at most 100"),
+        ("rebound_pct", "give percent of the sum of the boards' largest limits, more than 1 and at most 100"),
         ("rebound_s", "give seconds, more than 0"),
     ];
 }
@@ -412,6 +412,7 @@ pub struct JobsQuery {
     #[serde(default)]
     pub state: JobState,
     /// At most so many, from 1 to 1000; 50 ended ones and all open ones if absent.
+    #[serde(default, deserialize_with = "some_digits")]
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bandit::{self, Boards, Ending, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
 use crate::clock::Clock;
 use crate::domain::{JobId, JobName, ProfileKey};
-use crate::store::{InFull, Page, Store, StoreError, StoredRecurring};
+use crate::store::{Created, InFull, Page, Store, StoreError, StoredRecurring};
 
 pub use document::{RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
@@ -23,6 +23,9 @@ pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView
 
 /// Between two looks for trials that fell silent.
 const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// No more recurring jobs are kept: beyond that, each run has made one of its own.
+const MOST_JOBS: u32 = 10_000;
 
 /// So many characters a trial's key may have.
 pub const LONGEST_KEY: usize = 200;
@@ -107,7 +110,7 @@ impl Recurring {
         let wanted = RecurringSpec::from(&terms);
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         let new = StoredRecurring { name, created_at: self.now(), job: Job::new(terms, seed) };
-        if self.store.create_recurring(&new).await? {
+        if self.create(&new).await? {
             tracing::info!("recurring job {} made", new.name);
             return Ok(((&new).into(), true));
         }
@@ -251,12 +254,24 @@ impl Recurring {
         let latest = self.now() + stored.job.terms.lease.to_delta();
         let running = stored.job.runs.iter_mut().filter(|run| run.trial.is_running());
         running.for_each(|run| run.lease_until = run.lease_until.min(latest));
-        if self.store.create_recurring(&stored).await? {
+        if self.create(&stored).await? {
             return Ok((&stored).into());
         }
         let why =
             format!("there is a recurring job {:?} already; DELETE it, or take another name", stored.name.as_str());
         Err(RecurringError::Conflict(why))
+    }
+
+    /// Writes a new recurring job; `false` if there is one of that name.
+    async fn create(&self, new: &StoredRecurring) -> Result<bool, RecurringError> {
+        match self.store.create_recurring(new, MOST_JOBS).await? {
+            Created::New => Ok(true),
+            Created::Known => Ok(false),
+            Created::TooMany => Err(RecurringError::Conflict(format!(
+                "there are {MOST_JOBS} recurring jobs already, and no more are kept: runs of one training share one name; \
+                 DELETE those that are done with"
+            ))),
+        }
     }
 
     /// The present, as finely as the store knows it.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::bandit::{Boards, InvalidSpec, Knob, PolicyName, Reward, Spec, Target, Terms};
-use crate::units::{GramsPerKwh, Seconds, Watts};
+use crate::units::{GramsPerKwh, Seconds, Short, Watts};
 
 /// The most samples in a batch.
 const LARGEST_BATCH: u64 = 1 << 40;
@@ -30,8 +30,8 @@ pub struct RecurringSpec {
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub higher_is_better: bool,
-    /// What the boards of a trial may draw at the most, together.
-    #[schema(exclusive_minimum = 0)]
+    /// What the boards of a trial may draw at the most, together: up to 5,000 W each, or 50,000 W where `gpu_model` is absent.
+    #[schema(minimum = 10)]
     pub max_power_w: f64,
     /// From 0, where time alone counts, to 1, where energy (or carbon) alone does.
     #[serde(default = "half")]
@@ -167,6 +167,7 @@ impl TryFrom<RecurringSpec> for Terms {
             }
         };
         let max_power = Watts::try_new(wire.max_power_w).ok_or_else(|| not_finite("max_power_w"))?;
+        check_power(wire.max_power_w, wire.gpu_model.as_ref().map(|_| wire.number_of_gpus))?;
         let boards = |model| Boards { model, count: wire.number_of_gpus };
         if wire.gpu_model.is_none() && wire.number_of_gpus != 1 {
             return Err(invalid("number_of_gpus", "goes with gpu_model; give both or none"));
@@ -192,6 +193,29 @@ impl TryFrom<RecurringSpec> for Terms {
         }
         .checked()
     }
+}
+
+/// No board draws more, nor all of a node's together: what lies above was given in milliwatts.
+const MOST_WATTS_EACH: f64 = 5_000.0;
+const MOST_WATTS: f64 = 50_000.0;
+/// Every board draws more: what lies below was given in kilowatts.
+const LEAST_WATTS: f64 = 10.0;
+
+/// Checks that the power of so many boards, if that is known, was given in watts.
+fn check_power(max_power_w: f64, boards: Option<u32>) -> Result<(), InvalidSpec> {
+    let most = boards.map_or(MOST_WATTS, |boards| MOST_WATTS_EACH * f64::from(boards));
+    let given = Short(max_power_w);
+    let why = if max_power_w < LEAST_WATTS {
+        let meant = if max_power_w > 0.0 { "; was it given in kilowatts?" } else { "" };
+        format!("is {given}; any board draws more than {LEAST_WATTS} watts{meant}")
+    } else if max_power_w > most {
+        let of =
+            boards.map_or_else(|| "the boards of one node draw".to_owned(), |boards| format!("{boards} board(s) draw"));
+        format!("is {given}, and {of} at most {most} watts; in milliwatts: {} watts", Short(max_power_w / 1000.0))
+    } else {
+        return Ok(());
+    };
+    Err(InvalidSpec { field: "max_power_w", why })
 }
 
 impl From<&Terms> for RecurringSpec {

@@ -22,7 +22,7 @@ use crate::profile::{ProgressAccount, Record};
 use crate::units::{Millijoules, Samples, Seconds};
 
 pub use ledger::{Booked, CorrectionError, Done as Corrected, LedgerPage, LedgerRow, Settling, ToCorrect, Why};
-pub use recurring::{InFull, ListedRecurring, Page, StoredRecurring};
+pub use recurring::{Created, InFull, ListedRecurring, Page, StoredRecurring};
 pub use signals::SourceKey;
 
 /// The database's file in the state directory.

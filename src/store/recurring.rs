@@ -29,6 +29,17 @@ pub struct StoredRecurring {
     pub job: Job,
 }
 
+/// What became of a recurring job that was to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It was written.
+    New,
+    /// There is one of that name, which stays as it is.
+    Known,
+    /// There are as many as there may be.
+    TooMany,
+}
+
 /// One entry of the list of recurring jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedRecurring {
@@ -83,13 +94,13 @@ impl Page {
 }
 
 impl Store {
-    /// Writes a recurring job with all its trials, unless there is one of that name. Says whether it was written.
+    /// Writes a recurring job with all its trials, unless there is one of that name, or `most` of other names.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
-    pub async fn create_recurring(&self, new: &StoredRecurring) -> Result<bool, StoreError> {
+    pub async fn create_recurring(&self, new: &StoredRecurring, most: u32) -> Result<Created, StoreError> {
         let new = new.clone();
-        self.recurring.write(move |db| create(db, &new)).await
+        self.recurring.write(move |db| create(db, &new, most)).await
     }
 
     /// A recurring job with all its trials.
@@ -271,18 +282,23 @@ fn writing(db: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     db.transaction_with_behavior(TransactionBehavior::Immediate)
 }
 
-fn create(db: &mut Connection, new: &StoredRecurring) -> Result<bool, StoreError> {
+fn create(db: &mut Connection, new: &StoredRecurring, most: u32) -> Result<Created, StoreError> {
     let tx = writing(db)?;
+    let count: u32 = tx.query_row("SELECT COUNT(*) FROM recurring_jobs", [], |row| row.get(0))?;
     let sql = "INSERT INTO recurring_jobs (name, terms, generator, created_us) VALUES (?1, ?2, ?3, ?4) \
                ON CONFLICT (name) DO NOTHING RETURNING id";
     let (terms, generator) = (rows::json(&new.job.terms)?, rows::json(&new.job.generator)?);
     let columns = params![new.name.as_str(), terms, generator, new.created_at.timestamp_micros()];
-    let Some(id) = tx.query_row(sql, columns, |row| row.get(0)).optional()? else { return Ok(false) };
+    let Some(id) = tx.query_row(sql, columns, |row| row.get(0)).optional()? else { return Ok(Created::Known) };
+    if count >= most {
+        // Nothing is committed.
+        return Ok(Created::TooMany);
+    }
     for run in &new.job.runs {
         save_run(&tx, id, run)?;
     }
     tx.commit()?;
-    Ok(true)
+    Ok(Created::New)
 }
 
 fn name(name: String) -> Result<JobName, StoreError> {

@@ -334,7 +334,7 @@ fn recurring() -> StoredRecurring {
 async fn an_outline_has_what_policies_look_at_and_all_of_what_is_asked_for() {
     let (_dir, store) = store().await;
     let made = recurring();
-    assert!(store.create_recurring(&made).await.expect("writes"));
+    assert_eq!(store.create_recurring(&made, 9).await.expect("writes"), Created::New);
     assert_eq!(store.recurring(&made.name).await.expect("reads"), Some(made.clone()));
     let page = |newest_first, after, limit| {
         let page = Some(Page { newest_first, after, limit });
@@ -371,7 +371,7 @@ async fn what_was_written_reaches_the_database_beside_requests() {
     let (made, before) = (recurring(), size());
     for number in 0..300 {
         let name = crate::domain::JobName::new(format!("job {number}")).expect("a name");
-        store.create_recurring(&StoredRecurring { name, ..made.clone() }).await.expect("writes");
+        store.create_recurring(&StoredRecurring { name, ..made.clone() }, 9).await.expect("writes");
     }
     for _ in 0..1000 {
         if size() > before {
@@ -391,21 +391,21 @@ async fn a_job_that_is_made_anew_goes_on_with_the_numbers_of_the_deleted_one() {
         let begun = store.change_recurring(&made.name, InFull::default(), |job| job.begin(None, at(10))).await;
         begun.expect("writes").expect("is there").0.expect("begun").number
     };
-    store.create_recurring(&empty).await.expect("writes");
+    store.create_recurring(&empty, 9).await.expect("writes");
     assert!(store.delete_recurring(&made.name).await.expect("writes"));
-    store.create_recurring(&empty).await.expect("writes");
+    store.create_recurring(&empty, 9).await.expect("writes");
     assert_eq!(begin().await, 1, "the deleted one had none");
     assert!(store.delete_recurring(&made.name).await.expect("writes"));
-    store.create_recurring(&made).await.expect("writes");
+    store.create_recurring(&made, 9).await.expect("writes");
     assert!(store.delete_recurring(&made.name).await.expect("writes"));
-    store.create_recurring(&empty).await.expect("writes");
+    store.create_recurring(&empty, 9).await.expect("writes");
     assert_eq!(begin().await, 13);
     assert!(store.delete_recurring(&made.name).await.expect("writes"));
     assert!(!store.delete_recurring(&made.name).await.expect("writes"), "there is none");
-    store.create_recurring(&empty).await.expect("writes");
+    store.create_recurring(&empty, 9).await.expect("writes");
     assert_eq!((begin().await, begin().await), (14, 15));
     let other = StoredRecurring { name: crate::domain::JobName::new("other").expect("a name"), ..empty };
-    store.create_recurring(&other).await.expect("writes");
+    store.create_recurring(&other, 9).await.expect("writes");
     let begun = store.change_recurring(&other.name, InFull::default(), |job| job.begin(None, at(10))).await;
     assert_eq!(begun.expect("writes").expect("is there").0.expect("begun").number, 1);
 }
@@ -414,7 +414,7 @@ async fn a_job_that_is_made_anew_goes_on_with_the_numbers_of_the_deleted_one() {
 async fn a_change_leaves_all_else_of_a_recurring_job_as_it_was() {
     let (_dir, store) = store().await;
     let mut made = recurring();
-    store.create_recurring(&made).await.expect("writes");
+    store.create_recurring(&made, 9).await.expect("writes");
     let begun = store.change_recurring(&made.name, InFull::default(), |job| job.begin(Some("new"), at(10))).await;
     let (answer, _) = begun.expect("writes").expect("is there");
     assert_eq!(answer.expect("begun").number, 13);

@@ -12,9 +12,7 @@ use crate::http::error::Problem;
 use crate::http::extract::{Params, Payload, Segment};
 use crate::http::openapi::Problems;
 pub(in crate::http) use crate::http::wire::recurring::LARGEST_DOCUMENT;
-use crate::http::wire::recurring::{
-    BeginTrial, EndTrial, Metered, RecurringQuery, ReportTrial, TrialsQuery, checked_limit,
-};
+use crate::http::wire::recurring::{BeginTrial, EndTrial, Metered, RecurringQuery, ReportTrial, TrialsQuery};
 use crate::recurring::{
     RecurringDocument, RecurringEntry, RecurringError, RecurringSpec, RecurringView, Told, TrialView, VerdictView,
 };
@@ -29,8 +27,8 @@ pub(in crate::http) async fn list(
     State(shared): State<Shared>,
     Params(query): Params<RecurringQuery>,
 ) -> Result<Json<Vec<RecurringEntry>>, Problem> {
-    let limit = checked_limit(query.limit)?;
-    Ok(Json(shared.within(shared.recurring.list(&query.after, limit)).await?))
+    let (after, limit) = query.checked()?;
+    Ok(Json(shared.within(shared.recurring.list(&after, limit)).await?))
 }
 
 /// Makes a recurring job. Asking again with the same specification changes nothing.
@@ -108,6 +106,7 @@ pub(in crate::http) async fn delete(
             status = GONE, body = Problem, content_type = "application/problem+json",
             description = "The trial that was begun with this key fell silent, or was withdrawn"
         ),
+        (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
     )
 )]

@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Timelike as _, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::super::extract::{digits, some_digits};
 use crate::domain::{InvalidJob, Slot};
 use crate::ledger::apportion::hour_of;
 use crate::ledger::report::{By, FunctionalUnit, LEAST_PER_EPOCH, Wanted};
@@ -176,9 +177,11 @@ pub struct LedgerQuery {
     /// Until when: RFC 3339, or a date, which is then its end. Now if absent.
     pub to: Option<String>,
     /// Only intervals after this one's number: `next_after` of the page before.
+    #[serde(default, deserialize_with = "some_digits")]
+    #[param(maximum = 9_223_372_036_854_775_807_i64)]
     pub after: Option<u64>,
     /// At most so many intervals, 1 to 10000.
-    #[serde(default = "a_page")]
+    #[serde(default = "a_page", deserialize_with = "digits")]
     #[param(default = 1000, minimum = 1, maximum = 10000)]
     pub limit: u32,
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::extract::Wire;
+use super::super::extract::{Wire, digits, some_digits};
 use super::finite;
 use crate::bandit::{Ending, Report};
 use crate::domain::{InvalidJob, JobId};
@@ -18,7 +18,7 @@ impl Wire for RecurringSpec {
         ("max_epochs", "give a whole number, at least 1"),
         ("target_metric", "give the metric at which a trial is done"),
         ("higher_is_better", "give true or false"),
-        ("max_power_w", "give the watts that all boards of a trial may draw together, more than 0"),
+        ("max_power_w", "give the watts that all boards of a trial may draw together, 10 or more"),
         ("eta", "give a number from 0 (time alone) to 1 (energy or carbon alone)"),
         ("objective", "give \"energy\" or \"carbon\""),
         ("reference_g_per_kwh", "give grams of CO2 equivalent per kWh with the objective carbon, else leave it out"),
@@ -210,11 +210,12 @@ impl Wire for EndTrial {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RecurringQuery {
-    /// Only names after this one.
+    /// Only names after this one. At most 128 characters, as names have.
     #[serde(default)]
+    #[param(max_length = 128)]
     pub after: String,
     /// At most so many, from 1 to 1000; 100 if absent.
-    #[serde(default = "a_hundred")]
+    #[serde(default = "a_hundred", deserialize_with = "digits")]
     #[param(default = 100, minimum = 1, maximum = 1000)]
     pub limit: u32,
 }
@@ -244,10 +245,11 @@ pub struct TrialsQuery {
     #[param(default = "asc")]
     pub order: TrialOrder,
     /// Only those that come after the trial of this number in that order.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_digits")]
+    #[param(format = Int64, minimum = 0, maximum = 4_294_967_295_i64)]
     pub after: Option<u32>,
     /// At most so many, from 1 to 1000; 1000 if absent.
-    #[serde(default = "a_thousand")]
+    #[serde(default = "a_thousand", deserialize_with = "digits")]
     #[param(default = 1000, minimum = 1, maximum = 1000)]
     pub limit: u32,
 }
@@ -255,6 +257,26 @@ pub struct TrialsQuery {
 const fn a_thousand() -> u32 {
     1000
 }
+
+impl RecurringQuery {
+    /// After which name, and how many.
+    ///
+    /// # Errors
+    /// If the name is longer than any, or the limit is outside 1..=1000.
+    pub fn checked(self) -> Result<(String, u32), InvalidJob> {
+        let limit = checked_limit(self.limit)?;
+        match self.after.chars().count() {
+            0..=LONGEST_NAME => Ok((self.after, limit)),
+            length => {
+                let why = format!("has {length} characters; names have at most {LONGEST_NAME}");
+                Err(InvalidJob { field: "after", why })
+            }
+        }
+    }
+}
+
+/// In characters.
+const LONGEST_NAME: usize = 128;
 
 impl TrialsQuery {
     /// The page that it asks for.
@@ -271,7 +293,7 @@ impl TrialsQuery {
 ///
 /// # Errors
 /// If it is outside 1..=1000.
-pub(in crate::http) fn checked_limit(limit: u32) -> Result<u32, InvalidJob> {
+fn checked_limit(limit: u32) -> Result<u32, InvalidJob> {
     if (1..=1000).contains(&limit) {
         return Ok(limit);
     }
@@ -314,7 +336,11 @@ mod tests {
             (r#""reference_g_per_kwh":4"#, "reference_g_per_kwh", "leave it out"),
             (r#""number_of_gpus":4"#, "number_of_gpus", "goes with gpu_model"),
             (r#""lease_s":0"#, "lease_s", "within 1 to 604800"),
-            (r#""max_power_w":0"#, "max_power_w", "above 0"),
+            (r#""max_power_w":0"#, "max_power_w", "more than 10 watts"),
+            (r#""max_power_w":0.3"#, "max_power_w", "kilowatts"),
+            (r#""max_power_w":300000"#, "max_power_w", "in milliwatts: 300 watts"),
+            (r#""max_power_w":2400000,"gpu_model":"A100","number_of_gpus":8"#, "max_power_w", "2400 watts"),
+            (r#""lease_s":3600000"#, "lease_s", "milliseconds"),
             (r#""colour":"red""#, "colour", "unknown field"),
         ];
         for (wrong, field, right) in table {
