@@ -53,9 +53,9 @@ pub use jump::HeldBack;
 pub use price::{PriceChain, build_price};
 pub use settings::{
     ApiVersion, BaseUrl, CarbonAwareSdkSettings, CarbonSettings, Chain, Contribution, Currency,
-    ElectricityMapsSettings, EmissionFactors, EnerginetSettings, EnergyChartsSettings, FileSettings, FixedSettings,
-    Headers, MapsHorizon, Postcode, PriceSettings, PriceSource, RegionId, SettingsError, Source, Timing, UkSettings,
-    WattTimeHorizon, WattTimeSettings,
+    ElectricityMapsSettings, EmissionFactors, EnerginetSettings, EnergyChartsSettings, FileSettings, FileUnit,
+    FixedSettings, Headers, MapsHorizon, Postcode, PriceSettings, PriceSource, RegionId, SettingsError, Source,
+    TimeZoneName, Timing, UkSettings, WattTimeHorizon, WattTimeSettings,
 };
 pub use state::{FeedState, Freshness, Ranks, SourceState};
 pub use usage::Requests;

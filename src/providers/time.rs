@@ -5,8 +5,18 @@ use chrono::{DateTime, Datelike, NaiveDateTime, Utc};
 /// Why a text is not a moment, with what would be right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TimeProblem {
-    #[error("has no zone; write UTC with a Z (2026-03-01T12:30:00Z), or set carbon.file.assume_utc = true")]
+    #[error(
+        "has no zone; write UTC with a Z (2026-03-01T12:30:00Z), or set carbon.file.time_zone to the zone of the file's \
+             times, such as \"Europe/Berlin\", or \"UTC\" if they are UTC"
+    )]
     NoZone,
+    #[error(
+        "was never shown by a clock of carbon.file.time_zone: clocks are put forward then; is that the zone of the \
+             file's times?"
+    )]
+    Skipped,
+    #[error("may have the day or the month first; write 2026-03-01T12:30:00Z")]
+    DayOrMonth,
     #[error("is not a time; write RFC 3339 in UTC (2026-03-01T12:30:00Z) or unix seconds")]
     NotATime,
     #[error("lies outside the years 1970 to 2200; unix times are in seconds or milliseconds")]
@@ -16,9 +26,27 @@ pub(super) enum TimeProblem {
 /// Reads RFC 3339 with `Z` or an offset, with or without seconds and fraction, and unix seconds or milliseconds.
 /// Text without a zone is UTC if `assume_utc`, else refused.
 pub(super) fn parse_time(text: &str, assume_utc: bool) -> Result<DateTime<Utc>, TimeProblem> {
+    match read_time(text)? {
+        ReadTime::Moment(at) => Ok(at),
+        ReadTime::Shown(shown) if assume_utc => in_range(shown.and_utc()),
+        ReadTime::Shown(_) => Err(TimeProblem::NoZone),
+    }
+}
+
+/// What a text says of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadTime {
+    /// A moment.
+    Moment(DateTime<Utc>),
+    /// What a clock shows, without its zone.
+    Shown(NaiveDateTime),
+}
+
+/// Reads what [`parse_time`] reads, with or without a zone.
+pub(super) fn read_time(text: &str) -> Result<ReadTime, TimeProblem> {
     let text = text.trim();
     if let Ok(number) = text.parse::<f64>() {
-        return from_unix(number);
+        return from_unix(number).map(ReadTime::Moment);
     }
     let with_zone = DateTime::parse_from_rfc3339(text)
         .or_else(|_| DateTime::parse_from_str(text, "%Y-%m-%dT%H:%M%#z"))
@@ -27,15 +55,24 @@ pub(super) fn parse_time(text: &str, assume_utc: bool) -> Result<DateTime<Utc>, 
     // `%#z` knows no Z.
     let zulu = || NaiveDateTime::parse_from_str(text.strip_suffix(['Z', 'z'])?, "%Y-%m-%dT%H:%M").ok();
     let without_zone = || {
-        let forms = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M"];
+        let forms = [
+            "%Y-%m-%dT%H:%M:%S%.f",
+            "%Y-%m-%dT%H:%M",
+            "%Y-%m-%d %H:%M:%S%.f",
+            "%Y-%m-%d %H:%M",
+            "%d.%m.%Y %H:%M:%S%.f",
+            "%d.%m.%Y %H:%M",
+        ];
         forms.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
     };
     if let Some(time) = with_zone.ok().or_else(|| Some(zulu()?.and_utc())) {
-        return in_range(time);
+        return in_range(time).map(ReadTime::Moment);
     }
     match without_zone() {
-        Some(time) if assume_utc => in_range(time.and_utc()),
-        Some(_) => Err(TimeProblem::NoZone),
+        Some(shown) => Ok(ReadTime::Shown(shown)),
+        None if text.len() <= 40 && text.matches('/').count() == 2 && text.contains(':') => {
+            Err(TimeProblem::DayOrMonth)
+        }
         None => Err(TimeProblem::NotATime),
     }
 }

@@ -1,7 +1,9 @@
 //! Which column of a file means what.
 
 use super::{FileSignal, ParseError};
+use crate::domain::nearest;
 use crate::providers::FileSettings;
+use crate::units::{GramsPerKwh, PricePerMwh};
 
 /// Names are compared in small letters, without anything but letters and digits.
 const TIME: &[&str] = &[
@@ -120,8 +122,21 @@ fn missing<V: FileSignal>(what: &str, example: &str, setting: &str, names: &[Str
     }
 }
 
+/// The names that are known or nearly so; the others only by their number: a path that was mistaken for another names a
+/// file whose first line is nobody's business.
 fn listed(names: &[String]) -> String {
-    let shown: Vec<_> = names.iter().take(12).map(|name| format!("{:?}", super::shortened(name))).collect();
+    let known = [TIME, END, DURATION, ZONE, FORECAST, ACTUAL, GramsPerKwh::VALUE_COLUMNS, PricePerMwh::VALUE_COLUMNS];
+    let is_known = |name: &&String| {
+        let plain: String = plain(name).collect();
+        name.is_ascii() && name.len() <= 48 && nearest(&plain, known.into_iter().flatten().copied()).is_some()
+    };
+    let mut shown: Vec<_> =
+        names.iter().filter(is_known).take(12).map(|name| format!("{:?}", super::shortened(name))).collect();
+    match names.len() - shown.len() {
+        0 => {}
+        others if shown.is_empty() => shown.push(format!("the {others} of the file")),
+        others => shown.push(format!("{others} other(s)")),
+    }
     if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
 }
 
@@ -132,7 +147,6 @@ fn plain(name: &str) -> impl Iterator<Item = char> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{GramsPerKwh, PricePerMwh};
 
     fn roles(header: &str, settings: &FileSettings) -> Result<(Option<String>, Option<String>), ParseError> {
         let names: Vec<_> = header.split(',').map(str::to_owned).collect();
@@ -158,7 +172,7 @@ mod tests {
     fn a_missing_column_is_told_with_those_there_are() {
         let default = FileSettings::default();
         let error = roles("when,value", &default).expect_err("no time").to_string();
-        assert!(error.contains("\"when\", \"value\"") && error.contains("carbon.file.time_column"), "{error}");
+        assert!(error.contains("among \"value\", 1 other(s);") && error.contains("carbon.file.time_column"), "{error}");
         let chosen = FileSettings { actual_column: Some("came".to_owned()), ..FileSettings::default() };
         let error = roles("time,value", &chosen).expect_err("no such column").to_string();
         assert!(error.contains("no column \"came\""), "{error}");

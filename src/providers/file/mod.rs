@@ -2,10 +2,13 @@
 
 mod columns;
 mod issued;
+mod local;
+mod numbers;
 mod parse;
 mod signal;
 #[cfg(test)]
 mod tests;
+mod unit;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -22,7 +25,8 @@ pub use signal::FileSignal;
 
 use super::error::shortened;
 use super::{
-    Answer, CarbonSettings, Contribution, FileSettings, PriceSettings, Provider, ProviderError, SettingsError, Timing,
+    Answer, CarbonSettings, Contribution, FileSettings, FileUnit, PriceSettings, Provider, ProviderError,
+    SettingsError, Timing,
 };
 use crate::domain::{Forecast, Provenance, Quoted, Slot, TimeSeries, Zone};
 use crate::ledger::chain::Digest;
@@ -36,6 +40,9 @@ const CADENCE: Seconds = Seconds::new(300.0);
 /// How much of a long file one answer holds.
 const PAST: TimeDelta = TimeDelta::days(31);
 const AHEAD: TimeDelta = TimeDelta::days(31);
+
+/// A clock may be wrong by less.
+const EARLY: TimeDelta = TimeDelta::minutes(10);
 
 /// Values of so long a time at least are a history, if nothing says that they are: with less there is no daily shape,
 /// and it is rather a forecast that has run out.
@@ -149,9 +156,10 @@ impl<V: FileSignal> FileProvider<V> {
                 (play.around(&file.expected, now), play.around(&file.actual, now), now)
             }
         };
+        let mut notes = file.notes.clone();
+        notes.extend(self.tells_the_future(file, modified));
         let past = actual.into_iter().filter(|(slot, _)| slot.end() <= now).collect();
         let (actual, _) = TimeSeries::from_points(past);
-        let mut notes = file.notes.clone();
         if !expected.iter().any(|(slot, _)| now < slot.end()) {
             if !self.is_history(file, &actual) {
                 return Err(ProviderError::Empty { what: self.nothing_ahead(file) });
@@ -181,6 +189,21 @@ impl<V: FileSignal> FileProvider<V> {
         };
         let known = actual.points().iter().map(|(slot, _)| slot.duration()).fold(Seconds::ZERO, |a, b| a + b);
         known >= HISTORY || told && !actual.is_empty()
+    }
+
+    /// Says so where what came was written before it came: then times east of UTC are most likely taken for UTC.
+    fn tells_the_future(&self, file: &ParsedFile<V>, modified: DateTime<Utc>) -> Option<String> {
+        let newest = file.actual.points().last().map(|(slot, _)| slot.start())?;
+        let is_early = self.settings.timing == Timing::Absolute && !file.one_for_both && newest > modified + EARLY;
+        is_early.then(|| {
+            format!(
+                "{} tells what came at {} and was written before that, at {}: if its times are local, set {}.file.time_zone",
+                self.shown(),
+                newest.format("%FT%TZ"),
+                modified.format("%FT%TZ"),
+                V::TABLE
+            )
+        })
     }
 
     fn nothing_ahead(&self, file: &ParsedFile<V>) -> String {
@@ -222,7 +245,8 @@ impl<V: FileSignal> Provider<V> for FileProvider<V> {
 
     fn provenance(&self) -> Provenance {
         let responses = self.state().loaded.iter().map(|loaded| loaded.digest.to_string()).collect();
-        Provenance { unit: V::UNIT, responses, ..Provenance::default() }
+        let unit = self.settings.unit.and_then(FileUnit::of_intensity).or(V::UNIT);
+        Provenance { unit, responses, ..Provenance::default() }
     }
 
     /// The file itself is what is kept.
@@ -282,6 +306,20 @@ impl Play {
     }
 }
 
+/// Refuses what has no end, or never begins.
+fn regular(metadata: &std::fs::Metadata) -> Result<(), String> {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = metadata.file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok(()),
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(format!("it is {what}; name a regular file"))
+}
+
 fn read<V: FileSignal>(
     path: &Path,
     settings: &FileSettings,
@@ -290,8 +328,11 @@ fn read<V: FileSignal>(
 ) -> Result<Arc<Loaded<V>>, ProviderError> {
     let because = |why: String| ProviderError::Unreadable { table: V::TABLE, path: path.display().to_string(), why };
     let unreadable = |e: std::io::Error| because(e.to_string());
+    // To open a named pipe waits for whoever writes into it, perhaps for ever.
+    regular(&std::fs::metadata(path).map_err(unreadable)?).map_err(because)?;
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
+    regular(&metadata).map_err(because)?;
     let stamp = Stamp { modified: metadata.modified().map_err(unreadable)?, length: metadata.len() };
     if let Some(known) = known.filter(|known| known.stamp == stamp) {
         return Ok(known);

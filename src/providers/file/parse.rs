@@ -6,11 +6,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Map, Value};
 
 use super::columns::{Column, Columns};
+use super::local::LocalTimes;
+use super::numbers::{Numbers, separator};
 use super::signal::FileSignal;
+use super::unit::{check_names, check_values};
 use crate::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalKind, SignalScope, Slot, TimeSeries, Zone};
-use crate::providers::FileSettings;
 use crate::providers::cache::well_formed;
-use crate::providers::time::{from_unix, parse_time};
+use crate::providers::time::{TimeProblem, from_unix};
+use crate::providers::{FileSettings, FileUnit, TimeZoneName};
 use crate::units::GramsPerKwh;
 
 /// A tree of JSON takes many times the room of its text.
@@ -114,7 +117,7 @@ fn parse_json<V: FileSignal>(
 
 fn stored_forecast<V: FileSignal>(tree: Value, zone: Option<&Zone>) -> Result<ParsedFile<V>, ParseError> {
     let forecast: Forecast<V> =
-        serde_json::from_value(tree).map_err(|e| error("the stored forecast", &e.to_string()))?;
+        serde_json::from_value(tree).map_err(|_| error("the stored forecast", "is not as wattune stores one"))?;
     if let Some(wanted) = zone.filter(|z| **z != forecast.zone) {
         return Err(error("the stored forecast", &format!("is for {}, not for {wanted}", forecast.zone)));
     }
@@ -163,7 +166,7 @@ impl<'a> Cell<'a> {
     fn shown(&self) -> String {
         match self {
             Self::Absent => "nothing".to_owned(),
-            Self::Text(text) => format!("{:?}", super::shortened(text)),
+            Self::Text(text) => shown(text),
             Self::Number(number) => number.to_string(),
             Self::Other => "a nested value".to_owned(),
         }
@@ -181,6 +184,19 @@ struct Row<V> {
     actual: Option<V>,
 }
 
+/// A field as messages repeat it: only what could be a number, a time or a single word. A path that was mistaken for
+/// another names a file whose contents are nobody's business.
+fn shown(text: &str) -> String {
+    let is_short = text.chars().count() <= 32;
+    let is_figure = text.chars().all(|c| c.is_ascii_digit() || " +-.,:/eETZ".contains(c));
+    let is_word = text.len() <= 12 && text.chars().all(|c| c.is_ascii_alphabetic());
+    if is_short && (is_figure || is_word) {
+        format!("{text:?}")
+    } else {
+        format!("a text of {} characters", text.chars().count())
+    }
+}
+
 const LINE: &str = "line";
 const ENTRY: &str = "entry";
 
@@ -191,17 +207,24 @@ struct Rows<V> {
     place: &'static str,
     /// One column serves as forecast and as outcome.
     one_for_both: bool,
+    /// Times without a zone got the file's.
+    is_local: bool,
+    /// What is odd about its columns.
+    notes: Vec<String>,
 }
 
 impl<V: FileSignal> Rows<V> {
     fn from_csv(bytes: &[u8], settings: &FileSettings) -> Result<Self, ParseError> {
         let unreadable = |e: csv::Error| {
             let at = e.position().map_or_else(|| "the file".to_owned(), |p| format!("line {}", p.line()));
-            error(&at, &super::shortened(&e.to_string()))
+            error(&at, &unreadable_row(&e))
         };
-        let mut reader = csv::ReaderBuilder::new().from_reader(bytes);
+        let (bytes, separator) = separator::<V>(bytes, settings);
+        let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(bytes);
         let names: Vec<_> = reader.headers().map_err(unreadable)?.iter().map(|n| n.trim().to_owned()).collect();
         let columns = Columns::find::<V>(&names, settings)?;
+        check_names::<V>(&columns, settings)?;
+        let mut reading = Reading::new(settings, &columns, Numbers::separated_by(separator));
         let mut rows = Vec::new();
         let mut record = csv::StringRecord::new();
         while reader.read_record(&mut record).map_err(unreadable)? {
@@ -213,9 +236,9 @@ impl<V: FileSignal> Rows<V> {
             }
             let line = record.position().map_or(0, csv::Position::line);
             let cell = |column: &Column| Cell::text(record.get(column.index).unwrap_or_default());
-            rows.push(read_row((LINE, line), &columns, settings, cell)?);
+            rows.push(read_row((LINE, line), &columns, &mut reading, cell)?);
         }
-        Ok(Self { rows, place: LINE, one_for_both: columns.expected == columns.actual })
+        Ok(Self::of(rows, LINE, &columns, settings, &reading))
     }
 
     fn from_json(entries: &[Value], settings: &FileSettings) -> Result<Self, ParseError> {
@@ -227,15 +250,35 @@ impl<V: FileSignal> Rows<V> {
         let objects = objects.collect::<Result<Vec<_>, _>>()?;
         let names: BTreeSet<_> = objects.iter().flat_map(|object| object.keys().cloned()).collect();
         let columns = Columns::find::<V>(&names.into_iter().collect::<Vec<_>>(), settings)?;
+        check_names::<V>(&columns, settings)?;
+        let mut reading = Reading::new(settings, &columns, Numbers::separated_by(b','));
         let rows = (1..).zip(&objects);
-        let rows = rows.map(|(i, object)| read_row((ENTRY, i), &columns, settings, |c| Cell::json(object, c)));
+        let rows = rows.map(|(i, object)| read_row((ENTRY, i), &columns, &mut reading, |c| Cell::json(object, c)));
         let rows = rows.collect::<Result<_, _>>()?;
-        Ok(Self { rows, place: ENTRY, one_for_both: columns.expected == columns.actual })
+        Ok(Self::of(rows, ENTRY, &columns, settings, &reading))
+    }
+
+    fn of(
+        rows: Vec<Row<V>>,
+        place: &'static str,
+        columns: &Columns,
+        settings: &FileSettings,
+        reading: &Reading,
+    ) -> Self {
+        let is_local = reading.times.is_used;
+        let other = settings.time_zone.filter(|zone| is_local && columns.named_utc && *zone != TimeZoneName::UTC);
+        let contradiction = other.map(|zone| {
+            let name = super::shortened(&columns.time.name);
+            format!("the name of column {name:?} says UTC, and {}.file.time_zone = \"{zone}\" is used", V::TABLE)
+        });
+        let notes = contradiction.into_iter().collect();
+        Self { rows, place, one_for_both: columns.expected == columns.actual, is_local, notes }
     }
 
     fn into_file(mut self, settings: &FileSettings, zone: Option<&Zone>) -> Result<ParsedFile<V>, ParseError> {
-        let mut notes = Vec::new();
+        let mut notes = std::mem::take(&mut self.notes);
         let zone = self.choose_zone(zone)?;
+        check_values::<V>(self.rows.iter().flat_map(|r| [r.expected, r.actual]).flatten().map(V::number), settings)?;
         if !self.rows.is_sorted_by_key(|row| row.start) {
             // Newest first is common. Sorting here keeps a long file from being sorted by insertion.
             notes.push("rows are not in time order; sorted".to_owned());
@@ -248,6 +291,13 @@ impl<V: FileSignal> Rows<V> {
             let what = format!("{start} is there before, in {} {first}; keep one of the two", self.place);
             error(&format!("{} {second}", self.place), &what)
         });
+        if repeated.is_some() && self.is_local {
+            notes.push(format!(
+                "a time is there twice: if that is because clocks were put back, its zone is not the one that is set; set \
+                 {}.file.time_zone to the zone of the file's times",
+                V::TABLE
+            ));
+        }
         let slots = slots_of(&self.rows, settings);
         let mut series = |what: &str, origin: Origin, value: fn(&Row<V>) -> Option<V>| {
             let points = self.rows.iter().zip(&slots);
@@ -271,7 +321,7 @@ impl<V: FileSignal> Rows<V> {
     /// Keeps the rows of one zone: the wanted one, else the only one.
     fn choose_zone(&mut self, wanted: Option<&Zone>) -> Result<Option<Zone>, ParseError> {
         let zones: BTreeSet<_> = self.rows.iter().filter_map(|row| row.zone.as_deref()).collect();
-        let named = zones.iter().take(12).map(|zone| format!("{zone:?}")).collect::<Vec<_>>().join(", ");
+        let named = zones.iter().take(12).map(|zone| shown_zone(zone)).collect::<Vec<_>>().join(", ");
         match (wanted, zones.len()) {
             (_, 0) => Ok(wanted.cloned()),
             (Some(wanted), _) if zones.contains(wanted.as_str()) => {
@@ -288,52 +338,71 @@ impl<V: FileSignal> Rows<V> {
     }
 }
 
+/// What of a file is known while its rows are read.
+struct Reading {
+    times: LocalTimes,
+    numbers: Numbers,
+    /// From the file's unit to the signal's.
+    factor: f64,
+}
+
+impl Reading {
+    fn new(settings: &FileSettings, columns: &Columns, numbers: Numbers) -> Self {
+        let is_utc = settings.assume_utc || columns.named_utc;
+        let zone = settings.time_zone.or(is_utc.then_some(TimeZoneName::UTC));
+        Self { times: LocalTimes::new(zone), numbers, factor: settings.unit.map_or(1.0, FileUnit::factor) }
+    }
+}
+
 fn read_row<'a, V: FileSignal>(
     (what, place): (&str, u64),
     columns: &Columns,
-    settings: &FileSettings,
+    reading: &mut Reading,
     cell: impl Fn(&Column) -> Cell<'a>,
 ) -> Result<Row<V>, ParseError> {
     let at = |column: &Column| format!("{what} {place}, column {:?}", super::shortened(&column.name));
-    let time = |column: &Column| {
+    let zone = columns.zone.as_ref().and_then(|column| match cell(column) {
+        Cell::Text(text) => Some(text.to_owned()),
+        Cell::Number(number) => Some(number.to_string()),
+        Cell::Absent | Cell::Other => None,
+    });
+    let Reading { times, numbers, factor } = reading;
+    let mut time = |column: &Column, start: Option<DateTime<Utc>>| {
         let found = cell(column);
-        let time = match &found {
-            Cell::Absent => return Ok(None),
-            Cell::Text(text) => parse_time(text, settings.assume_utc || columns.named_utc),
-            Cell::Number(number) => from_unix(*number),
-            Cell::Other => parse_time("", false),
+        let time = match (&found, start) {
+            (Cell::Absent, _) => return Ok(None),
+            (Cell::Text(text), None) => times.start(text, zone.as_deref()),
+            (Cell::Text(text), Some(start)) => times.end(text, start),
+            (Cell::Number(number), _) => from_unix(*number),
+            (Cell::Other, _) => Err(TimeProblem::NotATime),
         };
         time.map(Some).map_err(|problem| {
             let problem = problem.to_string().replace("carbon.file", &format!("{}.file", V::TABLE));
             error(&at(column), &format!("{} {problem}", found.shown()))
         })
     };
-    let number = |column: &Column, (least, most): (f64, f64), right: &str| {
+    let mut number = |column: &Column, factor: f64, (least, most): (f64, f64), right: &str| {
         let found = cell(column);
         let number = match &found {
             Cell::Absent => return Ok(None),
-            Cell::Text(text) => text.parse().ok(),
-            Cell::Number(number) => Some(*number),
-            Cell::Other => None,
+            Cell::Text(text) => numbers.read(text),
+            Cell::Number(number) => Ok(*number),
+            Cell::Other => Err(""),
         };
-        number.filter(|n| (least..=most).contains(n)).map(Some).ok_or_else(|| {
-            error(&at(column), &format!("{} is not {right}; leave the field empty where there is none", found.shown()))
-        })
+        let refused = |hint| {
+            let what = format!("{} is not {right}{hint}; leave the field empty where there is none", found.shown());
+            error(&at(column), &what)
+        };
+        let number = number.map_err(refused)? * factor;
+        (least..=most).contains(&number).then_some(Some(number)).ok_or_else(|| refused(""))
     };
-    let value = |column: &Option<Column>| match column {
-        // Adding zero turns −0 into 0.
-        Some(column) => {
-            Ok(number(column, (V::LOWEST, V::HIGHEST), V::RIGHT)?.and_then(|value| V::checked(value + 0.0)))
-        }
-        None => Ok(None),
-    };
-    let Some(start) = time(&columns.time)? else {
+    let Some(start) = time(&columns.time, None)? else {
         return Err(error(&at(&columns.time), "is empty; every row needs the start of its slot"));
     };
     let end = match (&columns.end, &columns.duration) {
-        (Some(column), _) => time(column)?.map(|end| (end, column)),
+        (Some(column), _) => time(column, Some(start))?.map(|end| (end, column)),
         (None, Some(column)) => {
-            let minutes = number(column, (0.0, 527_040.0), "a length in minutes")?;
+            let minutes = number(column, 1.0, (0.0, 527_040.0), "a length in minutes")?;
             minutes.map(|m| (start + crate::units::Seconds::new(m * 60.0).to_delta(), column))
         }
         (None, None) => None,
@@ -343,11 +412,13 @@ fn read_row<'a, V: FileSignal>(
     {
         return Err(error(&at(column), "the slot must end after it starts, and within 366 days"));
     }
-    let zone = columns.zone.as_ref().and_then(|column| match cell(column) {
-        Cell::Text(text) => Some(text.to_owned()),
-        Cell::Number(number) => Some(number.to_string()),
-        Cell::Absent | Cell::Other => None,
-    });
+    let mut value = |column: &Option<Column>| match column {
+        // Adding zero turns −0 into 0.
+        Some(column) => {
+            Ok(number(column, *factor, (V::LOWEST, V::HIGHEST), V::RIGHT)?.and_then(|value| V::checked(value + 0.0)))
+        }
+        None => Ok(None),
+    };
     let (expected, actual) = (value(&columns.expected)?, value(&columns.actual)?);
     Ok(Row { place, start, end: end.map(|(end, _)| end), zone, expected, actual })
 }
@@ -372,6 +443,24 @@ fn slots_of<V>(rows: &[Row<V>], settings: &FileSettings) -> Vec<Option<Slot>> {
         Slot::new(row.start, row.end.unwrap_or(row.start + step))
     };
     rows.iter().map(slot).collect()
+}
+
+/// A part of the grid as messages repeat it.
+fn shown_zone(zone: &str) -> String {
+    let is_code = zone.len() <= 32 && zone.chars().all(|c| c.is_ascii_alphanumeric() || "-_ .".contains(c));
+    if is_code { format!("{zone:?}") } else { shown(zone) }
+}
+
+/// Why a line cannot be read, with nothing of what it holds.
+fn unreadable_row(error: &csv::Error) -> String {
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => format!(
+            "has {len} fields, and the first line has {expected_len}; are there decimal commas? Then separate columns by ; or \
+             write decimal points"
+        ),
+        csv::ErrorKind::Utf8 { .. } => "is not UTF-8; save the file as UTF-8".to_owned(),
+        _ => "is no CSV".to_owned(),
+    }
 }
 
 fn tell(notes: &mut Vec<String>, what: &str, problems: &[SeriesProblem]) {

@@ -7,8 +7,12 @@ use crate::units::{GramsPerKwh, PricePerMwh};
 pub trait FileSignal: SignalValue {
     /// The table of the settings that speaks of the file, `[carbon]` or `[price]`.
     const TABLE: &'static str;
-    /// What its values are given in.
+    /// What its values are given in, unless the settings name another unit.
     const UNIT: Option<Unit>;
+    /// The units that the settings can name: the usual one, the one that it is taken for most often, and others.
+    const UNITS: &'static [&'static str];
+    /// Where no value of a file is larger, it was most likely given in the second unit.
+    const SMALL: f64;
     /// Names of columns of values, in small letters and digits only.
     const VALUE_COLUMNS: &'static [&'static str];
     /// A good name for such a column.
@@ -24,6 +28,8 @@ pub trait FileSignal: SignalValue {
 impl FileSignal for GramsPerKwh {
     const TABLE: &'static str = "carbon";
     const UNIT: Option<Unit> = Some(Unit::GramsPerKwh);
+    const UNITS: &'static [&'static str] = &["g_per_kwh", "kg_per_kwh", "t_per_mwh", "lb_per_mwh"];
+    const SMALL: f64 = 1.5;
     const VALUE_COLUMNS: &'static [&'static str] = &[
         "value",
         "carbonintensity",
@@ -46,6 +52,8 @@ impl FileSignal for GramsPerKwh {
 impl FileSignal for PricePerMwh {
     const TABLE: &'static str = "price";
     const UNIT: Option<Unit> = None;
+    const UNITS: &'static [&'static str] = &["per_mwh", "per_kwh", "cents_per_kwh"];
+    const SMALL: f64 = 1.0;
     const VALUE_COLUMNS: &'static [&'static str] = &[
         "price",
         "value",

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{CarbonSeries, Origin, SignalKind, SignalScope};
-use crate::providers::PriceSource;
+use crate::providers::{PriceSource, TimeZoneName};
 
 fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).expect(text).to_utc()
@@ -297,7 +297,7 @@ async fn prices_are_read_like_intensities() {
     for (text, part) in [
         ("time,price\n2021-01-01T00:00Z,x", "is not a price per MWh (from -100000 to 100000)"),
         ("time,price\n2021-01-01T00:00Z,1e6", "is not a price per MWh"),
-        ("time,price\n2021-01-01T00:00,1", "set price.file.assume_utc = true"),
+        ("time,price\n2021-01-01T00:00,1", "set price.file.time_zone"),
         ("time,intensity\n2021-01-01T00:00Z,1", "set price.file.value_column"),
         ("zone,time,price\nA,1,1\nB,1,1", "choose with carbon.energy_charts.bidding_zone"),
     ] {
@@ -323,6 +323,140 @@ async fn prices_are_read_like_intensities() {
     assert!(gone.contains("check price.file.path"), "{gone}");
     let nowhere = FileProvider::prices(&PriceSettings::default(), &CarbonSettings::default());
     assert_eq!(nowhere.map(|_| ()), Err(SettingsError::NoPath { table: "price" }));
+}
+
+fn with(settings: FileSettings, text: &str) -> Result<ParsedFile, String> {
+    parse(text.as_bytes(), &settings, None).map_err(|e| e.to_string())
+}
+
+fn in_zone(zone: &str) -> FileSettings {
+    let time_zone = TimeZoneName::try_from(zone.to_owned()).expect("a zone");
+    FileSettings { time_zone: Some(time_zone), ..FileSettings::default() }
+}
+
+#[test]
+fn times_without_a_zone_are_those_of_the_zone_that_is_set() {
+    let text = "time,value\n2026-07-01 02:00,100\n2026-07-01 03:00,110\n";
+    let file = with(in_zone("Europe/Berlin"), text).expect("local times");
+    assert_eq!(file.expected.start(), Some(at("2026-07-01T00:00:00Z")));
+    assert_eq!(with(in_zone("-05:00"), text).expect("an offset").expected.start(), Some(at("2026-07-01T07:00:00Z")));
+    let mixed = "time,value\n2026-07-01T00:00Z,100\n2026-07-01 03:00,110\n";
+    assert_eq!(
+        minutes(&with(in_zone("Europe/Berlin"), mixed).expect("its own zone goes first").expected),
+        [60.0, 60.0]
+    );
+
+    let autumn = "from,to,value\n2026-10-25 01:00,2026-10-25 02:00,100\n2026-10-25 02:00,2026-10-25 02:00,110\n\
+                  2026-10-25 02:00,2026-10-25 03:00,120\n2026-10-25 03:00,2026-10-25 04:00,130\n";
+    let file = with(in_zone("Europe/Berlin"), autumn).expect("the hour is there twice");
+    assert_eq!((minutes(&file.expected), values(&file.expected)), (vec![60.0; 4], vec![100.0, 110.0, 120.0, 130.0]));
+    assert!(file.notes.is_empty() && file.repeated.is_none(), "{:?}", file.notes);
+    let spring = with(in_zone("Europe/Berlin"), "time,value\n2026-03-29 02:00,100\n").expect_err("no such hour");
+    assert!(spring.contains("carbon.file.time_zone: clocks are put forward"), "{spring}");
+
+    let taken_for_utc = FileSettings { assume_utc: true, ..FileSettings::default() };
+    let twice = "time,value\n2026-10-25 02:00,100\n2026-10-25 02:00,110\n2026-10-25 03:00,120\n";
+    let file = with(taken_for_utc, twice).expect("read");
+    assert!(file.notes.iter().any(|n| n.contains("set carbon.file.time_zone")), "{:?}", file.notes);
+    let named = with(in_zone("Europe/Berlin"), "timestamp_utc,value\n2026-07-01 02:00,100\n").expect("read");
+    assert!(named.notes.iter().any(|n| n.contains("says UTC")), "{:?}", named.notes);
+    assert!(refused("time,value\n07/01/2026 02:00,100\n").contains("the day or the month first"));
+}
+
+#[test]
+fn semicolons_tabs_and_decimal_commas_are_read() {
+    for text in [
+        "time;value;actual\n2026-07-01T02:00Z;369,1;\n2026-07-01T03:00Z;370;371,25\n",
+        "sep=;\r\ntime;value;actual\r\n2026-07-01T02:00Z;369,1;\r\n2026-07-01T03:00Z;370;371,25\r\n",
+        "time\tvalue\tactual\n2026-07-01T02:00Z\t369,1\t\n2026-07-01T03:00Z\t370\t371,25\n",
+        "time;value;actual\n2026-07-01T02:00Z;369.1;\n2026-07-01T03:00Z;370;371.25\n",
+    ] {
+        let file = parsed(text);
+        assert_eq!((values(&file.expected), values(&file.actual)), (vec![369.1, 370.0], vec![371.25]), "{text}");
+    }
+    let german = with(in_zone("Europe/Berlin"), "time;value\n01.07.2026 02:00;369,1\n").expect("German");
+    assert_eq!((german.expected.start(), values(&german.expected)), (Some(at("2026-07-01T00:00:00Z")), vec![369.1]));
+    for (text, part) in [
+        ("time,value\n2026-07-01T02:00Z,369,1\n", "are there decimal commas?"),
+        ("time,value\n2026-07-01T02:00Z,\"1,234\"\n", "write a decimal point"),
+        ("time;value\n2026-07-01T02:00Z;1.234,5\n", "nothing between thousands"),
+        ("time;value\n2026-07-01T02:00Z;369,1\n2026-07-01T03:00Z;1.234\n", "the other decimal sign"),
+    ] {
+        assert!(refused(text).contains(part), "{text}: {}", refused(text));
+    }
+}
+
+#[test]
+fn values_in_another_unit_are_noticed_and_can_be_set() {
+    let kilograms = "time,value\n2026-07-01T02:00Z,0.369\n2026-07-01T03:00Z,0.412\n";
+    let error = refused(kilograms);
+    assert!(error.contains("looks like kg_per_kwh") && error.contains("carbon.file.unit = \"kg_per_kwh\""), "{error}");
+    let unit = |unit| FileSettings { unit: Some(unit), ..FileSettings::default() };
+    for (set, right) in [
+        (FileUnit::KgPerKwh, [369.0, 412.0]),
+        (FileUnit::TPerMwh, [369.0, 412.0]),
+        (FileUnit::GPerKwh, [0.369, 0.412]),
+        (FileUnit::LbPerMwh, [0.369 * 0.453_592_37, 0.412 * 0.453_592_37]),
+    ] {
+        assert_eq!(values(&with(unit(set), kilograms).expect("set").expected), right, "{set:?}");
+    }
+    for fine in ["0", "0.369\n2026-07-01T03:00Z,30", "1"] {
+        parsed(&format!("time,value\n2026-07-01T02:00Z,{fine}\n"));
+    }
+    let named = FileSettings { value_column: Some("lbs/MWh".to_owned()), ..FileSettings::default() };
+    let error = with(named, "time,lbs/MWh\n2026-07-01T02:00Z,800\n").expect_err("pounds");
+    assert!(error.contains("carbon.file.unit = \"lb_per_mwh\""), "{error}");
+    let prices = parse_as::<PricePerMwh>(b"time,price\n2026-07-01T02:00Z,0.08\n", &FileSettings::default(), None);
+    let error = prices.expect_err("per kWh").to_string();
+    assert!(error.contains("price.file.unit = \"per_kwh\""), "{error}");
+    let cents = parse_as::<PricePerMwh>(b"time,price\n2026-07-01T02:00Z,8.25\n", &unit(FileUnit::CentsPerKwh), None);
+    assert_eq!(cents.expect("cents").expected.points()[0].1.value, PricePerMwh::new(82.5));
+}
+
+#[test]
+fn nothing_of_another_file_is_repeated() {
+    const SECRET: &str = "hunter2hunter2";
+    for text in [
+        "root:$6$hunter2hunter2:19000:0:99999:7:::\ndaemon:*:1:\n",
+        "hunter2hunter2",
+        "user,password\nadmin,hunter2hunter2\n",
+        "hunter2hunter2;b,c\n1;2\n",
+        "[default]\naws_secret_access_key = hunter2hunter2\n",
+        "{\"password\": \"hunter2hunter2\"}",
+        "[{\"hunter2hunter2\": 1}]",
+        "{\"expected\": \"hunter2hunter2\", \"retrieved_at\": \"hunter2hunter2\"}",
+        "[\"hunter2hunter2\"",
+        "time,value\nhunter2hunter2,1\n",
+        "time,value\n2026-07-01T02:00Z,hunter2hunter2\n",
+        "time,value\n1,hunter2hunter2,3\n",
+        "zone,time,value\n$6$hunter2hunter2,1,5\nB,1,5\n",
+    ] {
+        let error = refused(text);
+        assert!(!error.contains(SECRET) && !error.contains("root") && !error.contains("admin"), "{text}: {error}");
+    }
+    assert!(refused("timestmp,value\n1,2\n").contains("among \"timestmp\", \"value\";"));
+}
+
+#[tokio::test]
+async fn what_is_no_regular_file_is_not_opened() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    for (path, part) in
+        [(pipe, "a named pipe"), (PathBuf::from("/dev/zero"), "a device"), (directory.path().to_owned(), "a directory")]
+    {
+        let file = FileSettings { path: Some(path), ..FileSettings::default() };
+        let provider = FileProvider::new(&CarbonSettings { file, ..CarbonSettings::default() }).expect("has a path");
+        let error = provider.fetch(at("2026-07-01T02:00:00Z")).await.expect_err("no file").to_string();
+        assert!(error.contains(part) && error.contains("check carbon.file.path"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_came_before_it_came_is_told() {
+    let kept = Kept::with("time,forecast,actual\n2026-05-01T12:00Z,300,310\n", FileSettings::default());
+    let notes = kept.answer("2026-05-01T10:00:00Z").await.expect("a forecast").notes;
+    assert!(notes.iter().any(|n| n.contains("set carbon.file.time_zone")), "{notes:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The settings of this room. Values are checked as they are read, so that an error carries file and line.
 
 mod chain;
+mod file;
 mod price;
 mod sources;
 #[cfg(test)]
@@ -10,6 +11,7 @@ mod types;
 use serde::{Deserialize, Serialize};
 
 pub use chain::{Chain, Source};
+pub use file::{FileUnit, TimeZoneName};
 pub use price::{Currency, PriceSettings, PriceSource};
 pub(super) use sources::Common;
 pub use sources::{
@@ -111,6 +113,22 @@ pub enum SettingsError {
         /// What was written.
         origin: &'static str,
     },
+    /// UTC, and a zone that is not.
+    #[error("{table}.file.assume_utc is true, and {table}.file.time_zone is \"{zone}\"; remove one of them")]
+    TwoZones {
+        /// `carbon` or `price`.
+        table: &'static str,
+        /// What was written.
+        zone: TimeZoneName,
+    },
+    /// A unit of prices for intensities, or the other way round.
+    #[error("{table}.file.unit is not a unit of what the file holds; write one of {right}")]
+    Unit {
+        /// `carbon` or `price`.
+        table: &'static str,
+        /// What would be right.
+        right: &'static str,
+    },
     /// A source that cannot do with the place it is given.
     #[error("{source_name} cannot be asked about {place}: {why}")]
     Place {
@@ -145,6 +163,17 @@ impl CarbonSettings {
 }
 
 fn check_file(file: &FileSettings, table: &'static str) -> Result<(), SettingsError> {
+    if let Some(zone) = file.time_zone.filter(|zone| file.assume_utc && *zone != TimeZoneName::UTC) {
+        return Err(SettingsError::TwoZones { table, zone });
+    }
+    let is_price = table == "price";
+    if file.unit.is_some_and(|unit| unit.of_intensity().is_none() != is_price) {
+        let right = match is_price {
+            true => "\"per_mwh\", \"per_kwh\", \"cents_per_kwh\"",
+            false => "\"g_per_kwh\", \"kg_per_kwh\", \"t_per_mwh\", \"lb_per_mwh\"",
+        };
+        return Err(SettingsError::Unit { table, right });
+    }
     let origin = match file.origin {
         Origin::Forecast => "forecast",
         Origin::Fallback => "fallback",

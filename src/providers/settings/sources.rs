@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::file::{FileUnit, TimeZoneName};
 use super::types::{
     BaseUrl, Contribution, Headers, Postcode, RegionId, interval, per_hour, some_intensity, some_time, some_timeout,
 };
@@ -259,8 +260,12 @@ pub struct FileSettings {
     pub replay_start: Option<chrono::DateTime<chrono::Utc>>,
     /// With `timing = "replay"`: whether to begin again at the end.
     pub repeat: bool,
-    /// Whether times without a zone are UTC; refused otherwise.
+    /// The zone of times that do not say theirs; they are refused if it is absent.
+    pub time_zone: Option<TimeZoneName>,
+    /// The same as `time_zone = "UTC"`.
     pub assume_utc: bool,
+    /// The unit of the values; gCO2e/kWh, or prices per MWh, if absent.
+    pub unit: Option<FileUnit>,
     /// Average or marginal; the file does not say.
     pub kind: SignalKind,
     /// Lifecycle or operational; the file does not say.
@@ -293,7 +298,9 @@ impl Default for FileSettings {
             timing: Timing::Absolute,
             replay_start: None,
             repeat: true,
+            time_zone: None,
             assume_utc: false,
+            unit: None,
             kind: SignalKind::Unspecified,
             scope: SignalScope::Unspecified,
             origin: Origin::Measured,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::domain::SignalValue;
 use crate::providers::time::parse_time;
-use crate::units::{GramsPerKwh, Seconds};
+use crate::units::{GramsPerKwh, Seconds, Short};
 
 /// A region of the UK Carbon Intensity API, 1 (North Scotland) to 17 (Wales).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,12 +190,21 @@ pub(super) fn interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
 }
 
 pub(super) fn intensity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<GramsPerKwh, D::Error> {
-    checked(f64::deserialize(deserializer)?, 0.0, GramsPerKwh::HIGHEST, "gCO2e/kWh").map(GramsPerKwh::new)
+    grams(f64::deserialize(deserializer)?)
+}
+
+/// Less than a gram is emitted by no grid that emits anything: it was given in kilograms.
+fn grams<E: de::Error>(value: f64) -> Result<GramsPerKwh, E> {
+    if value > 0.0 && value < 1.0 {
+        let right = format!("grams of CO2 equivalent per kWh: {value} kg/kWh are {} g/kWh", Short(value * 1000.0));
+        return Err(E::invalid_value(de::Unexpected::Float(value), &right.as_str()));
+    }
+    checked(value, 0.0, GramsPerKwh::HIGHEST, "gCO2e/kWh").map(GramsPerKwh::new)
 }
 
 pub(super) fn some_intensity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<GramsPerKwh>, D::Error> {
     let value = Option::<f64>::deserialize(deserializer)?;
-    value.map(|v| checked(v, 0.0, GramsPerKwh::HIGHEST, "gCO2e/kWh").map(GramsPerKwh::new)).transpose()
+    value.map(grams).transpose()
 }
 
 pub(super) fn body_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

@@ -1,0 +1,162 @@
+//! What only files need to be told: the zone of their times, and the unit of their values.
+
+use std::fmt;
+
+use chrono::{DateTime, FixedOffset, NaiveDateTime, TimeZone, Utc};
+use chrono_tz::{TZ_VARIANTS, Tz};
+use serde::{Deserialize, Serialize};
+
+use crate::domain::{Unit, nearest};
+
+/// The zone of a file's times: a name of the IANA database ("Europe/Berlin", "UTC") or an offset ("+01:00").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum TimeZoneName {
+    /// With its changes of clocks.
+    Named(Tz),
+    /// The same all year.
+    Fixed(FixedOffset),
+}
+
+impl TimeZoneName {
+    /// UTC.
+    pub const UTC: Self = Self::Named(Tz::UTC);
+
+    /// The moments that a clock of this zone showed so: none where clocks were put forward, two where they were put back.
+    pub(in crate::providers) fn moments(self, shown: NaiveDateTime) -> Vec<DateTime<Utc>> {
+        let found = match self {
+            Self::Named(zone) => zone.from_local_datetime(&shown).map(|t| t.to_utc()),
+            Self::Fixed(offset) => offset.from_local_datetime(&shown).map(|t| t.to_utc()),
+        };
+        let mut moments: Vec<_> = found.earliest().into_iter().chain(found.latest()).collect();
+        moments.dedup();
+        moments
+    }
+}
+
+impl TryFrom<String> for TimeZoneName {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let text = text.trim();
+        if matches!(text, "Z" | "z") {
+            return Ok(Self::UTC);
+        }
+        if let Ok(zone) = text.parse() {
+            return Ok(Self::Named(zone));
+        }
+        let offset = text.strip_prefix("UTC").unwrap_or(text);
+        if offset.starts_with(['+', '-'])
+            && let Ok(offset) = offset.parse()
+        {
+            return Ok(Self::Fixed(offset));
+        }
+        let meant = nearest(text, TZ_VARIANTS.iter().map(|zone| zone.name()));
+        let meant = meant.map(|name| format!("; did you mean {name:?}?")).unwrap_or_default();
+        let short: String = text.chars().take(80).collect();
+        Err(format!(
+            "{short:?} is no time zone; write a name such as \"Europe/Berlin\" or \"UTC\", or an offset such as \"+01:00\"{meant}"
+        ))
+    }
+}
+
+impl From<TimeZoneName> for String {
+    fn from(zone: TimeZoneName) -> String {
+        zone.to_string()
+    }
+}
+
+impl fmt::Display for TimeZoneName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(zone) => f.write_str(zone.name()),
+            Self::Fixed(offset) => write!(f, "{offset}"),
+        }
+    }
+}
+
+/// The unit of a file's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileUnit {
+    /// Intensities in grams of CO2 equivalent per kWh.
+    GPerKwh,
+    /// Intensities in kilograms per kWh.
+    KgPerKwh,
+    /// Intensities in tonnes per MWh.
+    TPerMwh,
+    /// Intensities in pounds per MWh.
+    LbPerMwh,
+    /// Prices per MWh.
+    PerMwh,
+    /// Prices per kWh.
+    PerKwh,
+    /// Prices in hundredths per kWh.
+    CentsPerKwh,
+}
+
+impl FileUnit {
+    /// What one of it is in g/kWh, or in a price per MWh.
+    pub(in crate::providers) const fn factor(self) -> f64 {
+        match self {
+            Self::GPerKwh | Self::PerMwh => 1.0,
+            Self::KgPerKwh | Self::TPerMwh | Self::PerKwh => 1000.0,
+            Self::LbPerMwh => Unit::PoundsPerMwh.in_g_per_kwh(),
+            Self::CentsPerKwh => 10.0,
+        }
+    }
+
+    /// As the books name it; `None` for prices.
+    pub(in crate::providers) const fn of_intensity(self) -> Option<Unit> {
+        match self {
+            Self::GPerKwh => Some(Unit::GramsPerKwh),
+            Self::KgPerKwh => Some(Unit::KilogramsPerKwh),
+            Self::TPerMwh => Some(Unit::TonnesPerMwh),
+            Self::LbPerMwh => Some(Unit::PoundsPerMwh),
+            Self::PerMwh | Self::PerKwh | Self::CentsPerKwh => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> NaiveDateTime {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn zones_are_names_or_offsets() {
+        let table = [
+            ("UTC", "UTC"),
+            (" Europe/Berlin ", "Europe/Berlin"),
+            ("+01:00", "+01:00"),
+            ("UTC-05:30", "-05:30"),
+            ("Z", "UTC"),
+        ];
+        for (text, right) in table {
+            let zone = TimeZoneName::try_from(text.to_owned()).expect(text);
+            assert_eq!(zone.to_string(), right);
+            assert_eq!(TimeZoneName::try_from(zone.to_string()), Ok(zone));
+        }
+        for text in ["", "Berlin", "local", "+25:00", "5"] {
+            let error = TimeZoneName::try_from(text.to_owned()).expect_err(text);
+            assert!(error.contains("such as \"Europe/Berlin\""), "{error}");
+        }
+        for (text, meant) in [("Europe/Berln", "Europe/Berlin"), ("europe/paris", "Europe/Paris"), ("CEST", "CET")] {
+            let error = TimeZoneName::try_from(text.to_owned()).expect_err(text);
+            assert!(error.contains(&format!("did you mean \"{meant}\"")), "{error}");
+        }
+    }
+
+    #[test]
+    fn clocks_that_are_put_back_and_forward_are_known() {
+        let berlin = TimeZoneName::try_from("Europe/Berlin".to_owned()).expect("a zone");
+        let moments =
+            |text| berlin.moments(shown(text)).iter().map(|t| t.format("%H:%M").to_string()).collect::<Vec<_>>();
+        assert_eq!(moments("2026-07-01T12:00:00"), ["10:00"]);
+        assert_eq!(moments("2026-12-01T12:00:00"), ["11:00"]);
+        assert_eq!(moments("2026-10-25T02:30:00"), ["00:30", "01:30"]);
+        assert!(moments("2026-03-29T02:30:00").is_empty());
+    }
+}
