@@ -51,6 +51,11 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Now {
         Now { utc: self.utc(), monotonic: self.monotonic() }
     }
+    /// How long the machine has run, sleep included: a span over which processes end and begin, and which nobody sets.
+    /// `None` where that cannot be told.
+    fn uptime(&self) -> Option<Seconds> {
+        None
+    }
 }
 
 /// The machine's clocks.
@@ -75,6 +80,11 @@ impl Clock for SystemClock {
 
     fn monotonic(&self) -> Monotonic {
         Monotonic(self.origin.elapsed())
+    }
+
+    fn uptime(&self) -> Option<Seconds> {
+        let text = std::fs::read_to_string("/proc/uptime").ok()?;
+        text.split_whitespace().next()?.parse().ok().filter(|s: &f64| s.is_finite()).map(Seconds::new)
     }
 }
 
@@ -118,6 +128,10 @@ impl Clock for ManualClock {
 
     fn now(&self) -> Now {
         *self.lock()
+    }
+
+    fn uptime(&self) -> Option<Seconds> {
+        Some(self.monotonic().since(Monotonic::default()))
     }
 }
 

@@ -407,3 +407,39 @@ async fn a_machine_without_rapl_is_no_problem_and_doctor_says_what_to_do() {
     machine.write("powercap/intel-rapl:0/energy_uj", "x");
     doctor("holds \"x\", not a count of microjoules");
 }
+
+#[tokio::test]
+async fn a_kill_takes_no_open_interval_of_a_package_from_its_jobs() {
+    let mut machine = Machine::new();
+    machine.process(100, 1, 50, 7000);
+    let driver = FakeDriver::new(&[json!({})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = machine.daemon_closing(&driver, state.path(), 60).await;
+    until_read(&daemon, "cpu:package-0", 0.0).await;
+    let job = daemon.register(&json!({"name": "a", "gpus": [0], "pids": [100], "lease_s": 3600})).await;
+    machine.process(100, 1, 50, 7400);
+    machine.busy += 400;
+    machine.times();
+    eventually("its time", LONG, async || {
+        let view = daemon.get(&format!("/v1/jobs/{job}")).await.expect(200);
+        (view["processes"]["cpu_time_s"].as_f64()? == 4.0).then_some(())
+    })
+    .await;
+    machine.energy("intel-rapl:0", 41_000_000);
+    until_read(&daemon, "cpu:package-0", 40.0).await;
+    // Two checkpoints later it is written down.
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    assert_eq!(sum(&booked(state.path(), "cpu:package-0").await, "job", Some(&job)), 0, "its interval is open");
+    daemon.kill();
+    machine.energy("intel-rapl:0", 43_000_000);
+    let daemon = machine.daemon_closing(&driver, state.path(), 60).await;
+    let rows = until_booked(state.path(), "cpu:package-0", 42_000).await;
+    // Whose the gap's energy is nobody can tell: CPU time was not counted meanwhile.
+    let gap: Vec<_> = rows.iter().filter(|row| row.3 == "counter_gap").map(|row| (row.0.as_str(), row.2)).collect();
+    assert_eq!(gap, [("unattributed", 2_000)], "{rows:?}");
+    let (its, idle) = (sum(&rows, "job", Some(&job)), sum(&rows, "idle", None));
+    assert!(its > 0 && its + idle == 40_000, "{rows:?}");
+    assert!(daemon.stop("TERM").await.success());
+    let rows = until_booked(state.path(), "cpu:package-0", 42_000).await;
+    assert_eq!(rows.iter().filter(|row| row.3 == "counter_gap").count(), 1, "{rows:?}");
+}

@@ -80,7 +80,10 @@ async fn a_killed_daemon_is_taken_up_where_it_was() {
     let gap =
         eventually("the gap", LONG, async || books.of(0).await.0.into_iter().find(|r| r.source == "counter_gap")).await;
     assert_eq!(gap.job.as_deref(), Some(id.as_str()));
-    assert_eq!(Some(gap.start_us), before.last().map(|r| r.end_us).or(Some(gap.start_us)));
+    // It begins where the rows end that the killed daemon wrote, or left open.
+    let rows = books.of(0).await.0;
+    let kept = rows.iter().rfind(|r| r.start_us < gap.start_us).expect("what the daemon had seen");
+    assert_eq!((kept.end_us, kept.source.as_str()), (gap.start_us, "counter"), "{rows:#?}");
     assert!(gap.energy_mj > 230_000, "more than a second at 230 W: {gap:?}");
     assert!(checkpoint.is_some_and(|c| c >= START_MJ));
     // The job is waited for; what was measured is still known.

@@ -11,6 +11,7 @@ mod carbon_chain;
 mod carbon_cli;
 mod carbon_days;
 mod carbon_faults;
+mod checkpoints;
 mod cli;
 mod clocks;
 mod cpu;

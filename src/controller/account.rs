@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::stays::Gone;
+use super::checkpoint::Kept;
+use super::stays::{Away, Gone};
 use super::{Controller, Gpu};
 use crate::domain::{DeviceId, DeviceKind, GpuId, JobId};
 use crate::gpu::Metering;
@@ -13,13 +14,16 @@ use crate::store::{Checkpoint, StoreError, StoredJob};
 use crate::units::{Millijoules, Seconds};
 
 /// Why energy is lost where a counter shows less than when it was read last.
-const RESET_UNWATCHED: &str =
+pub(super) const RESET_UNWATCHED: &str =
     "its counter was reset while nobody looked: what it had counted before that since it was read last is not known";
 /// Why energy is lost where no counter is.
-const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
+pub(super) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
+/// Why energy is lost between two daemons where no counter is.
+const NOT_KEPT: &str =
+    "it has no energy counter, and no daemon ran, or one was ended before it had written down what it read";
 
-/// Boards without a counter that were booked so shortly before a start were watched all the time.
-const PAUSE: TimeDelta = TimeDelta::seconds(1);
+/// Boards without a counter that were booked so shortly before a start were watched all the time: sensors are no faster.
+const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
 
 /// What was booked and is not written yet. The database may be away for a while; the books are not lost.
 #[derive(Default)]
@@ -33,10 +37,14 @@ pub(super) struct Backlog {
     pub(super) booked_until: BTreeMap<DeviceId, DateTime<Utc>>,
     /// When jobs that it left were heard of last.
     pub(super) heard: BTreeMap<JobId, DateTime<Utc>>,
+    /// When it was seen last, and for how long it was away.
+    pub(super) away: Option<Away>,
     /// Jobs that ended since such a board was read, and held it.
     pub(super) gone: Vec<Gone>,
     /// Jobs of whose energy something was written after they had ended.
     pub(super) late: BTreeSet<JobId>,
+    /// What was kept of the open intervals.
+    pub(super) kept: Kept,
 }
 
 impl Controller {
@@ -60,7 +68,7 @@ impl Controller {
             let Some(counter) = gpu.seen.counter else {
                 if let Some(until) = self.backlog.booked_until.remove(&device).filter(|until| now.utc - *until > PAUSE)
                 {
-                    self.ledger.lose(&device, until, now.utc, NEVER_COUNTED);
+                    self.ledger.lose(&device, until, now.utc, NOT_KEPT);
                 }
                 continue;
             };
@@ -166,11 +174,20 @@ impl Controller {
 
     /// What a board's energy is split by now, with what was used of it since it was asked last.
     fn rule_of(&mut self, id: &GpuId) -> Option<Rule> {
+        let rule = self.rule_so_far(id)?;
+        let gpu = self.gpus.get_mut(id)?;
+        let jobs = gpu.holders();
+        gpu.sharing.take(&jobs);
+        Some(rule)
+    }
+
+    /// The same for a look that begins nothing anew.
+    pub(super) fn rule_so_far(&self, id: &GpuId) -> Option<Rule> {
         // Use says nothing of jobs that did not tell their processes.
         let told = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
-        let gpu = self.gpus.get_mut(id)?;
+        let gpu = self.gpus.get(id)?;
         let (jobs, unknown_user) = (gpu.holders(), gpu.has_unknown_user());
-        let used = Some(gpu.sharing.take(&jobs)).filter(|_| jobs.iter().all(told));
+        let used = Some(gpu.sharing.so_far(&jobs)).filter(|_| jobs.iter().all(told));
         Some(Rule::Holders { jobs, unknown_user, used })
     }
 

@@ -90,7 +90,7 @@ impl Ledger {
         tracing::warn!("energy of {device} between {from} and {until} is in no book: {why}");
         let (device, why) = (device.clone(), why.to_owned());
         // A wall clock that was set back meanwhile must not hide it.
-        let from = from.min(until - TimeDelta::seconds(1));
+        let from = if from < until { from } else { until - TimeDelta::seconds(1) };
         self.notes.push(Entry::Lost(Lost { at: until, device, from, until, why }));
         self.lost += 1;
     }

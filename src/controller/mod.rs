@@ -9,6 +9,7 @@ mod boards;
 mod books;
 mod budget;
 mod cap;
+mod checkpoint;
 mod clocks;
 mod desk;
 mod emitted;
@@ -123,6 +124,7 @@ impl Controller {
         self.take_signal().await;
         self.end_silent_jobs().await;
         self.account().await;
+        self.checkpoint().await;
         self.keep_ledger().await;
         self.count_budget().await;
         self.equip_jobs().await;
@@ -310,6 +312,7 @@ impl Controller {
         self.refresh_cpu().await;
         self.close_all_books();
         self.write_backlog().await;
+        self.checkpoint_now().await;
         self.finish_ledger().await;
         self.store_jobs().await;
         self.tell_unwritten();

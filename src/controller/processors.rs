@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
+use super::checkpoint::as_closed;
 use super::view::{CpuView, CpuZoneView, ProcessesView};
 use super::{ControlError, Controller};
 use crate::clock::Now;
 use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
 use crate::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Processes};
 use crate::ledger::{self, CpuTime, OpenInterval, Rule, whole};
-use crate::store::Checkpoint;
+use crate::store::{Checkpoint, OpenBooks};
 use crate::units::Seconds;
 
 /// Why energy is lost where a counter fell by more than a turn can be, or another one is read.
@@ -167,6 +168,26 @@ impl Controller {
             self.backlog.checkpoints.push(point);
         }
         any
+    }
+
+    /// The open intervals of zones as they would be closed now.
+    pub(super) fn open_zones(&self) -> Vec<OpenBooks> {
+        let time = &self.cpu.seen.time;
+        let open = |(device, books): (&DeviceId, &ZoneBooks)| {
+            let (zone, at) = self.cpu.read(device)?;
+            let (counter, rule) = (whole(zone.counter_uj?), Rule::CpuTime(books.time(time)));
+            let open = as_closed(device, &books.interval, at, zone.metered, &rule, RESET)?;
+            let checkpoint = Checkpoint {
+                device: device.clone(),
+                counter,
+                at: open.until,
+                read_from: Some(zone.counter_id().to_owned()),
+                holders: Vec::new(),
+                rebased_mj: books.rebased_before + zone.metered.rebased_mj,
+            };
+            Some(OpenBooks { checkpoint: Some(checkpoint), ..open })
+        };
+        self.cpu.books.iter().filter_map(open).collect()
     }
 
     /// Closes the books of all zones, right before a job's CPU time is counted no longer, or right after it began to be.

@@ -47,6 +47,8 @@ pub struct Settings {
     pub tick_s: Seconds,
     /// The longest interval of the books.
     pub interval_s: Seconds,
+    /// Time between two checkpoints of the open intervals and of the last reports: what a kill costs at most, with a tick.
+    pub checkpoint_s: Seconds,
     /// Turn persistence mode on where it is off, so that limits survive the last client; off again afterwards.
     pub enable_persistence: bool,
     /// Whether clocks may be locked where the power limit does not bind.
@@ -69,6 +71,7 @@ impl Default for Settings {
             observe: false,
             tick_s: Seconds::new(1.0),
             interval_s: Seconds::new(60.0),
+            checkpoint_s: Seconds::new(2.0),
             enable_persistence: false,
             clocks: Locking::Auto,
             window_s: Seconds::new(86_400.0),
@@ -94,6 +97,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         self.tick_s.check("tick_s", 0.05, 60.0)?;
         self.interval_s.check("interval_s", 1.0, 60.0)?;
+        self.checkpoint_s.check("checkpoint_s", 0.1, 4.0)?;
         self.window_s.check("window_s", 600.0, 30.0 * 86_400.0)?;
         self.default_lease_s.check("default_lease_s", 1.0, 86_400.0)?;
         self.call_timeout_s.check("call_timeout_s", 0.05, 60.0)?;

@@ -36,9 +36,16 @@ impl Sharing {
 
     /// What the holders used, and begins anew. Jobs that hold the board no more count as others.
     pub(super) fn take(&mut self, holders: &[JobId]) -> Use {
-        let mut used = Use { others: std::mem::take(&mut self.others), ..Use::default() };
-        for (job, weight) in std::mem::take(&mut self.jobs) {
-            if holders.contains(&job) { used.jobs.push((job, weight)) } else { used.others += weight }
+        let used = self.so_far(holders);
+        (self.jobs, self.others) = (BTreeMap::new(), 0);
+        used
+    }
+
+    /// What the holders used so far. Jobs that hold the board no more count as others.
+    pub(super) fn so_far(&self, holders: &[JobId]) -> Use {
+        let mut used = Use { others: self.others, ..Use::default() };
+        for (job, weight) in &self.jobs {
+            if holders.contains(job) { used.jobs.push((job.clone(), *weight)) } else { used.others += weight }
         }
         used
     }

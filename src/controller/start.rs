@@ -14,7 +14,7 @@ use super::cap::{CapBook, CapSettings, KEPT};
 use super::planning::Desk;
 use super::processors::Processors;
 use super::signal::{Book, PriceSignal, RankBoard, Standing};
-use super::stays::gone_since;
+use super::stays::{Away, gone_since};
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
@@ -137,6 +137,8 @@ impl Controller {
         };
         let (store, caps) = caps?;
         let gpus: BTreeMap<_, _> = handles.into_iter().map(|h| (h.board().id.clone(), Gpu::new(h))).collect();
+        // First of all: what follows is read from the books as they are with it.
+        let taken = store.take_up_open().await?;
         let recovered = store.checkpoints().await?;
         let gone = gone_since(&store, &recovered).await?;
         let open_jobs = store.open_jobs().await?;
@@ -146,11 +148,12 @@ impl Controller {
         let mut booked_until = BTreeMap::new();
         for gpu in gpus.values().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
             let device = DeviceId::from(gpu.id());
-            if let Some(until) = store.booked_until(&device).await? {
+            if let Some(until) = store.booked_until(&device).await?.max(taken.known_until.get(&device).copied()) {
                 booked_until.insert(device, until);
             }
         }
-        let backlog = Backlog { recovered, booked_until, heard, gone, ..Backlog::default() };
+        let away = taken.last_seen.map(|seen| Away::until_now(seen, &*parts.clock));
+        let backlog = Backlog { recovered, booked_until, heard, gone, away, ..Backlog::default() };
         let mut controller = Self {
             settings: parts.settings,
             profiling: parts.profiling,

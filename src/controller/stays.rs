@@ -4,9 +4,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Controller;
 use super::job::Job;
+use crate::clock::{Clock, Monotonic};
 use crate::domain::{DeviceId, GpuId};
+use crate::gpu::journal::boot_id;
 use crate::ledger::Stay;
-use crate::store::{Checkpoint, Store, StoreError, StoredJob};
+use crate::store::{Checkpoint, LastSeen, Store, StoreError, StoredJob};
 use crate::units::Seconds;
 
 /// No more ended jobs are looked at after a start.
@@ -19,6 +21,30 @@ const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
 pub(super) struct Gone {
     boards: Vec<GpuId>,
     stay: Stay,
+}
+
+/// The time between the last daemon and this one.
+pub(super) struct Away {
+    seen: LastSeen,
+    /// From then until this daemon began.
+    span: Seconds,
+    /// When it began.
+    back: Monotonic,
+}
+
+impl Away {
+    /// That ends now.
+    pub(super) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
+        let by_machine = seen.uptime.zip(clock.uptime()).filter(|(then, now)| seen.boot_id == boot_id() && now >= then);
+        // The wall clock may have been set meanwhile.
+        let span = by_machine.map_or_else(|| Seconds::from_delta(clock.utc() - seen.at), |(then, now)| now - then);
+        Self { seen, span: span.max(Seconds::ZERO), back: clock.monotonic() }
+    }
+
+    /// How long a job's lease had lasted without a further word when the last daemon was seen last, if it was there.
+    fn lease_left(&self, job: &Job) -> Option<Seconds> {
+        self.seen.leases.get(&job.id).copied()
+    }
 }
 
 /// The jobs that ended after their boards were read last, by the last daemon.
@@ -61,16 +87,30 @@ impl Controller {
     }
 
     /// When a job held its boards since then, as far as anybody can tell: a job that was heard of before this daemon
-    /// began and again held them in between if that took no longer than its lease.
+    /// began and again held them in between if its lease was not over.
     fn stays_of(&self, job: &Job, since: DateTime<Utc>) -> Vec<Stay> {
         let stay = |from, until| Stay { job: job.id.clone(), from, until };
         let Some(heard) = self.backlog.heard.get(&job.id) else { return vec![stay(job.registered_at, None)] };
-        let has_reported = job.progress.last.is_some_and(|last| last.received >= self.started_at);
-        let again = if has_reported { self.started_at } else { self.now().utc };
-        if Seconds::from_delta(again - since.max(*heard)) <= job.spec.lease {
-            return vec![stay(job.registered_at, None)];
+        let known = self.backlog.away.as_ref().and_then(|away| Some((away, away.lease_left(job)?)));
+        // Who held a board when the wall clock was set back may have come later than that by its words.
+        let from = match known {
+            Some((away, _)) if job.registered_at > away.seen.at => since.min(job.registered_at),
+            _ => job.registered_at,
+        };
+        let goes_on = match known {
+            Some((away, left)) if job.is_alive() => away.span <= left,
+            Some((away, left)) => away.span + self.now().monotonic.since(away.back) <= left,
+            // It came after the last checkpoint.
+            None => {
+                let again = if job.is_alive() { self.started_at } else { self.now().utc };
+                Seconds::from_delta(again - since.max(*heard)) <= job.spec.lease
+            }
+        };
+        if goes_on {
+            return vec![stay(from, None)];
         }
-        let before = (*heard - since >= MOMENT).then(|| stay(job.registered_at, Some(*heard)));
-        before.into_iter().chain(has_reported.then(|| stay(self.started_at, None))).collect()
+        let last = known.map_or(*heard, |(away, _)| away.seen.at.max(*heard));
+        let before = (last - since >= MOMENT).then(|| stay(from, Some(last)));
+        before.into_iter().chain(job.is_alive().then(|| stay(self.started_at, None))).collect()
     }
 }

@@ -134,6 +134,8 @@ impl World {
         let clock = Arc::new(ManualClock::at(scenario.start));
         let settings = Settings {
             tick_s: COARSE,
+            // Nobody goes on from a simulated daemon that was killed.
+            checkpoint_s: Seconds::new(f64::MAX),
             default_lease_s: Seconds::new(600.0),
             solve_limit_s: PATIENT,
             ..Settings::default()

@@ -21,7 +21,10 @@ use crate::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
 use crate::profile::{ProgressAccount, Record};
 use crate::units::{Millijoules, Samples, Seconds};
 
-pub use ledger::{Booked, CorrectionError, Done as Corrected, LedgerPage, LedgerRow, Settling, ToCorrect, Why};
+pub use ledger::{
+    Booked, CorrectionError, Done as Corrected, LastSeen, LedgerPage, LedgerRow, OpenBooks, Settling, TakenUp,
+    ToCorrect, Why,
+};
 pub use recurring::{Created, InFull, ListedRecurring, Page, StoredRecurring};
 pub use signals::SourceKey;
 
@@ -190,7 +193,7 @@ pub struct LastReport {
 }
 
 /// The counter up to which a device's energy stands in the books.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Checkpoint {
     /// The device.
     pub device: DeviceId,

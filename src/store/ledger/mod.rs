@@ -5,6 +5,7 @@ mod days;
 mod export;
 mod follows;
 mod lines;
+mod open;
 mod page;
 mod report;
 mod restated;
@@ -14,6 +15,7 @@ mod settle;
 mod totals;
 
 pub use correct::{CorrectionError, Done, ToCorrect};
+pub use open::{LastSeen, OpenBooks, TakenUp};
 pub use page::{LedgerPage, LedgerRow};
 pub use settle::{Settling, Why};
 pub use totals::Booked;
@@ -89,6 +91,7 @@ impl Store {
             .execute(&mut *tx)
             .await?;
         }
+        open::drop_open(&mut tx, intervals, checkpoints).await?;
         Ok(tx.commit().await?)
     }
 

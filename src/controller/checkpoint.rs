@@ -1,0 +1,130 @@
+//! Checkpoints: what is open is written down every few seconds, so that a kill costs no more than these.
+//!
+//! An interval of the books is written once it is closed, a minute after it began. Until then it would go with the
+//! daemon: energy of a board without a counter for good, and of one with a counter into a gap of which nobody knows who
+//! used it. So would the last reports, by which the next daemon tells whose lease was not over.
+
+use std::collections::BTreeMap;
+
+use chrono::TimeDelta;
+
+use super::account::{NEVER_COUNTED, RESET_UNWATCHED};
+use super::{Controller, Gpu};
+use crate::clock::{Monotonic, Now};
+use crate::domain::{DeviceId, JobId};
+use crate::gpu::Metering;
+use crate::gpu::journal::boot_id;
+use crate::ledger::entry::Lost;
+use crate::ledger::{Metered, OpenInterval, Rule};
+use crate::store::{Checkpoint, LastReport, LastSeen, OpenBooks, StoredProgress};
+use crate::units::Seconds;
+
+/// A lease is looked at so many times while it lasts: seconds of doubt matter to short ones.
+const LOOKS_PER_LEASE: f64 = 4.0;
+
+/// What was written down last.
+#[derive(Default)]
+pub(super) struct Kept {
+    at: Option<Monotonic>,
+    /// The last report of each open job.
+    reports: BTreeMap<JobId, LastReport>,
+    /// Whether the last checkpoint could not be written.
+    failed: bool,
+}
+
+impl Controller {
+    /// Writes down what is open, if it is time for that. What fails is tried again at the next checkpoint.
+    pub(super) async fn checkpoint(&mut self) {
+        if self.is_checkpoint_due() {
+            self.checkpoint_now().await;
+        }
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        let now = self.now().monotonic;
+        let shortest = self.jobs.values().map(|job| job.spec.lease / LOOKS_PER_LEASE).reduce(Seconds::min);
+        let period = shortest.map_or(self.settings.checkpoint_s, |lease| lease.min(self.settings.checkpoint_s));
+        // Ticks come a little early or late.
+        self.backlog.kept.at.is_none_or(|at| now.since(at) + self.settings.tick_s / 2.0 >= period)
+    }
+
+    /// Writes down what is open.
+    pub(super) async fn checkpoint_now(&mut self) {
+        // What is open begins where the rows end that are not written yet.
+        if !self.backlog.intervals.is_empty() || !self.backlog.checkpoints.is_empty() {
+            return;
+        }
+        let now = self.now();
+        self.backlog.kept.at = Some(now.monotonic);
+        let open: Vec<OpenBooks> =
+            self.gpus.values().filter_map(|gpu| self.open_books_of(gpu)).chain(self.open_zones()).collect();
+        let leases = self.jobs.values().map(|job| (job.id.clone(), job.lease_left(now))).collect();
+        let last_seen = LastSeen { at: now.utc, boot_id: boot_id(), uptime: self.clock.uptime(), leases };
+        let progress = self.unkept_progress();
+        let outcome = self.store.keep_open(&open, &last_seen, &progress).await;
+        if let Err(error) = &outcome {
+            self.note_store_fault(error);
+        } else if self.backlog.kept.failed {
+            self.store_fault = None;
+        }
+        let kept = &mut self.backlog.kept;
+        kept.failed = outcome.is_err();
+        if outcome.is_ok() {
+            kept.reports.extend(progress.into_iter().filter_map(|(id, progress)| Some((id, progress.last?))));
+            kept.reports.retain(|id, _| self.jobs.contains_key(id));
+        }
+    }
+
+    /// The progress of jobs that have reported since it was written down last.
+    fn unkept_progress(&self) -> Vec<(JobId, StoredProgress)> {
+        let reports = &self.backlog.kept.reports;
+        let unkept = self.jobs.values().filter(|job| job.progress.last.as_ref() != reports.get(&job.id));
+        unkept.map(|job| (job.id.clone(), job.progress)).collect()
+    }
+
+    /// A board's open interval as it would be closed with the newest reading of its energy.
+    fn open_books_of(&self, gpu: &Gpu) -> Option<OpenBooks> {
+        let (seen, books, device) = (&gpu.seen, gpu.books.as_ref()?, DeviceId::from(gpu.id()));
+        let reading = Metering { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
+        let rule = self.rule_so_far(gpu.id())?;
+        let why = if books.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
+        let Some(open) = as_closed(&device, books, reading.at, reading.metered, &rule, why) else {
+            // Too short to be measured. Nothing else tells where the books of a board without a counter end.
+            let nothing =
+                OpenBooks { device, until: books.start(), intervals: Vec::new(), checkpoint: None, lost: None };
+            return reading.counter.is_none().then_some(nothing);
+        };
+        let point = |counter| Checkpoint {
+            device,
+            counter,
+            at: open.until,
+            read_from: None,
+            holders: gpu.holders(),
+            rebased_mj: gpu.rebased_before + reading.metered.rebased_mj,
+        };
+        Some(OpenBooks { checkpoint: reading.counter.map(point), ..open })
+    }
+}
+
+/// An open interval as it would be closed now, without its checkpoint. `None` if it is too short for that.
+pub(super) fn as_closed(
+    device: &DeviceId,
+    books: &OpenInterval,
+    at: Now,
+    metered: Metered,
+    rule: &Rule,
+    why_lost: &str,
+) -> Option<OpenBooks> {
+    let mut closed = books.clone();
+    let intervals = closed.close(at, metered, rule)?;
+    let until = closed.start();
+    let lost = books.has_lost(metered).then(|| Lost {
+        at: until,
+        device: device.clone(),
+        // A wall clock that was set back meanwhile must not hide it.
+        from: if books.start() < until { books.start() } else { until - TimeDelta::seconds(1) },
+        until,
+        why: why_lost.to_owned(),
+    });
+    Some(OpenBooks { device: device.clone(), until, intervals, checkpoint: None, lost })
+}

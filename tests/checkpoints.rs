@@ -1,0 +1,448 @@
+//! What a kill costs the books: at most the seconds since the last checkpoint, and nothing whose energy a counter knows.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use wattune::clock::ManualClock;
+use wattune::controller::{Controller, NewJob, Parts, ProgressReport, RankBoard, Settings as ControlSettings};
+use wattune::domain::JobId;
+use wattune::gpu::nvml::{Library, Settings as NvmlSettings};
+use wattune::gpu::thread::Sampling;
+use wattune::ledger::entry::{Entry, Lost};
+use wattune::ledger::verify::Verifier;
+use wattune::providers::{CarbonSettings, FeedState};
+use wattune::store::{Store, StoreError};
+use wattune::units::{Samples, Seconds};
+
+use crate::support::{self, Books, Daemon, FakeDriver, LONG, eventually};
+
+const TICK: Seconds = Seconds::new(1.0);
+const START_S: i64 = 1_767_225_600;
+/// What the boards draw all the time, in millijoules a second.
+const DRAW_MW: i64 = 120_000;
+/// The most that a kill may cost.
+const LOST_S: i64 = 5;
+
+/// A node whose boards have a time of their own, and daemons on it, one after another.
+struct World {
+    driver: FakeDriver,
+    library: PathBuf,
+    clock: Arc<ManualClock>,
+    elapsed: f64,
+    samples: f64,
+    state: tempfile::TempDir,
+    feed: watch::Sender<FeedState>,
+}
+
+impl World {
+    fn new(fields: Value) -> Self {
+        let mut board = json!({"demand_w": 120, "update_ms": 0});
+        board.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let driver = FakeDriver::new(&[board]);
+        let library = driver.dir().join("libnvidia-ml.so.1");
+        std::fs::copy(FakeDriver::library(), &library).expect("copied");
+        let start = DateTime::from_timestamp(START_S, 0).expect("a moment");
+        let clock = Arc::new(ManualClock::at(start));
+        let feed = watch::Sender::new(FeedState::starting(Vec::new(), start));
+        let state = tempfile::tempdir().expect("a directory");
+        let world = Self { driver, library, clock, elapsed: 0.0, samples: 0.0, state, feed };
+        world.tell_time();
+        world
+    }
+
+    fn tell_time(&self) {
+        let new = self.driver.dir().join("clock.new");
+        std::fs::write(&new, format!("{:.0}", START_S as f64 * 1e9 + self.elapsed * 1e9)).expect("written");
+        std::fs::rename(new, self.driver.dir().join("clock")).expect("renamed");
+    }
+
+    fn pass(&mut self, seconds: f64) {
+        self.clock.advance(Seconds::new(seconds));
+        self.elapsed += seconds;
+        self.tell_time();
+    }
+
+    /// Changes a field of the board; the library looks for a changed script every five milliseconds.
+    fn set(&self, fields: Value) {
+        self.driver.set(0, fields);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    async fn daemon(&self) -> Controller {
+        let library = Library::open(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
+        let parts = Parts {
+            cpu: None,
+            settings: ControlSettings { tick_s: TICK, observe: true, ..ControlSettings::default() },
+            profiling: Default::default(),
+            planning: Default::default(),
+            carbon: CarbonSettings::default(),
+            cap: Default::default(),
+            carbon_budget: Default::default(),
+            books: Default::default(),
+            state_dir: self.state.path(),
+            clock: self.clock.clone(),
+            devices: library.boards().expect("counted").devices,
+            sampling: Sampling::OnRequest,
+            signal: self.feed.subscribe(),
+            ranks: RankBoard::default(),
+            price: None,
+            problems: Vec::new(),
+        };
+        let mut controller = Controller::start(parts).await.expect("starts");
+        controller.tick().await;
+        controller
+    }
+
+    /// So many ticks, with a report of each of these jobs before each.
+    async fn run(&mut self, controller: &mut Controller, seconds: u32, jobs: &[&JobId]) {
+        for _ in 0..seconds {
+            self.pass(1.0);
+            self.samples += 100.0;
+            for job in jobs {
+                let report = ProgressReport { samples: Samples::new(self.samples), at: None };
+                controller.progress(job, report).await.expect("taken");
+            }
+            controller.tick().await;
+        }
+    }
+
+    /// Millijoules booked: of a job, or of a share that is nobody's.
+    async fn booked(&self, whose: &str) -> i64 {
+        let rows = Books::open(self.state.path()).await.of(0).await.0;
+        rows.iter().filter(|r| r.job.as_deref().unwrap_or(&r.share) == whose).map(|r| r.energy_mj).sum()
+    }
+
+    /// Times of which nothing tells how much was used, from a ledger that is in order.
+    async fn lost(&self) -> Vec<Lost> {
+        let store = Store::open(self.state.path()).await.expect("opens");
+        let (mut verifier, mut lost) = (Verifier::default(), Vec::new());
+        let take = |line: &str| {
+            verifier.feed(format!("{line}\n").as_bytes()).expect("in order");
+            let line: Value = serde_json::from_str(line).expect("JSON");
+            if let Some(Ok(Entry::Lost(of))) = line.get("entry").map(|entry| serde_json::from_value(entry.clone())) {
+                lost.push(of);
+            }
+            Ok::<_, StoreError>(())
+        };
+        store.export(take).await.expect("exported");
+        store.close().await;
+        assert_eq!(verifier.finish().expect("in order").differences, []);
+        lost
+    }
+}
+
+fn job(name: &str, lease_s: f64, control: bool) -> NewJob {
+    NewJob { lease: Some(Seconds::new(lease_s)), control, ..support::job(name, 0.05) }
+}
+
+async fn register(controller: &mut Controller, new: NewJob) -> JobId {
+    JobId::new(controller.register(new).await.expect("registered").job_id).expect("an id")
+}
+
+/// Whether two sums of millijoules are the same but for what the board used in so many seconds.
+#[track_caller]
+fn close(booked: i64, expected_s: f64, within_s: f64) {
+    let off = (booked as f64 / DRAW_MW as f64 - expected_s).abs();
+    assert!(off <= within_s, "{:.3} s of the draw, not {expected_s} s", booked as f64 / DRAW_MW as f64);
+}
+
+#[tokio::test]
+async fn a_job_keeps_its_energy_over_kills_within_its_lease() {
+    for (lease_s, away_s, kills) in [(10.0, 0.3, 1), (10.0, 0.3, 5), (60.0, 30.0, 2), (2.0, 0.5, 3), (1.0, 0.3, 3)] {
+        let mut world = World::new(json!({}));
+        let mut controller = world.daemon().await;
+        let id = register(&mut controller, job("live", lease_s, true)).await;
+        for _ in 0..kills {
+            world.run(&mut controller, 47, &[&id]).await;
+            drop(controller);
+            world.pass(away_s);
+            controller = world.daemon().await;
+        }
+        world.run(&mut controller, 3, &[&id]).await;
+        let (_, told) = controller.metered(&id).await.expect("known");
+        let expected = f64::from(kills) * (47.0 + away_s) + 3.0;
+        close((told.get() * 1e3) as i64, expected, 0.01);
+        controller.shut_down().await;
+        assert_eq!((world.booked("unattributed").await, world.lost().await), (0, Vec::new()), "lease {lease_s}");
+        close(world.booked(id.as_str()).await, expected, 0.01);
+    }
+}
+
+#[tokio::test]
+async fn jobs_on_one_board_share_what_a_kill_leaves() {
+    let mut world = World::new(json!({}));
+    let mut controller = world.daemon().await;
+    let a = register(&mut controller, job("a", 10.0, true)).await;
+    let b = register(&mut controller, job("b", 10.0, false)).await;
+    let gone = register(&mut controller, job("gone", 10.0, false)).await;
+    world.run(&mut controller, 20, &[&a, &b, &gone]).await;
+    controller.end(&gone).await.expect("ended");
+    world.run(&mut controller, 20, &[&a, &b]).await;
+    // One that ends right before the kill keeps what it had, and gets no more.
+    let late = register(&mut controller, job("late", 10.0, false)).await;
+    world.run(&mut controller, 9, &[&a, &b, &late]).await;
+    controller.end(&late).await.expect("ended");
+    drop(controller);
+    world.pass(1.0);
+    let mut controller = world.daemon().await;
+    world.run(&mut controller, 5, &[&a, &b]).await;
+    controller.shut_down().await;
+    for (id, seconds) in [(&gone, 20.0 / 3.0), (&late, 3.0)] {
+        close(world.booked(id.as_str()).await, seconds, 0.01);
+    }
+    for id in [&a, &b] {
+        close(world.booked(id.as_str()).await, 20.0 / 3.0 + 10.0 + 3.0 + 3.0, 0.01);
+    }
+    assert_eq!(world.booked("unattributed").await, 0);
+}
+
+#[tokio::test]
+async fn what_a_board_used_before_the_kill_is_whose_it_was_then() {
+    let mut world = World::new(json!({}));
+    let mut controller = world.daemon().await;
+    // Nobody has it, then a job that ends.
+    world.run(&mut controller, 30, &[]).await;
+    let id = register(&mut controller, job("short", 10.0, true)).await;
+    world.run(&mut controller, 10, &[&id]).await;
+    controller.end(&id).await.expect("ended");
+    world.run(&mut controller, 10, &[]).await;
+    drop(controller);
+    world.pass(2.0);
+    let mut controller = world.daemon().await;
+    world.run(&mut controller, 1, &[]).await;
+    controller.shut_down().await;
+    close(world.booked(id.as_str()).await, 10.0, 0.01);
+    close(world.booked("idle").await, 41.0, LOST_S as f64);
+    close(world.booked("unattributed").await, 2.0, LOST_S as f64);
+    assert_eq!(world.booked("idle").await + world.booked("unattributed").await, 43 * DRAW_MW);
+}
+
+#[tokio::test]
+async fn beyond_its_lease_a_job_has_what_it_used_before_the_kill() {
+    for (silent_s, away_s) in [(0, 11.0), (0, 300.0), (7, 6.0)] {
+        let mut world = World::new(json!({}));
+        let mut controller = world.daemon().await;
+        let id = register(&mut controller, job("gone", 10.0, true)).await;
+        world.run(&mut controller, 47, &[&id]).await;
+        world.run(&mut controller, silent_s, &[]).await;
+        drop(controller);
+        world.pass(away_s);
+        let mut controller = world.daemon().await;
+        world.run(&mut controller, 11, &[]).await;
+        controller.shut_down().await;
+        let all = world.booked(id.as_str()).await + world.booked("unattributed").await + world.booked("idle").await;
+        assert_eq!(all, ((58.0 + f64::from(silent_s) + away_s) * DRAW_MW as f64) as i64);
+        // The new daemon waits for it for as long as its lease is.
+        let its = 47.0 + f64::from(silent_s) + 10.5;
+        close(world.booked(id.as_str()).await, its, LOST_S as f64);
+        close(world.booked("unattributed").await, away_s, LOST_S as f64);
+    }
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_is_set_meanwhile_changes_nobodys_share() {
+    for jump in [-7_200, -3, 3, 3_600] {
+        for while_away in [false, true] {
+            let mut world = World::new(json!({}));
+            let mut controller = world.daemon().await;
+            let id = register(&mut controller, job("live", 10.0, true)).await;
+            world.run(&mut controller, 40, &[&id]).await;
+            if !while_away {
+                world.clock.jump(TimeDelta::seconds(jump));
+                world.run(&mut controller, 7, &[&id]).await;
+            }
+            drop(controller);
+            if while_away {
+                world.clock.jump(TimeDelta::seconds(jump));
+            }
+            world.pass(1.0);
+            let mut controller = world.daemon().await;
+            world.run(&mut controller, 5, &[&id]).await;
+            controller.shut_down().await;
+            let expected = if while_away { 46.0 } else { 53.0 };
+            close(world.booked(id.as_str()).await, expected, 0.01);
+            assert_eq!(world.booked("unattributed").await, 0, "{jump} s, {while_away}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_is_reset_meanwhile_is_said_and_nothing_is_booked_twice() {
+    let mut world = World::new(json!({"initial_energy_j": 5_000}));
+    let mut controller = world.daemon().await;
+    let id = register(&mut controller, job("live", 30.0, true)).await;
+    world.run(&mut controller, 47, &[&id]).await;
+    drop(controller);
+    world.pass(1.0);
+    world.set(json!({"energy_resets": 1}));
+    world.pass(0.1);
+    let mut controller = world.daemon().await;
+    world.run(&mut controller, 5, &[&id]).await;
+    controller.shut_down().await;
+    let booked = world.booked(id.as_str()).await;
+    assert!(booked <= 53_100 * DRAW_MW / 1000, "{booked}");
+    close(booked, 52.0, LOST_S as f64);
+    let lost = world.lost().await;
+    assert_eq!(lost.len(), 1, "{lost:#?}");
+    assert!(lost[0].why.contains("reset"), "{lost:#?}");
+}
+
+#[tokio::test]
+async fn without_a_counter_a_kill_loses_seconds_and_says_so() {
+    let mut world = World::new(json!({"energy_supported": false}));
+    let mut controller = world.daemon().await;
+    let id = register(&mut controller, job("live", 30.0, true)).await;
+    let (kills, mut ran) = (5, 0);
+    for round in 0..kills {
+        let seconds = 31 + 19 * round;
+        world.run(&mut controller, seconds, &[&id]).await;
+        ran += i64::from(seconds);
+        drop(controller);
+        world.pass(0.4);
+        controller = world.daemon().await;
+    }
+    controller.shut_down().await;
+    let booked = world.booked(id.as_str()).await;
+    assert!(booked <= ran * DRAW_MW && booked >= (ran - i64::from(kills) * LOST_S) * DRAW_MW, "{booked} of {ran} s");
+    assert_eq!(world.booked("idle").await + world.booked("unattributed").await, 0);
+    let lost = world.lost().await;
+    assert_eq!(lost.len(), kills as usize, "{lost:#?}");
+    // Together with what is flagged, all of it is accounted for.
+    let flagged: f64 = lost.iter().map(|l| (l.until - l.from).as_seconds_f64()).sum();
+    close(booked, world.elapsed - flagged, 0.5);
+    for of in lost {
+        assert!(!of.why.contains("was not read"), "it was read: {of:#?}");
+        assert!((of.until - of.from).as_seconds_f64() <= LOST_S as f64 + 0.4, "{of:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_kill_right_after_the_start_is_flagged_too() {
+    let mut world = World::new(json!({"energy_supported": false}));
+    let mut controller = world.daemon().await;
+    world.run(&mut controller, 1, &[]).await;
+    drop(controller);
+    world.pass(0.5);
+    world.daemon().await.shut_down().await;
+    let (booked, lost) = (world.booked("idle").await, world.lost().await);
+    let flagged: f64 = lost.iter().map(|l| (l.until - l.from).as_seconds_f64()).sum();
+    close(booked, world.elapsed - flagged, 0.3);
+}
+
+#[tokio::test]
+async fn a_clean_end_books_what_is_open_once() {
+    for fields in [json!({}), json!({"energy_supported": false})] {
+        let mut world = World::new(fields);
+        let mut controller = world.daemon().await;
+        let id = register(&mut controller, job("live", 30.0, true)).await;
+        for _ in 0..3 {
+            world.run(&mut controller, 33, &[&id]).await;
+            controller.shut_down().await;
+            let before = world.booked(id.as_str()).await;
+            controller = world.daemon().await;
+            assert_eq!(world.booked(id.as_str()).await, before, "nothing was left open");
+        }
+        controller.shut_down().await;
+        close(world.booked(id.as_str()).await, 99.0, 0.3);
+        assert_eq!(world.booked("unattributed").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_read_costs_no_start_and_no_joule_of_a_counter() {
+    let mut world = World::new(json!({}));
+    let mut controller = world.daemon().await;
+    world.run(&mut controller, 47, &[]).await;
+    let store = controller.store();
+    drop(controller);
+    store.close().await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(world.state.path().join("wattune.db"));
+    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
+    let spoilt = sqlx::query("UPDATE open_books SET line = 'nonsense'").execute(&pool).await.expect("spoilt");
+    assert_eq!(spoilt.rows_affected(), 1);
+    sqlx::query("UPDATE last_seen SET line = '{}'").execute(&pool).await.expect("spoilt");
+    pool.close().await;
+    world.pass(1.0);
+    world.daemon().await.shut_down().await;
+    assert_eq!(world.booked("idle").await + world.booked("unattributed").await, 48 * DRAW_MW);
+}
+
+#[tokio::test]
+async fn whatever_ends_daemons_when_no_joule_is_booked_twice() {
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
+    for seed in 0..6 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut world = World::new(json!({"initial_energy_j": 77.7}));
+        let mut controller = world.daemon().await;
+        let id = register(&mut controller, job("live", 20.0, true)).await;
+        let mut guest = None;
+        for _ in 0..12 {
+            match random.random_range(0..4) {
+                0 if guest.is_none() => guest = Some(register(&mut controller, job("guest", 20.0, false)).await),
+                1 => {
+                    if let Some(id) = guest.take() {
+                        controller.end(&id).await.expect("ended");
+                    }
+                }
+                2 => world.clock.jump(TimeDelta::milliseconds(random.random_range(-5_000_000..5_000_000))),
+                _ => {}
+            }
+            let jobs: Vec<&JobId> = [&id].into_iter().chain(&guest).collect();
+            world.run(&mut controller, random.random_range(0..130), &jobs).await;
+            match random.random_range(0..3) {
+                0 => drop(controller.shut_down().await),
+                _ => drop(controller),
+            }
+            world.pass(random.random_range(0.0..4.0));
+            controller = world.daemon().await;
+        }
+        controller.shut_down().await;
+        assert_eq!(world.lost().await, [], "seed {seed}");
+        let (rows, checkpoint) = Books::open(world.state.path()).await.of(0).await;
+        let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
+        assert_eq!(booked, checkpoint.expect("there") - 77_700, "seed {seed}");
+        // Within every lease: nobody's is only what came before the first job.
+        let nobodys: i64 = rows.iter().filter(|r| r.job.is_none()).map(|r| r.energy_mj).sum();
+        assert_eq!(nobodys, 0, "seed {seed}: {rows:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_daemon_in_real_time_keeps_a_live_jobs_energy() {
+    let driver = Arc::new(FakeDriver::new(&[json!({"demand_w": 250}), json!({"energy_supported": false})]));
+    let state = tempfile::tempdir().expect("a directory");
+    let settings = "[control]\nobserve = true\n";
+    let start = || Daemon::command_set(&driver, state.path(), settings);
+    let daemon = Daemon::start(start(), state.path()).await;
+    let new = json!({"name": "live", "gpus": [0, 1], "work": {"total_samples": 1e9}, "lease_s": 10});
+    let id = daemon.register(&new).await;
+    let begun = driver.counter_j(0);
+    let training = support::Training::start_at(daemon.base(), &id, &driver, |_| 100.0, 0.0);
+    tokio::time::sleep(Duration::from_secs(14)).await;
+    daemon.kill();
+    let killed = driver.counter_j(0);
+    let daemon = Daemon::start(start(), state.path()).await;
+    training.report_to(daemon.base());
+    let books = Books::open(state.path()).await;
+    let of_job = async |board| -> i64 {
+        let rows = books.of(board).await.0;
+        rows.iter().filter(|r| r.job.as_deref() == Some(&id)).map(|r| r.energy_mj).sum()
+    };
+    eventually("the gap's energy", LONG, async || {
+        (of_job(0).await as f64 / 1e3 >= (killed - begun) * 0.98).then_some(())
+    })
+    .await;
+    let seen = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
+    assert!(seen["samples"].as_f64().expect("reported") >= 900.0, "the last report is known: {seen}");
+    assert!(of_job(1).await as f64 / 260e3 >= 14.0 - LOST_S as f64, "{:?}", books.of(1).await);
+    training.stop().await;
+    assert!(daemon.stop("TERM").await.success());
+    let rows = books.of(0).await.0;
+    let nobodys: i64 = rows.iter().filter(|r| r.share == "unattributed").map(|r| r.energy_mj).sum();
+    assert_eq!(nobodys, 0, "{rows:#?}");
+}
