@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 
 /// Each room may use those before it, and itself.
-const ROOMS: [&str; 19] = [
+const ROOMS: [&str; 20] = [
     "units",
     "domain",
     "clock",
     "telemetry",
+    "files",
     "forecast",
     "profile",
     "plan",

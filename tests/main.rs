@@ -29,6 +29,7 @@ mod metrics;
 mod nvml;
 mod page;
 mod pausing;
+mod private;
 mod recurring;
 mod recurring_faults;
 mod report;

@@ -395,8 +395,9 @@ struct StateDir(PathBuf);
 
 impl StateDir {
     fn make() -> std::io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
         let path = std::env::temp_dir().join(format!("wattune-demo-{}", uuid::Uuid::new_v4()));
-        std::fs::create_dir(&path)?;
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
 }

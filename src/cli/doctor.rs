@@ -186,7 +186,7 @@ fn state(settings: &Settings) -> Vec<Finding> {
 
 fn tempfile_in(dir: &std::path::Path) -> std::io::Result<()> {
     let path = dir.join(format!(".wattune-doctor-{}", uuid::Uuid::new_v4()));
-    std::fs::File::create(&path)?;
+    std::fs::File::create_new(&path)?;
     std::fs::remove_file(path)
 }
 

@@ -9,6 +9,7 @@ mod restore;
 mod serve;
 mod settings;
 mod simulate;
+mod state_dir;
 mod status;
 
 use clap::{Parser, Subcommand, ValueEnum};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
+pub(super) use super::state_dir::Lock;
 use super::{Exit, Overrides, runtime, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings, SimulatedSettings};
@@ -244,40 +245,4 @@ pub(super) fn handles(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Re
     let (devices, problems) = open_devices(settings, clock)?;
     let timeout = settings.control.call_timeout_s;
     Ok((open_handles(devices, clock, Sampling::Every(Seconds::new(1.0)), timeout), problems))
-}
-
-/// Held while a process owns a state directory; the kernel frees it with the process.
-pub(super) struct Lock {
-    _file: std::fs::File,
-}
-
-impl Lock {
-    /// Takes it, making the directory if need be.
-    ///
-    /// # Errors
-    /// If the directory cannot be made or another process owns it.
-    pub(super) fn take(state_dir: &Path) -> anyhow::Result<Self> {
-        make_private(state_dir).with_context(|| {
-            format!("cannot make the state directory {}; give another one with --state-dir", state_dir.display())
-        })?;
-        let path = state_dir.join("lock");
-        let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let file = file.with_context(|| format!("cannot write in the state directory {}", state_dir.display()))?;
-        if file.try_lock().is_err() {
-            bail!(
-                "another wattune owns the state directory {}; stop it first, or give another one with --state-dir",
-                state_dir.display()
-            );
-        }
-        Ok(Self { _file: file })
-    }
-}
-
-/// Only its owner reads the books of a machine that others share.
-fn make_private(dir: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    if dir.is_dir() {
-        return Ok(());
-    }
-    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)
 }

@@ -18,6 +18,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{ClockLimit, GpuId, PowerLimit};
+use crate::files;
 use crate::units::Millijoules;
 
 /// The journal's file in the state directory.
@@ -371,7 +372,7 @@ impl Journal {
         let document = Document { version, boards, left_to_others };
         let write = || -> io::Result<()> {
             let next = self.path.with_extension("json.new");
-            let mut file = File::create(&next)?;
+            let mut file = files::create(&next)?;
             serde_json::to_writer_pretty(&mut file, &document)?;
             file.write_all(b"\n")?;
             file.sync_all()?;

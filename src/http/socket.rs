@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::files::{self, Distrust};
+
 const MODE: u32 = 0o660;
 
 /// Why there is no Unix socket.
@@ -22,6 +24,9 @@ pub enum SocketError {
     /// There is no directory for it.
     #[error("there is no directory {0:?}; create it for the daemon's user (systemd: RuntimeDirectory=wattune)")]
     NoDirectory(PathBuf),
+    /// Others could put another one in its place.
+    #[error("{0}")]
+    Unsafe(Distrust),
     /// Unix sockets have short names.
     #[error("{0:?} is too long for a Unix socket; choose a path of at most 90 bytes")]
     TooLong(PathBuf),
@@ -84,6 +89,8 @@ pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, Soc
     if path.as_os_str().len() > 90 {
         return Err(SocketError::TooLong(path.to_owned()));
     }
+    // Rights are given by name.
+    files::check_way(path).map_err(SocketError::Unsafe)?;
     refuse_others(path).await?;
     let group = group.map(|name| Ok((name, group_id(name)?))).transpose()?;
 

@@ -79,7 +79,7 @@ impl Cache {
             std::fs::create_dir_all(directory)?;
         }
         let temporary = self.path.with_extension("json.tmp");
-        let mut file = std::fs::File::create(&temporary)?;
+        let mut file = crate::files::create(&temporary)?;
         let bytes = serde_json::to_vec(&Storing { version: VERSION, forecast }).map_err(io::Error::from)?;
         file.write_all(&bytes)?;
         file.sync_all()?;

@@ -139,7 +139,7 @@ impl Usage {
         let Some(path) = &self.path else { return };
         let write = || -> std::io::Result<()> {
             let temporary = path.with_extension("json.tmp");
-            let mut file = std::fs::File::create(&temporary)?;
+            let mut file = crate::files::create(&temporary)?;
             file.write_all(&serde_json::to_vec(kept)?)?;
             std::fs::rename(&temporary, path)
         };

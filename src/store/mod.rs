@@ -18,6 +18,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{Connection as _, Row, SqlitePool};
 
 use crate::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
+use crate::files;
 use crate::profile::{ProgressAccount, Record};
 use crate::units::{Millijoules, Samples, Seconds};
 
@@ -134,6 +135,15 @@ fn unopened(path: &Path, error: sqlx::Error) -> StoreError {
     }
 }
 
+/// Makes the database's file, if there is none, for its owner alone: SQLite gives the files beside it the same mode. One
+/// that is there is not opened, since closing it again would drop all locks that this process has on it.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    match files::check_file(path).map_err(std::io::Error::other)? {
+        Some(found) => files::close(path, &found).map_err(std::io::Error::other),
+        None => files::open(path).map(drop),
+    }
+}
+
 /// A job as it is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredJob {
@@ -238,6 +248,8 @@ impl Store {
 
     async fn open_with(state_dir: &Path, patience: Duration) -> Result<Self, StoreError> {
         let path = state_dir.join(FILE_NAME);
+        make_private(&path)
+            .map_err(|error| StoreError::Open { path: path.display().to_string(), why: error.to_string() })?;
         let options = SqliteConnectOptions::new()
             .filename(&path)
             .create_if_missing(true)

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::super::state_dir::{Lock, LockError};
 use super::Place;
 use crate::clock::{Clock, SystemClock};
 use crate::domain::{DeviceId, JobId, SignalKind};
@@ -64,9 +65,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let span = exact_span(&args.from, args.to.as_deref(), now).map_err(super::wrong)?;
     // Looks first: what is not there, or of another version, is not to be made or changed.
     Store::look(&state_dir).await?.close().await;
-    let lock = super::super::serve::Lock::take(&state_dir);
+    let lock = match Lock::take(&state_dir) {
+        Ok(lock) => Some(lock),
+        Err(LockError::Taken(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
     let store = Store::open_patiently(&state_dir).await?;
-    if lock.is_ok() {
+    if lock.is_some() {
         // Nobody else will end the block that a daemon left open.
         store.close_block(now).await?;
     }
@@ -74,11 +79,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let wish = ToCorrect { device, span, from: args.of, to: args.give_to, who: args.who, why: args.why, at: now };
     let done = store.correct(&wish).await?;
     let settled = match lock {
-        Ok(_lock) => {
+        Some(_lock) => {
             settle(&store, now).await?;
             "settled anew"
         }
-        Err(_) => "settled anew by the daemon within a minute",
+        None => "settled anew by the daemon within a minute",
     };
     store.close().await;
     let mut out = std::io::stdout().lock();

@@ -1,0 +1,241 @@
+//! The state directory: made or checked before anything in it is used, and owned by one process at a time.
+
+use std::fs::{self, DirBuilder, File, Metadata, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::files::{self, DIRECTORY_MODE, Distrust};
+use crate::gpu::journal;
+use crate::store;
+
+const LOCK: &str = "lock";
+
+/// Why a state directory cannot be owned.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LockError {
+    /// It is not there.
+    #[error("cannot make the state directory {}; give another one with --state-dir", dir.display())]
+    Make {
+        dir: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// Others could exchange what is kept there.
+    #[error("the state directory {} is not safe (--state-dir, state_dir)", dir.display())]
+    Unsafe {
+        dir: PathBuf,
+        #[source]
+        source: Distrust,
+    },
+    /// All users share it, or it is for something else.
+    #[error(
+        "the state directory {} can be written by others (mode {mode:04o}) and {why}; give a directory of wattune's own \
+         with --state-dir", dir.display()
+    )]
+    Shared { dir: PathBuf, mode: u32, why: &'static str },
+    /// Its lock cannot be taken.
+    #[error("cannot write in the state directory {}", dir.display())]
+    Write {
+        dir: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// A daemon runs.
+    #[error(
+        "another wattune owns the state directory {}; stop it first, or give another one with --state-dir", .0.display()
+    )]
+    Taken(PathBuf),
+}
+
+/// Held while a process owns a state directory; the kernel frees it with the process.
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes it, making the directory if need be. What an older version left open to others is closed.
+    ///
+    /// # Errors
+    /// If the directory cannot be made or is not safe, or another process owns it.
+    pub(super) fn take(state_dir: &Path) -> Result<Self, LockError> {
+        prepare(state_dir)?;
+        let dir = || state_dir.to_owned();
+        let failed = |source| LockError::Write { dir: dir(), source };
+        let distrusted = |source| LockError::Unsafe { dir: dir(), source };
+        let path = state_dir.join(LOCK);
+        let was_open = files::check_file(&path).map_err(distrusted)?.is_some_and(|found| files::is_open(&found));
+        let mut file = files::open(&path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::WouldBlock) if was_open && only_others_hold(&file).map_err(failed)? => {
+                tracing::warn!("another user held {}, which was open to all; it is made anew", path.display());
+            }
+            Err(TryLockError::WouldBlock) => return Err(LockError::Taken(dir())),
+        }
+        if was_open {
+            // Whoever has it open could lock it at any time.
+            file = renew(&path).map_err(failed)?;
+        }
+        close_files(state_dir).map_err(distrusted)?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Makes the directory, or takes it from others if it is for this daemon alone.
+fn prepare(state_dir: &Path) -> Result<(), LockError> {
+    let dir = || state_dir.to_owned();
+    let distrusted = |source| LockError::Unsafe { dir: dir(), source };
+    let make = |source| LockError::Make { dir: dir(), source };
+    let real = match files::check_way(state_dir) {
+        Ok(real) => real,
+        Err(Distrust::Io { source, .. }) => return Err(make(source)),
+        Err(source) => return Err(distrusted(source)),
+    };
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&real).map_err(make)?;
+    let found = fs::symlink_metadata(&real).map_err(make)?;
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    if !files::trusts(owner) {
+        return Err(distrusted(Distrust::Owner { what: "the directory", path: real, owner, us: files::user() }));
+    }
+    if owner != files::user() {
+        // Root's, for a daemon that is not root: a volume that its group may write.
+        let by_others = mode & 0o002 != 0 || mode & 0o020 != 0 && !files::is_member(found.gid());
+        return if by_others { Err(distrusted(Distrust::Writable { path: real, mode })) } else { Ok(()) };
+    }
+    if mode & !DIRECTORY_MODE & 0o777 == 0 {
+        return Ok(());
+    }
+    let shared = |why| Err(LockError::Shared { dir: dir(), mode, why });
+    match is_for_wattune(&real).map_err(make)? {
+        true if mode & 0o1000 == 0 => {}
+        true => return shared("is shared by all users"),
+        false if mode & 0o022 != 0 => return shared("holds other things"),
+        // Others only see names there.
+        false => return Ok(()),
+    }
+    tracing::info!("{} is taken from others: its mode was {mode:04o}", state_dir.display());
+    fs::set_permissions(&real, Permissions::from_mode(mode & (DIRECTORY_MODE | 0o7000))).map_err(make)
+}
+
+/// Whether nothing in a directory makes it one for something else, such as a user's home.
+fn is_for_wattune(dir: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        // The root of a file system has one.
+        if entry.file_type()?.is_dir() && name != "lost+found" && !is_own(&name.to_string_lossy()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether wattune keeps a file of this name in its state directory.
+fn is_own(name: &str) -> bool {
+    let cached = ["carbon-", "price-", "requests-"].iter().any(|begin| name.starts_with(begin));
+    let stems = [store::FILE_NAME, journal::FILE_NAME];
+    name == LOCK || stems.iter().any(|stem| name.starts_with(stem)) || cached && name.contains(".json")
+}
+
+/// Checks the files of an owned directory, and takes them from others.
+fn close_files(dir: &Path) -> Result<(), Distrust> {
+    let looking = |source| Distrust::Io { path: dir.to_owned(), source };
+    for entry in fs::read_dir(dir).map_err(looking)? {
+        let path = entry.map_err(looking)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(found) = is_own(&name).then(|| files::check_file(&path)).transpose()?.flatten() else { continue };
+        if found.is_dir() {
+            continue;
+        }
+        // SQLite makes its index anew where there is none. Whoever had it open could hold locks on it for ever, and nobody
+        // else has the database open: this process owns the directory.
+        if name.ends_with("-shm") && files::is_open(&found) && found.uid() == files::user() {
+            fs::remove_file(&path).map_err(looking)?;
+            continue;
+        }
+        files::close(&path, &found)?;
+    }
+    Ok(())
+}
+
+/// Puts a locked file in the place of the lock.
+fn renew(path: &Path) -> io::Result<File> {
+    let next = path.with_extension("new");
+    match fs::remove_file(&next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = files::open(&next)?;
+    file.try_lock()?;
+    fs::rename(&next, path)?;
+    Ok(file)
+}
+
+/// Whether the lock is on record here, and no process of this user or of root has the file open. A lock that another
+/// container's process holds is not on record.
+fn only_others_hold(file: &File) -> io::Result<bool> {
+    let own = file.metadata()?;
+    let inode = format!(":{}", own.ino());
+    let locks = fs::read_to_string("/proc/locks")?;
+    let mut here = locks.lines().filter(|line| line.contains("FLOCK"));
+    if !here.any(|line| line.split_whitespace().any(|word| word.ends_with(&inode))) {
+        return Ok(false);
+    }
+    let this = std::process::id().to_string();
+    for process in fs::read_dir("/proc")?.flatten() {
+        let pid = process.file_name();
+        if !pid.to_string_lossy().bytes().all(|b| b.is_ascii_digit()) || pid.to_string_lossy() == this {
+            continue;
+        }
+        // It may have ended meanwhile.
+        let Ok(owner) = process.metadata().map(|found| found.uid()) else { continue };
+        let is_it = |found: Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        let Ok(open) = fs::read_dir(process.path().join("fd")) else { continue };
+        if files::trusts(owner) && open.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(is_it)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_wattune_keeps_is_touched() {
+        let own = [
+            "lock",
+            "wattune.db",
+            "wattune.db-wal",
+            "found-limits.json",
+            "found-limits.json.new",
+            "carbon-uk-GB.json",
+            "price-x.json.tmp",
+            "requests-watttime.json",
+        ];
+        assert!(own.iter().all(|name| is_own(name)));
+        assert!(
+            !["lock.txt", "wattune.toml", "log.txt", "carbon-notes.txt", "wattune.sock"]
+                .iter()
+                .any(|name| is_own(name))
+        );
+    }
+
+    #[test]
+    fn a_directory_with_other_things_keeps_its_mode() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mode = |path: &Path| fs::metadata(path).expect("there").mode() & 0o777;
+        fs::create_dir(dir.path().join("somebodys")).expect("made");
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("changed");
+        let lock = Lock::take(dir.path()).map(Some).expect("taken");
+        assert_eq!((mode(dir.path()), mode(&dir.path().join(LOCK))), (0o755, 0o600));
+        assert!(matches!(Lock::take(dir.path()), Err(LockError::Taken(_))));
+        drop(lock);
+        fs::remove_dir(dir.path().join("somebodys")).expect("removed");
+        let _lock = Lock::take(dir.path()).map(Some).expect("taken");
+        assert_eq!(mode(dir.path()), 0o750);
+    }
+}
