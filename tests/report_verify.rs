@@ -129,7 +129,7 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
     let both = report(dir.path(), &["verify", "--head", &first]);
     assert!(both.done().contains(&format!("is the digest of entry {}:", seq - 1)), "{}", both.done());
     assert!(both.done().contains("covers the intervals closed until 2026-03-01 03:36:00Z; 1 in the open block"));
-    assert!(both.done().contains("No digest covers jobs' names"), "{}", both.done());
+    assert!(both.done().contains("No digest covers the progress of running jobs"), "{}", both.done());
 
     let tail = "DELETE FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger)";
     let cut = doctored(dir.path(), &["DROP TRIGGER ledger_is_not_shortened", tail, SHORTENED]).await;
@@ -212,4 +212,106 @@ async fn nothing_of_the_state_directory_is_written_over() {
     let svg = elsewhere.path().join("b (1).svg");
     let badge = report(dir.path(), &["badge", "--name", "resnet50", "--svg", svg.to_str().expect("UTF-8")]);
     assert!(badge.done().contains("/b%20%281%29.svg)"), "{}", badge.done());
+}
+
+#[tokio::test]
+async fn what_figures_depend_on_beside_the_ledger_is_as_it_was_written() {
+    let books = books().await;
+    let untouched = doctored(books.path(), &["ANALYZE"]).await;
+    assert_eq!(wrong(untouched.path()).await, None, "statistics change no figure");
+    for (statements, named) in [
+        (&["UPDATE checkpoints SET counter_mj = counter_mj + 1"][..], "checkpoints, row of device GPU-"),
+        (&["UPDATE checkpoints SET counter_mj = counter_mj + 7, base_mj = base_mj + 7"], "checkpoints"),
+        (&["UPDATE checkpoints SET counter_mj = counter_mj + 7, rebased_mj = rebased_mj + 7"], "checkpoints"),
+        (&["UPDATE checkpoints SET base_mj = base_mj - 3600"], "checkpoints"),
+        (&["UPDATE checkpoints SET at_us = at_us - 60000000"], "checkpoints"),
+        (&["UPDATE checkpoints SET holders = '[\"a\"]'"], "checkpoints"),
+        (&["UPDATE checkpoints SET read_from = 'elsewhere'"], "checkpoints"),
+        (&["DELETE FROM checkpoints WHERE device = 'GPU-0'"], "checkpoints, row of device GPU-0"),
+        (&["DELETE FROM jobs WHERE id = 'a'"], "jobs, row of id a"),
+        (&["UPDATE jobs SET spec = replace(spec, 'GPU-0', 'GPU-7') WHERE id = 'a'"], "jobs, row of id a"),
+        (&["UPDATE jobs SET spec = replace(spec, 'resnet50', 'other')"], "jobs"),
+        (&["UPDATE jobs SET spec = replace(spec, 'vision', 'speech')"], "jobs"),
+        (&["UPDATE jobs SET registered_us = registered_us - 1"], "jobs"),
+        (&["UPDATE jobs SET ended_us = ended_us + 1 WHERE id = 'a'"], "jobs"),
+        (&["UPDATE jobs SET ended_us = NULL, end_reason = NULL WHERE id = 'a'"], "jobs"),
+        (&["UPDATE jobs SET ended_us = registered_us + 5, end_reason = 'told' WHERE id = 'b'"], "jobs"),
+        (&["UPDATE jobs SET end_reason = 'lease expired' WHERE id = 'a'"], "jobs"),
+        (&["UPDATE jobs SET progress = replace(progress, '2000000.0', '9000000.0') WHERE id = 'a'"], "jobs"),
+        (
+            &["INSERT INTO jobs SELECT 'z', spec, progress, registered_us, ended_us, end_reason FROM jobs LIMIT 1"],
+            "jobs",
+        ),
+        (&["DROP INDEX intervals_by_job"], "sqlite_schema, row of name intervals_by_job"),
+        (&["CREATE VIEW looks_harmless AS SELECT * FROM intervals"], "sqlite_schema, row of name looks_harmless"),
+        (&["CREATE TABLE more (a)"], "sqlite_schema"),
+        (&["ALTER TABLE jobs ADD COLUMN more"], "sqlite_schema, row of name jobs"),
+        (
+            &["DROP TABLE restated", "CREATE VIEW restated AS SELECT 1 AS hour_us WHERE FALSE"],
+            "sqlite_schema, row of name restated",
+        ),
+        (&["CREATE TRIGGER adds AFTER INSERT ON intervals BEGIN DELETE FROM due; END"], "sqlite_schema"),
+        (
+            &[
+                "DROP TRIGGER ledger_is_not_changed",
+                "CREATE TRIGGER ledger_is_not_changed BEFORE UPDATE ON ledger BEGIN SELECT 1; END",
+            ],
+            "sqlite_schema, row of name ledger_is_not_changed",
+        ),
+    ] {
+        let dir = doctored(books.path(), statements).await;
+        let told = wrong(dir.path()).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
+        assert!(told.starts_with(&format!("table {named}")), "{statements:?}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn what_no_digest_covers_is_said_with_the_result() {
+    let books = books().await;
+    // A running job's progress, what sources said of hours to come, and what is open.
+    let changes = [
+        "UPDATE jobs SET progress = replace(progress, '2000000.0', '9000000.0') WHERE id = 'b'",
+        "UPDATE intensities SET g_per_kwh = g_per_kwh + 1",
+        "INSERT INTO settlements VALUES ('DE', 'nobody', 'average', 'lifecycle', 5)",
+    ];
+    let dir = doctored(books.path(), &changes).await;
+    let told = report(dir.path(), &["verify"]);
+    for part in [
+        "of running jobs",
+        "profiles",
+        "intensities before they are settled with",
+        "recurring jobs",
+        "since the last checkpoint",
+    ] {
+        assert!(told.done().contains(part), "{part}: {}", told.done());
+    }
+}
+
+#[tokio::test]
+async fn books_of_an_earlier_version_are_covered_from_their_next_start_on() {
+    let books = books().await;
+    let earlier = [
+        "DROP TRIGGER ledger_is_not_shortened",
+        "DROP TRIGGER ledger_is_not_changed",
+        "DELETE FROM ledger WHERE kind IN ('registered', 'ended')",
+        CHANGED,
+        SHORTENED,
+        "UPDATE checkpoints SET hash = NULL",
+    ];
+    let dir = doctored(books.path(), &earlier).await;
+    assert!(wrong(dir.path()).await.is_some());
+    for _ in 0..2 {
+        Store::open(dir.path()).await.expect("opens").close().await;
+    }
+    // The chain has a hole where the entries were; jobs and checkpoints are noted once.
+    let store = Store::look(dir.path()).await.expect("opens");
+    assert_eq!(store.newest_entry("ended").await.expect("read").map(|e| e.kind()), Some("ended"));
+    store.close().await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE_NAME));
+    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
+    let count = |sql: &'static str| sqlx::query_scalar::<_, i64>(sql).fetch_one(&pool);
+    let jobs = count("SELECT COUNT(*) FROM jobs").await.expect("counted");
+    assert_eq!(count("SELECT COUNT(*) FROM ledger WHERE kind = 'registered'").await.expect("counted"), jobs);
+    assert_eq!(count("SELECT COUNT(*) FROM checkpoints WHERE hash IS NULL").await.expect("counted"), 0);
+    pool.close().await;
 }

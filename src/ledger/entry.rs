@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::chain::Digest;
 use super::frozen::{Counterfactual, Outcome};
 use super::{Interval, Share};
-use crate::domain::{DeviceId, EnergySource, Origin, Provenance, SignalKind, SignalScope, Slot, Zone};
+use crate::domain::{DeviceId, EnergySource, JobId, Origin, Provenance, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Micrograms, Millijoules};
 
 /// The version of the rules by which energy is booked, shared out and settled. Each row names it.
@@ -34,6 +34,10 @@ pub enum Entry {
     Control(Control),
     /// Energy was used of which nothing tells how much.
     Lost(Lost),
+    /// A job was registered.
+    Registered(JobFacts),
+    /// A job ended.
+    Ended(JobFacts),
     /// A job was planned: against what it will be compared.
     Counterfactual(Box<Counterfactual>),
     /// A job ended: what came of it.
@@ -51,6 +55,8 @@ impl Entry {
             Self::RollUp(_) => "roll_up",
             Self::Control(_) => "control",
             Self::Lost(_) => "lost",
+            Self::Registered(_) => "registered",
+            Self::Ended(_) => "ended",
             Self::Counterfactual(_) => "counterfactual",
             Self::Outcome(_) => "outcome",
         }
@@ -66,6 +72,7 @@ impl Entry {
             Self::RollUp(e) => e.at,
             Self::Control(e) => e.at,
             Self::Lost(e) => e.from,
+            Self::Registered(e) | Self::Ended(e) => e.at,
             Self::Counterfactual(e) => e.at,
             Self::Outcome(e) => e.at,
         }
@@ -394,6 +401,17 @@ pub struct Lost {
     pub until: DateTime<Utc>,
     /// Why nothing tells of it.
     pub why: String,
+}
+
+/// What the database holds of a job, as a digest: its row is no line of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobFacts {
+    /// When it was registered, or ended.
+    pub at: DateTime<Utc>,
+    /// The job.
+    pub job: JobId,
+    /// SHA-256 of what was registered (name, GPUs, labels and all else), or of its progress and the reason of its end.
+    pub facts: Digest,
 }
 
 /// Somebody wanted a limit changed, and what came of it.

@@ -220,9 +220,13 @@ impl Verifier {
             Entry::Settlement(settlement) => self.settle(settlement),
             Entry::Correction(correction) => self.correct(correction),
             Entry::RollUp(rolled) => self.roll_up(rolled),
-            Entry::Terms(_) | Entry::Control(_) | Entry::Lost(_) | Entry::Counterfactual(_) | Entry::Outcome(_) => {
-                Ok(())
-            }
+            Entry::Terms(_)
+            | Entry::Control(_)
+            | Entry::Lost(_)
+            | Entry::Registered(_)
+            | Entry::Ended(_)
+            | Entry::Counterfactual(_)
+            | Entry::Outcome(_) => Ok(()),
         };
         result.map_err(|why| self.broken(&name, why))?;
         self.found.entries = seq;

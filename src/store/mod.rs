@@ -281,6 +281,8 @@ impl Store {
         let reading = one.connect_lazy_with(patient.read_only(true).create_if_missing(false));
         let store = Self { pool, recurring, reading };
         ledger::chain_old_rows(&store).await?;
+        ledger::digest_old_checkpoints(&store).await?;
+        ledger::note_old_jobs(&store).await?;
         Ok(store)
     }
 
@@ -289,28 +291,6 @@ impl Store {
         self.reading.close().await;
         self.recurring.close().await;
         self.pool.close().await;
-    }
-
-    /// Writes a job for the first time, or its present state over the stored one.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub async fn save_job(&self, job: &StoredJob) -> Result<(), StoreError> {
-        let (ended, reason) = job.ended.as_ref().map(|(at, why)| (at.timestamp_micros(), why.as_str())).unzip();
-        sqlx::query(
-            "INSERT INTO jobs (id, spec, progress, registered_us, ended_us, end_reason) \
-             VALUES ($1, $2, $3, $4, $5, $6) \
-             ON CONFLICT (id) DO UPDATE SET progress = $3, ended_us = $5, end_reason = $6",
-        )
-        .bind(job.id.as_str())
-        .bind(rows::json(&job.spec)?)
-        .bind(rows::json(&job.progress)?)
-        .bind(job.registered_at.timestamp_micros())
-        .bind(ended)
-        .bind(reason)
-        .execute(&self.pool)
-        .await?;
-        Ok(())
     }
 
     /// The jobs that have not ended.

@@ -101,8 +101,11 @@ fn in_order(what: &str, is_database: bool, found: &Verified) -> String {
              that are its energy times its intensities, in versions without a gap; each correction moves what was there.\n";
     if is_database {
         text += "Each row that reports read follows from these: totals of days, balances, which settlements hold and what \
-                 they changed, sums of rolled-up hours, whose intervals are since corrections. No digest covers jobs' names, \
-                 labels and progress, nor intensities before they are settled with.\n";
+                 they changed, sums of rolled-up hours, whose intervals are since corrections; each job's name, labels, GPUs \
+                 and times, and its progress once it ended; where each device's books stand against its counter. The schema \
+                 is wattune's. No digest covers the progress of running jobs, what is open (the seconds since the last \
+                 checkpoint), profiles, forecasts and what sources said: intensities before they are settled with, and up to \
+                 when they are final; nor recurring jobs and their trials, and announced events.\n";
     }
     for (block, device, mj) in &found.differences {
         text += &format!("In block {block} the books of {device} are {mj} mJ off its counter.\n");

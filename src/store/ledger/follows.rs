@@ -8,6 +8,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteConnection;
 
+use super::covered::{Jobs, compare_checkpoints, compare_schema};
 use super::export::all_lines;
 use super::settle::{settlement, sources_of};
 use super::{Why, day_of_close, share_key};
@@ -80,13 +81,10 @@ const CORRECTED: Table = Table {
     only: "booked_share IS NOT NULL OR booked_job IS NOT NULL",
 };
 
-const TRIGGERS: Table =
-    Table { name: "sqlite_schema", key: &["name"], values: &["tbl_name"], only: "type = 'trigger'" };
-
 /// Rows as texts: the key's columns, and the others'.
 type Rows = BTreeMap<Vec<String>, Vec<String>>;
 
-enum Failed {
+pub(super) enum Failed {
     Broken(Broken),
     Store(StoreError),
 }
@@ -115,6 +113,7 @@ impl Store {
 
     async fn go_through(&self, mut verifier: Verifier) -> Result<Verified, Failed> {
         let mut tx = self.pool.begin().await?;
+        compare_schema(&mut tx).await?;
         let mut follows = Follows::default();
         all_lines::<Failed>(&mut tx, |line| match verifier.take_line(line.as_bytes()).map_err(Failed::Broken)? {
             Some(entry) => Ok(follows.take(&entry)?),
@@ -123,6 +122,7 @@ impl Store {
         .await?;
         let verified = verifier.finish().map_err(Failed::Broken)?;
         follows.compare(&mut tx).await?;
+        compare_checkpoints(&mut tx).await?;
         let days = day_totals(&mut tx).await?;
         compare(&mut tx, &DAY_TOTALS, days).await?;
         let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
@@ -168,6 +168,7 @@ struct Follows {
     last_row: u64,
     /// What the settlement that holds comes to, by hour and book.
     totals: BTreeMap<Vec<String>, Total>,
+    jobs: Jobs,
 }
 
 impl Follows {
@@ -179,6 +180,8 @@ impl Follows {
             Entry::Settlement(settled) => self.settle(seq, settled)?,
             Entry::Correction(correction) => self.correct(correction),
             Entry::RollUp(rolled) => self.roll_up(rolled),
+            Entry::Registered(of) => drop(self.jobs.registered.insert(of.job.to_string(), of.facts)),
+            Entry::Ended(of) => drop(self.jobs.ended.insert(of.job.to_string(), of.facts)),
             Entry::Terms(_) | Entry::Control(_) | Entry::Lost(_) | Entry::Counterfactual(_) | Entry::Outcome(_) => {}
         }
         Ok(())
@@ -261,9 +264,7 @@ impl Follows {
             let counter = counter.map(|mj| mj.to_string()).unwrap_or_default();
             (key, std::iter::once(counter).chain(sums.map(|sum| sum.to_string())).collect())
         };
-        let trigger = |name: &str| (vec![name.to_owned()], vec!["ledger".to_owned()]);
         for (table, expected) in [
-            (&TRIGGERS, ["ledger_is_not_changed", "ledger_is_not_shortened"].map(trigger).into()),
             (&ENTRIES, self.entries),
             (&BALANCES, self.balances),
             (&BALANCE_DAYS, self.balance_days.into_iter().map(of_day).collect()),
@@ -274,7 +275,7 @@ impl Follows {
         ] {
             compare(tx, table, expected).await?;
         }
-        Ok(())
+        self.jobs.compare(tx).await
     }
 }
 

@@ -1,9 +1,11 @@
 //! The ledger's tables: rows and entries are appended with their digests in one transaction with what follows from them.
 
 mod correct;
+mod covered;
 mod days;
 mod export;
 mod follows;
+mod jobs;
 mod lines;
 mod open;
 mod page;
@@ -19,6 +21,9 @@ pub use open::{LastSeen, OpenBooks, TakenUp};
 pub use page::{LedgerPage, LedgerRow};
 pub use settle::{Settling, Why};
 pub use totals::Booked;
+
+pub(super) use covered::digest_old_checkpoints;
+pub(super) use jobs::note_old_jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,19 +80,23 @@ impl Store {
             // What these rows took from the counter lies behind it: the base of a device that is new lies before them.
             let of_counter = |r: &&Interval| r.device == point.device && r.source != EnergySource::IntegratedPower;
             let booked = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
-            let counter = rows::to_i64(point.counter)?;
+            let (counter, at, holders) =
+                (rows::to_i64(point.counter)?, point.at.timestamp_micros(), rows::json(&point.holders)?);
+            let (device, read_from) = (point.device.as_str(), point.read_from.as_deref());
+            let hash = covered::checkpoint_digest(&(device, counter, at, &holders, point.rebased_mj, read_from))?;
             sqlx::query(
-                "INSERT INTO checkpoints (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (device) DO UPDATE \
-                 SET counter_mj = $2, at_us = $3, holders = $4, rebased_mj = $5, read_from = $7",
+                "INSERT INTO checkpoints (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from, hash) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (device) DO UPDATE \
+                 SET counter_mj = $2, at_us = $3, holders = $4, rebased_mj = $5, read_from = $7, hash = $8",
             )
-            .bind(point.device.as_str())
+            .bind(device)
             .bind(counter)
-            .bind(point.at.timestamp_micros())
-            .bind(rows::json(&point.holders)?)
+            .bind(at)
+            .bind(&holders)
             .bind(point.rebased_mj)
             .bind(counter - point.rebased_mj - booked)
-            .bind(&point.read_from)
+            .bind(read_from)
+            .bind(hash.as_bytes())
             .execute(&mut *tx)
             .await?;
         }
