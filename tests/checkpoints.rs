@@ -129,6 +129,8 @@ impl World {
             Ok::<_, StoreError>(())
         };
         store.export(take).await.expect("exported");
+        // Checkpoints agree with what is booked since the last close, too.
+        store.verify(Verifier::default()).await.expect("read").expect("in order");
         store.close().await;
         assert_eq!(verifier.finish().expect("in order").differences, []);
         lost
@@ -353,6 +355,50 @@ async fn a_clean_end_books_what_is_open_once() {
 }
 
 #[tokio::test]
+async fn between_a_clean_end_and_a_start_energy_is_its_whose_lease_was_not_over() {
+    for (away_s, its) in [(4.0, true), (40.0, false)] {
+        let mut world = World::new(json!({}));
+        let mut controller = world.daemon().await;
+        let id = register(&mut controller, job("live", 10.0, true)).await;
+        world.run(&mut controller, 33, &[&id]).await;
+        controller.shut_down().await;
+        world.pass(away_s);
+        let mut controller = world.daemon().await;
+        world.run(&mut controller, 2, &[&id]).await;
+        controller.shut_down().await;
+        close(world.booked(id.as_str()).await, 35.0 + if its { away_s } else { 0.0 }, 0.01);
+        close(world.booked("unattributed").await, if its { 0.0 } else { away_s }, 0.01);
+    }
+}
+
+#[tokio::test]
+async fn what_was_left_open_is_booked_once_however_often_a_start_fails() {
+    let mut world = World::new(json!({}));
+    let mut controller = world.daemon().await;
+    let id = register(&mut controller, job("live", 30.0, true)).await;
+    world.run(&mut controller, 47, &[&id]).await;
+    drop(controller);
+    let store = Store::look(world.state.path()).await.expect("opens");
+    store.verify(Verifier::default()).await.expect("read").expect("in order with what is open beside it");
+    store.close().await;
+    let mut booked = Vec::new();
+    for _ in 0..3 {
+        let store = Store::open(world.state.path()).await.expect("opens");
+        let taken = store.take_up_open().await.expect("taken up");
+        assert!(taken.last_seen.is_some_and(|seen| seen.leases.contains_key(&id)));
+        store.close().await;
+        booked.push(world.booked(id.as_str()).await);
+    }
+    close(booked[0], 47.0, 2.0);
+    assert_eq!(booked[1..], [booked[0], booked[0]]);
+    let mut controller = world.daemon().await;
+    world.run(&mut controller, 3, &[&id]).await;
+    controller.shut_down().await;
+    close(world.booked(id.as_str()).await, 50.0, 0.01);
+    assert_eq!(world.lost().await, []);
+}
+
+#[tokio::test]
 async fn a_checkpoint_that_cannot_be_read_costs_no_start_and_no_joule_of_a_counter() {
     let mut world = World::new(json!({}));
     let mut controller = world.daemon().await;
@@ -410,6 +456,38 @@ async fn whatever_ends_daemons_when_no_joule_is_booked_twice() {
         let nobodys: i64 = rows.iter().filter(|r| r.job.is_none()).map(|r| r.energy_mj).sum();
         assert_eq!(nobodys, 0, "seed {seed}: {rows:#?}");
     }
+}
+
+#[tokio::test]
+async fn a_kill_while_a_checkpoint_is_written_leaves_the_one_before_or_all_of_it() {
+    let still = json!({"demand_w": 0, "initial_energy_j": 5_000});
+    let driver = Arc::new(FakeDriver::new(&[still, json!({"energy_supported": false})]));
+    let state = tempfile::tempdir().expect("a directory");
+    // Written at every tick, so that kills meet it.
+    let settings = "[control]\nobserve = true\ntick_s = 0.05\ncheckpoint_s = 0.1\n";
+    let start = || Daemon::command_set(&driver, state.path(), settings);
+    let mut daemon = Daemon::start(start(), state.path()).await;
+    let books = Books::open(state.path()).await;
+    eventually("the first look", LONG, async || books.of(0).await.1).await;
+    driver.set(0, json!({"demand_w": 250}));
+    let new = json!({"name": "live", "gpus": [0, 1], "work": {"total_samples": 1e9}, "lease_s": 60});
+    let id = daemon.register(&new).await;
+    for round in 0..8_u64 {
+        tokio::time::sleep(Duration::from_millis(250 + 137 * round % 500)).await;
+        daemon.kill();
+        let store = Store::look(state.path()).await.expect("opens");
+        store.verify(Verifier::default()).await.expect("read").expect("in order");
+        store.close().await;
+        daemon = Daemon::start(start(), state.path()).await;
+    }
+    assert!(daemon.stop("TERM").await.success());
+    let (rows, checkpoint) = books.of(0).await;
+    let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
+    assert_eq!(booked, checkpoint.expect("there") - 5_000_000, "{rows:#?}");
+    assert!(booked > 0 && rows.iter().all(|r| r.job.as_deref() == Some(&id)), "{rows:#?}");
+    // What was integrated does not overlap, either.
+    let rows = books.of(1).await.0;
+    assert!(rows.windows(2).all(|w| w[1].start_us >= w[0].end_us), "{rows:#?}");
 }
 
 #[tokio::test]

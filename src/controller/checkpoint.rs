@@ -22,6 +22,10 @@ use crate::units::Seconds;
 /// A lease is looked at so many times while it lasts: seconds of doubt matter to short ones.
 const LOOKS_PER_LEASE: f64 = 4.0;
 
+/// A checkpoint has the progress of no more jobs, steered ones first: thousands that report would be written all the time.
+/// That of others is stored with the next interval, and their leases with each checkpoint.
+const MOST_REPORTS: usize = 64;
+
 /// What was written down last.
 #[derive(Default)]
 pub(super) struct Kept {
@@ -78,8 +82,10 @@ impl Controller {
     /// The progress of jobs that have reported since it was written down last.
     fn unkept_progress(&self) -> Vec<(JobId, StoredProgress)> {
         let reports = &self.backlog.kept.reports;
-        let unkept = self.jobs.values().filter(|job| job.progress.last.as_ref() != reports.get(&job.id));
-        unkept.map(|job| (job.id.clone(), job.progress)).collect()
+        let steered = self.jobs.values().filter(|job| job.spec.control);
+        let all = steered.chain(self.jobs.values().filter(|job| !job.spec.control));
+        let unkept = all.filter(|job| job.progress.last.as_ref() != reports.get(&job.id));
+        unkept.take(MOST_REPORTS).map(|job| (job.id.clone(), job.progress)).collect()
     }
 
     /// A board's open interval as it would be closed with the newest reading of its energy.
