@@ -113,6 +113,12 @@ impl Controller {
         problems.extend(self.cap_problems());
         problems.extend(self.cpu_problems());
         problems.extend(self.desk.broken.iter().cloned());
+        problems.extend(self.desk.apart.iter().map(|why| {
+            format!(
+                "the jobs that share the node's cap or carbon budget could not be planned together, by a fault in wattune \
+                 ({why}); each is planned alone, and limits are lowered where their sum exceeds the cap"
+            )
+        }));
         problems.extend(self.desk.search.as_ref().map(|search| {
             let since = self.now().monotonic.since(search.since);
             format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())

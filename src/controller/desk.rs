@@ -1,6 +1,7 @@
 //! Where plans are made: on threads of their own, so that neither the loop nor its clients wait for a long search.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,11 +9,11 @@ use chrono::{DateTime, Utc};
 use tokio::task::JoinHandle;
 
 use crate::clock::Monotonic;
-use crate::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, TimeSeries, Work};
+use crate::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::ErrorPaths;
 use crate::plan::{
-    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Unplannable, plan, plan_together, steadier,
-    steadier_together,
+    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Together, Unplannable, plan, plan_together,
+    steadier, steadier_together,
 };
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
 
@@ -100,30 +101,111 @@ impl Order {
 
     /// Makes the plans. May take long; a search for plans together goes on as long as `go_on` says.
     fn carry_out(self, go_on: &dyn Fn() -> bool) -> Solved {
-        let mut plans: BTreeMap<JobId, _> = self.alone.iter().map(|brief| (brief.id.clone(), brief.plan())).collect();
-        if self.together.is_empty() {
-            return Solved { plans, broken: None };
-        }
-        let members: Vec<Member<'_>> = self.together.iter().map(Brief::member).collect();
-        let shared = Shared { cap: &self.cap, carbon_budget: Some(&self.carbon_budget) };
-        let made = plan_together(&members, &shared, go_on);
-        // Where nothing but time has passed since the plans before, they are what falls back on.
-        let before: Vec<Option<&Plan>> = self.together.iter().map(|brief| brief.before.as_ref()).collect();
-        if !made.finished && before.iter().all(Option::is_some) {
-            return Solved { plans, broken: None };
-        }
-        let better_by = self.together.iter().map(|brief| brief.better_by).fold(0.0, f64::max);
-        let made = steadier_together(&before, made, &members, &shared, better_by);
-        plans.extend(self.together.iter().map(|brief| brief.id.clone()).zip(made.plans));
-        Solved { plans, broken: Some(made.broken) }
+        let rules = Rules { alone: &Brief::plan, together: &|briefs, shared| plans_together(briefs, shared, go_on) };
+        self.carry_out_by(&rules)
     }
+
+    /// A fault in planning one job fails that job: the others are planned without it.
+    fn carry_out_by(&self, rules: &Rules<'_>) -> Solved {
+        let mut plans: BTreeMap<JobId, _> =
+            self.alone.iter().map(|brief| (brief.id.clone(), rules.plan(brief))).collect();
+        let mut left: Vec<&Brief> = self.together.iter().collect();
+        let mut cap = self.cap.clone();
+        while !left.is_empty() {
+            let shared = Shared { cap: &cap, carbon_budget: Some(&self.carbon_budget) };
+            let why = match guarded(|| (rules.together)(&left, &shared)) {
+                // Where nothing but time has passed since the plans before, they are what falls back on.
+                Ok(None) => return Solved { plans, broken: None, apart: None },
+                Ok(Some(made)) => {
+                    let made_plans = made.plans.into_iter().map(|plan| plan.map_err(NoPlan::Unplannable));
+                    plans.extend(left.iter().map(|brief| brief.id.clone()).zip(made_plans));
+                    return Solved { plans, broken: Some(made.broken), apart: None };
+                }
+                Err(why) => why,
+            };
+            let culprits = rules.culprits(&left, &shared);
+            if culprits.is_empty() {
+                plans.extend(left.iter().map(|brief| (brief.id.clone(), rules.plan(brief))));
+                return Solved { plans, broken: None, apart: Some(why) };
+            }
+            for brief in left.extract_if(.., |brief| culprits.contains(&brief.id)) {
+                // Until it is counted with what its boards are set to, it may take as much as it ever does.
+                let most = brief.limits.iter().copied().fold(brief.at_rest, Watts::max);
+                let less = |(slot, cap): &(Slot, Watts)| (*slot, (*cap - most).max(Watts::ZERO));
+                cap = TimeSeries::from_points(cap.points().iter().map(less).collect()).0;
+                plans.insert(brief.id.clone(), Err(NoPlan::Died(why.clone())));
+            }
+        }
+        Solved { plans, broken: None, apart: None }
+    }
+}
+
+/// How plans are made: of one job, and of those that share something (`None` where the plans before are to stay).
+struct Rules<'a> {
+    alone: &'a dyn Fn(&Brief) -> Result<Plan, Unplannable>,
+    together: &'a dyn Fn(&[&Brief], &Shared<'_>) -> Option<Together>,
+}
+
+impl Rules<'_> {
+    fn plan(&self, brief: &Brief) -> Result<Plan, NoPlan> {
+        match guarded(|| (self.alone)(brief)) {
+            Ok(made) => made.map_err(NoPlan::Unplannable),
+            Err(why) => Err(NoPlan::Died(why)),
+        }
+    }
+
+    /// Those because of whom planning together dies: those whose planning dies alone, else the first without whom the
+    /// others can be planned; none where there is no such job.
+    fn culprits(&self, briefs: &[&Brief], shared: &Shared<'_>) -> Vec<JobId> {
+        let dies = |brief: &&&Brief| guarded(|| (self.alone)(brief)).is_err();
+        let alone: Vec<JobId> = briefs.iter().filter(dies).map(|brief| brief.id.clone()).collect();
+        if !alone.is_empty() {
+            return alone;
+        }
+        let spoils = |brief: &&&Brief| {
+            let others: Vec<&Brief> = briefs.iter().filter(|other| other.id != brief.id).copied().collect();
+            !others.is_empty() && guarded(|| (self.together)(&others, shared)).is_ok()
+        };
+        briefs.iter().find(spoils).map(|brief| brief.id.clone()).into_iter().collect()
+    }
+}
+
+/// Plans of jobs that share something; `None` where the search was cut short and the plans before are as good.
+fn plans_together(briefs: &[&Brief], shared: &Shared<'_>, go_on: &dyn Fn() -> bool) -> Option<Together> {
+    let members: Vec<Member<'_>> = briefs.iter().map(|brief| brief.member()).collect();
+    let made = plan_together(&members, shared, go_on);
+    let before: Vec<Option<&Plan>> = briefs.iter().map(|brief| brief.before.as_ref()).collect();
+    if !made.finished && before.iter().all(Option::is_some) {
+        return None;
+    }
+    let better_by = briefs.iter().map(|brief| brief.better_by).fold(0.0, f64::max);
+    Some(steadier_together(&before, made, &members, shared, better_by))
+}
+
+/// Does what may die of a fault; then the answer is its last words. It has nothing that outlives it.
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|died| {
+        let text = died.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| died.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no reason given".into())
+    })
+}
+
+/// Why there is no plan of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum NoPlan {
+    /// Nothing can be planned from what is known.
+    Unplannable(Unplannable),
+    /// Planning it died of a fault; its last words.
+    Died(String),
 }
 
 /// What came of an order.
 pub(super) struct Solved {
-    pub(super) plans: BTreeMap<JobId, Result<Plan, Unplannable>>,
+    pub(super) plans: BTreeMap<JobId, Result<Plan, NoPlan>>,
     /// What is shared and cannot be kept; `None` where that is as before.
     pub(super) broken: Option<Vec<Broken>>,
+    /// Why those that share something were planned each alone, where that was so.
+    pub(super) apart: Option<String>,
 }
 
 /// A search that has been begun.
@@ -154,7 +236,7 @@ impl Search {
             Ok(Ok(solved)) => Some(solved),
             Ok(Err(died)) => {
                 tracing::error!("the planner died ({died}); the plans before stay in force");
-                Some(Solved { plans: BTreeMap::new(), broken: None })
+                Some(Solved { plans: BTreeMap::new(), broken: None, apart: None })
             }
             Err(_) => {
                 self.stop.store(true, Ordering::Relaxed);
@@ -177,6 +259,8 @@ pub(super) struct Desk {
     pub(super) share: Option<Share>,
     /// What the plans in force cannot keep although they share it, in one sentence each.
     pub(super) broken: Vec<String>,
+    /// Why those that share something were planned each alone, where that was so.
+    pub(super) apart: Option<String>,
     /// How long the last search took.
     pub(super) took: Option<Seconds>,
 }
@@ -197,3 +281,7 @@ pub(super) fn in_words(broken: &Broken) -> String {
         ),
     }
 }
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

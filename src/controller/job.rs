@@ -8,6 +8,7 @@ use super::ControlError;
 use super::emitted::Emitted;
 use super::pacing::Idling;
 use super::reach::Reach;
+use super::setback::Setback;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{
     DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
@@ -87,6 +88,8 @@ pub struct Job {
     pub plan: Option<Plan>,
     /// Why there is no plan although the profile is complete.
     pub unplannable: Option<String>,
+    /// That its planning died of a fault in the planner.
+    pub(super) setback: Option<Setback>,
     /// The out-of-band cap that the plan was made under.
     pub planned_under: Option<PowerLimit>,
     /// Why a new plan is due.
@@ -151,6 +154,7 @@ impl Job {
             profiler: None,
             plan: None,
             unplannable: None,
+            setback: None,
             planned_under: None,
             replan: Some("new job"),
             frozen: None,

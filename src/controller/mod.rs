@@ -28,6 +28,7 @@ mod requests;
 mod run;
 mod saved;
 mod savings;
+mod setback;
 mod settings;
 mod share;
 mod sharing;

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::cap::Passes;
 pub(super) use super::desk::Desk;
-use super::desk::{Brief, Order, Search, in_words};
+use super::desk::{Brief, NoPlan, Order, Search, in_words};
 use super::job::{A_NEW_FORECAST, A_NEW_SLOT, Job, PROFILE_CHANGED, Phase};
 use super::share::Share;
 use super::{Controller, Gpu};
@@ -95,20 +95,24 @@ impl Controller {
         // What came late may be for another cap than the present one; then it is planned anew, and not carried out.
         let is_stale = patience <= Seconds::ZERO && search.share != self.share(self.now());
         let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
+        self.desk.apart = solved.apart;
         if let Some(broken) = solved.broken.filter(|_| !is_stale) {
             self.desk.broken = broken.iter().map(in_words).collect();
         }
-        for (id, outcome) in solved.plans.into_iter().filter(|(id, _)| !stale.contains(id)) {
+        let now = self.now();
+        for (id, outcome) in solved.plans {
             // A job that is profiled anew meanwhile has no use for it.
             let Some(job) = self.jobs.get_mut(&id).filter(|j| j.is_profiled()) else { continue };
             match outcome {
+                Err(NoPlan::Died(why)) => job.fail_planning(why, now),
+                _ if stale.contains(&id) => {}
                 Ok(made) => {
                     job.plan = Some(made);
-                    job.unplannable = None;
+                    (job.unplannable, job.setback) = (None, None);
                 }
-                Err(error) => {
+                Err(NoPlan::Unplannable(error)) => {
                     job.plan = None;
-                    job.unplannable = Some(error.to_string());
+                    (job.unplannable, job.setback) = (Some(error.to_string()), None);
                 }
             }
         }
@@ -129,6 +133,7 @@ impl Controller {
         }
         if share.is_none() {
             self.desk.share = None;
+            self.desk.apart = None;
             self.desk.broken.clear();
         }
     }
@@ -136,7 +141,7 @@ impl Controller {
     /// What is to be planned now. Jobs that share a cap are planned together or not at all.
     fn order(&mut self, now: Now, share: Option<&Share>) -> Order {
         // A sweep is not interrupted by a plan; what it learns is planned with when it is done.
-        let is_due = |job: &&Job| job.replan.is_some() && job.is_profiled();
+        let is_due = |job: &&Job| job.replan.is_some() && job.is_profiled() && !job.rests_from_planning(now);
         let mut due: Vec<JobId> = self.jobs.values().filter(is_due).map(|j| j.id.clone()).collect();
         let members = share.map(|s| s.members.clone()).unwrap_or_default();
         let anew = due.iter().any(|id| members.contains(id));

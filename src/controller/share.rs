@@ -107,7 +107,8 @@ impl Controller {
         if schedule.is_empty() && budget.is_none() {
             return None;
         }
-        let members: Vec<&Job> = self.jobs.values().filter(|job| self.is_member(job)).collect();
+        let members: Vec<&Job> =
+            self.jobs.values().filter(|job| self.is_member(job) && !job.rests_from_planning(now)).collect();
         let mut others = BTreeMap::new();
         let stakes = if schedule.is_empty() { Vec::new() } else { self.stakes(now) };
         for (id, stake) in stakes {

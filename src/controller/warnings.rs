@@ -41,6 +41,7 @@ impl Job {
             _ => self.broken_without_plan(now),
         };
         warnings.extend(self.reach_in_words());
+        warnings.extend(self.setback_in_words());
         warnings
     }
 

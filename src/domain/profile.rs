@@ -27,6 +27,16 @@ pub struct OperatingPoint {
     pub measured: Seconds,
 }
 
+/// A slower job stands still: a sample of it takes decades, and times reckoned with it are no times.
+const SLOWEST: SamplesPerSecond = SamplesPerSecond::new(1e-9);
+
+impl OperatingPoint {
+    /// Whether it says something about its setting: a stalled measurement does not.
+    pub fn is_usable(&self) -> bool {
+        self.power.mean > Watts::ZERO && self.throughput.mean >= SLOWEST
+    }
+}
+
 /// Whose profile it is: a recurring job starts with what its earlier runs learned.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProfileKey {

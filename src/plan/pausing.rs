@@ -63,6 +63,8 @@ pub(super) struct Paused {
 /// # Errors
 /// If the work cannot be done in time even without a further pause.
 pub(super) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
+    // Where not even a job that never pauses is in time there is no pattern of pauses to look for, and maybe no slot.
+    problem.reachable_work()?;
     let problem = problem.clone().pausing_at(rules.costs.idle_power, rules.checkpoint);
     let cheapest = solve_free(&problem, rules)?;
     let Some(limit) = rules.budget.filter(|limit| cheapest.solution.carbon > *limit) else { return Ok(cheapest) };

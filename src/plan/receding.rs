@@ -23,6 +23,10 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Se
 const FURTHEST: Seconds = Seconds::new(1e11);
 /// A slowdown this little above the promise is rounding.
 pub(super) const SLOWDOWN_ROUNDING: f64 = 1e-6;
+/// Work that is done within less than this is none: times reckoned with it are no times.
+const NO_TIME: Seconds = Seconds::new(1e-12);
+/// A larger carbon budget is the same as none: it is what all of mankind emits in a fortnight.
+const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
 /// More slots than this are averaged to longer ones before anything is planned over them.
 const MOST_SLOTS: usize = 4096;
 
@@ -54,9 +58,8 @@ impl Choice {
         let (mut points, mut places) = (Vec::new(), Vec::new());
         for (place, p) in known.iter().enumerate() {
             let (power, throughput) = (p.power.mean, p.throughput.mean);
-            let usable = power > Watts::ZERO && throughput > SamplesPerSecond::ZERO;
             let first = !places.iter().any(|&earlier: &usize| known[earlier].setting == p.setting);
-            if usable && first && p.setting.iter().all(allowed) {
+            if p.is_usable() && first && p.setting.iter().all(allowed) {
                 points.push(Point { power, throughput });
                 places.push(place);
             }
@@ -141,7 +144,7 @@ impl<'a> Planner<'a> {
         match self.request.work {
             Work::TotalSamples(total) => {
                 let samples = total - progress.samples;
-                if samples <= Samples::ZERO {
+                if samples <= self.choice.points[self.choice.fastest()].throughput * NO_TIME {
                     return Owed::Done;
                 }
                 let budget = slowdown.map(|(guarded, promised)| {
@@ -169,6 +172,7 @@ impl<'a> Planner<'a> {
     /// The carbon that the rest of the work may emit, and the promise that this keeps.
     pub(super) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
         let budget = self.request.objective.carbon_budget.filter(|_| self.request.work != Work::Unknown)?;
+        let budget = budget.min(MOST_CARBON);
         Some((budget - self.request.progress.carbon, Promise::CarbonBudget(budget)))
     }
 
@@ -379,7 +383,7 @@ impl<'a> Planner<'a> {
     pub(super) fn slowdown(&self, samples: Samples, duration: Seconds) -> f64 {
         let Progress { samples: done, elapsed, .. } = self.request.progress;
         let at_ceiling = (done + samples) / self.reference.throughput;
-        if at_ceiling > Seconds::ZERO { (elapsed + duration) / at_ceiling - 1.0 } else { 0.0 }
+        if at_ceiling > NO_TIME { (elapsed + duration) / at_ceiling - 1.0 } else { 0.0 }
     }
 
     /// Puts moments to the shares of each slot.

@@ -114,7 +114,7 @@ impl Curve {
 impl HullPoint {
     fn of(index: usize, point: &OperatingPoint) -> Option<Self> {
         let (power, throughput) = (point.power.mean, point.throughput.mean);
-        (power > Watts::ZERO && throughput > SamplesPerSecond::ZERO).then_some(Self { index, power, throughput })
+        point.is_usable().then_some(Self { index, power, throughput })
     }
 }
 

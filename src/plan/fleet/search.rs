@@ -40,15 +40,20 @@ pub fn solve_fleet(problem: &FleetProblem, go_on: &dyn Fn() -> bool) -> FleetSol
     let found = Search { problem, model: &model, go_on, rounds: 0, bound: f64::NEG_INFINITY }.run();
     let schedules = written(problem, &model, &found.arrangement);
     let clashes = clashes(problem, &model, &schedules, &found.ends, go_on);
+    let cost: GramsCo2e = schedules.iter().map(|s| s.cost).sum();
+    // Figures of very different magnitude may leave the relaxation without any: then nothing is known but that no plan
+    // costs less than nothing.
+    let known = |figure: f64, otherwise: GramsCo2e| GramsCo2e::try_new(figure).unwrap_or(otherwise);
+    let priced = |prices: Vec<f64>| prices.into_iter().map(|p| if p.is_finite() { p } else { 0.0 }).collect();
     FleetSolution {
-        cost: schedules.iter().map(|s| s.cost).sum(),
-        relaxed: GramsCo2e::new(found.relaxed),
-        bound: GramsCo2e::new(found.bound),
+        cost,
+        relaxed: known(found.relaxed, cost),
+        bound: known(found.bound, GramsCo2e::ZERO),
         clashes,
         // A relaxation that rounding kept from converging was not cut short.
         finished: found.finished || go_on(),
-        cap_prices: found.interior.prices.cap,
-        budget_prices: found.interior.prices.shared,
+        cap_prices: priced(found.interior.prices.cap),
+        budget_prices: priced(found.interior.prices.shared),
         schedules,
     }
 }

@@ -10,3 +10,4 @@ mod receding;
 mod solvers;
 mod steady;
 mod together;
+mod wild;
