@@ -73,6 +73,8 @@ pub(crate) struct Board {
     pub(crate) slow_ms: u64,
     pub(crate) slow_calls: Vec<String>,
     pub(crate) fail_calls: BTreeMap<String, nvmlReturn_t>,
+    /// Writes that succeed and change nothing.
+    pub(crate) ignore_calls: Vec<String>,
     pub(crate) mig_mode: bool,
     pub(crate) vgpu: bool,
     pub(crate) processes: u32,
@@ -127,6 +129,7 @@ impl Default for Board {
             slow_ms: 0,
             slow_calls: Vec::new(),
             fail_calls: BTreeMap::new(),
+            ignore_calls: Vec::new(),
             mig_mode: false,
             vgpu: false,
             processes: 0,
@@ -292,6 +295,11 @@ impl Board {
     pub(crate) fn pause(&self, call: &str) -> Option<Duration> {
         let named = self.slow_calls.is_empty() || self.slow_calls.iter().any(|c| c == call);
         (self.slow_ms > 0 && named).then(|| Duration::from_millis(self.slow_ms))
+    }
+
+    /// Whether a write succeeds and changes nothing.
+    pub(crate) fn ignores(&self, call: &str) -> bool {
+        self.ignore_calls.iter().any(|c| c == call)
     }
 
     /// Domain, bus and device of the board's PCI address.

@@ -195,7 +195,10 @@ pub(crate) fn on_write(
                 let same = generation.is_none_or(|g| g == driver.state(slot).generation);
                 if same { Ok(()) } else { Err(GPU_IS_LOST) }
             })
-            .and_then(|()| body(&mut Call { driver, slot }, &held));
+            .and_then(|()| match driver.board(slot).ignores(call) {
+                true => Ok(()),
+                false => body(&mut Call { driver, slot }, &held),
+            });
         driver.log(Some(slot), call, args, outcome);
         outcome
     });
