@@ -132,7 +132,15 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         rows.sort_by_key(|row| row.slot.start());
         let point = |(index, counter): (usize, &u64)| {
             let (device, counter) = (DeviceId::new(board(index))?, Millijoules::new(*counter));
-            Ok(Checkpoint { device, counter, at: begin + HOUR, read_from: None, holders: Vec::new(), rebased_mj: 0 })
+            Ok(Checkpoint {
+                device,
+                counter,
+                at: begin + HOUR,
+                read_from: None,
+                holders: Vec::new(),
+                rebased_mj: 0,
+                estimated: Millijoules::ZERO,
+            })
         };
         let checkpoints: Vec<Checkpoint> = counters.iter().enumerate().map(point).collect::<anyhow::Result<_>>()?;
         store.append(&rows, &checkpoints).await?;

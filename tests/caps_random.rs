@@ -50,8 +50,8 @@ impl GpuDevice for Watched {
         self.device.capabilities()
     }
 
-    fn read(&mut self, depth: Depth) -> Result<Reading, GpuError> {
-        self.device.read(depth)
+    fn read(&mut self, depth: Depth, now: Monotonic) -> Result<Reading, GpuError> {
+        self.device.read(depth, now)
     }
 
     fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError> {

@@ -103,6 +103,7 @@ impl Keeper {
             read_from: None,
             holders: Vec::new(),
             rebased_mj: 0,
+            estimated: Millijoules::ZERO,
         };
         let points: Vec<Checkpoint> = self.counters.iter().map(point).collect();
         self.store.append(rows, &points).await.expect("written");
@@ -604,6 +605,7 @@ async fn books_can_be_read_while_somebody_writes_them() {
         read_from: None,
         holders: Vec::new(),
         rebased_mj: 0,
+        estimated: Millijoules::ZERO,
     };
     store.append(&[more], &[point]).await.expect("written");
     let found = as_json(dir.path(), &["--by", "gpu"]);

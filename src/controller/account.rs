@@ -21,6 +21,10 @@ pub(super) const NEVER_COUNTED: &str = "it has no energy counter, and its power 
 /// Why energy is lost between two daemons where no counter is.
 const NOT_KEPT: &str =
     "it has no energy counter, and no daemon ran, or one was ended before it had written down what it read";
+/// Why energy is lost where a counter is.
+const NOT_BACK: &str = "its counter has not been read since";
+/// A counter that an earlier daemon read is waited for so long before what it alone knows is called lost.
+const GIVEN_UP: Seconds = Seconds::new(3600.0);
 
 /// Boards without a counter that were booked so shortly before a start were watched all the time: sensors are no faster.
 const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
@@ -49,22 +53,25 @@ pub(super) struct Backlog {
 
 impl Controller {
     /// Opens the books of boards that answer for the first time. What the counter knows of the time since the last
-    /// daemon's checkpoint becomes intervals of its own.
+    /// daemon's checkpoint becomes intervals of its own, once it is read.
     pub(super) fn open_books(&mut self) {
         let now = self.now();
-        let is_new = |gpu: &&Gpu| gpu.books.is_none() && gpu.seen.at.is_some() && gpu.seen.fault.is_none();
+        let answers = |gpu: &Gpu| gpu.seen.at.is_some() && gpu.seen.fault.is_none();
+        let is_new = |gpu: &&Gpu| gpu.books.is_none() && answers(gpu);
         let ids: Vec<GpuId> = self.gpus.values().filter(is_new).map(|gpu| gpu.id().clone()).collect();
         for id in ids {
             let device = DeviceId::from(&id);
-            let last = self.backlog.recovered.iter().position(|c| c.device == device);
-            let stays = last.map(|i| self.stays_on(&id, self.backlog.recovered[i].at)).unwrap_or_default();
+            let is_known = self.backlog.recovered.iter().any(|c| c.device == device);
             let Some(gpu) = self.gpus.get_mut(&id) else { continue };
-            let has_counter = gpu.handle.capabilities().energy_counter.is_ok();
-            if last.is_some() && has_counter && gpu.seen.counter.is_none() {
-                // Opened without the counter's first value, the books would never know what the gap used.
+            if is_known && gpu.seen.metered_at.is_none() {
+                // Opened without a first value of anything, the books would never know what the gap used.
                 continue;
             }
             gpu.books = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
+            gpu.opened = Some((now, gpu.seen.metered));
+            if is_known {
+                continue;
+            }
             let Some(counter) = gpu.seen.counter else {
                 if let Some(until) = self.backlog.booked_until.remove(&device).filter(|until| now.utc - *until > PAUSE)
                 {
@@ -72,27 +79,51 @@ impl Controller {
                 }
                 continue;
             };
-            if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
-                let used = counter.checked_since(last.counter);
-                if used.is_none() {
-                    self.ledger.lose(&device, last.at, now.utc, RESET_UNWATCHED);
-                }
-                let energy = used.unwrap_or(counter);
-                self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, now.utc, energy, &stays));
-                // What this daemon's meter will say of resets comes on top.
-                let moved = ledger::rebased(last.counter, counter, energy);
-                gpu.rebased_before = last.rebased_mj + moved - gpu.seen.metered.rebased_mj;
-            }
             let (holders, rebased_mj) = (gpu.holders(), gpu.rebased_before + gpu.seen.metered.rebased_mj);
-            self.backlog.checkpoints.push(Checkpoint {
-                device,
-                counter,
-                at: now.utc,
-                read_from: None,
-                holders,
-                rebased_mj,
-            });
+            let (at, read_from, estimated) = (now.utc, None, Millijoules::ZERO);
+            let point = Checkpoint { device, counter, at, read_from, holders, rebased_mj, estimated };
+            self.backlog.checkpoints.push(point);
         }
+        let ids: Vec<GpuId> = self.gpus.keys().cloned().collect();
+        for id in ids {
+            self.settle_recovered(&id);
+        }
+    }
+
+    /// Books what a board used since the last daemon's checkpoint, once its counter is read: less what was integrated since
+    /// then. A counter that says less than power did is ahead in the books, and is booked again from there on.
+    fn settle_recovered(&mut self, id: &GpuId) {
+        let device = DeviceId::from(id);
+        let Some(place) = self.backlog.recovered.iter().position(|c| c.device == device) else { return };
+        let now = self.now();
+        let stays = self.stays_on(id, self.backlog.recovered[place].at);
+        let Some(gpu) = self.gpus.get_mut(id) else { return };
+        let (Some((opened, first)), Some(books)) = (gpu.opened, &gpu.books) else { return };
+        let Some(counter) = gpu.seen.counter else {
+            if now.monotonic.since(opened.monotonic) > GIVEN_UP && !std::mem::replace(&mut gpu.is_given_up, true) {
+                self.ledger.lose(&device, self.backlog.recovered[place].at, opened.utc, NOT_BACK);
+            }
+            return;
+        };
+        let last = self.backlog.recovered.swap_remove(place);
+        let (metered, estimated) = (gpu.seen.metered, last.estimated + gpu.seen.metered.since_opened(&first));
+        // What it showed when the books were opened, or when it was read for the first time after that.
+        let shown = metered.reading_before(counter, &first);
+        let gained = shown.checked_since(last.counter);
+        if gained.is_none() {
+            self.ledger.lose(&device, last.at, opened.utc, RESET_UNWATCHED);
+        }
+        let energy = gained.unwrap_or(shown).checked_since(estimated).unwrap_or_default();
+        let owed = gained.and_then(|gained| estimated.checked_since(gained)).unwrap_or_default();
+        gpu.handle.owe(owed);
+        self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, opened.utc, energy, &stays));
+        let moved = ledger::rebased(last.counter, shown, energy);
+        // What this daemon's meter says of resets comes on top.
+        gpu.rebased_before = last.rebased_mj + moved - first.rebased_mj;
+        let (at, rebased_mj) = (books.start(), last.rebased_mj + moved);
+        let holders = gpu.holders();
+        let point = Checkpoint { device, counter: shown, at, read_from: None, holders, rebased_mj, estimated: owed };
+        self.backlog.checkpoints.push(point);
     }
 
     /// Closes the intervals that are long enough and writes them down.
@@ -143,7 +174,8 @@ impl Controller {
 
     /// Closes it up to the moment at which the energy was read: a board that is silent keeps its interval open.
     fn close_books_at(&mut self, id: &GpuId, reading: Metering) {
-        let Metering { at, metered, counter } = reading;
+        self.settle_recovered(id);
+        let Metering { at, metered, .. } = reading;
         if !self.gpus.get(id).and_then(|gpu| gpu.books.as_ref()).is_some_and(|books| books.can_close(at)) {
             return;
         }
@@ -162,13 +194,36 @@ impl Controller {
                 if unread { NEVER_COUNTED } else { RESET_UNWATCHED },
             );
         }
-        if let Some(counter) = counter {
-            // Where the interval ends, so that a gap joins it without a seam.
-            let rebased_mj = gpu.rebased_before + metered.rebased_mj;
-            let (device, at) = (DeviceId::from(id), books.start());
-            let point = Checkpoint { device, counter, at, read_from: None, holders, rebased_mj };
-            self.backlog.checkpoints.retain(|c| c.device != point.device);
-            self.backlog.checkpoints.push(point);
+        let until = books.start();
+        let Some(point) = self.gpus.get(id).and_then(|gpu| self.point_of(gpu, holders, &reading, until)) else {
+            return;
+        };
+        self.backlog.checkpoints.retain(|c| c.device != point.device);
+        self.backlog.checkpoints.push(point);
+    }
+
+    /// The checkpoint that goes with an interval that ends `at` with this reading, so that a gap joins it without a seam.
+    /// `None` for a board whose counter was never read.
+    pub(super) fn point_of(
+        &self,
+        gpu: &Gpu,
+        holders: Vec<JobId>,
+        reading: &Metering,
+        at: DateTime<Utc>,
+    ) -> Option<Checkpoint> {
+        let (device, metered) = (DeviceId::from(gpu.id()), reading.metered);
+        let recovered = self.backlog.recovered.iter().find(|c| c.device == device);
+        match (recovered, gpu.opened) {
+            // The counter has not been read since the last daemon's end: it will know of this interval, too.
+            (Some(last), Some((_, first))) => {
+                let estimated = last.estimated + metered.since_opened(&first);
+                Some(Checkpoint { estimated, ..last.clone() })
+            }
+            _ => {
+                let rebased_mj = gpu.rebased_before + metered.rebased_mj;
+                let (counter, estimated) = (reading.counter?, metered.ahead);
+                Some(Checkpoint { device, counter, at, read_from: None, holders, rebased_mj, estimated })
+            }
         }
     }
 

@@ -1,9 +1,10 @@
 //! Views of the boards, and what somebody should look at.
 
+use super::concerns::concerns;
 use super::view::GpuView;
 use super::{ControlError, Controller, Gpu, GpuRef};
 use crate::domain::{ClockLimit, PowerLimit};
-use crate::gpu::{Capabilities, GpuError};
+use crate::gpu::GpuError;
 
 impl Controller {
     /// The boards, by index.
@@ -57,7 +58,10 @@ impl Controller {
             (!told.is_empty()).then(|| told.join("; "))
         });
         let unset = self.journal_fault.as_ref().filter(|_| wanted.is_some() && wanted != reading.requested);
-        let mut details = concerns(gpu, &capabilities);
+        let concerns = concerns(gpu, now.monotonic);
+        let mut kinds: Vec<&'static str> = concerns.iter().map(|(concern, _)| concern.as_str()).collect();
+        kinds.dedup();
+        let mut details: Vec<String> = concerns.into_iter().map(|(_, words)| words).collect();
         details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
         details.extend(capped);
         details.extend(held);
@@ -72,6 +76,7 @@ impl Controller {
             model: board.model.clone(),
             simulated: board.simulated,
             state,
+            problems: kinds,
             detail: (!details.is_empty()).then(|| details.join("; ")),
             owner: gpu.owner.as_ref().map(ToString::to_string),
             booked_jobs: gpu.guests.iter().map(ToString::to_string).collect(),
@@ -123,12 +128,12 @@ impl Controller {
             let since = self.now().monotonic.since(search.since);
             format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
         }));
+        let now = self.now().monotonic;
         let mut gpus: Vec<&Gpu> = self.gpus.values().collect();
         gpus.sort_by_key(|g| g.handle.board().index);
         for gpu in gpus {
             let index = gpu.handle.board().index;
-            problems
-                .extend(concerns(gpu, &gpu.handle.capabilities()).into_iter().map(|why| format!("GPU {index}: {why}")));
+            problems.extend(concerns(gpu, now).into_iter().map(|(_, why)| format!("GPU {index}: {why}")));
         }
         for (id, entry) in self.journal.entries().filter(|(id, _)| !self.gpus.contains_key(*id)) {
             problems.push(format!(
@@ -144,20 +149,4 @@ impl Controller {
         }
         problems
     }
-}
-
-/// What is the matter with a board, in words a person can act on.
-fn concerns(gpu: &Gpu, can: &Capabilities) -> Vec<String> {
-    let mut concerns: Vec<String> = gpu.why_no_control().into_iter().collect();
-    if let (Err(counter), power) = (&can.energy_counter, &can.power) {
-        concerns.push(match power {
-            Ok(()) => format!("no energy counter ({counter}); its energy is integrated from power and marked so"),
-            Err(power) => format!("its energy cannot be told: no counter ({counter}), no power ({power})"),
-        });
-    }
-    concerns.extend(gpu.clocks_refused().map(str::to_owned));
-    if let Some(error) = &gpu.persistence_denied {
-        concerns.push(format!("persistence mode stays as it is: {error}"));
-    }
-    concerns
 }

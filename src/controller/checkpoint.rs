@@ -16,7 +16,7 @@ use crate::gpu::Metering;
 use crate::gpu::journal::boot_id;
 use crate::ledger::entry::Lost;
 use crate::ledger::{Metered, OpenInterval, Rule};
-use crate::store::{Checkpoint, LastReport, LastSeen, OpenBooks, StoredProgress};
+use crate::store::{LastReport, LastSeen, OpenBooks, StoredProgress};
 use crate::units::Seconds;
 
 /// A lease is looked at so many times while it lasts: seconds of doubt matter to short ones.
@@ -100,15 +100,8 @@ impl Controller {
                 OpenBooks { device, until: books.start(), intervals: Vec::new(), checkpoint: None, lost: None };
             return reading.counter.is_none().then_some(nothing);
         };
-        let point = |counter| Checkpoint {
-            device,
-            counter,
-            at: open.until,
-            read_from: None,
-            holders: gpu.holders(),
-            rebased_mj: gpu.rebased_before + reading.metered.rebased_mj,
-        };
-        Some(OpenBooks { checkpoint: reading.counter.map(point), ..open })
+        let checkpoint = self.point_of(gpu, gpu.holders(), &reading, open.until);
+        Some(OpenBooks { checkpoint, ..open })
     }
 }
 

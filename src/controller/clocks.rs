@@ -7,6 +7,7 @@
 use super::Controller;
 use super::gpu::{Act, Gpu};
 use super::settings::Locking;
+use super::steering::LASTING;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{ClockLimit, ClockRange, EventReasons, GpuId, PowerLimit};
 use crate::gpu::journal::{Journal, JournalError};
@@ -18,6 +19,8 @@ use crate::units::Seconds;
 const FREE: f64 = 0.9;
 /// Drivers round what they are given; a clock this much above the lock is another one.
 const ABOVE: f64 = 1.03;
+/// A lock that the driver refused for a moment is tried again after this.
+const TRY_AGAIN: Seconds = Seconds::new(2.0);
 /// How long the shown clock must speak against what is known before it is believed.
 const PERSISTENT: Seconds = Seconds::new(5.0);
 
@@ -34,6 +37,8 @@ pub(super) struct Clocks {
     refused: bool,
     /// Whether somebody else has taken the clocks over, which the journal does not know yet.
     taken: bool,
+    /// Since when locking them has failed.
+    failing: Option<Monotonic>,
     /// Why they are left alone on this board.
     off: Option<String>,
     /// The highest clock seen while the board worked and nothing lowered it, wattune's lock included; and since when
@@ -60,11 +65,10 @@ impl Held {
             self.shown = true;
             self.astray = None;
         }
-        // Boards that never showed the lock round strangely, or do not tell their present clock.
-        self.shown && (clock > lock * ABOVE || clock < lock * FREE) && {
-            let since = *self.astray.get_or_insert(at);
-            at.since(since) >= PERSISTENT
-        }
+        let is_off = clock > lock * ABOVE || clock < lock * FREE;
+        let since = is_off.then(|| *self.astray.get_or_insert(at));
+        // Boards that never showed the lock round strangely, or do not keep it.
+        self.shown && since.is_some_and(|since| at.since(since) >= PERSISTENT)
     }
 }
 
@@ -115,10 +119,17 @@ impl Gpu {
             (Write::LockClocks(clock), Ok(())) => {
                 let restarts = self.seen.restarts();
                 self.clocks.held = Some(Held { clock, shown: false, astray: None, restarts });
+                self.clocks.failing = None;
             }
             (Write::LockClocks(_), Err(error)) if !matches!(error, GpuError::Lost { .. }) => {
                 let refused = matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported();
                 self.clocks.unlocked = self.clocks.first && refused;
+                let now = self.seen.at.map(|at| at.monotonic).unwrap_or_default();
+                let since = *self.clocks.failing.get_or_insert(now);
+                // A driver may refuse for a moment; rights do not come back by themselves.
+                if now.since(since) <= LASTING && !matches!(error, GpuError::NoPermission { .. }) {
+                    return;
+                }
                 self.clocks.off = Some(format!("its clocks are left alone: {error}"));
             }
             (Write::ResetClocks, Ok(())) => {
@@ -138,6 +149,7 @@ impl Gpu {
     /// counts.
     pub(super) fn ask_clocks_anew(&mut self) {
         self.clocks.off = None;
+        self.clocks.failing = None;
         self.clocks.free = None;
     }
 
@@ -149,6 +161,21 @@ impl Gpu {
     /// Why its clocks turned out not to be wattune's to lock, once it was tried.
     pub fn clocks_refused(&self) -> Option<&str> {
         self.clocks.off.as_deref()
+    }
+
+    /// Why its clocks are not as wanted although the driver has taken them, or not free again, once that has lasted.
+    pub(super) fn why_clocks_astray(&self, now: Monotonic) -> Option<String> {
+        if self.clocks.refused {
+            return Some("its clocks are still locked: the driver refuses to unlock them; it is tried again".into());
+        }
+        let held = self.clocks.held.filter(|held| !held.shown)?;
+        let above =
+            self.seen.reading.sm_clock_mhz.filter(|mhz| f64::from(*mhz) > f64::from(held.clock.megahertz()) * ABOVE)?;
+        held.astray.filter(|since| now.since(*since) > LASTING)?;
+        Some(format!(
+            "its clocks were locked to {} and run at {above} MHz: the driver does not keep the lock",
+            held.clock
+        ))
     }
 
     /// Why its clocks are left alone, in words a person can act on; `None` if they may be locked.
@@ -172,12 +199,15 @@ impl Gpu {
         let Some(clock) = wanted.filter(|_| self.why_no_clocks().is_none()) else {
             return self.unlock(ours, journal, now);
         };
-        if self.clock_lock() == Some(clock) || (!ours && !self.runs_freely(now)) {
+        let waits = self.clocks.failing.is_some() && self.asked_within(TRY_AGAIN, now);
+        if self.clock_lock() == Some(clock) || waits || (!ours && !self.runs_freely(now)) {
             return Ok(Act::Nothing);
         }
         journal.note_lock(&id, clock, limit, now.utc)?;
         self.clocks.unlocked = false;
-        self.clocks.first = !ours;
+        if self.clocks.failing.is_none() {
+            self.clocks.first = !ours;
+        }
         self.ask(Write::LockClocks(clock), now);
         Ok(Act::Clocks(format!("clocks locked to {clock}")))
     }

@@ -7,12 +7,13 @@ use chrono::{DateTime, Utc};
 use super::clocks::Clocks;
 use super::past::Past;
 use super::sharing::Sharing;
+use super::steering::Astray;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};
 use crate::gpu::journal::{self, Foreign, Journal, JournalError, Standing, WayBack};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write};
-use crate::ledger::OpenInterval;
+use crate::ledger::{Metered, OpenInterval};
 use crate::units::Seconds;
 
 /// Somebody's wish by hand, until it expires.
@@ -55,6 +56,10 @@ pub struct Gpu {
     pub persistence_denied: Option<GpuError>,
     /// The open interval of its books; none before the board answered for the first time.
     pub books: Option<OpenInterval>,
+    /// When its books were opened, and what its meter said then.
+    pub(super) opened: Option<(Now, Metered)>,
+    /// Whether the time before that was called lost, as nothing tells of it yet.
+    pub(super) is_given_up: bool,
     /// What resets of its counter moved readings by before this daemon's meter began, in millijoules.
     pub(super) rebased_before: i64,
     /// What was done to it last, for people.
@@ -62,15 +67,21 @@ pub struct Gpu {
     pub(super) clocks: Clocks,
     pub(super) past: Past,
     pub(super) sharing: Sharing,
+    pub(super) astray: Option<Astray>,
+    /// Why the last write of a limit failed; none if it did not.
+    pub(super) write_error: Option<GpuError>,
+    pub(super) denied_since: Option<Monotonic>,
     held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
     /// What the last finished write of a limit was, for the ledger: the limit before, the one asked for, the one shown.
     pub(super) written: Option<Written>,
     before: Option<PowerLimit>,
     last_asked: Option<Monotonic>,
+    /// The limit that was written last, whatever came of it.
+    last_limit: Option<PowerLimit>,
     /// [`Observation::restarts`] when the board last showed the limit it is held at.
     restarts_seen: u32,
-    cap: Option<PowerLimit>,
+    pub(super) cap: Option<PowerLimit>,
     /// The limit that it told last, whatever became of it since.
     told: Option<PowerLimit>,
     /// Whether the last write of a limit failed.
@@ -133,16 +144,22 @@ impl Gpu {
             denied: None,
             persistence_denied: None,
             books: None,
+            opened: None,
+            is_given_up: false,
             rebased_before: 0,
             remark: None,
             clocks: Clocks::default(),
             past: Past::default(),
             sharing: Sharing::default(),
+            astray: None,
+            write_error: None,
+            denied_since: None,
             held: None,
             in_flight: None,
             written: None,
             before: None,
             last_asked: None,
+            last_limit: None,
             restarts_seen: 0,
             cap: None,
             told: None,
@@ -178,6 +195,7 @@ impl Gpu {
             (result, Write::LockClocks(_) | Write::ResetClocks) => self.take_clock_outcome(write, result),
             (Ok(()), Write::PowerLimit(asked)) => {
                 self.denied = None;
+                self.write_error = None;
                 self.failed = false;
                 self.restore_failed = false;
                 self.held = Some(Held { asked, shown: outcome.shown });
@@ -187,13 +205,14 @@ impl Gpu {
             (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
             (Err(error), Write::PowerLimit(_)) => {
                 self.failed = true;
+                self.write_error = Some(error.clone());
                 if self.giving_back {
                     self.restore_failed = true;
                     self.restore_failures += 1;
                 }
                 self.remark = Some(error.to_string());
                 if matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported() {
-                    self.denied = Some(error.clone());
+                    self.deny(error.clone(), outcome.at.monotonic);
                 }
             }
         }
@@ -207,23 +226,6 @@ impl Gpu {
             Some(Ok(used)) if shared => self.sharing.observe(used, owners),
             _ => self.sharing.clear(),
         }
-    }
-
-    /// A cap shows only while more than it is asked for. Below it, the last one seen is taken to be there still.
-    fn notice_cap(&mut self) {
-        let reading = &self.seen.reading;
-        let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
-        if enforced < requested && !enforced.same_as(requested) {
-            self.cap = Some(enforced);
-        } else if self.cap.is_some_and(|cap| requested > cap && !requested.same_as(cap)) {
-            self.cap = None;
-        }
-    }
-
-    /// Takes a cap that does not show for gone, so that the next plan finds out.
-    pub fn doubt_cap(&mut self) {
-        self.cap = None;
-        self.notice_cap();
     }
 
     /// Whether a write is under way.
@@ -275,32 +277,6 @@ impl Gpu {
         self.failed || told.is_some_and(|(held, shown)| shown > held.asked)
     }
 
-    /// Why its limit is not wattune's to set, in words a person can act on; `None` if it is.
-    pub fn why_no_control(&self) -> Option<String> {
-        if let Some(why) = self.handle.capabilities().why_no_control() {
-            return Some(why);
-        }
-        if let Some(error) = &self.denied {
-            return Some(format!("observing only: {error}"));
-        }
-        if let Some(foreign) = &self.foreign {
-            return Some(format!(
-                "somebody else set it to {} at {}; wattune leaves it alone until its job ends or a new limit is asked \
-                 for with PUT …/power-limit",
-                foreign.limit,
-                foreign.since.format("%FT%TZ")
-            ));
-        }
-        if let Some((error, since)) = &self.seen.fault {
-            return Some(format!("{error} (since {})", since.utc.format("%FT%TZ")));
-        }
-        (self.seen.at.is_some() && self.seen.reading.requested.is_none()).then(|| {
-            "the driver does not tell the present limit (nvmlDeviceGetPowerManagementLimit), so that it could not be \
-             given back: nothing is set"
-                .into()
-        })
-    }
-
     /// Brings the board nearer to `wanted`; with `None`, nearer to what was found. Called at each tick; the next tick
     /// is the retry.
     ///
@@ -316,10 +292,18 @@ impl Gpu {
             return Ok(Act::Yielded(foreign));
         }
         self.disown_foreign(current, journal)?;
-        let Some(set) = wanted.filter(|_| self.why_no_control().is_none()) else {
+        let wanted = wanted.filter(|_| self.why_no_control().is_none());
+        self.compare(wanted.map(|set| set.limit), current, now);
+        let Some(set) = wanted else {
             // Clocks first: a board whose limit is not to be had back keeps no lock for that.
             return match self.pursue_clocks(None, current, journal, now)? {
-                Act::Nothing => self.give_back(current, journal, now),
+                Act::Nothing => {
+                    let done = self.give_back(current, journal, now)?;
+                    if done == Act::Nothing && journal.entry(self.id()).is_none() {
+                        self.probe_denial(current, now);
+                    }
+                    Ok(done)
+                }
                 unlocking => Ok(unlocking),
             };
         };
@@ -340,6 +324,7 @@ impl Gpu {
     /// # Errors
     /// If the journal cannot be written.
     pub fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+        self.astray = None;
         let current = self.seen.reading.requested.filter(|_| self.in_flight.is_none() && self.seen.fault.is_none());
         match current.and_then(|current| self.notice_foreign(current, now)) {
             Some(foreign) => journal.yield_to(&self.id().clone(), foreign).map(|()| Act::Yielded(foreign)),
@@ -400,8 +385,13 @@ impl Gpu {
             self.held.get_or_insert(Held { asked: limit, shown: Some(current) });
             return Ok(Act::Nothing);
         }
-        if self.held.is_some_and(|h| h.asked == limit) {
+        let is_asked = self.held.is_some_and(|h| h.asked == limit);
+        if is_asked {
             self.remark = Some(format!("the board was set to {limit} and shows {current}"));
+        }
+        // Rounded, or tried in vain a moment ago.
+        let has_failed = is_asked || (self.failed && self.last_limit == Some(limit));
+        if (is_asked && self.astray.is_none()) || (has_failed && self.waits_to_write_again(now)) {
             return Ok(Act::Nothing);
         }
         let id = self.id().clone();
@@ -469,7 +459,11 @@ impl Gpu {
     }
 
     pub(super) fn asked_lately(&self, now: Now) -> bool {
-        self.last_asked.is_some_and(|at| now.monotonic.since(at) < RETRY_REFUSED)
+        self.asked_within(RETRY_REFUSED, now)
+    }
+
+    pub(super) fn asked_within(&self, span: Seconds, now: Now) -> bool {
+        self.last_asked.is_some_and(|at| now.monotonic.since(at) < span)
     }
 
     pub(super) fn ask(&mut self, write: Write, now: Now) {
@@ -477,6 +471,7 @@ impl Gpu {
         if self.handle.request(write) {
             self.in_flight = Some((write, now.monotonic));
             if let Write::PowerLimit(limit) = write {
+                self.last_limit = Some(limit);
                 self.before = self.seen.reading.requested;
                 self.remark = Some(format!("set to {limit} at {}", now.utc.format("%FT%TZ")));
             }

@@ -11,6 +11,7 @@ mod budget;
 mod cap;
 mod checkpoint;
 mod clocks;
+mod concerns;
 mod desk;
 mod emitted;
 mod error;
@@ -37,6 +38,7 @@ mod signal;
 mod slack;
 mod start;
 mod stays;
+mod steering;
 pub mod view;
 mod warnings;
 
@@ -369,7 +371,7 @@ fn group_energy(members: &[GpuId], gpus: &BTreeMap<GpuId, Gpu>, now: Now) -> Jou
     let energy = |gpu: &Gpu| {
         let since = gpu.seen.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();
         let drawn = gpu.seen.reading.power.unwrap_or_default() * since;
-        gpu.seen.metered.total().to_joules() + drawn
+        gpu.seen.metered.drawn.to_joules() + drawn
     };
     members.iter().filter_map(|id| gpus.get(id)).map(energy).sum()
 }

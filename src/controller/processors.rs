@@ -13,7 +13,7 @@ use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
 use crate::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Processes};
 use crate::ledger::{self, CpuTime, OpenInterval, Rule, whole};
 use crate::store::{Checkpoint, OpenBooks};
-use crate::units::Seconds;
+use crate::units::{Millijoules, Seconds};
 
 /// Why energy is lost where a counter fell by more than a turn can be, or another one is read.
 const RESET: &str = "its counter was reset, or another one is read now: what it had counted before that since it was read last is not known";
@@ -94,7 +94,15 @@ impl Controller {
             let rebased_mj = rebased_before + zone.metered.rebased_mj;
             self.cpu.books.insert(device.clone(), books);
             let read_from = Some(zone.counter_id().to_owned());
-            let point = Checkpoint { device, counter, at: at.utc, read_from, holders: Vec::new(), rebased_mj };
+            let point = Checkpoint {
+                device,
+                counter,
+                at: at.utc,
+                read_from,
+                holders: Vec::new(),
+                rebased_mj,
+                estimated: Millijoules::ZERO,
+            };
             self.backlog.checkpoints.push(point);
         }
     }
@@ -163,7 +171,15 @@ impl Controller {
             let rebased_mj = books.rebased_before + metered.rebased_mj;
             let at = books.interval.start();
             let counter = whole(counter);
-            let point = Checkpoint { device, counter, at, read_from: Some(read_from), holders: Vec::new(), rebased_mj };
+            let point = Checkpoint {
+                device,
+                counter,
+                at,
+                read_from: Some(read_from),
+                holders: Vec::new(),
+                rebased_mj,
+                estimated: Millijoules::ZERO,
+            };
             self.backlog.checkpoints.retain(|c| c.device != point.device);
             self.backlog.checkpoints.push(point);
         }
@@ -184,6 +200,7 @@ impl Controller {
                 read_from: Some(zone.counter_id().to_owned()),
                 holders: Vec::new(),
                 rebased_mj: books.rebased_before + zone.metered.rebased_mj,
+                estimated: Millijoules::ZERO,
             };
             Some(OpenBooks { checkpoint: Some(checkpoint), ..open })
         };

@@ -1,6 +1,7 @@
 //! What a job cannot keep, or not yet, in words.
 
 use super::Controller;
+use super::concerns::concerns;
 use super::job::{Job, Phase};
 use crate::clock::Now;
 use crate::domain::Objective;
@@ -18,11 +19,12 @@ impl Controller {
             warnings.extend(self.desk.broken.iter().cloned());
         }
         if job.spec.control && !self.settings.observe {
+            let now = self.now().monotonic;
             let boards = job.spec.gpus.iter().filter_map(|id| self.gpus.get(id));
             warnings.extend(boards.flat_map(|gpu| {
                 let index = gpu.handle.board().index;
-                let concerns = gpu.why_no_control().into_iter().chain(gpu.clocks_refused().map(str::to_owned));
-                concerns.map(move |why| format!("GPU {index}: {why}"))
+                let concerns = concerns(gpu, now).into_iter().filter(|(concern, _)| concern.is_of_steering());
+                concerns.map(move |(_, why)| format!("GPU {index}: {why}"))
             }));
         }
         warnings

@@ -12,8 +12,9 @@ pub mod simulated;
 pub mod thread;
 mod worker;
 
-pub use worker::{Metering, Observation, ProcessWeights, Write, WriteOutcome};
+pub use worker::{Metering, Observation, ProcessWeights, Telling, Write, WriteOutcome};
 
+use crate::clock::Monotonic;
 use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, LimitRange, PowerLimit};
 use crate::units::{Millijoules, Seconds, Watts};
 
@@ -75,19 +76,21 @@ impl GpuError {
         }
     }
 
-    /// Whether the board or the driver cannot do it at all, so that asking again is useless.
+    /// Whether the board or the driver says that it cannot do it at all. Drivers say so for a moment, too.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::NotSupported { .. } | Self::MissingSymbol { .. })
     }
 }
 
-/// What a board was found to be able to do, probed once when it is opened.
+/// What a board can do, by its last answers. What it refused is asked again over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
-    /// The energy counter: its absence means integrating power.
+    /// The energy counter: while it is away power is integrated.
     pub energy_counter: Result<(), GpuError>,
     /// Power readings.
     pub power: Result<(), GpuError>,
+    /// Readings of the limit that was asked for.
+    pub limit: Result<(), GpuError>,
     /// The limits it accepts, or why it has none to set.
     pub limits: Result<LimitRange, GpuError>,
     /// The clocks it can be locked to, or why it has none. Whether this process may lock them shows at the first try.
@@ -169,12 +172,13 @@ pub trait GpuDevice: Send {
     /// What it can do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// What it says now. With [`Depth::Quick`] only energy and power are filled in.
+    /// What it says now. With [`Depth::Quick`] only energy and power are filled in. `now` tells what was refused long
+    /// enough ago to be asked again.
     ///
     /// # Errors
     /// [`GpuError::Lost`] if the board is gone. Values that this board does not offer, or that fail for another
     /// reason while the board answers at all, are `None`.
-    fn read(&mut self, depth: Depth) -> Result<Reading, GpuError>;
+    fn read(&mut self, depth: Depth, now: Monotonic) -> Result<Reading, GpuError>;
 
     /// What each process used since this was asked last; those that used nothing are left out. Asked for only while
     /// several jobs hold the board.

@@ -2,7 +2,8 @@
 //!
 //! [`Library`] opens it, [`NvmlDevice`] is one board. Every call may be missing from an old driver and every value
 //! from a board; each is asked for on its own, so that an absent one takes no other with it. What a board or driver
-//! turns out not to have is asked for once; what fails for another reason is asked for again at the next read.
+//! says it does not support is asked for again ever more rarely, as it may say so for a moment only; what fails for another
+//! reason is asked for again at the next read.
 //!
 //! Linux only, as persistence and virtualisation mode are.
 
@@ -10,12 +11,13 @@ mod device;
 mod error;
 mod library;
 mod processes;
+mod refusals;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use device::{NvmlDevice, PowerSource};
+pub use device::NvmlDevice;
 pub use library::{Library, OpenError};
 
 use super::{GpuDevice, GpuError};

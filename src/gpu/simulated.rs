@@ -304,6 +304,7 @@ impl SimulatedBoard {
         let capabilities = Capabilities {
             energy_counter: Ok(()),
             power: Ok(()),
+            limit: Ok(()),
             limits,
             clocks,
             persistence: Err(GpuError::NotSupported { call: "nvmlDeviceGetPersistenceMode" }),
@@ -339,7 +340,7 @@ impl GpuDevice for SimulatedDevice {
         &self.capabilities
     }
 
-    fn read(&mut self, depth: Depth) -> Result<Reading, GpuError> {
+    fn read(&mut self, depth: Depth, _: Monotonic) -> Result<Reading, GpuError> {
         let mut state = self.world.lock();
         let deviation: f64 = StandardNormal.sample(&mut state.noise);
         let power = (state.power * (1.0 + state.physics.noise * deviation)).max(Watts::ZERO);
@@ -453,7 +454,7 @@ mod tests {
         let mut device = board.device(0, "A40");
         device.set_power_limit(w(200)).expect("in range");
         clock.advance(Seconds::new(50.0));
-        let reading = device.read(Depth::Full).expect("answers");
+        let reading = device.read(Depth::Full, Monotonic::default()).expect("answers");
         assert!((reading.power.expect("drawn").get() - 180.0).abs() < 1e-6);
         assert_eq!((reading.requested, reading.processes), (Some(w(200)), Some(1)));
         assert!(device.board().simulated && device.board().model.contains("simulated"));
@@ -479,12 +480,13 @@ mod tests {
         board.run(Some(curve()));
         clock.advance(Seconds::new(1000.0));
         let mut device = board.device(0, "A40");
-        let readings: Vec<f64> =
-            (0..2000).map(|_| device.read(Depth::Quick).expect("answers").power.expect("drawn").get()).collect();
+        let readings: Vec<f64> = (0..2000)
+            .map(|_| device.read(Depth::Quick, Monotonic::default()).expect("answers").power.expect("drawn").get())
+            .collect();
         let mean = readings.iter().sum::<f64>() / 2000.0;
         let deviation = (readings.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / 2000.0).sqrt();
         assert!((mean - 240.0).abs() < 0.3 && (deviation / 240.0 - 0.01).abs() < 0.001, "{mean} {deviation}");
-        let counter = device.read(Depth::Quick).expect("answers").energy.expect("counted");
+        let counter = device.read(Depth::Quick, Monotonic::default()).expect("answers").energy.expect("counted");
         assert_eq!(counter, Millijoules::from_joules(board.true_energy()));
     }
 
@@ -516,7 +518,7 @@ mod tests {
         assert_eq!(settled(), (100.0, 150.0), "above its draw a limit changes nothing");
         device.lock_clocks(mhz(1000)).expect("allowed");
         assert_eq!((settled(), board.clock_lock()), ((96.0, 110.0), Some(mhz(1000))));
-        assert_eq!(device.read(Depth::Full).expect("answers").sm_clock_mhz, Some(1000));
+        assert_eq!(device.read(Depth::Full, Monotonic::default()).expect("answers").sm_clock_mhz, Some(1000));
         device.set_power_limit(w(100)).expect("in range");
         assert_eq!(settled().1, 100.0, "the stricter of the two counts");
         device.lock_clocks(mhz(1010)).expect_err("not one of its clocks");

@@ -1,6 +1,6 @@
 //! One thread per board, so that a driver call that hangs stops nothing but its board.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use super::worker::{Observation, Worker, Write};
 use super::{Capabilities, GpuDevice, GpuError};
 use crate::clock::{Clock, Monotonic};
 use crate::domain::Board;
-use crate::units::Seconds;
+use crate::units::{Millijoules, Seconds};
 
 /// When a board is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +28,7 @@ pub struct GpuHandle {
     shared: Arc<Mutex<Shared>>,
     link: Link,
     watching: Arc<AtomicBool>,
+    owed: Arc<AtomicU64>,
 }
 
 #[derive(Clone)]
@@ -86,8 +87,8 @@ impl GpuHandle {
         call_timeout: Seconds,
     ) -> Self {
         let board = Arc::new(device.board().clone());
-        let watching = Arc::new(AtomicBool::new(false));
-        let worker = Worker::new(device, full_every, watching.clone());
+        let (watching, owed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let worker = Worker::new(device, full_every, watching.clone(), owed.clone());
         let shared = Shared {
             observation: worker.observation().clone(),
             capabilities: worker.capabilities().clone(),
@@ -107,7 +108,7 @@ impl GpuHandle {
                 Link::Thread(sender)
             }
         };
-        Self { board, clock, call_timeout, shared, link, watching }
+        Self { board, clock, call_timeout, shared, link, watching, owed }
     }
 
     /// Who it is.
@@ -138,6 +139,11 @@ impl GpuHandle {
     /// Whether it is asked from now on what each process uses ([`Observation::process_use`]).
     pub fn watch_processes(&self, on: bool) {
         self.watching.store(on, Ordering::Relaxed);
+    }
+
+    /// Has the next `energy` that the counter gains left out: it was booked before this handle was made.
+    pub fn owe(&self, energy: Millijoules) {
+        self.owed.fetch_add(energy.get(), Ordering::Relaxed);
     }
 
     /// Reads the board now if nobody else does ([`Sampling::OnRequest`]).

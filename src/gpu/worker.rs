@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use crate::clock::{Monotonic, Now};
@@ -15,6 +15,9 @@ const REOPEN_EVERY: Seconds = Seconds::new(2.0);
 
 /// Readings further apart than this leave a time in which who holds the board may change without its energy being read.
 const SILENT: Seconds = Seconds::new(1.0);
+
+/// What processes use is asked again so long after it was refused.
+const REFUSED_WAITS: Seconds = Seconds::new(10.0);
 
 /// Something to tell a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,27 @@ pub struct Metering {
     pub counter: Option<Millijoules>,
 }
 
+/// Whether a board tells something.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Telling {
+    /// Whether it ever has since the daemon opened it.
+    pub ever: bool,
+    /// Since when it has not.
+    pub missing_since: Option<Now>,
+}
+
+impl Telling {
+    fn observe(&mut self, is_told: bool, now: Now) {
+        self.ever |= is_told;
+        self.missing_since = (!is_told).then(|| self.missing_since.unwrap_or(now));
+    }
+
+    /// Since when it has been missing, of what has been missing for longer than `patience`, or was never told.
+    pub fn missing_longer_than(&self, patience: Seconds, now: Monotonic) -> Option<Now> {
+        self.missing_since.filter(|since| !self.ever || now.since(since.monotonic) > patience)
+    }
+}
+
 /// Everything known of a board at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
@@ -92,6 +116,12 @@ pub struct Observation {
     pub counter_over_power: Option<f64>,
     /// Why it does not answer, and since when.
     pub fault: Option<(GpuError, Now)>,
+    /// Whether its energy counter can be read.
+    pub tells_energy: Telling,
+    /// Whether its power can be read.
+    pub tells_power: Telling,
+    /// Whether the limit that it was asked for can be read.
+    pub tells_limit: Telling,
     /// How the last write ended.
     pub last_write: Option<WriteOutcome>,
     /// What its processes used; absent while nobody wants to know, and an error where it cannot be told.
@@ -116,10 +146,17 @@ pub(super) struct Worker {
     /// Whether somebody wants to know what processes use, and when that was asked last.
     watching: Arc<AtomicBool>,
     processes_at: Option<Monotonic>,
+    /// Millijoules of what the counter gains next that the books have already.
+    owed: Arc<AtomicU64>,
 }
 
 impl Worker {
-    pub(super) fn new(device: Box<dyn GpuDevice>, full_every: Seconds, watching: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(
+        device: Box<dyn GpuDevice>,
+        full_every: Seconds,
+        watching: Arc<AtomicBool>,
+        owed: Arc<AtomicU64>,
+    ) -> Self {
         let observation = Observation {
             at: None,
             reading: Reading::default(),
@@ -131,13 +168,27 @@ impl Worker {
             reopened: 0,
             counter_over_power: None,
             fault: None,
+            tells_energy: Telling::default(),
+            tells_power: Telling::default(),
+            tells_limit: Telling::default(),
             last_write: None,
             process_use: None,
         };
         let capabilities = Arc::new(device.capabilities().clone());
         let meter = Meter::default();
         let (last_full, last_reopen, processes_at) = (None, None, None);
-        Self { device, capabilities, meter, last_full, last_reopen, full_every, observation, watching, processes_at }
+        Self {
+            device,
+            capabilities,
+            meter,
+            last_full,
+            last_reopen,
+            full_every,
+            observation,
+            watching,
+            processes_at,
+            owed,
+        }
     }
 
     /// What the board can do. It is asked again whenever the board was lost and found.
@@ -166,9 +217,12 @@ impl Worker {
     }
 
     fn read(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
-        match self.device.read(depth) {
+        match self.device.read(depth, clock().monotonic) {
             Ok(reading) => self.take(reading, depth, clock()),
             Err(error) => return self.fail(error, clock()),
+        }
+        if *self.capabilities != *self.device.capabilities() {
+            self.capabilities = Arc::new(self.device.capabilities().clone());
         }
         if depth == Depth::Full {
             self.count_processes(clock());
@@ -180,9 +234,17 @@ impl Worker {
             (self.observation.process_use, self.processes_at) = (None, None);
             return;
         }
-        let before = self.processes_at.replace(now.monotonic);
+        let since = |at: Monotonic| now.monotonic.since(at);
+        let is_refused = matches!(self.observation.process_use, Some(Err(_)));
+        if is_refused && self.processes_at.is_some_and(|at| since(at) < REFUSED_WAITS) {
+            return;
+        }
+        let before = self.processes_at.replace(now.monotonic).filter(|_| !is_refused);
         match self.device.process_use() {
             Ok(list) => {
+                if is_refused {
+                    self.observation.process_use = None;
+                }
                 let counted = self.observation.process_use.get_or_insert_with(|| Ok(ProcessWeights::new()));
                 // What came before the first time that somebody asked is of no interest.
                 let (Ok(counted), Some(before)) = (counted, before) else { return };
@@ -215,11 +277,13 @@ impl Worker {
     }
 
     fn take(&mut self, reading: Reading, depth: Depth, now: Now) {
+        self.meter.owe(Millijoules::new(self.owed.swap(0, Ordering::Relaxed)));
         self.meter.observe(now.monotonic, reading.energy, reading.power);
         let seen = &mut self.observation;
         match depth {
             Depth::Full => {
                 seen.reading = reading;
+                seen.tells_limit.observe(reading.requested.is_some(), now);
                 self.last_full = Some(now.monotonic);
             }
             Depth::Quick => {
@@ -229,9 +293,11 @@ impl Worker {
         }
         seen.at = Some(now);
         seen.fault = None;
+        seen.tells_energy.observe(reading.energy.is_some(), now);
+        seen.tells_power.observe(reading.power.is_some(), now);
         seen.metered = self.meter.metered();
-        // Without a counter, power is integrated.
-        let has_told = reading.energy.is_some() || (seen.counter.is_none() && reading.power.is_some());
+        // While the counter is away, power is integrated.
+        let has_told = reading.energy.is_some() || reading.power.is_some();
         seen.counter = reading.energy.or(seen.counter);
         if has_told {
             let before = seen.metered_at.replace(now);

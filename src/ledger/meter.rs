@@ -26,12 +26,30 @@ pub struct Metered {
     pub lost: u32,
     /// How often a board without a counter was not read, so that nothing tells of its energy.
     pub unread: u32,
+    /// How much of what the counter gains from its last reading on is booked already: integrated while it was away.
+    pub ahead: Millijoules,
+    /// What was integrated before the counter was read for the first time.
+    pub uncounted: Millijoules,
+    /// All energy as it was used, for rates: without what settling a counter that came back adds or holds back later.
+    pub drawn: Millijoules,
 }
 
 impl Metered {
     /// All of it.
     pub fn total(&self) -> Millijoules {
         self.counter + self.integrated + self.gap
+    }
+
+    /// What was integrated since `first` without a counter having been read.
+    pub fn since_opened(&self, first: &Self) -> Millijoules {
+        self.uncounted.checked_since(first.uncounted).unwrap_or_default()
+    }
+
+    /// What a counter that shows `counter` now showed at `first`, or when it was read for the first time after that.
+    pub fn reading_before(&self, counter: Millijoules, first: &Self) -> Millijoules {
+        let booked = |metered: &Self| signed(metered.counter) + signed(metered.gap) + metered.rebased_mj;
+        let shown = signed(counter) - (booked(self) - booked(first));
+        Millijoules::new(u64::try_from(shown).unwrap_or_default())
     }
 
     /// What came since `earlier`, by source; sources without energy are left out.
@@ -52,9 +70,13 @@ impl Metered {
 /// since; what was used between the last good reading and the reset is filled with power × time when the readings are
 /// close together, and is counted as lost otherwise. Never `abs()`. Without a counter, so is what was used between
 /// powers that were read far apart.
+///
+/// While a counter that was read before is away, power is integrated in its place. Once it is back, only what it gained
+/// beyond that is booked; where power said more than the counter, the counter is booked again from where it has caught up.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<Sample>,
+    base: Option<Base>,
     metered: Metered,
     /// Fractions of a millijoule that integration still owes.
     carry: Joules,
@@ -62,11 +84,22 @@ pub struct Meter {
     check: CrossCheck,
 }
 
+/// The last moment at which the device told anything.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Monotonic,
-    counter: Option<Millijoules>,
     power: Option<Watts>,
+}
+
+/// The counter's last reading, and what is known of the time since.
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    at: Monotonic,
+    counter: Millijoules,
+    /// What was integrated since.
+    estimated: Millijoules,
+    /// Whether power was not read either for a while.
+    has_hole: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,46 +113,94 @@ struct CrossCheck {
 impl Meter {
     /// Takes a reading. `counter` is the hardware's energy counter, `power` the draw; either may be absent.
     pub fn observe(&mut self, at: Monotonic, counter: Option<Millijoules>, power: Option<Watts>) {
-        let sample = Sample { at, counter, power };
-        let Some(last) = self.last.replace(sample) else { return };
-        let span = at.since(last.at);
-        let watched = span <= GAP;
-        match (last.counter, counter) {
-            (Some(before), Some(now)) => match now.checked_since(before) {
-                Some(used) if watched => {
-                    self.metered.counter += used;
-                    self.cross_check(used.to_joules(), last.power, power, span);
-                }
-                Some(used) => self.metered.gap += used,
-                None => {
-                    self.resets += 1;
-                    self.check = CrossCheck::default();
-                    let booked = if watched {
-                        self.integrate(last.power, power, span);
-                        Millijoules::ZERO
-                    } else {
-                        self.metered.gap += now;
-                        self.metered.lost += 1;
-                        now
-                    };
-                    self.metered.rebased_mj += rebased(before, now, booked);
-                }
-            },
-            // The counter fell silent or came back: keep its last value, so that nothing it still knows is lost.
-            (Some(before), None) => self.last = Some(Sample { counter: Some(before), at: last.at, ..sample }),
+        let base = counter.map(|counter| Base { at, counter, estimated: Millijoules::ZERO, has_hole: false });
+        let before = self.base;
+        self.base = base.or(before);
+        let Some(last) = self.last else {
+            self.last = Some(Sample { at, power });
+            return;
+        };
+        if counter.is_none() && power.is_none() {
             // Nothing tells of this moment: the time without a reading grows.
-            (None, None) if power.is_none() => self.last = Some(last),
-            (None, _) if watched => self.integrate(last.power, power, span),
-            (None, _) => self.metered.unread += 1,
+            return;
+        }
+        self.last = Some(Sample { at, power });
+        match (before, counter) {
+            (Some(before), Some(counter)) => match counter.checked_since(before.counter) {
+                Some(gained) => self.count(before, gained, last, at, power),
+                None => self.restart(before, counter, last, at, power),
+            },
+            (Some(before), None) => {
+                let used = self.integrate(last, at, power);
+                self.metered.ahead += used.unwrap_or_default();
+                let estimated = before.estimated + used.unwrap_or_default();
+                self.base = Some(Base { estimated, has_hole: before.has_hole || used.is_none(), ..before });
+            }
+            (None, _) => match self.integrate(last, at, power) {
+                Some(used) => self.metered.uncounted += used,
+                None if at.since(last.at) > GAP => self.metered.unread += 1,
+                None => {}
+            },
         }
     }
 
-    fn integrate(&mut self, before: Option<Watts>, now: Option<Watts>, span: Seconds) {
-        let Some(mean) = mean_power(before, now) else { return };
+    /// Notes that `energy` of what the counter gains from now on was booked before this meter began.
+    pub fn owe(&mut self, energy: Millijoules) {
+        self.metered.ahead += energy;
+    }
+
+    /// Books what the counter gained, less what stands in the books already.
+    fn count(&mut self, before: Base, gained: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
+        let paid = gained.min(self.metered.ahead);
+        let used = gained.checked_since(paid).unwrap_or_default();
+        self.metered.ahead = self.metered.ahead.checked_since(paid).unwrap_or_default();
+        self.metered.rebased_mj += signed(paid);
+        match at.since(before.at) <= GAP {
+            true => self.metered.counter += used,
+            false => self.metered.gap += used,
+        }
+        let span = at.since(last.at);
+        if before.estimated > Millijoules::ZERO {
+            let drawn = mean_power(last.power, power).map_or(Joules::ZERO, |mean| mean * span);
+            self.metered.drawn += Millijoules::from_joules(drawn);
+            return;
+        }
+        self.metered.drawn += gained;
+        if span <= GAP {
+            self.cross_check(gained.to_joules(), last.power, power, span);
+        }
+    }
+
+    /// The counter started again from zero at some time since its last reading.
+    fn restart(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
+        self.resets += 1;
+        self.check = CrossCheck::default();
+        self.metered.ahead = Millijoules::ZERO;
+        let filled = self.integrate(last, at, power);
+        let booked = if before.has_hole || filled.is_none() {
+            // What it shows was used since, of which a part may be integrated already.
+            let estimated = before.estimated + filled.unwrap_or_default();
+            self.metered.lost += 1;
+            counter.checked_since(estimated).unwrap_or_default()
+        } else {
+            Millijoules::ZERO
+        };
+        self.metered.gap += booked;
+        self.metered.drawn += booked;
+        self.metered.rebased_mj += rebased(before.counter, counter, booked);
+    }
+
+    /// Integrates power since the last sample, and answers with what that came to; `None` if that is not known, or nobody
+    /// looked for too long.
+    fn integrate(&mut self, last: Sample, at: Monotonic, power: Option<Watts>) -> Option<Millijoules> {
+        let span = at.since(last.at);
+        let mean = mean_power(last.power, power).filter(|_| span <= GAP)?;
         self.carry += mean * span;
         let whole = Millijoules::from_joules(Joules::new((self.carry.get() * 1e3).floor().max(0.0) / 1e3));
         self.carry -= whole.to_joules();
         self.metered.integrated += whole;
+        self.metered.drawn += whole;
+        Some(whole)
     }
 
     fn cross_check(&mut self, used: Joules, before: Option<Watts>, now: Option<Watts>, span: Seconds) {
@@ -151,8 +232,11 @@ impl Meter {
 
 /// How far a counter's reading moved from `before` to `now` beyond what was booked from it.
 pub fn rebased(before: Millijoules, now: Millijoules, booked: Millijoules) -> i64 {
-    let signed = |energy: Millijoules| i64::try_from(energy.get()).unwrap_or(i64::MAX);
     signed(now) - signed(before) - signed(booked)
+}
+
+fn signed(energy: Millijoules) -> i64 {
+    i64::try_from(energy.get()).unwrap_or(i64::MAX)
 }
 
 fn mean_power(before: Option<Watts>, now: Option<Watts>) -> Option<Watts> {
@@ -185,8 +269,8 @@ mod tests {
             integrated: Millijoules::new(200_000),
             gap: Millijoules::ZERO,
             rebased_mj: -5_130_000,
-            lost: 0,
-            unread: 0,
+            drawn: Millijoules::new(600_000),
+            ..Metered::default()
         };
         assert_eq!((meter.metered(), meter.resets()), (expected, 1));
     }
@@ -219,6 +303,91 @@ mod tests {
         meter.observe(at(600.0), Some(Millijoules::new(300)), None);
         assert_eq!((meter.metered().gap, meter.metered().lost), (Millijoules::new(8_300), 1));
         assert_eq!(meter.metered().total(), meter.metered().gap);
+    }
+
+    fn joules(energy: Millijoules) -> u64 {
+        energy.get() / 1000
+    }
+
+    /// A board that draws 100 W by its counter and `watts` by its sensor, each second from `from` to `to`.
+    fn watch(meter: &mut Meter, from: u32, to: u32, watts: f64, is_counted: bool) -> Metered {
+        for second in from..=to {
+            let counter = is_counted.then(|| Millijoules::new(u64::from(second) * 100_000));
+            meter.observe(at(f64::from(second)), counter, Some(Watts::new(watts)));
+        }
+        meter.metered()
+    }
+
+    #[test]
+    fn a_counter_that_is_away_is_replaced_by_power_and_settled_when_it_returns() {
+        let mut meter = Meter::default();
+        watch(&mut meter, 0, 10, 90.0, true);
+        let away = watch(&mut meter, 11, 30, 90.0, false);
+        assert_eq!([away.counter, away.integrated, away.ahead].map(joules), [1_000, 1_800, 1_800]);
+        let back = watch(&mut meter, 31, 40, 90.0, true);
+        // 2100 J since it was read last, of which 1800 stand in the books.
+        assert_eq!([back.counter, back.integrated, back.gap, back.ahead].map(joules), [1_900, 1_800, 300, 0]);
+        assert_eq!(joules(back.total()), 4_000);
+        assert_eq!(joules(back.drawn), 1_000 + 1_800 + 90 + 900, "no rate is wrong by what was settled");
+        assert_eq!(4_000_000 - back.rebased_mj, 2_200_000, "booked from the counter");
+    }
+
+    #[test]
+    fn a_counter_that_gained_less_than_power_said_is_booked_from_where_it_has_caught_up() {
+        let mut meter = Meter::default();
+        watch(&mut meter, 0, 10, 150.0, true);
+        watch(&mut meter, 11, 30, 150.0, false);
+        let back = watch(&mut meter, 31, 35, 150.0, true);
+        assert_eq!([back.total(), back.ahead].map(joules), [4_000, 500]);
+        let later = watch(&mut meter, 36, 60, 150.0, true);
+        assert_eq!([later.total(), later.ahead].map(joules), [6_000, 0]);
+        assert_eq!(joules(later.drawn), 1_000 + 3_000 + 150 + 2_900);
+    }
+
+    #[test]
+    fn a_short_absence_is_the_counters_but_for_what_was_integrated() {
+        let mut meter = Meter::default();
+        watch(&mut meter, 0, 10, 90.0, true);
+        watch(&mut meter, 11, 12, 90.0, false);
+        let back = watch(&mut meter, 13, 20, 90.0, true);
+        assert_eq!([back.counter, back.integrated, back.gap].map(joules), [1_820, 180, 0]);
+    }
+
+    #[test]
+    fn a_counter_that_is_reset_while_it_is_away_keeps_what_was_integrated() {
+        let mut meter = Meter::default();
+        let power = Some(Watts::new(100.0));
+        meter.observe(at(0.0), Some(Millijoules::new(9_000_000)), power);
+        for second in 1..=20 {
+            meter.observe(at(f64::from(second)), None, power);
+        }
+        meter.observe(at(21.0), Some(Millijoules::new(500_000)), power);
+        let metered = meter.metered();
+        assert_eq!((joules(metered.total()), metered.lost, meter.resets()), (2_100, 0, 1));
+        // What it shows is more than was integrated, as nobody looked for a while: at least that was used.
+        meter.observe(at(22.0), None, power);
+        meter.observe(at(60.0), None, power);
+        meter.observe(at(61.0), Some(Millijoules::new(400_000)), power);
+        let metered = meter.metered();
+        assert_eq!((joules(metered.integrated), joules(metered.gap), metered.lost), (2_300, 200, 1));
+    }
+
+    #[test]
+    fn what_was_booked_before_this_meter_began_is_not_booked_again() {
+        let mut meter = Meter::default();
+        watch(&mut meter, 0, 1, 100.0, true);
+        meter.owe(Millijoules::new(250_000));
+        let metered = watch(&mut meter, 2, 10, 100.0, true);
+        assert_eq!([metered.total(), metered.ahead].map(joules), [750, 0]);
+        assert_eq!(joules(metered.drawn), 1_000);
+    }
+
+    #[test]
+    fn what_was_integrated_before_the_counter_was_first_read_is_known() {
+        let mut meter = Meter::default();
+        watch(&mut meter, 0, 5, 100.0, false);
+        let metered = watch(&mut meter, 6, 10, 100.0, true);
+        assert_eq!([metered.uncounted, metered.integrated, metered.counter].map(joules), [600, 600, 400]);
     }
 
     #[test]
@@ -260,6 +429,26 @@ mod tests {
             let metered = meter.metered();
             let booked = i64::try_from((metered.counter + metered.gap).get()).expect("small");
             prop_assert_eq!(i64::try_from(counter).expect("small") - metered.rebased_mj - 9_999_999, booked);
+        }
+
+        #[test]
+        fn however_often_the_counter_is_away_and_whatever_power_says_no_joule_is_booked_twice(
+            steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, 0u8..4, 0u32..1000), 1..50)
+        ) {
+            let (mut meter, mut now, mut counter) = (Meter::default(), Monotonic::default(), 0);
+            meter.observe(now, Some(Millijoules::ZERO), None);
+            for (ms, used, told, watts) in steps {
+                now = now.after(Seconds::new(f64::from(ms) / 1e3));
+                counter += used;
+                let power = (told & 2 != 0).then(|| Watts::new(f64::from(watts)));
+                meter.observe(now, (told & 1 != 0).then_some(Millijoules::new(counter)), power);
+            }
+            meter.observe(now.after(Seconds::new(1.0)), Some(Millijoules::new(counter)), None);
+            let metered = meter.metered();
+            prop_assert_eq!(metered.total().get(), counter + metered.ahead.get());
+            counter += metered.ahead.get() + 1;
+            meter.observe(now.after(Seconds::new(2.0)), Some(Millijoules::new(counter)), None);
+            prop_assert_eq!(meter.metered().total().get(), counter);
         }
 
         #[test]

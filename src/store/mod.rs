@@ -217,6 +217,8 @@ pub struct Checkpoint {
     pub holders: Vec<JobId>,
     /// What the counter's reading gained without that being booked from it, in millijoules: resets move it.
     pub rebased_mj: i64,
+    /// How much of what the counter gains from there on is booked already: integrated from power while it was away.
+    pub estimated: Millijoules,
 }
 
 /// The embedded database.

@@ -109,6 +109,7 @@ pub(super) fn checkpoint(row: &SqliteRow) -> Result<Checkpoint, StoreError> {
         read_from: row.try_get("read_from")?,
         holders: from_json("checkpoint", &row.try_get::<String, _>("holders")?)?,
         rebased_mj: row.try_get("rebased_mj")?,
+        estimated: from_i64(row.try_get("estimated_mj")?)?,
     })
 }
 

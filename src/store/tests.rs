@@ -72,6 +72,7 @@ async fn intervals_and_checkpoints_go_together() {
         read_from: None,
         holders: vec![job_id()],
         rebased_mj: -3,
+        estimated: Millijoules::ZERO,
     };
     store.append(&rows, std::slice::from_ref(&point)).await.expect("written");
     store.close().await;
@@ -99,6 +100,7 @@ async fn a_transaction_that_fails_leaves_nothing() {
         read_from: None,
         holders: vec![],
         rebased_mj: 0,
+        estimated: Millijoules::ZERO,
     };
     assert!(store.append(&[good, too_much], &[point]).await.is_err());
     assert_eq!(store.checkpoints().await.expect("read"), []);
@@ -271,9 +273,7 @@ async fn what_the_ledger_closes_can_be_stored() {
         counter: Millijoules::new(3),
         gap: Millijoules::new(4),
         integrated: Millijoules::new(5),
-        rebased_mj: 0,
-        lost: 0,
-        unread: 0,
+        ..Metered::default()
     };
     let rule = Rule::Holders { jobs: vec![job_id()], unknown_user: false, used: None };
     let rows = books.close(now(59.9), metered, &rule).expect("long enough");

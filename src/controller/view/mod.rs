@@ -126,6 +126,8 @@ pub struct GpuView {
     pub simulated: bool,
     /// `free`, `job`, `override`, `foreign`, `observed`, `lost` or `unresponsive`.
     pub state: &'static str,
+    /// What somebody should look at, of `answer`, `energy`, `power`, `limit`, `clocks` and `persistence`; `detail` says why.
+    pub problems: Vec<&'static str>,
     /// What is the matter, in words a person can act on.
     pub detail: Option<String>,
     /// The job that controls it.

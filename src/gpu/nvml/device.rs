@@ -1,6 +1,7 @@
 //! One board behind the driver's library.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode, TemperatureSensor};
@@ -12,6 +13,8 @@ use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
 use super::Library;
 use super::error::{gpu_error, is_gone};
 use super::processes::{Sample, since};
+use super::refusals::Refusals;
+use crate::clock::Monotonic;
 use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit};
 use crate::gpu::{Capabilities, Depth, GpuDevice, GpuError, ProcessUse, Reading};
 use crate::units::{Millijoules, Watts};
@@ -46,75 +49,89 @@ mod call {
     pub(super) const SET_PERSISTENCE: &str = "nvmlDeviceSetPersistenceMode";
 }
 
-/// Which of the driver's two power readings is used; decided when the board is opened.
+/// The newest sample of the draw: field 186 of `nvmlDeviceGetFieldValues`, used wherever the driver has it.
 ///
-/// [`Self::Usage`] is a one-second average on Ampere (but GA100) and newer, and the newest sample on older boards.
-/// [`Self::Instant`] is the newest sample everywhere, and what is used wherever the driver has it.
+/// The other reading, `nvmlDeviceGetPowerUsage`, is a one-second average on Ampere (but GA100) and newer, and the newest
+/// sample on older boards.
 ///
 /// Both are the GPU's: the wrapper leaves the scope of field values at 0. On GH200 and GB200 the module's draw (scope
 /// 1, CPU and memory included) is therefore not to be had, and on GH200 the instantaneous value was seen to contain
 /// the CPU's all the same (arXiv 2312.02741).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PowerSource {
-    /// Field 186 of `nvmlDeviceGetFieldValues`.
-    Instant,
-    /// `nvmlDeviceGetPowerUsage`.
-    Usage,
-}
-
-impl PowerSource {
-    fn call(self) -> &'static str {
-        match self {
-            Self::Instant => call::FIELDS,
-            Self::Usage => call::POWER,
-        }
-    }
-
-    fn read(self, device: &Device<'_>) -> Result<Watts, NvmlError> {
-        match self {
-            Self::Instant => {
-                let mut samples = device.field_values_for(&[FieldId(NVML_FI_DEV_POWER_INSTANT)])?;
-                let sample = samples.pop().ok_or(NvmlError::NoData)??;
-                match sample.value? {
-                    SampleValue::U32(milliwatts) if milliwatts > 0 => Ok(Watts::from_milliwatts(milliwatts)),
-                    // A driver that does not know the field may leave it as the wrapper made it: success, and a zero.
-                    _ => Err(NvmlError::NoData),
-                }
-            }
-            Self::Usage => device.power_usage().map(Watts::from_milliwatts),
-        }
+fn newest_power(device: &Device<'_>) -> Result<Watts, NvmlError> {
+    let mut samples = device.field_values_for(&[FieldId(NVML_FI_DEV_POWER_INSTANT)])?;
+    let sample = samples.pop().ok_or(NvmlError::NoData)??;
+    match sample.value? {
+        SampleValue::U32(milliwatts) if milliwatts > 0 => Ok(Watts::from_milliwatts(milliwatts)),
+        // A driver that does not know the field may leave it as the wrapper made it: success, and a zero.
+        _ => Err(NvmlError::NotSupported),
     }
 }
+
+fn usual_power(device: &Device<'_>) -> Result<Watts, NvmlError> {
+    device.power_usage().map(Watts::from_milliwatts)
+}
+
+/// A name that is not told is asked for so often, with so much time between.
+const NAME_TRIES: u32 = 10;
+const NAME_AGAIN: Duration = Duration::from_millis(200);
 
 /// A board, known by its UUID.
 pub struct NvmlDevice {
     library: Arc<Library>,
     device: Device<'static>,
     board: Board,
-    found: Found,
-    /// Calls that this board or this driver does not have: made once, then never again.
-    absent: Vec<&'static str>,
+    capabilities: Capabilities,
+    nature: Nature,
+    /// Calls that this board or this driver said it does not have.
+    refusals: Refusals,
     /// The newest sample of its processes' use, by the driver's clock.
     processes_seen: u64,
 }
 
-/// What the probe found.
-struct Found {
-    capabilities: Capabilities,
-    power_source: PowerSource,
+/// What stays the same while a board is open. What it has not told is asked for again.
+struct Nature {
+    mig: Result<bool, GpuError>,
+    virtualised: Result<bool, GpuError>,
+    constraints: Result<(u32, u32), GpuError>,
+    default: Result<u32, GpuError>,
+    clocks: Result<ClockRange, GpuError>,
+}
+
+impl Nature {
+    fn probe(device: &Device<'_>) -> Result<Self, GpuError> {
+        Ok(Self {
+            mig: is_mig(device)?,
+            virtualised: is_virtual(device)?,
+            constraints: constraints(device)?,
+            default: default_limit(device)?,
+            clocks: lockable_clocks(device)?,
+        })
+    }
+
+    /// The limits that are ours to set.
+    fn limits(&self) -> Result<LimitRange, GpuError> {
+        // Where it cannot be told whether the limit is ours to set, it is not.
+        known_mode(self.mig.clone())
+            .and(known_mode(self.virtualised.clone()))
+            .and_then(|_| limit_range(self.constraints.clone(), self.default.clone()))
+    }
+
+    fn show(&self, capabilities: &mut Capabilities) {
+        capabilities.mig = self.mig == Ok(true);
+        capabilities.virtualised = self.virtualised == Ok(true);
+        capabilities.limits = self.limits();
+        capabilities.clocks = self.clocks.clone();
+    }
 }
 
 impl NvmlDevice {
     pub(super) fn open(library: Arc<Library>, index: u32) -> Result<Self, GpuError> {
         let device = library.nvml().device_by_index(index).map_err(|error| gpu_error(call::HANDLE, error))?;
         let board = identify(&device, index)?;
-        let found = probe(&device)?;
-        Ok(Self { library, device, board, found, absent: Vec::new(), processes_seen: 0 })
-    }
-
-    /// Where its power readings come from.
-    pub fn power_source(&self) -> PowerSource {
-        self.found.power_source
+        let nature = Nature::probe(&device)?;
+        let capabilities = probe(&device, &nature)?;
+        let refusals = Refusals::default();
+        Ok(Self { library, device, board, capabilities, nature, refusals, processes_seen: 0 })
     }
 }
 
@@ -124,31 +141,45 @@ impl GpuDevice for NvmlDevice {
     }
 
     fn capabilities(&self) -> &Capabilities {
-        &self.found.capabilities
+        &self.capabilities
     }
 
-    fn read(&mut self, depth: Depth) -> Result<Reading, GpuError> {
-        let power_source = self.found.power_source;
-        let mut inquiry = Inquiry::new(&self.device, &mut self.absent);
+    fn read(&mut self, depth: Depth, now: Monotonic) -> Result<Reading, GpuError> {
+        let can = &mut self.capabilities;
+        let mut inquiry = Inquiry::new(&self.device, &mut self.refusals, now);
         let mut reading = Reading::default();
         if depth == Depth::Full {
             let limit = PowerLimit::from_milliwatts;
-            reading.requested = inquiry.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
-            reading.enforced = inquiry.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?;
+            let requested = inquiry.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
+            (reading.requested, can.limit) = split(requested);
+            reading.enforced = inquiry.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?.ok();
             // The wrapper has reasons and temperature by their old names only. CUDA 14 drops those; until the wrapper
             // follows, they are absent there.
             reading.reasons = inquiry
-                .ask(call::REASONS, |d| d.current_throttle_reasons().map(|r| EventReasons::from_bits(r.bits())))?;
+                .ask(call::REASONS, |d| d.current_throttle_reasons().map(|r| EventReasons::from_bits(r.bits())))?
+                .ok();
             reading.temperature_c =
-                inquiry.ask(call::TEMPERATURE, |d| d.temperature(TemperatureSensor::Gpu).map(f64::from))?;
-            reading.sm_clock_mhz = inquiry.ask(call::CLOCK, |d| d.clock_info(Clock::SM))?;
-            reading.persistence = inquiry.ask(call::PERSISTENCE, |d| d.is_in_persistent_mode())?;
+                inquiry.ask(call::TEMPERATURE, |d| d.temperature(TemperatureSensor::Gpu).map(f64::from))?.ok();
+            reading.sm_clock_mhz = inquiry.ask(call::CLOCK, |d| d.clock_info(Clock::SM))?.ok();
+            let persistence = inquiry.ask(call::PERSISTENCE, |d| d.is_in_persistent_mode())?;
+            (reading.persistence, can.persistence) = split(persistence);
             // Asks for the number alone, without the list.
-            reading.processes = inquiry.ask(call::PROCESSES, |d| d.running_compute_processes_count())?;
+            reading.processes = inquiry.ask(call::PROCESSES, |d| d.running_compute_processes_count())?.ok();
+            inquiry.renew(&mut self.nature.mig, is_mig)?;
+            inquiry.renew(&mut self.nature.virtualised, is_virtual)?;
+            inquiry.renew(&mut self.nature.constraints, constraints)?;
+            inquiry.renew(&mut self.nature.default, default_limit)?;
+            inquiry.renew(&mut self.nature.clocks, lockable_clocks)?;
+            self.nature.show(can);
         }
         // Energy last: the caller looks at the clock as soon as this returns, and the two belong together.
-        reading.power = inquiry.ask(power_source.call(), |d| power_source.read(d))?;
-        reading.energy = inquiry.ask(call::ENERGY, |d| d.total_energy_consumption().map(Millijoules::new))?;
+        let power = match inquiry.ask(call::FIELDS, newest_power)? {
+            Ok(power) => Ok(power),
+            Err(_) => inquiry.ask(call::POWER, usual_power)?,
+        };
+        (reading.power, can.power) = split(power);
+        let energy = inquiry.ask(call::ENERGY, |d| d.total_energy_consumption().map(Millijoules::new))?;
+        (reading.energy, can.energy_counter) = split(energy);
         inquiry.end()?;
         Ok(reading)
     }
@@ -168,7 +199,7 @@ impl GpuDevice for NvmlDevice {
 
     fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError> {
         self.device.set_power_management_limit(limit.milliwatts()).map_err(|error| {
-            match (error, &self.found.capabilities.limits) {
+            match (error, &self.capabilities.limits) {
                 (NvmlError::InvalidArg, Ok(range)) => {
                     let message = format!("{limit} is refused; the board accepts {} to {}", range.min, range.max);
                     GpuError::Driver { call: call::SET_LIMIT, message }
@@ -180,7 +211,7 @@ impl GpuDevice for NvmlDevice {
 
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError> {
         // From the lowest on: an idle board may rest.
-        let min_clock_mhz = match &self.found.capabilities.clocks {
+        let min_clock_mhz = match &self.capabilities.clocks {
             Ok(range) => range.min().megahertz(),
             Err(error) => return Err(error.clone()),
         };
@@ -205,49 +236,73 @@ impl GpuDevice for NvmlDevice {
     fn reopen(&mut self) -> Result<(), GpuError> {
         let device = self.library.find(&self.board.id)?;
         // The driver may be another one by now, and so may be what it can do.
-        self.found = probe(&device)?;
-        self.device = device;
-        self.absent.clear();
+        let nature = Nature::probe(&device)?;
+        self.capabilities = probe(&device, &nature)?;
+        (self.device, self.nature) = (device, nature);
+        self.refusals = Refusals::default();
         self.processes_seen = 0;
         Ok(())
+    }
+}
+
+/// A value if there is one, and why there is none.
+fn split<T>(answer: Result<T, GpuError>) -> (Option<T>, Result<(), GpuError>) {
+    match answer {
+        Ok(value) => (Some(value), Ok(())),
+        Err(error) => (None, Err(error)),
     }
 }
 
 /// The calls of one read: each value on its own, unless the board turns out to be gone.
 struct Inquiry<'a> {
     device: &'a Device<'static>,
-    absent: &'a mut Vec<&'static str>,
+    refusals: &'a mut Refusals,
+    now: Monotonic,
     answered: bool,
     failure: Option<GpuError>,
 }
 
 impl<'a> Inquiry<'a> {
-    fn new(device: &'a Device<'static>, absent: &'a mut Vec<&'static str>) -> Self {
-        Self { device, absent, answered: false, failure: None }
+    fn new(device: &'a Device<'static>, refusals: &'a mut Refusals, now: Monotonic) -> Self {
+        Self { device, refusals, now, answered: false, failure: None }
     }
 
     fn ask<T>(
         &mut self,
         call: &'static str,
         get: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
-    ) -> Result<Option<T>, GpuError> {
-        if self.absent.contains(&call) {
-            return Ok(None);
+    ) -> Result<Result<T, GpuError>, GpuError> {
+        if let Some(refused) = self.refusals.hold(call, self.now) {
+            return Ok(Err(refused.clone()));
         }
-        match unless_gone(call, get(self.device))? {
-            Ok(value) => {
+        let answer = unless_gone(call, get(self.device))?;
+        match &answer {
+            Ok(_) => {
                 self.answered = true;
-                Ok(Some(value))
+                self.refusals.clear(call);
             }
-            Err(error) => {
-                if error.is_unsupported() {
-                    self.absent.push(call);
-                } else {
-                    self.failure = Some(error);
-                }
-                Ok(None)
-            }
+            Err(error) if error.is_unsupported() => self.refusals.note(error.clone(), self.now),
+            Err(error) => self.failure = Some(error.clone()),
         }
+        Ok(answer)
+    }
+
+    /// Asks again for what the board has not told, if that was not refused a moment ago.
+    fn renew<T>(
+        &mut self,
+        known: &mut Result<T, GpuError>,
+        get: impl FnOnce(&Device<'_>) -> Result<Result<T, GpuError>, GpuError>,
+    ) -> Result<(), GpuError> {
+        let Err(error) = &*known else { return Ok(()) };
+        if self.refusals.hold(error.call(), self.now).is_some() {
+            return Ok(());
+        }
+        *known = get(self.device)?;
+        // What it has not told at its start it may never tell, for whatever reason.
+        if let Err(error) = &*known {
+            self.refusals.note(error.clone(), self.now);
+        }
+        Ok(())
     }
 
     /// A handle that has become invalid makes every call fail, each for a reason that is harmless by itself. A board
@@ -272,40 +327,58 @@ fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Re
 fn identify(device: &Device<'_>, index: u32) -> Result<Board, GpuError> {
     let uuid = device.uuid().map_err(|error| gpu_error(call::UUID, error))?;
     let id = GpuId::new(uuid).map_err(|error| GpuError::Driver { call: call::UUID, message: error.to_string() })?;
-    // These two are for people: their absence is no reason to leave the board alone.
-    let unknown = |_| String::from("unknown");
-    let pci_bus_id = unless_gone(call::PCI, device.pci_info().map(|pci| pci.bus_id))?.unwrap_or_else(unknown);
-    let model = unless_gone(call::NAME, device.name())?.unwrap_or_else(unknown);
+    let pci_bus_id = told(call::PCI, || device.pci_info().map(|pci| pci.bus_id))?;
+    let model = told(call::NAME, || device.name())?;
     Ok(Board { id, index, pci_bus_id, model, simulated: false })
 }
 
-fn probe(device: &Device<'_>) -> Result<Found, GpuError> {
-    let instant = unless_gone(call::FIELDS, PowerSource::Instant.read(device))?;
-    let usage = unless_gone(call::POWER, PowerSource::Usage.read(device))?;
-    let (power_source, power) = choose_power(instant, usage);
+/// A name, for people and for what was learned on boards of that model. Its absence is no reason to leave the board alone, so
+/// it is asked for a few times and no more.
+fn told(call: &'static str, get: impl Fn() -> Result<String, NvmlError>) -> Result<String, GpuError> {
+    for _ in 0..NAME_TRIES {
+        if let Ok(name) = unless_gone(call, get())? {
+            return Ok(name);
+        }
+        std::thread::sleep(NAME_AGAIN);
+    }
+    Ok("unknown".into())
+}
 
-    let mig = known_mode(unless_gone(call::MIG, device.mig_mode().map(|mode| mode.current == 1))?);
-    let virtualised = known_mode(unless_gone(
-        call::VIRTUALIZATION,
-        device.virtualization_mode().map(|mode| mode == GpuVirtualizationMode::Vgpu),
-    )?);
-    let constraints = device.power_management_limit_constraints().map(|c| (c.min_limit, c.max_limit));
-    let range = limit_range(
-        unless_gone(call::CONSTRAINTS, constraints)?,
-        unless_gone(call::DEFAULT_LIMIT, device.power_management_limit_default())?,
-    );
-    let capabilities = Capabilities {
+fn probe(device: &Device<'_>, nature: &Nature) -> Result<Capabilities, GpuError> {
+    let power = match unless_gone(call::FIELDS, newest_power(device))? {
+        Ok(power) => Ok(power),
+        Err(_) => unless_gone(call::POWER, usual_power(device))?,
+    };
+    let mut capabilities = Capabilities {
         energy_counter: unless_gone(call::ENERGY, device.total_energy_consumption().map(drop))?,
-        power,
+        power: power.map(drop),
+        limit: unless_gone(call::LIMIT, device.power_management_limit().map(drop))?,
         persistence: unless_gone(call::PERSISTENCE, device.is_in_persistent_mode().map(drop))?,
-        mig: mig == Ok(true),
-        virtualised: virtualised == Ok(true),
-        // Where it cannot be told whether the limit is ours to set, it is not.
-        limits: mig.and(virtualised).and(range),
-        clocks: lockable_clocks(device)?,
+        mig: false,
+        virtualised: false,
+        limits: nature.limits(),
+        clocks: nature.clocks.clone(),
         driver: device.nvml().sys_driver_version().unwrap_or_else(|_| "unknown".into()),
     };
-    Ok(Found { capabilities, power_source })
+    nature.show(&mut capabilities);
+    Ok(capabilities)
+}
+
+fn is_mig(device: &Device<'_>) -> Result<Result<bool, GpuError>, GpuError> {
+    unless_gone(call::MIG, device.mig_mode().map(|mode| mode.current == 1))
+}
+
+fn is_virtual(device: &Device<'_>) -> Result<Result<bool, GpuError>, GpuError> {
+    let mode = device.virtualization_mode();
+    unless_gone(call::VIRTUALIZATION, mode.map(|mode| mode == GpuVirtualizationMode::Vgpu))
+}
+
+fn constraints(device: &Device<'_>) -> Result<Result<(u32, u32), GpuError>, GpuError> {
+    unless_gone(call::CONSTRAINTS, device.power_management_limit_constraints().map(|c| (c.min_limit, c.max_limit)))
+}
+
+fn default_limit(device: &Device<'_>) -> Result<Result<u32, GpuError>, GpuError> {
+    unless_gone(call::DEFAULT_LIMIT, device.power_management_limit_default())
 }
 
 /// The clocks that go with the highest memory clock, which is the one that computing boards run at. A board that does not
@@ -340,18 +413,6 @@ fn known_mode(mode: Result<bool, GpuError>) -> Result<bool, GpuError> {
     }
 }
 
-/// The instantaneous reading where it works, else the other. If neither does, the failure is that of the one that
-/// every driver has.
-fn choose_power(
-    instant: Result<Watts, GpuError>,
-    usage: Result<Watts, GpuError>,
-) -> (PowerSource, Result<(), GpuError>) {
-    match instant {
-        Ok(_) => (PowerSource::Instant, Ok(())),
-        Err(_) => (PowerSource::Usage, usage.map(drop)),
-    }
-}
-
 fn limit_range(
     constraints: Result<(u32, u32), GpuError>,
     default: Result<u32, GpuError>,
@@ -372,18 +433,6 @@ mod tests {
 
     fn unsupported<T>(call: &'static str) -> Result<T, GpuError> {
         Err(GpuError::NotSupported { call })
-    }
-
-    #[test]
-    fn newest_power_sample_is_preferred() {
-        let watts = Watts::new(250.0);
-        assert_eq!(choose_power(Ok(watts), Ok(watts)), (PowerSource::Instant, Ok(())));
-        assert_eq!(choose_power(Ok(watts), unsupported(call::POWER)), (PowerSource::Instant, Ok(())));
-        assert_eq!(choose_power(unsupported(call::FIELDS), Ok(watts)), (PowerSource::Usage, Ok(())));
-        assert_eq!(
-            choose_power(unsupported(call::FIELDS), unsupported(call::POWER)),
-            (PowerSource::Usage, unsupported(call::POWER))
-        );
     }
 
     #[test]

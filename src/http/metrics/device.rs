@@ -6,6 +6,8 @@ use crate::domain::EventReasons;
 
 const STATES: [&str; 7] = ["free", "job", "override", "foreign", "observed", "lost", "unresponsive"];
 
+const PROBLEMS: [&str; 6] = ["answer", "energy", "power", "limit", "clocks", "persistence"];
+
 /// The labels of every series of a board.
 pub(super) fn labels(gpu: &GpuView) -> [(&'static str, String); 4] {
     [
@@ -99,6 +101,11 @@ pub(super) fn describe(gpus: &[GpuView], families: &mut Families) {
     let states = families.gauge("gpu_state", "", "Who decides on the board's limit: 1 for the present state");
     for gpu in gpus {
         states.states(&labels(gpu), "state", STATES, |state| gpu.state == state);
+    }
+    let problems =
+        families.gauge("gpu_problem", "", "1 while this keeps the board from being measured or steered as wanted");
+    for gpu in gpus {
+        problems.states(&labels(gpu), "kind", PROBLEMS, |kind| gpu.problems.contains(&kind));
     }
     let known = EventReasons::from_bits(u64::MAX);
     let reasons = families.gauge("gpu_clocks_event_reason", "", "Why clocks are lowered: 1 for the present reasons");

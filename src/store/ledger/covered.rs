@@ -63,8 +63,9 @@ async fn schema(connection: &mut SqliteConnection) -> Result<Schema, StoreError>
     sqlx::query(sql).fetch_all(connection).await?.iter().map(part).collect()
 }
 
-/// What the digest of a checkpoint is of: device, counter, time, holders, what resets moved it by, which counter it is.
-pub(super) type Columns<'a> = (&'a str, i64, i64, &'a str, i64, Option<&'a str>);
+/// What the digest of a checkpoint is of: device, counter, time, holders, what resets moved it by, which counter it is, and
+/// what is booked already of what it gains from there on.
+pub(super) type Columns<'a> = (&'a str, i64, i64, &'a str, i64, Option<&'a str>, i64);
 
 /// The digest of a checkpoint's row.
 pub(super) fn checkpoint_digest(columns: &Columns<'_>) -> Result<Digest, StoreError> {
@@ -79,6 +80,7 @@ fn of_row(row: &SqliteRow) -> Result<Digest, StoreError> {
         row.try_get("holders")?,
         row.try_get("rebased_mj")?,
         row.try_get("read_from")?,
+        row.try_get("estimated_mj")?,
     ))
 }
 

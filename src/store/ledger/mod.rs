@@ -83,11 +83,14 @@ impl Store {
             let (counter, at, holders) =
                 (rows::to_i64(point.counter)?, point.at.timestamp_micros(), rows::json(&point.holders)?);
             let (device, read_from) = (point.device.as_str(), point.read_from.as_deref());
-            let hash = covered::checkpoint_digest(&(device, counter, at, &holders, point.rebased_mj, read_from))?;
+            let estimated = rows::to_i64(point.estimated)?;
+            let hash = covered::checkpoint_digest(&(device, counter, at, &holders, point.rebased_mj, read_from, estimated))?;
             sqlx::query(
-                "INSERT INTO checkpoints (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from, hash) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (device) DO UPDATE \
-                 SET counter_mj = $2, at_us = $3, holders = $4, rebased_mj = $5, read_from = $7, hash = $8",
+                "INSERT INTO checkpoints \
+                 (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from, estimated_mj, hash) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (device) DO UPDATE \
+                 SET counter_mj = $2, at_us = $3, holders = $4, rebased_mj = $5, read_from = $7, estimated_mj = $8, \
+                     hash = $9",
             )
             .bind(device)
             .bind(counter)
@@ -96,6 +99,7 @@ impl Store {
             .bind(point.rebased_mj)
             .bind(counter - point.rebased_mj - booked)
             .bind(read_from)
+            .bind(estimated)
             .bind(hash.as_bytes())
             .execute(&mut *tx)
             .await?;
@@ -109,7 +113,7 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
-        let sql = "SELECT device, counter_mj, at_us, holders, rebased_mj, read_from FROM checkpoints";
+        let sql = "SELECT device, counter_mj, at_us, holders, rebased_mj, read_from, estimated_mj FROM checkpoints";
         sqlx::query(sql).fetch_all(&self.pool).await?.iter().map(rows::checkpoint).collect()
     }
 

@@ -65,6 +65,7 @@ async fn two_hours(store: &Store) {
             read_from: None,
             holders: vec![],
             rebased_mj: 0,
+            estimated: Millijoules::ZERO,
         };
         store.append(&[row(minute, share, 1_000_000)], &[point]).await.expect("written");
         if minute % 60 == 59 {
@@ -274,8 +275,15 @@ async fn hours_that_were_put_off_are_due_and_tell_why() {
 async fn books_that_differ_from_the_counter_are_told() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
-    let point =
-        |counter, at| Checkpoint { device: device(), counter, at, read_from: None, holders: vec![], rebased_mj: 0 };
+    let point = |counter, at| Checkpoint {
+        device: device(),
+        counter,
+        at,
+        read_from: None,
+        holders: vec![],
+        rebased_mj: 0,
+        estimated: Millijoules::ZERO,
+    };
     store.append(&[row(0, Share::Idle, 100)], &[point(Millijoules::new(1_100), at(1))]).await.expect("written");
     store.append(&[row(1, Share::Idle, 100)], &[point(Millijoules::new(1_207), at(2))]).await.expect("written");
     store.close_block(at(60)).await.expect("closed");
@@ -322,6 +330,7 @@ async fn what_changes_is_restated_though_energy_comes_with_it() {
             read_from: None,
             holders: vec![],
             rebased_mj: 0,
+            estimated: Millijoules::ZERO,
         };
         store.append(&[row(30, Share::Idle, 1)], &[point]).await.expect("written");
         store.close_block(at(now)).await.expect("closed").expect("has rows");

@@ -1,0 +1,96 @@
+//! What is the matter with a GPU, in words a person can act on: everything that keeps it from being measured or steered as
+//! wanted.
+
+use super::gpu::Gpu;
+use super::steering::LASTING;
+use crate::clock::Monotonic;
+use crate::gpu::GpuError;
+
+/// What of a GPU is not as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Concern {
+    /// It does not answer.
+    Answer,
+    /// Its energy is not measured, or only estimated.
+    Energy,
+    /// Its power is not read.
+    Power,
+    /// Its power limit is not as wanted, or not wattune's to set.
+    Limit,
+    /// Its clocks are not as wanted, or not wattune's to lock.
+    Clocks,
+    /// Its persistence mode is not as wanted.
+    Persistence,
+}
+
+impl Concern {
+    /// The name in API and metrics.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Answer => "answer",
+            Self::Energy => "energy",
+            Self::Power => "power",
+            Self::Limit => "limit",
+            Self::Clocks => "clocks",
+            Self::Persistence => "persistence",
+        }
+    }
+
+    /// Whether it keeps the GPU from being steered.
+    pub(super) const fn is_of_steering(self) -> bool {
+        matches!(self, Self::Answer | Self::Limit | Self::Clocks)
+    }
+}
+
+/// Counter over integrated power outside of this is a wrong sensor rather than a coarse one.
+const LIKELY: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+
+/// Returns all that is the matter with a GPU now. What has lasted for no longer than ten seconds is left out, if it was
+/// fine before.
+pub(super) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
+    let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
+    let mut concerns: Vec<(Concern, String)> = Vec::new();
+    if let Some((error, since)) = &seen.fault {
+        concerns.push((Concern::Answer, format!("{error} (since {})", since.utc.format("%FT%TZ"))));
+    }
+    // A GPU that does not answer is no news about its limit.
+    let uncontrolled = gpu.why_no_control().filter(|why| !concerns.iter().any(|(_, told)| told == why));
+    concerns.extend(uncontrolled.map(|why| (Concern::Limit, why)));
+    concerns.extend(gpu.why_astray(now).map(|why| (Concern::Limit, why)));
+    if seen.fault.is_none() {
+        concerns.extend(unmeasured(gpu, now));
+    }
+    if let Some(ratio) = seen.counter_over_power.filter(|ratio| !LIKELY.contains(ratio) && can.energy_counter.is_ok()) {
+        let words = "times what its power readings come to: one of the two is wrong (wattune books the counter)";
+        concerns.push((Concern::Energy, format!("its energy counter gained {ratio:.2} {words}")));
+    }
+    concerns.extend(gpu.clocks_refused().map(|why| (Concern::Clocks, why.to_owned())));
+    concerns.extend(gpu.why_clocks_astray(now).map(|why| (Concern::Clocks, why)));
+    if let Some(error) = &gpu.persistence_denied {
+        concerns.push((Concern::Persistence, format!("persistence mode stays as it is: {error}")));
+    }
+    concerns
+}
+
+/// What cannot be read of its energy and its power.
+fn unmeasured(gpu: &Gpu, now: Monotonic) -> Option<(Concern, String)> {
+    let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
+    let since = |telling: &crate::gpu::Telling| telling.missing_longer_than(LASTING, now);
+    let why = |answer: &Result<(), GpuError>| answer.as_ref().err().map_or("no answer".into(), ToString::to_string);
+    let (counter, power) = (why(&can.energy_counter), why(&can.power));
+    match (since(&seen.tells_energy), since(&seen.tells_power)) {
+        (Some(_), None) => {
+            let words = format!("no energy counter ({counter}); its energy is integrated from power and marked so");
+            Some((Concern::Energy, words))
+        }
+        (Some(_), Some(_)) => {
+            let words = format!("its energy cannot be told: no counter ({counter}), no power ({power})");
+            Some((Concern::Energy, words))
+        }
+        (None, Some(_)) => {
+            let words = format!("its power cannot be read ({power}); its energy counter can");
+            Some((Concern::Power, words))
+        }
+        (None, None) => None,
+    }
+}
