@@ -31,7 +31,7 @@
 //! * [`domain`], pure: the nouns that all share, such as [`domain::PowerLimit`] and [`domain::Forecast`]
 //! * [`clock`]: the only place that asks the system for the time; pure rooms see [`clock::Now`] as an argument
 //! * [`telemetry`]: the log
-//! * [`files`]: files for this user alone, at places that nobody else can exchange
+//! * [`files`]: files for this user alone, at places that nobody else can exchange; reading files that have an end
 //! * [`forecast`], pure: a gapless horizon to plan over, and how far a source is to be believed
 //! * [`profile`], pure: the just-in-time profiler, the curve of throughput over power, its concave hull
 //! * [`plan`], pure: the problem, its optimum, the same as a linear programme, the receding horizon, reasons

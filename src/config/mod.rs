@@ -52,6 +52,9 @@ impl Default for SimulatedSettings {
     }
 }
 
+/// Nobody writes that much by hand, in bytes.
+const LONGEST: u64 = 4 << 20;
+
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -124,7 +127,7 @@ impl Settings {
     /// # Errors
     /// At the first mistake: in the file with file, line and what would be right.
     pub fn load(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
+        let text = crate::files::regular::read_text(path, LONGEST)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         let file = Self::parse(&text, path)?;
         let mut settings = file.clone();

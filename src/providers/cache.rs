@@ -61,7 +61,7 @@ impl Cache {
 
     /// `None` if nothing is stored, or it is of another zone or from a future that no clock's error explains. Blocks.
     pub(super) fn load<V: SignalValue>(&self, now: DateTime<Utc>) -> Result<Option<Forecast<V>>, CacheProblem> {
-        let file = match std::fs::File::open(&self.path) {
+        let file = match crate::files::regular::open(&self.path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e.into()),

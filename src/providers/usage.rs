@@ -74,7 +74,7 @@ impl Usage {
         let path = directory.map(|d| d.join(format!("requests-{name}.json")));
         let read = |path: &PathBuf| {
             let mut bytes = Vec::new();
-            std::fs::File::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+            crate::files::regular::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
             Some(bytes)
         };
         let kept = path.as_ref().and_then(read);

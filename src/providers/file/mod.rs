@@ -29,6 +29,7 @@ use super::{
     SettingsError, Timing,
 };
 use crate::domain::{Forecast, Provenance, Quoted, Slot, TimeSeries, Zone};
+use crate::files;
 use crate::ledger::chain::Digest;
 use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
 
@@ -306,20 +307,6 @@ impl Play {
     }
 }
 
-/// Refuses what has no end, or never begins.
-fn regular(metadata: &std::fs::Metadata) -> Result<(), String> {
-    use std::os::unix::fs::FileTypeExt;
-    let kind = metadata.file_type();
-    let what = match () {
-        () if kind.is_file() => return Ok(()),
-        () if kind.is_dir() => "a directory",
-        () if kind.is_fifo() => "a named pipe",
-        () if kind.is_socket() => "a socket",
-        () => "a device",
-    };
-    Err(format!("it is {what}; name a regular file"))
-}
-
 fn read<V: FileSignal>(
     path: &Path,
     settings: &FileSettings,
@@ -328,11 +315,8 @@ fn read<V: FileSignal>(
 ) -> Result<Arc<Loaded<V>>, ProviderError> {
     let because = |why: String| ProviderError::Unreadable { table: V::TABLE, path: path.display().to_string(), why };
     let unreadable = |e: std::io::Error| because(e.to_string());
-    // To open a named pipe waits for whoever writes into it, perhaps for ever.
-    regular(&std::fs::metadata(path).map_err(unreadable)?).map_err(because)?;
-    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let file = files::regular::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
-    regular(&metadata).map_err(because)?;
     let stamp = Stamp { modified: metadata.modified().map_err(unreadable)?, length: metadata.len() };
     if let Some(known) = known.filter(|known| known.stamp == stamp) {
         return Ok(known);

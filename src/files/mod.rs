@@ -3,6 +3,8 @@
 //! A path is walked from the root: whoever could exchange one of its parts could lead the daemon to another file. Only
 //! then is what lies at its end opened, without following a link.
 
+pub mod regular;
+
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
