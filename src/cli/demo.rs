@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use screen::Screen;
 
-use super::{Format, stopped};
+use super::Format;
+use super::signals::{Hangup, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Handle;
 use crate::controller::view::{IntervalView, SavingView};
@@ -148,7 +149,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let (scenario, source) = scenario(&args)?;
     let (actual, start) = (scenario.actual.clone(), scenario.start);
     let longest = scenario.jobs.iter().map(|j| j.at_ceiling).fold(Seconds::ZERO, Seconds::max);
-    let stopped = stopped();
+    let stopped = stopped(Hangup::Ends);
     let state = StateDir::make().context("cannot make a temporary directory for the demo's state")?;
     let (handle, requests) = Handle::queue();
     let cancel = CancellationToken::new();

@@ -8,6 +8,7 @@ mod report;
 mod restore;
 mod serve;
 mod settings;
+mod signals;
 mod simulate;
 mod state_dir;
 mod status;
@@ -92,24 +93,4 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
 /// Two threads: the daemon mostly waits.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
-}
-
-/// Listens for whatever asks a daemon to end, from now on: SIGTERM, SIGINT, and what a closing terminal sends. The
-/// answer waits for the first.
-fn stopped() -> impl Future<Output = ()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
-    let signals: std::io::Result<Vec<_>> = kinds.into_iter().map(signal).collect();
-    if let Err(error) = &signals {
-        tracing::error!("cannot listen for signals ({error}); stop the process with SIGKILL and run `wattune restore`");
-    }
-    async move {
-        match signals {
-            Ok(mut signals) => {
-                let each = signals.iter_mut().map(|s| Box::pin(s.recv()));
-                futures_util::future::select_all(each).await;
-            }
-            Err(_) => std::future::pending().await,
-        }
-    }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
+use super::signals::{Hangup, stopped};
 pub(super) use super::state_dir::Lock;
-use super::{Exit, Overrides, runtime, stopped};
+use super::{Exit, Overrides, runtime};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings, SimulatedSettings};
 use crate::controller::{Bookkeeping, Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
@@ -25,7 +26,7 @@ use crate::providers::{self, Feed, FeedOptions};
 use crate::recurring::Recurring;
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
-/// Runs the daemon until SIGTERM or SIGINT. Whatever ends it, GPUs get the limits back that were found.
+/// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. Whatever ends it, GPUs get the limits back that were found.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -73,9 +74,9 @@ fn bookkeeping(settings: &Settings) -> Bookkeeping {
 
 async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let state_dir = settings.state_dir();
+    // From here on no signal ends the daemon but in order.
+    let stopped = stopped(Hangup::Ignored);
     let _lock = Lock::take(&state_dir)?;
-    // From here on a signal ends the daemon in order.
-    let stopped = stopped();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let (devices, problems) = open_devices(&settings, &clock)?;
     tracing::info!(

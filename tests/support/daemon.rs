@@ -112,6 +112,18 @@ impl Daemon {
         daemon
     }
 
+    /// One that is started elsewhere, once it is ready.
+    pub(crate) async fn attached(child: Child, address: &str, state: &Path) -> Self {
+        let base = format!("http://{address}");
+        let daemon = Self { child, base, log: state.join("log.txt"), client: client() };
+        eventually("readiness", Duration::from_secs(20), async || {
+            let ready = daemon.client.get(format!("{}/readyz", daemon.base)).send().await;
+            ready.is_ok_and(|answer| answer.status() == 200).then_some(())
+        })
+        .await;
+        daemon
+    }
+
     /// Starts one with these flags besides the usual ones, and waits until its boards have been read.
     pub(crate) async fn start_with(driver: &FakeDriver, state: &Path, flags: &[&str]) -> Self {
         let mut command = Self::command(driver, state);
@@ -244,15 +256,15 @@ impl Daemon {
         self.child.wait().expect("gone");
     }
 
-    /// How it ended, if it did so by itself.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("known")
+    /// Sends a signal by name or number.
+    pub(crate) fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
+        assert!(sent.expect("kill runs").success());
     }
 
-    /// Sends a signal by name.
-    pub(crate) fn signal(&self, name: &str) {
-        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
-        assert!(sent.expect("kill runs").success());
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("known")
     }
 
     /// Sends a signal by name and waits for the end.

@@ -17,9 +17,9 @@ impl Screen {
         Self { terminal: std::io::stderr().is_terminal(), drawn: 0, last: None }
     }
 
-    #[expect(clippy::print_stderr, reason = "progress is for people, results go to stdout")]
     pub(super) fn say(&self, text: &str) {
-        eprintln!("{text}");
+        // Progress is for people; where nobody is, the work goes on.
+        let _ = writeln!(std::io::stderr(), "{text}");
     }
 
     pub(super) fn show(&mut self, world: &World, elapsed: Seconds) {

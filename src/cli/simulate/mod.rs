@@ -71,10 +71,10 @@ pub(super) fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()>
     }
 }
 
-#[expect(clippy::print_stderr, reason = "warnings are for people, results go to stdout")]
 fn warn(warnings: &[String]) {
     for warning in warnings {
-        eprintln!("wattune: warning: {warning}");
+        // Warnings are for people, results go to stdout.
+        let _ = writeln!(std::io::stderr(), "wattune: warning: {warning}");
     }
 }
 
