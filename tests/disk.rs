@@ -1,11 +1,12 @@
 //! A state directory that cannot be used, and one that stops working later.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::nvml::board;
-use crate::support::{Books, Daemon, FakeDriver, eventually};
+use crate::nvml::{CURVE, board};
+use crate::support::{Books, Daemon, FakeDriver, Training, eventually};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -43,12 +44,14 @@ async fn a_state_directory_that_cannot_be_used_is_named() {
 
 #[tokio::test]
 async fn nothing_is_set_that_cannot_be_journalled() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = Arc::new(FakeDriver::new(&[board()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     let in_the_way = state.path().join("found-limits.json.new");
     std::fs::create_dir(&in_the_way).expect("made");
-    daemon.put("/v1/gpus/0/power-limit", &json!({"power_limit_w": 150, "ttl_s": 3600})).await.expect(200);
+    let job = json!({"name": "resnet50", "gpus": [0], "work": {"total_samples": 1_000_000}, "lease_s": 60});
+    let id = daemon.register(&job).await;
+    let training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE)], 0.0);
     let problems = eventually("the problem", LONG, async || {
         let problems = daemon.problems().await;
         (!problems.is_empty()).then_some(problems)
@@ -56,13 +59,16 @@ async fn nothing_is_set_that_cannot_be_journalled() {
     .await;
     assert!(problems.contains("no limit is set: cannot write the restore journal"), "{problems}");
     assert!(problems.contains("found-limits.json") && problems.contains("directory"), "{problems}");
-    let gpu = daemon.gpu(0).await;
-    assert!(gpu["detail"].as_str().is_some_and(|d| d.contains("no limit is set")), "{gpu}");
+    let gpu = eventually("the rung that is not to be had", LONG, async || {
+        Some(daemon.gpu(0).await).filter(|gpu| gpu["detail"].as_str().is_some_and(|d| d.contains("no limit is set")))
+    })
+    .await;
     assert_eq!(gpu["power_limit_requested_w"], 280.0);
     assert!(driver.writes().is_empty());
     std::fs::remove_dir(&in_the_way).expect("removed");
-    eventually("the limit", LONG, async || (driver.limit_w(0) == Some(150.0)).then_some(())).await;
+    eventually("the limit", LONG, async || (driver.limit_w(0) == Some(230.0)).then_some(())).await;
     eventually("no problem", LONG, async || daemon.problems().await.is_empty().then_some(())).await;
+    training.stop().await;
     assert!(daemon.stop("TERM").await.success());
     assert_eq!(driver.limit_w(0), Some(280.0));
 }

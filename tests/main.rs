@@ -36,6 +36,7 @@ mod recurring_faults;
 mod report;
 mod report_http;
 mod report_verify;
+mod restoring;
 mod signals;
 mod simulate;
 #[allow(dead_code, unused_imports, reason = "shared with the trial, which uses other parts of it")]

@@ -40,15 +40,22 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
     let lines = give_back(&settings)?;
+    if let Err(error) = tell(&lines, args.format) {
+        tracing::warn!("cannot write what became of the GPUs ({error:#}); the exit code says it");
+    }
+    Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
+}
+
+fn tell(lines: &[Line], format: Format) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    match args.format {
+    match format {
         Format::Table if lines.is_empty() => {
             writeln!(out, "nothing to restore: no GPU is away from its found limit")?;
         }
         Format::Table => lines.iter().try_for_each(|l| writeln!(out, "GPU {}: {}", l.gpu, l.detail))?,
-        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)?,
+        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(lines)?)?,
     }
-    Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
+    Ok(())
 }
 
 /// Gives every journalled GPU its found limit back. Without a journal the driver is not even opened.
@@ -62,7 +69,7 @@ pub(super) fn give_back(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     }
     let _lock = super::serve::Lock::take(&state_dir)?;
     let mut journal = Journal::open(&state_dir, boot_id())?;
-    if journal.entries().next().is_none() {
+    if journal.is_empty() {
         return Ok(Vec::new());
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
@@ -79,12 +86,5 @@ pub(super) fn give_back(settings: &Settings) -> anyhow::Result<Vec<Line>> {
         },
         detail: outcome.to_string(),
     };
-    let mut lines: Vec<Line> = restored.iter().map(line).collect();
-    let done: Vec<String> = lines.iter().map(|l| l.gpu.clone()).collect();
-    lines.extend(journal.entries().filter(|(gpu, _)| !done.contains(&gpu.to_string())).map(|(gpu, entry)| Line {
-        gpu: gpu.to_string(),
-        outcome: "failed",
-        detail: format!("NOT restored to {}: the GPU is not there; run this again once it is back", entry.found),
-    }));
-    Ok(lines)
+    Ok(restored.iter().map(line).collect())
 }

@@ -86,7 +86,7 @@ impl Controller {
             power_limit_found_w: self.journal.entry(gpu.id()).map(|e| watts(e.found)),
             power_limit_default_w: range.map(|r| watts(r.default)),
             foreign_limits: gpu.yields,
-            restore_failed: gpu.restore_failed,
+            restore_failed: gpu.not_back.is_some(),
             restore_failures: gpu.restore_failures,
             power_limit_min_w: range.map(|r| watts(r.min)),
             power_limit_max_w: range.map(|r| watts(r.max)),

@@ -56,6 +56,7 @@ pub(super) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     // A GPU that does not answer is no news about its limit.
     let uncontrolled = gpu.why_no_control().filter(|why| !concerns.iter().any(|(_, told)| told == why));
     concerns.extend(uncontrolled.map(|why| (Concern::Limit, why)));
+    concerns.extend(gpu.not_back.clone().map(|why| (Concern::Limit, why)));
     concerns.extend(gpu.why_astray(now).map(|why| (Concern::Limit, why)));
     if seen.fault.is_none() {
         concerns.extend(unmeasured(gpu, now));

@@ -26,6 +26,9 @@ pub enum ControlError {
     /// It may not or cannot be done here.
     #[error("{0}")]
     Forbidden(String),
+    /// The restore journal cannot be written, so that no limit may be set. Nothing was changed.
+    #[error("no limit is set: {0}; the limit that was found could not be given back")]
+    Journal(String),
     /// The database failed; nothing was changed.
     #[error("the books cannot be read or written now: {0}")]
     Store(#[from] StoreError),

@@ -29,6 +29,8 @@ pub struct Override {
 
 /// A found limit that the driver refused to take back is offered again this often.
 const RETRY_REFUSED: Seconds = Seconds::new(10.0);
+/// One that does not come back is tried so often at once before that.
+const AT_ONCE: u32 = 3;
 
 /// A board as the controller knows it.
 pub struct Gpu {
@@ -46,8 +48,10 @@ pub struct Gpu {
     pub foreign: Option<Foreign>,
     /// How often somebody else's limit was met since the daemon started.
     pub yields: u32,
-    /// Whether the found limit was refused when it was to come back, and has not come back since.
-    pub restore_failed: bool,
+    /// Why the found limit did not come back when it was to, and has not come back since, in words.
+    pub not_back: Option<String>,
+    /// Why the last limit that was wanted could not be noted in the journal, and so was not set.
+    pub unjournalled: Option<String>,
     /// How often that happened since the daemon started.
     pub restore_failures: u32,
     /// Why writing limits is not possible, once it was tried.
@@ -88,6 +92,10 @@ pub struct Gpu {
     failed: bool,
     /// Whether the last write of a limit was to give the found one back.
     giving_back: bool,
+    /// How often in a row that did not bring it back.
+    in_vain: u32,
+    /// Whether a limit was written that the journal does not know to be done.
+    unconfirmed: bool,
 }
 
 /// The limit at which wattune holds a board: because it wrote it, or because it was there already.
@@ -139,7 +147,8 @@ impl Gpu {
             manual: None,
             foreign: None,
             yields: 0,
-            restore_failed: false,
+            not_back: None,
+            unjournalled: None,
             restore_failures: 0,
             denied: None,
             persistence_denied: None,
@@ -165,6 +174,8 @@ impl Gpu {
             told: None,
             failed: false,
             giving_back: false,
+            in_vain: 0,
+            unconfirmed: false,
         }
     }
 
@@ -197,25 +208,43 @@ impl Gpu {
                 self.denied = None;
                 self.write_error = None;
                 self.failed = false;
-                self.restore_failed = false;
+                self.unconfirmed = !self.giving_back;
+                match outcome.shown.filter(|shown| self.giving_back && !shown.same_as(asked)) {
+                    Some(shown) => self.note_not_back(asked, format!("the driver accepted it, and it shows {shown}")),
+                    None => self.note_back(),
+                }
                 self.held = Some(Held { asked, shown: outcome.shown });
                 self.restarts_seen = self.seen.restarts();
             }
             (Ok(()), Write::Persistence(_)) => {}
             (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
-            (Err(error), Write::PowerLimit(_)) => {
+            (Err(error), Write::PowerLimit(asked)) => {
                 self.failed = true;
                 self.write_error = Some(error.clone());
-                if self.giving_back {
-                    self.restore_failed = true;
-                    self.restore_failures += 1;
-                }
                 self.remark = Some(error.to_string());
+                if self.giving_back {
+                    let shown = outcome.shown.map_or(String::new(), |shown| format!(", and it shows {shown}"));
+                    self.note_not_back(asked, format!("{error}{shown}"));
+                }
                 if matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported() {
                     self.deny(error.clone(), outcome.at.monotonic);
                 }
             }
         }
+    }
+
+    fn note_not_back(&mut self, found: PowerLimit, why: String) {
+        let words = format!("its found limit of {found} is not back: {why}; it is tried again every few seconds");
+        tracing::error!(gpu.uuid = %self.id(), "GPU {}: {words}", self.id());
+        self.remark = Some(words.clone());
+        self.not_back = Some(words);
+        self.restore_failures += 1;
+        self.in_vain += 1;
+    }
+
+    fn note_back(&mut self) {
+        self.not_back = None;
+        self.in_vain = 0;
     }
 
     /// Asks what processes use of it while it has several holders, and takes in what it said.
@@ -240,7 +269,7 @@ impl Gpu {
 
     /// The limit it had before wattune touched it; the present one if wattune has not.
     pub fn found(&self, journal: &Journal) -> Option<PowerLimit> {
-        journal.entry(self.id()).map(|e| e.found).or(self.seen.reading.requested)
+        journal.found(self.id()).or(self.seen.reading.requested)
     }
 
     /// The highest limit that wattune may set on it (`planning.md` §5).
@@ -291,7 +320,10 @@ impl Gpu {
             journal.yield_to(&self.id().clone(), foreign)?;
             return Ok(Act::Yielded(foreign));
         }
-        self.disown_foreign(current, journal)?;
+        if let Some(foreign) = self.disown_foreign(current, journal, now)? {
+            return Ok(Act::Yielded(foreign));
+        }
+        let confirmed = self.confirm(current, journal);
         let wanted = wanted.filter(|_| self.why_no_control().is_none());
         self.compare(wanted.map(|set| set.limit), current, now);
         let Some(set) = wanted else {
@@ -307,9 +339,31 @@ impl Gpu {
                 unlocking => Ok(unlocking),
             };
         };
+        confirmed?;
         match self.pursue(set.limit, current, journal, now)? {
             Act::Nothing => self.pursue_clocks(set.clock, current, journal, now),
             setting => Ok(setting),
+        }
+    }
+
+    /// Has the journal know that the last write was done. What stood there before is nobody's any more.
+    fn confirm(&mut self, current: PowerLimit, journal: &mut Journal) -> Result<(), JournalError> {
+        if self.unconfirmed && self.held.is_some_and(|held| held.shown.is_some_and(|shown| shown.same_as(current))) {
+            journal.note_done(&self.id().clone(), current)?;
+            self.unconfirmed = false;
+        }
+        Ok(())
+    }
+
+    /// Has the journal keep the original limit of a GPU that a job controls, for as long as it does.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub(super) fn keep_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
+        let is_free_to_set = self.owner.is_some() && self.in_flight.is_none() && self.why_no_control().is_none();
+        match self.seen.reading.requested.filter(|_| is_free_to_set) {
+            Some(current) => journal.note_original(self.id(), current, self.seen.counter, now.utc),
+            None => Ok(()),
         }
     }
 
@@ -326,10 +380,11 @@ impl Gpu {
     pub fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         self.astray = None;
         let current = self.seen.reading.requested.filter(|_| self.in_flight.is_none() && self.seen.fault.is_none());
-        match current.and_then(|current| self.notice_foreign(current, now)) {
-            Some(foreign) => journal.yield_to(&self.id().clone(), foreign).map(|()| Act::Yielded(foreign)),
-            None => Ok(Act::Nothing),
+        let Some(current) = current else { return Ok(Act::Nothing) };
+        if let Some(foreign) = self.notice_foreign(current, now) {
+            return journal.yield_to(&self.id().clone(), foreign).map(|()| Act::Yielded(foreign));
         }
+        Ok(self.disown_foreign(current, journal, now)?.map_or(Act::Nothing, Act::Yielded))
     }
 
     /// A limit other than the one it is held at is somebody else's, unless it is the default after a restart. Whoever
@@ -347,24 +402,39 @@ impl Gpu {
         if self.has_restarted() && self.range().is_some_and(|r| r.default.same_as(current)) {
             return None;
         }
-        let foreign = Foreign { limit: current, since: now.utc };
-        self.foreign = Some(foreign);
-        self.yields += 1;
-        self.restore_failed = false;
         self.manual = None;
         self.remark = Some(format!("somebody else set {current} over wattune's {}", held.asked));
-        Some(foreign)
+        Some(self.take_for_foreign(current, now))
     }
 
-    /// What an earlier daemon left in the journal for a board that somebody else has set since is nothing to restore.
-    fn disown_foreign(&mut self, current: PowerLimit, journal: &mut Journal) -> Result<(), JournalError> {
+    fn take_for_foreign(&mut self, limit: PowerLimit, now: Now) -> Foreign {
+        let foreign = Foreign { limit, since: now.utc };
+        self.foreign = Some(foreign);
+        self.yields += 1;
+        self.note_back();
+        foreign
+    }
+
+    /// What an earlier daemon left in the journal for a board that somebody else has set since is nothing to restore. On
+    /// a board whose job goes on, that limit is respected like one that is set while the daemon looks.
+    fn disown_foreign(
+        &mut self,
+        current: PowerLimit,
+        journal: &mut Journal,
+        now: Now,
+    ) -> Result<Option<Foreign>, JournalError> {
         let id = self.id().clone();
-        let Some(entry) = journal.entry(&id).filter(|_| self.held.is_none()) else { return Ok(()) };
+        let Some(entry) = journal.owed(&id).filter(|_| self.held.is_none()) else { return Ok(None) };
         let default = self.range().map(|r| r.default);
         let board = Standing { current, default, counter: self.seen.counter, restarted: self.has_restarted() };
-        match journal::way_back(entry, journal.boot_id(), &board) {
-            WayBack::Theirs(limit) => journal.yield_limit(&id, limit),
-            WayBack::AlreadyThere | WayBack::Write(_) => Ok(()),
+        match journal::way_back(&entry, journal.boot_id(), &board) {
+            WayBack::Theirs(limit) if self.owner.is_some() && self.manual.is_none() => {
+                let foreign = self.take_for_foreign(limit, now);
+                journal.yield_to(&id, foreign)?;
+                Ok(Some(foreign))
+            }
+            WayBack::Theirs(limit) => journal.yield_limit(&id, limit).map(|()| None),
+            WayBack::AlreadyThere | WayBack::Write(_) => Ok(None),
         }
     }
 
@@ -403,13 +473,22 @@ impl Gpu {
 
     fn give_back(&mut self, current: PowerLimit, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         let id = self.id().clone();
-        let Some(entry) = journal.entry(&id).cloned() else {
+        let Some(mut entry) = journal.owed(&id) else {
             self.held = None;
             return Ok(Act::Nothing);
         };
+        let is_ours = journal.entry(&id).is_some();
+        if is_ours && self.held.is_some_and(|held| held.shown.is_some_and(|shown| shown.same_as(current))) {
+            // What a board made of the last write is wattune's, also before the journal knows.
+            entry.written.push(current);
+        }
         let default = self.range().map(|r| r.default);
         let board = Standing { current, default, counter: self.seen.counter, restarted: self.has_restarted() };
         match journal::way_back(&entry, journal.boot_id(), &board) {
+            WayBack::AlreadyThere if !is_ours => {
+                self.held = None;
+                self.forget_original(journal).map(|()| Act::Nothing)
+            }
             WayBack::AlreadyThere => match entry.found_persistence {
                 Some(on) if self.seen.reading.persistence == Some(!on) && self.persistence_denied.is_none() => {
                     self.ask(Write::Persistence(on), now);
@@ -419,8 +498,9 @@ impl Gpu {
                 _ if entry.holds_lock(journal.boot_id()) => Ok(Act::Nothing),
                 _ => {
                     journal.forget(&id)?;
+                    self.forget_original(journal)?;
                     self.held = None;
-                    self.restore_failed = false;
+                    self.note_back();
                     Ok(Act::GivenBack(current))
                 }
             },
@@ -428,17 +508,27 @@ impl Gpu {
                 journal.yield_limit(&id, limit)?;
                 self.held = None;
                 self.yields += 1;
-                self.restore_failed = false;
+                self.note_back();
                 Ok(Act::Yielded(Foreign { limit, since: now.utc }))
             }
             // What was refused may be allowed again; asking at every tick would only fill the log.
-            WayBack::Write(_) if self.denied.is_some() && self.asked_lately(now) => Ok(Act::Nothing),
+            WayBack::Write(_) if (self.denied.is_some() || self.in_vain >= AT_ONCE) && self.asked_lately(now) => {
+                Ok(Act::Nothing)
+            }
             WayBack::Write(found) => {
                 self.held = None;
                 self.giving_back = true;
                 self.ask(Write::PowerLimit(found), now);
                 Ok(Act::Asked { from: current, to: found })
             }
+        }
+    }
+
+    /// The original limit is of no more use once no job controls the board.
+    fn forget_original(&self, journal: &mut Journal) -> Result<(), JournalError> {
+        match self.owner {
+            Some(_) => Ok(()),
+            None => journal.forget_original(self.id()),
         }
     }
 

@@ -215,10 +215,12 @@ impl Controller {
                 None => (wish, true),
             };
             let Some(gpu) = self.gpus.get_mut(&id) else { continue };
+            gpu.unjournalled = None;
             if wanted.is_some()
                 && self.settings.enable_persistence
                 && let Err(error) = gpu.persist(&mut self.journal, now)
             {
+                gpu.unjournalled = Some(in_full(&error));
                 fault = Some(in_full(&error));
                 continue;
             }
@@ -247,9 +249,17 @@ impl Controller {
                 Ok(Act::GivenBack(limit)) => {
                     tracing::info!(gpu.uuid = %id, "GPU {id}: back at its found limit of {limit}");
                 }
-                Err(error) => fault = Some(in_full(&error)),
+                Err(error) => {
+                    gpu.unjournalled = Some(in_full(&error));
+                    fault = Some(in_full(&error));
+                }
             }
-            if let Err(error) = self.journal.leave_to_others(&id, self.gpus.get(&id).and_then(|gpu| gpu.foreign)) {
+            let Some(gpu) = self.gpus.get(&id) else { continue };
+            let original = match self.settings.observe {
+                true => Ok(()),
+                false => gpu.keep_original(&mut self.journal, now),
+            };
+            if let Err(error) = original.and_then(|()| self.journal.leave_to_others(&id, gpu.foreign)) {
                 fault = Some(in_full(&error));
             }
         }

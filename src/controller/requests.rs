@@ -379,12 +379,20 @@ impl Controller {
                 return Err(refused);
             }
         };
-        gpu.manual =
-            Some(Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() });
+        let wish = Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() };
+        let before = gpu.manual.replace(wish);
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), "GPU {id}: set by hand to {asked} for {ttl}");
         self.replan_all("a limit was set by hand");
         self.plan().await;
+        // A write that is still on its way would hide whether this one can be done.
+        self.await_write(&id).await;
         self.act();
+        if let Some(gpu) = self.gpus.get_mut(&id)
+            && let Some(why) = gpu.unjournalled.take()
+        {
+            (gpu.manual, gpu.foreign) = (before, foreign);
+            return Err(ControlError::Journal(why));
+        }
         self.await_write(&id).await;
         let refused = self.gpus.get_mut(&id).and_then(|gpu| {
             let why = gpu.denied.as_ref()?.to_string();

@@ -6,8 +6,14 @@
 //! back, or when somebody else has set it: then the board is theirs. While a job goes on there that is noted too, so that
 //! the next daemon leaves the board alone like this one.
 //!
+//! The limit that a job finds on a GPU is noted as soon as the job controls it, before anything is written, and stays
+//! noted for as long as the job is open. Whatever the next daemon meets there can be told apart from it: an external
+//! writer's limit after a kill, or the driver's default after a reboot.
+//!
 //! No driver tells what a board's clocks are locked to. So clocks are locked only where they were seen free before, the
 //! journal notes that and to what, and the way back is to unlock them.
+
+mod way_back;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,6 +22,8 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+
+pub use way_back::{Standing, WayBack, way_back};
 
 use crate::domain::{ClockLimit, GpuId, PowerLimit};
 use crate::files;
@@ -28,6 +36,9 @@ pub const FILE_NAME: &str = "found-limits.json";
 /// forget.
 const VERSION: u32 = 1;
 const WITH_CLOCKS: u32 = 2;
+
+/// Thousands of GPUs take less, in bytes.
+const LONGEST: u64 = 16 << 20;
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -127,12 +138,53 @@ struct Left {
     boot_id: String,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Document {
-    version: u32,
+/// The limit that a job found on a GPU when it took control of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Original {
+    #[serde(rename = "limit_mw")]
+    limit: PowerLimit,
+    found_at: DateTime<Utc>,
+    /// The boot in which the GPU showed it last.
+    boot_id: String,
+    #[serde(rename = "counter_mj")]
+    counter: Option<Millijoules>,
+}
+
+/// Everything that stands in the journal.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Contents {
     boards: BTreeMap<GpuId, Entry>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     left_to_others: BTreeMap<GpuId, Left>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    originals: BTreeMap<GpuId, Original>,
+}
+
+impl Contents {
+    /// Forgets the limit of a board that somebody else has set to `theirs`. What is left to give back is a lock of the
+    /// clocks, if there is one.
+    fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) {
+        self.originals.remove(gpu);
+        let Some(entry) = self.boards.get_mut(gpu) else { return };
+        if entry.locked.is_some() {
+            entry.found = theirs;
+            entry.written.clear();
+            entry.found_persistence = None;
+        } else {
+            self.boards.remove(gpu);
+        }
+    }
+
+    fn leave(&mut self, gpu: &GpuId, to: Foreign, boot_id: &str) {
+        self.left_to_others.insert(gpu.clone(), Left { to, boot_id: boot_id.to_owned() });
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    version: u32,
+    #[serde(flatten)]
+    contents: Contents,
 }
 
 /// The journal of one state directory.
@@ -140,8 +192,7 @@ struct Document {
 pub struct Journal {
     path: PathBuf,
     boot_id: String,
-    boards: BTreeMap<GpuId, Entry>,
-    left_to_others: BTreeMap<GpuId, Left>,
+    contents: Contents,
 }
 
 impl Journal {
@@ -151,29 +202,82 @@ impl Journal {
     /// If it cannot be read, or is damaged: then nothing must be written over it.
     pub fn open(state_dir: &Path, boot_id: String) -> Result<Self, JournalError> {
         let path = state_dir.join(FILE_NAME);
-        let (boards, left_to_others) = match fs::read(&path) {
+        let contents = match files::regular::read(&path, LONGEST) {
             Ok(bytes) => {
                 let document: Document = serde_json::from_slice(&bytes)
                     .map_err(|source| JournalError::Damaged { path: path.clone(), source })?;
                 if ![VERSION, WITH_CLOCKS].contains(&document.version) {
                     return Err(JournalError::Newer { path, version: document.version });
                 }
-                (document.boards, document.left_to_others)
+                document.contents
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
             Err(source) => return Err(JournalError::Io { what: "read", path, source }),
         };
-        Ok(Self { path, boot_id, boards, left_to_others })
+        Ok(Self { path, boot_id, contents })
     }
 
     /// What stands in it, board by board.
     pub fn entries(&self) -> impl Iterator<Item = (&GpuId, &Entry)> {
-        self.boards.iter()
+        self.contents.boards.iter()
     }
 
     /// What stands in it for one board.
     pub fn entry(&self, gpu: &GpuId) -> Option<&Entry> {
-        self.boards.get(gpu)
+        self.contents.boards.get(gpu)
+    }
+
+    /// Whether nothing is to be given back, and no job's GPU is to be looked at.
+    pub fn is_empty(&self) -> bool {
+        self.contents.boards.is_empty() && self.contents.originals.is_empty()
+    }
+
+    /// The limit that the GPU had before wattune or its job came.
+    pub fn found(&self, gpu: &GpuId) -> Option<PowerLimit> {
+        self.entry(gpu).map(|e| e.found).or_else(|| Some(self.contents.originals.get(gpu)?.limit))
+    }
+
+    /// What the way back goes by: the GPU's entry, else the original limit that its job found there.
+    pub fn owed(&self, gpu: &GpuId) -> Option<Entry> {
+        let of_job = || {
+            let original = self.contents.originals.get(gpu)?;
+            Some(Entry {
+                boot_id: original.boot_id.clone(),
+                counter: original.counter,
+                ..self.new_entry(original.limit, original.found_at)
+            })
+        };
+        self.entry(gpu).cloned().or_else(of_job)
+    }
+
+    /// Notes the original limit of a GPU that a job controls, unless it is noted already, and that the GPU shows it in
+    /// this boot. A limit that the entry calls found goes before `current`.
+    ///
+    /// # Errors
+    /// If it cannot be written: then the GPU must not be.
+    pub fn note_original(
+        &mut self,
+        gpu: &GpuId,
+        current: PowerLimit,
+        counter: Option<Millijoules>,
+        now: DateTime<Utc>,
+    ) -> Result<(), JournalError> {
+        match self.contents.originals.get(gpu) {
+            // Until the GPU shows it again, the boot in which it did so last is what tells a reboot.
+            Some(known) if known.boot_id == self.boot_id || !current.same_as(known.limit) => return Ok(()),
+            _ => {}
+        }
+        let limit = self.found(gpu).unwrap_or(current);
+        let original = Original { limit, found_at: now, boot_id: self.boot_id.clone(), counter };
+        self.change(|contents| drop(contents.originals.insert(gpu.clone(), original)))
+    }
+
+    /// Forgets the original limit of a GPU whose job has ended. An entry stays.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn forget_original(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
+        self.change(|contents| drop(contents.originals.remove(gpu)))
     }
 
     /// Notes that `limit` is about to be written to a board that has `current`, and syncs that to disk. At the first
@@ -189,14 +293,26 @@ impl Journal {
         counter: Option<Millijoules>,
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
-        let mut boards = self.boards.clone();
-        let entry = boards.entry(gpu.clone()).or_insert_with(|| self.new_entry(current, now));
+        let mut entry = self.entry_or_new(gpu, current, now);
         // What the board has now and what it may have next; writes that failed in between never were.
         let ours = (!current.same_as(entry.found)).then_some(current);
         entry.written = ours.into_iter().chain([limit]).collect();
         entry.date(&self.boot_id);
         entry.counter = counter;
-        self.replace(boards)
+        self.put(gpu, entry)
+    }
+
+    /// Notes that the last write noted was done and the board shows `shown` since: what it had before is nobody's any
+    /// more, so that a limit like it is somebody else's.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn note_done(&mut self, gpu: &GpuId, shown: PowerLimit) -> Result<(), JournalError> {
+        let Some(mut entry) = self.entry(gpu).cloned() else { return Ok(()) };
+        let Some(asked) = entry.written.last().copied() else { return Ok(()) };
+        // Some boards round, and some take what they were told a moment later.
+        entry.written = if shown.same_as(asked) { vec![asked] } else { vec![shown, asked] };
+        self.put(gpu, entry)
     }
 
     /// Notes that the clocks of a board whose limit is `limit` are about to be locked, and syncs that to disk. They must
@@ -211,11 +327,10 @@ impl Journal {
         limit: PowerLimit,
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
-        let mut boards = self.boards.clone();
-        let entry = boards.entry(gpu.clone()).or_insert_with(|| self.new_entry(limit, now));
+        let mut entry = self.entry_or_new(gpu, limit, now);
         entry.date(&self.boot_id);
         entry.locked = Some(clock);
-        self.replace(boards)
+        self.put(gpu, entry)
     }
 
     /// Notes that persistence mode is about to be changed from `found` on a board whose limit is `limit`.
@@ -229,10 +344,19 @@ impl Journal {
         limit: PowerLimit,
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
-        let mut boards = self.boards.clone();
-        let entry = boards.entry(gpu.clone()).or_insert_with(|| self.new_entry(limit, now));
+        let mut entry = self.entry_or_new(gpu, limit, now);
         entry.found_persistence.get_or_insert(found);
-        self.replace(boards)
+        self.put(gpu, entry)
+    }
+
+    /// A board's entry; a new one where there is none, with its job's original limit if that is known.
+    fn entry_or_new(&self, gpu: &GpuId, current: PowerLimit, now: DateTime<Utc>) -> Entry {
+        let found = self.found(gpu).unwrap_or(current);
+        self.entry(gpu).cloned().unwrap_or_else(|| self.new_entry(found, now))
+    }
+
+    fn put(&mut self, gpu: &GpuId, entry: Entry) -> Result<(), JournalError> {
+        self.change(|contents| drop(contents.boards.insert(gpu.clone(), entry)))
     }
 
     fn new_entry(&self, found: PowerLimit, now: DateTime<Utc>) -> Entry {
@@ -252,13 +376,13 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn forget_lock(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
-        let mut boards = self.boards.clone();
-        let Some(entry) = boards.get_mut(gpu).filter(|e| e.locked.is_some()) else { return Ok(()) };
-        entry.locked = None;
-        if entry.written.is_empty() && entry.found_persistence.is_none() {
-            boards.remove(gpu);
-        }
-        self.replace(boards)
+        self.change(|contents| {
+            let Some(entry) = contents.boards.get_mut(gpu).filter(|e| e.locked.is_some()) else { return };
+            entry.locked = None;
+            if entry.written.is_empty() && entry.found_persistence.is_none() {
+                contents.boards.remove(gpu);
+            }
+        })
     }
 
     /// Forgets the limit of a board that somebody else has set to `theirs`. What is left to give back is a lock of the
@@ -267,10 +391,7 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) -> Result<(), JournalError> {
-        match self.yielded(gpu, theirs) {
-            Some(boards) => self.replace(boards),
-            None => Ok(()),
-        }
+        self.change(|contents| contents.yield_limit(gpu, theirs))
     }
 
     /// The same of a board on which a job goes on: it is left to them, also by the next daemon.
@@ -278,33 +399,32 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn yield_to(&mut self, gpu: &GpuId, foreign: Foreign) -> Result<(), JournalError> {
-        let boards = self.yielded(gpu, foreign.limit).unwrap_or_else(|| self.boards.clone());
-        self.replace_both(boards, self.left(gpu, Some(foreign)))
+        let boot_id = self.boot_id.clone();
+        self.change(|contents| {
+            contents.yield_limit(gpu, foreign.limit);
+            contents.leave(gpu, foreign, &boot_id);
+        })
     }
 
-    fn yielded(&self, gpu: &GpuId, theirs: PowerLimit) -> Option<BTreeMap<GpuId, Entry>> {
-        let mut boards = self.boards.clone();
-        let entry = boards.get_mut(gpu)?;
-        if entry.locked.is_some() {
-            entry.found = theirs;
-            entry.written.clear();
-            entry.found_persistence = None;
-        } else {
-            boards.remove(gpu);
-        }
-        Some(boards)
-    }
-
-    /// Forgets a board: it has its settings back, or belongs to somebody else now.
+    /// Forgets a board that has its settings back. The original limit that its job found stays noted.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn forget(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
-        let mut boards = self.boards.clone();
-        match boards.remove(gpu) {
-            Some(_) => self.replace(boards),
-            None => Ok(()),
-        }
+        self.change(|contents| drop(contents.boards.remove(gpu)))
+    }
+
+    /// Forgets a board that somebody else has set. If a job is open there, the next daemon leaves it to them.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn forget_to(&mut self, gpu: &GpuId, foreign: Foreign) -> Result<(), JournalError> {
+        let boot_id = self.boot_id.clone();
+        self.change(|contents| {
+            contents.boards.remove(gpu);
+            contents.originals.remove(gpu);
+            contents.leave(gpu, foreign, &boot_id);
+        })
     }
 
     /// Whose limit a board is left to, that has the limit `shown` now, as far as that is known: it may have been changed
@@ -315,7 +435,7 @@ impl Journal {
         shown: Option<PowerLimit>,
         default: Option<PowerLimit>,
     ) -> Option<Foreign> {
-        let left = self.left_to_others.get(gpu)?;
+        let left = self.contents.left_to_others.get(gpu)?;
         let is_theirs = |shown: &PowerLimit| default.is_some_and(|default| !shown.same_as(default));
         if left.boot_id != self.boot_id && !shown.as_ref().is_some_and(is_theirs) {
             return None;
@@ -328,19 +448,14 @@ impl Journal {
     /// # Errors
     /// If it cannot be written.
     pub fn leave_to_others(&mut self, gpu: &GpuId, foreign: Option<Foreign>) -> Result<(), JournalError> {
-        if self.left_to_others.get(gpu).map(|left| left.to) == foreign {
+        if self.contents.left_to_others.get(gpu).map(|left| left.to) == foreign {
             return Ok(());
         }
-        self.replace_both(self.boards.clone(), self.left(gpu, foreign))
-    }
-
-    fn left(&self, gpu: &GpuId, foreign: Option<Foreign>) -> BTreeMap<GpuId, Left> {
-        let mut left = self.left_to_others.clone();
-        match foreign {
-            Some(to) => left.insert(gpu.clone(), Left { to, boot_id: self.boot_id.clone() }),
-            None => left.remove(gpu),
-        };
-        left
+        let boot_id = self.boot_id.clone();
+        self.change(|contents| match foreign {
+            Some(to) => contents.leave(gpu, to, &boot_id),
+            None => drop(contents.left_to_others.remove(gpu)),
+        })
     }
 
     /// Whether wattune wrote the limit that the board has, so that it is wattune's to take back.
@@ -358,20 +473,22 @@ impl Journal {
         &self.path
     }
 
-    /// Puts `boards` on disk, and only then in memory: what could not be written down does not count.
-    fn replace(&mut self, boards: BTreeMap<GpuId, Entry>) -> Result<(), JournalError> {
-        self.replace_both(boards, self.left_to_others.clone())
-    }
-
-    fn replace_both(
-        &mut self,
-        boards: BTreeMap<GpuId, Entry>,
-        left_to_others: BTreeMap<GpuId, Left>,
-    ) -> Result<(), JournalError> {
-        let version = if boards.values().any(|e| e.locked.is_some()) { WITH_CLOCKS } else { VERSION };
-        let document = Document { version, boards, left_to_others };
+    /// Puts the changed contents on disk, and only then in memory: what could not be written down does not count.
+    fn change(&mut self, change: impl FnOnce(&mut Contents)) -> Result<(), JournalError> {
+        let mut contents = self.contents.clone();
+        change(&mut contents);
+        if contents == self.contents {
+            return Ok(());
+        }
+        let version = if contents.boards.values().any(|e| e.locked.is_some()) { WITH_CLOCKS } else { VERSION };
+        let document = Document { version, contents };
         let write = || -> io::Result<()> {
             let next = self.path.with_extension("json.new");
+            // What an interrupted write left there, or anything else that lies in the way.
+            match fs::remove_file(&next) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
             let mut file = files::create(&next)?;
             serde_json::to_writer_pretty(&mut file, &document)?;
             file.write_all(b"\n")?;
@@ -381,53 +498,9 @@ impl Journal {
             self.path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
         };
         write().map_err(|source| JournalError::Io { what: "write", path: self.path.clone(), source })?;
-        (self.boards, self.left_to_others) = (document.boards, document.left_to_others);
+        self.contents = document.contents;
         Ok(())
     }
-}
-
-/// What has to be done to give a board its found limit back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WayBack {
-    /// It has it already.
-    AlreadyThere,
-    /// Write it.
-    Write(PowerLimit),
-    /// Somebody else has set the board since: it is theirs.
-    Theirs(PowerLimit),
-}
-
-/// What a board says that decides whose its limit is.
-#[derive(Clone, Copy, Debug)]
-pub struct Standing {
-    /// The limit it has.
-    pub current: PowerLimit,
-    /// The driver's default.
-    pub default: Option<PowerLimit>,
-    /// Its energy counter.
-    pub counter: Option<Millijoules>,
-    /// Whether this process saw the board or its driver start anew since wattune's last write.
-    pub restarted: bool,
-}
-
-/// Decides from the journal's entry and what the board says now.
-///
-/// A limit that wattune wrote is taken back. So is the driver's default after a reboot or a driver reload: that is
-/// nobody's wish. Any other limit was set by somebody else.
-pub fn way_back(entry: &Entry, boot_id: &str, board: &Standing) -> WayBack {
-    let current = board.current;
-    if current.same_as(entry.found) {
-        return WayBack::AlreadyThere;
-    }
-    if entry.written.iter().any(|w| w.same_as(current)) {
-        return WayBack::Write(entry.found);
-    }
-    let counted_anew = matches!((entry.counter, board.counter), (Some(then), Some(now)) if now < then);
-    let restarted = board.restarted || entry.boot_id != boot_id || counted_anew;
-    if restarted && board.default.is_some_and(|d| d.same_as(current)) {
-        return WayBack::Write(entry.found);
-    }
-    WayBack::Theirs(current)
 }
 
 /// The kernel's id of this boot; "unknown" where it does not say, which reads as the same boot.

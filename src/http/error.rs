@@ -106,6 +106,7 @@ impl From<ControlError> for Problem {
             ControlError::Invalid(invalid) => invalid.into(),
             ControlError::Conflict(why) => Self::new(StatusCode::CONFLICT, why),
             ControlError::Forbidden(why) => Self::new(StatusCode::FORBIDDEN, why),
+            ControlError::Journal(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             ControlError::Store(cause) => cause.into(),
         }
     }

@@ -7,7 +7,7 @@ use super::gate::{Claim, Pass, Stake, gate};
 use crate::domain::{GpuId, PowerLimit};
 use crate::gpu::Observation;
 use crate::gpu::journal::{Journal, Standing, WayBack, way_back};
-use crate::gpu::restore::{Restored, restore_all, restore_only};
+use crate::gpu::restore::{Restored, absent, restore_all, restore_only};
 use crate::gpu::thread::GpuHandle;
 use crate::units::Seconds;
 
@@ -59,9 +59,10 @@ pub(in crate::controller) fn give_back_within(
         let limit = handle.observe().reading.requested;
         outcomes.entry(id.clone()).or_insert_with(|| match limit {
             Some(limit) => Restored::HeldByCap { limit, found: *found },
-            None => Restored::Failed { found: *found, why: "the board does not answer".into() },
+            None => Restored::Failed { found: *found, shown: None, why: "the board does not answer".into() },
         });
     }
+    outcomes.extend(absent(journal, handles));
     outcomes.into_iter().collect()
 }
 
