@@ -23,6 +23,7 @@ mod faults;
 mod forecast_file;
 mod fuzz;
 mod jobs;
+mod late_boards;
 mod ledger;
 mod ledger_sources;
 mod ledger_states;

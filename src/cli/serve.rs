@@ -11,7 +11,9 @@ pub(super) use super::state_dir::Lock;
 use super::{Exit, Overrides, runtime};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings, SimulatedSettings};
-use crate::controller::{Bookkeeping, Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise};
+use crate::controller::{
+    Arrivals, Bookkeeping, Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise,
+};
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
 use crate::cpu::watch::{CpuHandle, Pace};
@@ -78,7 +80,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let stopped = stopped(Hangup::Ignored);
     let _lock = Lock::take(&state_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-    let (devices, problems) = open_devices(&settings, &clock)?;
+    let (devices, problems, arrivals) = find_devices(&settings, &clock)?;
     tracing::info!(
         "wattune {} with {} GPU(s), state in {}",
         env!("CARGO_PKG_VERSION"),
@@ -117,7 +119,10 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         price,
         problems,
     };
-    let controller = Controller::start(parts).await?;
+    let mut controller = Controller::start(parts).await?;
+    if let Some(arrivals) = arrivals {
+        controller.await_arrivals(arrivals);
+    }
     if let Some(address) = server.tcp_address() {
         tracing::info!("listening on http://{address}");
     }
@@ -193,16 +198,33 @@ fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {
 
 type Devices = Vec<Box<dyn GpuDevice>>;
 
+/// The boards that the settings choose, those that are there and cannot be used, and those that come later.
+fn find_devices(
+    settings: &Settings,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<(Devices, Vec<String>, Option<Arrivals>)> {
+    if settings.gpus.backend != Backend::Nvml {
+        let (devices, problems) = open_devices(settings, clock)?;
+        return Ok((devices, problems, None));
+    }
+    let (boards, devices) = nvml::open_and_search(&settings.gpus.nvml)?;
+    let problems = boards.problems.iter().map(|problem| (problem.index, problem.to_string())).collect();
+    Ok((boards.devices, told(&boards.problems), Some(Arrivals { devices, problems })))
+}
+
+/// Problems in words, which are logged too.
+fn told(problems: &[nvml::Problem]) -> Vec<String> {
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    problems.iter().for_each(|problem| tracing::error!("{problem}"));
+    problems
+}
+
 /// The boards that the settings choose, and those that are there and cannot be used.
 pub(super) fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Devices, Vec<String>)> {
     match settings.gpus.backend {
         Backend::Nvml => {
             let boards = nvml::open_all(&settings.gpus.nvml)?;
-            let problems: Vec<String> = boards.problems.iter().map(ToString::to_string).collect();
-            for problem in &problems {
-                tracing::error!("{problem}");
-            }
-            Ok((boards.devices, problems))
+            Ok((boards.devices, told(&boards.problems)))
         }
         Backend::Simulated => {
             let simulated = &settings.gpus.simulated;

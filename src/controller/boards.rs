@@ -137,8 +137,8 @@ impl Controller {
         }
         for (id, entry) in self.journal.entries().filter(|(id, _)| !self.gpus.contains_key(*id)) {
             problems.push(format!(
-                "GPU {id} was set by wattune and is not there now; once it is back, start wattune again or run \
-                 `wattune restore`, and its limit of {} comes back",
+                "GPU {id} was set by wattune and is not there now; its limit of {} comes back once it is there again, with \
+                 this daemon or `wattune restore`",
                 entry.found
             ));
         }

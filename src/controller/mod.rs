@@ -5,6 +5,7 @@
 //! The plan is data; the controller carries it out.
 
 mod account;
+mod arrivals;
 mod boards;
 mod books;
 mod budget;
@@ -48,6 +49,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
+pub use arrivals::Arrivals;
 pub use books::Bookkeeping;
 use books::Change;
 use budget::BudgetBook;
@@ -72,6 +74,7 @@ use crate::domain::{EventReasons, Forecast, GpuId, JobId, SetPoint};
 use crate::forecast::Model;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::Restored;
+use crate::gpu::thread::Sampling;
 use crate::plan::Settings as PlanSettings;
 use crate::profile::Settings as ProfileSettings;
 use crate::profile::ladder::Setting;
@@ -89,6 +92,9 @@ pub struct Controller {
     store: Store,
     journal: Journal,
     gpus: BTreeMap<GpuId, Gpu>,
+    handles: arrivals::Handles,
+    arrivals: Option<Arrivals>,
+    sampling: Sampling,
     jobs: BTreeMap<JobId, Job>,
     caps: CapBook,
     budget: BudgetBook,
@@ -121,6 +127,7 @@ pub struct Controller {
 impl Controller {
     /// One activation. Never fails: what cannot be done now is a state that the API shows, and is tried again.
     pub async fn tick(&mut self) {
+        self.take_up_arrivals().await;
         self.observe();
         // A cap that falls does not wait for books and plans.
         self.act();
@@ -156,11 +163,6 @@ impl Controller {
     /// Its books, for what works beside the loop.
     pub fn store(&self) -> Store {
         self.store.clone()
-    }
-
-    /// Its boards' handles, for giving them back if the loop itself dies.
-    pub fn handles(&self) -> Vec<crate::gpu::thread::GpuHandle> {
-        self.gpus.values().map(|g| g.handle.clone()).collect()
     }
 
     fn observe(&mut self) {
@@ -303,7 +305,7 @@ impl Controller {
     /// The last things to do: limits given back, then books closed and jobs stored. Jobs stay registered; the next
     /// daemon takes them up again. Answers with what became of each board that wattune had set.
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
-        let (handles, timeout) = (self.handles(), self.settings.restore_timeout());
+        let (handles, timeout) = (self.handles.all(), self.settings.restore_timeout());
         // The cap is kept beyond the daemon's end, unless the settings say otherwise.
         let cap = self.cap_at_exit();
         let mut journal = self.journal;

@@ -70,7 +70,7 @@ pub async fn supervise(
     requests: Requests,
     cancel: CancellationToken,
 ) -> Result<Ended, JournalError> {
-    let (handles, timeout) = (controller.handles(), controller.settings.restore_timeout());
+    let (handles, timeout) = (controller.handles.clone(), controller.settings.restore_timeout());
     let (cap, keeps) = (controller.caps.last(), controller.caps.keeps_on_exit());
     let state_dir = controller.journal.path().parent().map(Path::to_path_buf).unwrap_or_default();
     let died = match tokio::spawn(run(controller, requests, cancel)).await {
@@ -81,7 +81,7 @@ pub async fn supervise(
     // What the loop had in memory went with it; what it wrote to boards stands in the file.
     let mut journal = Journal::open(&state_dir, boot_id())?;
     let cap = cap.get().filter(|_| keeps);
-    let restoring = tokio::task::spawn_blocking(move || give_back_within(&mut journal, &handles, timeout, cap));
+    let restoring = tokio::task::spawn_blocking(move || give_back_within(&mut journal, &handles.all(), timeout, cap));
     let restored = restoring.await.unwrap_or_else(|error| {
         tracing::error!("giving them back died too ({error}); run `wattune restore`");
         Vec::new()

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 use super::account::Backlog;
+use super::arrivals::Handles;
 use super::books::{Bookkeeping, Ledger};
 use super::budget::{BudgetBook, BudgetSettings};
 use super::cap::{CapBook, CapSettings, KEPT};
@@ -67,7 +68,7 @@ pub struct Parts<'a> {
 }
 
 /// Boards answer in full this often.
-const FULL_READING: Seconds = Seconds::new(1.0);
+pub(super) const FULL_READING: Seconds = Seconds::new(1.0);
 
 /// Puts boards behind their handles. In observe mode nothing is ever written through them.
 pub fn open_handles(
@@ -136,6 +137,8 @@ impl Controller {
             Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
         };
         let (store, caps) = caps?;
+        let all = Handles::default();
+        handles.iter().for_each(|handle| all.add(handle.clone()));
         let gpus: BTreeMap<_, _> = handles.into_iter().map(|h| (h.board().id.clone(), Gpu::new(h))).collect();
         // First of all: what follows is read from the books as they are with it.
         let taken = store.take_up_open().await?;
@@ -165,6 +168,9 @@ impl Controller {
             store,
             journal,
             gpus,
+            handles: all,
+            arrivals: None,
+            sampling: parts.sampling,
             jobs: BTreeMap::new(),
             caps,
             budget: BudgetBook::new(parts.carbon_budget),

@@ -12,10 +12,12 @@ mod error;
 mod library;
 mod processes;
 mod refusals;
+mod search;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::Receiver;
 
 pub use device::NvmlDevice;
 pub use library::{Library, OpenError};
@@ -40,7 +42,7 @@ pub struct Boards {
 
 /// A board that the driver counts and that could not be opened. It has no UUID: only an open board says that.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("GPU {index} cannot be used: {error}; start wattune again once it answers (nvidia-smi -i {index})")]
+#[error("GPU {index} cannot be used: {error}; a running daemon takes it up once it answers (nvidia-smi -i {index})")]
 pub struct Problem {
     /// The driver's index.
     pub index: u32,
@@ -54,6 +56,17 @@ pub struct Problem {
 /// If the library cannot be used. A single board that fails is a [`Problem`].
 pub fn open_all(settings: &Settings) -> Result<Boards, OpenError> {
     Library::open(settings)?.boards()
+}
+
+/// As [`open_all`], for who stays: the other answer has the boards that can be used later, as they come.
+///
+/// # Errors
+/// As for [`open_all`].
+pub fn open_and_search(settings: &Settings) -> Result<(Boards, Receiver<Box<dyn GpuDevice>>), OpenError> {
+    let library = Library::open(settings)?;
+    let boards = library.boards()?;
+    let opened = boards.devices.iter().map(|device| device.board().id.clone()).collect();
+    Ok((boards, search::search(library, opened)))
 }
 
 #[cfg(test)]

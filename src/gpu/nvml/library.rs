@@ -168,6 +168,30 @@ impl Library {
         Ok(boards)
     }
 
+    /// How many boards the driver counts now; `None` if it does not say. A driver that was reloaded is opened again.
+    pub(super) fn count(&self) -> Option<u32> {
+        let nvml = self.nvml();
+        match nvml.device_count() {
+            Err(error) if is_stale(&error) => {
+                let mut current = self.current();
+                // Another board's thread may have been faster. Only what works is leaked.
+                if ptr::eq(*current, nvml) {
+                    let fresh = init(&self.path).ok()?;
+                    fresh.device_count().ok().filter(|count| *count > 0)?;
+                    *current = Box::leak(Box::new(fresh));
+                }
+                current.device_count().ok()
+            }
+            count => count.ok(),
+        }
+    }
+
+    /// Which board has this index now; `None` if it does not say.
+    pub(super) fn id_at(&self, index: u32) -> Option<GpuId> {
+        let device = self.nvml().device_by_index(index).ok()?;
+        GpuId::new(device.uuid().ok()?).ok()
+    }
+
     pub(super) fn nvml(&self) -> &'static Nvml {
         *self.current()
     }

@@ -1,0 +1,108 @@
+//! GPUs that cannot be used at the start and come back later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::nvml::{CURVE, board};
+use crate::support::{Books, Daemon, FakeDriver, Training, eventually};
+
+const LONG: Duration = Duration::from_secs(120);
+
+const FOUND: Option<f64> = Some(280.0);
+
+async fn gpus(daemon: &Daemon, wanted: usize) -> Value {
+    eventually("the GPUs", LONG, async || {
+        let gpus = daemon.get("/v1/gpus").await.expect(200);
+        (gpus.as_array()?.len() == wanted).then_some(gpus)
+    })
+    .await
+}
+
+async fn limit(daemon: &Daemon, driver: &FakeDriver, board: usize, watts: f64) {
+    for _ in 0..LONG.as_millis() / 50 {
+        if driver.limit_w(board) == Some(watts) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let status = daemon.get("/v1/status").await.expect(200);
+    panic!("GPU {board} did not get {watts} W within {LONG:?}: {status:#}\n{}", daemon.log());
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_lost_at_the_start_is_taken_up_when_it_comes_back() {
+    for (gone, back) in [
+        (json!({"lost": true}), json!({"lost": false})),
+        (json!({"removed": true}), json!({"removed": false})),
+        (json!({"fail_calls": {"nvmlDeviceGetUUID": 999}}), json!({"fail_calls": {}})),
+    ] {
+        let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+        driver.set(1, gone.clone());
+        let state = tempfile::tempdir().expect("a directory");
+        let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+        gpus(&daemon, 1).await;
+        assert_eq!(daemon.problems().await.contains("GPU 1 cannot be used"), gone.get("removed").is_none());
+        driver.set(1, back);
+        gpus(&daemon, 2).await;
+        eventually("no problem", LONG, async || Some(daemon.problems().await).filter(String::is_empty)).await;
+        // It is one like the others: measured, steered, and given back.
+        let job = json!({"name": "resnet50", "gpus": [1], "work": {"total_samples": 1_000_000}, "lease_s": 60});
+        let id = daemon.register(&job).await;
+        let training = Training::start(daemon.base(), &id, &driver, vec![(1, CURVE)], 0.0);
+        limit(&daemon, &driver, 1, 230.0).await;
+        training.stop().await;
+        assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+        assert_eq!(driver.limit_w(1), FOUND);
+        let books = Books::open(state.path()).await;
+        assert!(books.total_j(1).await > 0.0);
+    }
+}
+
+#[tokio::test]
+async fn what_is_owed_to_it_is_given_back_then() {
+    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+    daemon.hold(&driver, 1, 150.0).await;
+    daemon.kill();
+    driver.set(1, json!({"lost": true}));
+    let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+    gpus(&daemon, 1).await;
+    driver.set(1, json!({"lost": false}));
+    limit(&daemon, &driver, 1, 280.0).await;
+    eventually("no problem", LONG, async || Some(daemon.problems().await).filter(String::is_empty)).await;
+    assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn its_job_goes_on_there_and_keeps_its_energy() {
+    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+    let job = json!({"name": "resnet50", "gpus": [0, 1], "work": {"total_samples": 1_000_000}, "lease_s": 60});
+    let id = daemon.register(&job).await;
+    let training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE), (1, CURVE)], 0.0);
+    limit(&daemon, &driver, 1, 230.0).await;
+    daemon.kill();
+    driver.set(1, json!({"lost": true}));
+    let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+    gpus(&daemon, 1).await;
+    training.report_to(daemon.base());
+    driver.set(1, json!({"lost": false}));
+    let views = gpus(&daemon, 2).await;
+    assert_eq!(views[1]["owner"], json!(id), "{views}");
+    daemon.phase(&id, "profiling").await;
+    limit(&daemon, &driver, 1, 230.0).await;
+    training.stop().await;
+    // A second job does not get it.
+    let other = json!({"name": "other", "gpus": [1], "work": {"total_samples": 1_000_000}, "lease_s": 60});
+    daemon.post("/v1/jobs", &other).await.problem(409);
+    daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    limit(&daemon, &driver, 1, 280.0).await;
+    assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+    let books = Books::open(state.path()).await;
+    let (rows, _) = books.of(1).await;
+    assert!(rows.iter().any(|row| row.source == "counter_gap" && row.job.as_deref() == Some(id.as_str())), "{rows:#?}");
+}
