@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::nvml::{CURVE, board};
-use crate::support::{Books, Daemon, FakeDriver, Training, eventually};
+use crate::support::{Books, Daemon, Ended, FakeDriver, Training, eventually, wattune};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -105,4 +105,35 @@ async fn its_job_goes_on_there_and_keeps_its_energy() {
     let books = Books::open(state.path()).await;
     let (rows, _) = books.of(1).await;
     assert!(rows.iter().any(|row| row.source == "counter_gap" && row.job.as_deref() == Some(id.as_str())), "{rows:#?}");
+}
+
+#[tokio::test]
+async fn nothing_is_held_before_the_daemon_had_it() {
+    let driver = FakeDriver::new(&[board(), board()]);
+    driver.set(1, json!({"removed": true}));
+    let state = tempfile::tempdir().expect("a directory");
+    let embodied = "[ledger]\nembodied_per_gpu_g = 1e9\nembodied_life_years = 1.0\nembodied_source = \"a test\"\n";
+    let settings = format!("{}{embodied}", Daemon::QUICK.replace("interval_s = 5", "interval_s = 1"));
+    let before = crate::support::now();
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
+    let books = Books::open(state.path()).await;
+    let so_far = |since: chrono::DateTime<chrono::Utc>| (crate::support::now() - since).as_seconds_f64();
+    eventually("an interval", LONG, async || (books.total_j(0).await > 0.0).then_some(())).await;
+    // One that comes later was not held before that.
+    driver.set(1, json!({"removed": false}));
+    let back = crate::support::now();
+    eventually("its first interval", LONG, async || (books.total_j(1).await > 0.0).then_some(())).await;
+    assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+    let dir = state.path().to_str().expect("UTF-8");
+    let report = Ended::of(&mut wattune(&["report", "--state-dir", dir, "--by", "gpu", "--format", "json"])).json();
+    let held = |gpu: usize| {
+        let rows = report["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["key"] == json!(FakeDriver::uuid(gpu))).expect("its row");
+        (row["held_s"].as_f64().expect("told"), row["embodied_g"].as_f64().expect("declared"))
+    };
+    for (gpu, since) in [(0, before), (1, back)] {
+        let (time, grams) = held(gpu);
+        assert!(time > 0.0 && time <= so_far(since), "GPU {gpu}: {time} s of {}", so_far(since));
+        assert!((grams / (time * 1e9 / (365.25 * 86_400.0)) - 1.0).abs() < 0.01, "{grams} g in {time} s");
+    }
 }

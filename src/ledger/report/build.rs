@@ -154,6 +154,8 @@ impl<'a> Making<'a> {
         let there = self.books.jobs.iter().filter(|job| job.ran_within(&self.wanted.span));
         boards.extend(there.flat_map(|job| &job.gpus).map(DeviceId::from));
         boards.retain(|device| device.kind() == DeviceKind::Gpu);
+        let first = |device: DeviceId| Some((device.clone(), *self.books.first_seen.get(&device)?));
+        let boards: BTreeMap<DeviceId, DateTime<Utc>> = boards.into_iter().filter_map(first).collect();
         for piece in &self.books.pieces {
             let Some(part) = piece.span.intersection(kept) else { continue };
             for hold in holds(&self.books.jobs, &boards, &part) {

@@ -18,10 +18,14 @@ pub(super) struct Hold<'a> {
     pub(super) time: Seconds,
 }
 
-/// Who held each board within `span`. Where several jobs hold one at a time, the time is split evenly, so that the sum
-/// is the number of boards times the span.
-pub(super) fn holds<'a>(jobs: &'a [JobFacts], boards: &'a BTreeSet<DeviceId>, span: &Slot) -> Vec<Hold<'a>> {
-    let mut holders: BTreeMap<&DeviceId, Vec<(Slot, &JobFacts)>> = boards.iter().map(|b| (b, Vec::new())).collect();
+/// Who held each board within `span`, from the moment on that is given with it. Where several jobs hold one at a time, the
+/// time is split evenly, so that the sum over boards is the time from there to the span's end.
+pub(super) fn holds<'a>(
+    jobs: &'a [JobFacts],
+    boards: &'a BTreeMap<DeviceId, DateTime<Utc>>,
+    span: &Slot,
+) -> Vec<Hold<'a>> {
+    let mut holders: BTreeMap<&DeviceId, Vec<(Slot, &JobFacts)>> = boards.keys().map(|b| (b, Vec::new())).collect();
     for job in jobs {
         let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(span.end())).and_then(|s| s.intersection(span));
         let Some(held) = held else { continue };
@@ -33,12 +37,16 @@ pub(super) fn holds<'a>(jobs: &'a [JobFacts], boards: &'a BTreeSet<DeviceId>, sp
     }
     let mut found = Vec::new();
     for (device, mut of_board) in holders {
+        let Some(span) = boards.get(device).and_then(|first| Slot::new(span.start().max(*first), span.end())) else {
+            continue;
+        };
+        of_board.retain(|(slot, _)| slot.intersection(&span).is_some());
         of_board.sort_by_key(|(slot, _)| *slot);
         let ends = of_board.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]);
         let days = std::iter::successors(Some(day_of(span.start())), |day| Some(*day + TimeDelta::days(1)));
         let cuts: BTreeSet<DateTime<Utc>> =
             ends.chain([span.start(), span.end()]).chain(days.skip(1).take_while(|day| *day < span.end())).collect();
-        let cuts: Vec<DateTime<Utc>> = cuts.into_iter().collect();
+        let cuts: Vec<DateTime<Utc>> = cuts.into_iter().filter(|cut| *cut >= span.start()).collect();
         let (mut next, mut present): (usize, Vec<(Slot, &JobFacts)>) = (0, Vec::new());
         for pair in cuts.windows(2) {
             present.retain(|(slot, _)| slot.end() > pair[0]);

@@ -344,6 +344,8 @@ pub struct Books {
     pub sources: Vec<(String, u64)>,
     /// Whether a generator made some of these intensities.
     pub synthetic: bool,
+    /// When each device was read for the first time: before that nobody held it. One that is not here never was.
+    pub first_seen: BTreeMap<DeviceId, DateTime<Utc>>,
     /// From the first hour with energy to the last one.
     pub kept: Option<Slot>,
     /// How many hours of the span have energy.

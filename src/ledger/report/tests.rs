@@ -85,6 +85,7 @@ fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
         holders,
         devices: Vec::new(),
         gaps: Vec::new(),
+        first_seen: (0..4).map(|n| (device(n), at(0))).collect(),
         terms: vec![terms(boundary)],
         sources: Vec::new(),
         synthetic: false,
@@ -170,6 +171,15 @@ fn boards_are_held_by_their_jobs_and_the_rest_of_the_time_is_idle() {
     let unused = build(report.wanted.clone(), unused);
     let sum: GramsCo2e = unused.rows.iter().filter_map(|row| row.embodied).sum();
     assert!((sum - unused.total.embodied.expect("declared")).abs() < GramsCo2e::new(1e-6), "{sum:?}");
+    // What the daemon had only later was not held before, by whomever.
+    let mut later = report.books.clone();
+    later.first_seen = BTreeMap::from([(device(0), at(3))]);
+    let later = build(report.wanted.clone(), later);
+    let held: Vec<f64> = later.rows.iter().map(|row| row.held.get() / 3600.0).collect();
+    assert_eq!((held, later.total.held), (vec![0.5, 1.5, 67.0], Seconds::new(69.0 * 3600.0)));
+    let mut never = report.books.clone();
+    never.first_seen.clear();
+    assert_eq!(build(report.wanted.clone(), never).total.held, Seconds::ZERO);
     // Another declaration counts from its time on, and none for a part of the time leaves no sum.
     let mut changed = report.books.clone();
     let late = |boundary| Piece { span: span(48, 72), boundary, sums: Vec::new() };

@@ -4,6 +4,7 @@ mod correct;
 mod covered;
 mod days;
 mod export;
+mod first_seen;
 mod follows;
 mod jobs;
 mod lines;

@@ -12,6 +12,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::correct::corrections_within;
 use super::days::days;
+use super::first_seen::first_seen;
 use super::restated::version;
 use super::settle::{keys_of, settlement};
 use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
@@ -78,6 +79,7 @@ impl Store {
             holders,
             devices: balances(&mut tx, span).await?,
             gaps: gaps(&mut tx, span).await?,
+            first_seen: first_seen(&mut tx, &open).await?,
             terms,
             synthetic: sources.iter().any(|(said, _)| said.contains(SYNTHETIC)),
             sources,
