@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::nvml::{CURVE, board};
-use crate::support::{Daemon, FakeDriver, Training, eventually};
+use crate::support::{Books, Daemon, FakeDriver, Training, eventually};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -367,5 +367,27 @@ async fn a_limit_that_cannot_be_journalled_is_refused() {
     assert_eq!(daemon.gpu(0).await["power_limit_wanted_w"], 150.0);
     assert_eq!(case.driver.limit_w(0), Some(150.0));
     std::fs::remove_dir(&in_the_way).expect("removed");
+    assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_driver_that_was_reloaded_meanwhile_has_set_nothing() {
+    let case = Case::of(&[board(), board()]);
+    let daemon = case.start().await;
+    let id = case.register(&daemon, &[0, 1]).await;
+    let books = Books::open(case.state.path()).await;
+    // Far enough for the counters not to have caught up when they are read.
+    eventually("some energy", LONG, async || (books.total_j(1).await > 1_000.0).then_some(())).await;
+    assert!(case.driver.writes().is_empty());
+    daemon.kill();
+    for gpu in [0, 1] {
+        case.driver.set(gpu, json!({"energy_resets": 1, "demand_w": 0}));
+        case.driver.set_limit_as_somebody_else(gpu, DEFAULT_W);
+    }
+    let daemon = case.start().await;
+    case.limit(0, 280.0).await;
+    case.limit(1, 280.0).await;
+    let views = [daemon.gpu(0).await, daemon.gpu(1).await];
+    assert!(views.iter().all(|view| view["state"] == "job" && view["owner"] == json!(id)), "{views:?}");
     assert_eq!(daemon.stop("TERM").await.code(), Some(0));
 }

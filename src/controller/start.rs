@@ -19,7 +19,7 @@ use super::stays::{Away, gone_since};
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
-use crate::domain::DeviceId;
+use crate::domain::{DeviceId, GpuId};
 use crate::forecast::Model;
 use crate::gpu::GpuDevice;
 use crate::gpu::journal::{self, Journal};
@@ -119,6 +119,14 @@ impl Controller {
         let (restoring, settings) = (handles.clone(), parts.settings.clone());
         let now = parts.clock.utc();
         let caps = read_caps(parts.state_dir, parts.cap, now).await;
+        if let Ok((store, _)) = &caps {
+            // What they showed last tells a driver that was reloaded since, with its default limits.
+            for point in store.checkpoints().await.unwrap_or_default() {
+                if let Ok(gpu) = GpuId::new(point.device.to_string()) {
+                    journal.learn_counter(&gpu, point.counter);
+                }
+            }
+        }
         // Under a cap, boards are lowered first; the ticks then give back what fits. Else everything comes back before
         // anything else that could fail. What cannot be restored now stays in the journal, and every tick tries again.
         let capped =

@@ -26,7 +26,6 @@ use serde::{Deserialize, Serialize};
 pub use way_back::{Standing, WayBack, way_back};
 
 use crate::domain::{ClockLimit, GpuId, PowerLimit};
-use crate::files;
 use crate::units::Millijoules;
 
 /// The journal's file in the state directory.
@@ -248,6 +247,16 @@ impl Journal {
             })
         };
         self.entry(gpu).cloned().or_else(of_job)
+    }
+
+    /// Takes in what a GPU's energy counter showed since the last write, as far as something else has kept that. A smaller
+    /// one later means that the driver was reloaded. What is noted next holds it too.
+    pub fn learn_counter(&mut self, gpu: &GpuId, counter: Millijoules) {
+        let entry = self.contents.boards.get_mut(gpu).map(|entry| &mut entry.counter);
+        let original = self.contents.originals.get_mut(gpu).map(|original| &mut original.counter);
+        for known in entry.into_iter().chain(original) {
+            *known = Some(known.map_or(counter, |known| known.max(counter)));
+        }
     }
 
     /// Notes the original limit of a GPU that a job controls, unless it is noted already, and that the GPU shows it in

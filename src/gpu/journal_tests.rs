@@ -170,3 +170,106 @@ fn a_damaged_journal_is_never_written_over() {
     let error = Journal::open(dir.path(), "b".into()).expect_err("damaged").to_string();
     assert!(error.contains("found-limits.json") && error.contains("by hand"), "{error}");
 }
+
+#[test]
+fn the_original_limit_of_a_jobs_gpu_outlives_writes_and_the_boot() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let gpu = GpuId::new("GPU-1").expect("an id");
+    let (now, counter) = (DateTime::UNIX_EPOCH, Some(Millijoules::new(500)));
+    let open = |boot: &str| Journal::open(dir.path(), boot.into()).expect("readable");
+    let way = |journal: &Journal, current| {
+        let entry = journal.owed(&gpu).expect("noted");
+        way_back(&entry, journal.boot_id(), &standing(current, 1_000))
+    };
+    open("boot-1").note_original(&gpu, w(250), counter, now).expect("written");
+    let mut journal = open("boot-1");
+    assert_eq!((journal.entries().count(), journal.found(&gpu), journal.is_empty()), (0, Some(w(250)), false));
+    // Nothing was written: another limit is somebody else's, also the default, unless something started anew.
+    assert_eq!(way(&journal, w(250)), WayBack::AlreadyThere);
+    assert_eq!(way(&journal, w(200)), WayBack::Theirs(w(200)));
+    assert_eq!(way(&journal, w(300)), WayBack::Theirs(w(300)));
+    assert_eq!(way(&open("boot-2"), w(300)), WayBack::Write(w(250)));
+    assert_eq!(way(&open("boot-2"), w(200)), WayBack::Theirs(w(200)));
+    journal.learn_counter(&gpu, Millijoules::new(2_000));
+    assert_eq!(way(&journal, w(300)), WayBack::Write(w(250)), "its counter started anew");
+    // What is met later is not the original one: neither a default after a reboot nor wattune's own.
+    let mut journal = open("boot-2");
+    journal.note_original(&gpu, w(300), counter, now).expect("nothing to write");
+    journal.note_write(&gpu, w(300), w(200), None, now).expect("written");
+    assert_eq!(journal.entry(&gpu).expect("noted").found, w(250));
+    journal.forget(&gpu).expect("written");
+    journal.note_original(&gpu, w(250), counter, now).expect("it is there again");
+    assert_eq!(way(&journal, w(300)), WayBack::Theirs(w(300)), "the boot is this one now");
+    // An external limit ends it, and so does the job's end.
+    journal.yield_to(&gpu, Foreign { limit: w(200), since: now }).expect("written");
+    assert_eq!((journal.owed(&gpu), open("boot-2").is_empty()), (None, true));
+    journal.note_original(&gpu, w(200), counter, now).expect("written");
+    journal.forget_original(&gpu).expect("written");
+    assert!(open("boot-2").is_empty());
+}
+
+#[test]
+fn what_was_left_to_others_while_giving_back_is_known_to_the_next_daemon() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let gpu = GpuId::new("GPU-1").expect("an id");
+    let foreign = Foreign { limit: w(200), since: DateTime::UNIX_EPOCH };
+    let mut journal = Journal::open(dir.path(), "boot-1".into()).expect("empty");
+    journal.note_original(&gpu, w(250), None, DateTime::UNIX_EPOCH).expect("written");
+    journal.note_write(&gpu, w(250), w(225), None, DateTime::UNIX_EPOCH).expect("written");
+    journal.forget_to(&gpu, foreign).expect("written");
+    let next = Journal::open(dir.path(), "boot-1".into()).expect("readable");
+    assert_eq!((next.is_empty(), next.left_to_others(&gpu, Some(w(200)), None)), (true, Some(foreign)));
+}
+
+proptest::proptest! {
+    /// Whatever writes were done, refused or cut off by a kill: the next reader takes back what the GPU has from wattune,
+    /// and nothing else but a default after a restart.
+    #[test]
+    fn own_limits_are_told_from_others(
+        writes in proptest::collection::vec((100_u32..300, proptest::bool::ANY, proptest::bool::ANY), 1..8),
+        was_cut_off in proptest::bool::ANY,
+        other in 100_u32..320,
+        has_rebooted in proptest::bool::ANY,
+    ) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let gpu = GpuId::new("GPU-1").expect("an id");
+        let now = DateTime::UNIX_EPOCH;
+        let mut journal = Journal::open(dir.path(), "boot-1".into()).expect("empty");
+        let (found, mut current) = (w(250), w(250));
+        journal.note_original(&gpu, found, None, now).expect("written");
+        // What a kill may have left on the GPU.
+        let mut ours = vec![current];
+        for (i, (limit, is_done, rounds)) in writes.iter().enumerate() {
+            let asked = w(*limit);
+            if asked.same_as(current) {
+                continue;
+            }
+            journal.note_write(&gpu, current, asked, None, now).expect("written");
+            ours = vec![current, asked];
+            if was_cut_off && i + 1 == writes.len() {
+                break;
+            }
+            if *is_done {
+                current = if *rounds { w(limit / 5 * 5) } else { asked };
+                journal.note_done(&gpu, current).expect("written");
+                ours = vec![current];
+            }
+        }
+        let boot = if has_rebooted { "boot-2" } else { "boot-1" };
+        let journal = Journal::open(dir.path(), boot.into()).expect("readable");
+        let entry = journal.owed(&gpu).expect("a job's");
+        let way = |limit| way_back(&entry, journal.boot_id(), &standing(limit, 0));
+        for limit in &ours {
+            let expected = if limit.same_as(found) { WayBack::AlreadyThere } else { WayBack::Write(found) };
+            proptest::prop_assert_eq!(way(*limit), expected);
+        }
+        let other = w(other);
+        let may_be_ours = entry.written.iter().chain(&ours).chain([&found]).any(|own| own.same_as(other));
+        if !may_be_ours {
+            let is_nobodys = has_rebooted && other.same_as(w(300));
+            let expected = if is_nobodys { WayBack::Write(found) } else { WayBack::Theirs(other) };
+            proptest::prop_assert_eq!(way(other), expected);
+        }
+        proptest::prop_assert!(entry.written.len() <= 2);
+    }
+}

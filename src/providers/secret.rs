@@ -47,7 +47,11 @@ fn read(path: &Path) -> Result<String, ProviderError> {
         what: format!("the key's file {} cannot be read ({error}); check the path and its permissions", path.display()),
     };
     let mut text = String::new();
-    crate::files::regular::open(path).map_err(unreadable)?.take(MAX_BYTES).read_to_string(&mut text).map_err(unreadable)?;
+    crate::files::regular::open(path)
+        .map_err(unreadable)?
+        .take(MAX_BYTES)
+        .read_to_string(&mut text)
+        .map_err(unreadable)?;
     Ok(text)
 }
 

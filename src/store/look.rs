@@ -19,7 +19,7 @@ impl Store {
     pub async fn look(state_dir: &Path) -> Result<Self, StoreError> {
         let file = state_dir.join(FILE_NAME);
         let path = file.display().to_string();
-        if let Err(source) = std::fs::File::open(&file) {
+        if let Err(source) = crate::files::regular::open(&file) {
             return Err(match source.kind() {
                 std::io::ErrorKind::NotFound => StoreError::Missing { path },
                 _ => StoreError::Unreadable { path, source },

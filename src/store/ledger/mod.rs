@@ -85,7 +85,8 @@ impl Store {
                 (rows::to_i64(point.counter)?, point.at.timestamp_micros(), rows::json(&point.holders)?);
             let (device, read_from) = (point.device.as_str(), point.read_from.as_deref());
             let estimated = rows::to_i64(point.estimated)?;
-            let hash = covered::checkpoint_digest(&(device, counter, at, &holders, point.rebased_mj, read_from, estimated))?;
+            let hash =
+                covered::checkpoint_digest(&(device, counter, at, &holders, point.rebased_mj, read_from, estimated))?;
             sqlx::query(
                 "INSERT INTO checkpoints \
                  (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from, estimated_mj, hash) \
