@@ -1,12 +1,12 @@
 //! What a driver refuses for a while: it is asked again, nothing is lost meanwhile, and what lasts is a problem with words.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::nvml::{CURVE, board};
-use crate::support::{Books, Daemon, FakeDriver, Training, eventually};
+use crate::support::{Books, Daemon, FakeDriver, Training, eventually, now};
 
 const LONG: Duration = Duration::from_secs(60);
 const ENERGY: &str = "nvmlDeviceGetTotalEnergyConsumption";
@@ -137,10 +137,10 @@ async fn a_counter_that_stays_away_is_a_problem_and_estimated_and_settled_when_i
     case.energy(0, 200.0).await;
     case.fail(0, &[(ENERGY, UNKNOWN)]);
     case.fail(1, &[(ENERGY, NOT_SUPPORTED)]);
-    let since = Instant::now();
+    let since = now();
     let problems =
         case.problem("GPU 0: no energy counter (nvmlDeviceGetTotalEnergyConsumption: an internal driver error").await;
-    assert!(problems.contains("integrated from power") && since.elapsed() > Duration::from_secs(9), "{problems}");
+    assert!(problems.contains("integrated from power") && now() - since > chrono::TimeDelta::seconds(9), "{problems}");
     case.problem("GPU 1: no energy counter (nvmlDeviceGetTotalEnergyConsumption: not supported").await;
     assert_eq!([case.metric(0, "energy").await, case.metric(2, "energy").await], [1.0, 0.0]);
     let view = case.daemon.gpu(0).await;
@@ -295,4 +295,18 @@ async fn power_that_cannot_be_read_is_a_problem_and_either_reading_will_do() {
     case.fail(1, &[]);
     case.no_problem().await;
     assert!(case.daemon.stop("TERM").await.success());
+}
+
+#[tokio::test]
+async fn a_counter_that_stands_still_is_a_problem_and_estimated() {
+    let frozen = json!({"demand_w": 200, "update_ms": 3_600_000_000_u64});
+    let case = Case::start(&[frozen, json!({"demand_w": 200})]).await;
+    let problems = case.problem("GPU 0: no energy counter (it stands still while power is drawn)").await;
+    assert!(!problems.contains("GPU 1"), "{problems}");
+    assert_eq!(case.daemon.gpu(0).await["energy_source"], "integrated_power");
+    case.driver.set(0, json!({"update_ms": 20}));
+    case.no_problem().await;
+    assert_eq!(case.daemon.gpu(0).await["energy_source"], "counter");
+    assert!(case.daemon.stop("TERM").await.success());
+    booked_alike(&case.state, 2).await;
 }

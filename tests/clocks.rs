@@ -210,3 +210,22 @@ async fn where_clocks_are_not_to_be_had_limits_are_steered_alone() {
     assert!(daemon.stop("TERM").await.success());
     assert_eq!((driver.limit_w(0), driver.lock_mhz(1)), (Some(300.0), Some(1200.0)));
 }
+
+#[tokio::test]
+async fn a_lock_that_is_refused_for_a_moment_is_tried_again() {
+    let call = "nvmlDeviceSetGpuLockedClocks";
+    let mut refusing = board();
+    refusing["fail_calls"] = json!({call: 3});
+    let driver = Arc::new(FakeDriver::new(&[refusing]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(&driver, &state).await;
+    let id = daemon.register(&job(0)).await;
+    let training = train(&daemon, &id, &driver, 0);
+    eventually("a try", LONG, async || driver.writes().iter().any(|w| w.call == call).then_some(())).await;
+    driver.set(0, json!({"fail_calls": {}}));
+    locked(&driver, 0).await;
+    assert_eq!(daemon.gpu(0).await["clocks_left_alone"], Value::Null);
+    training.stop().await;
+    assert!(daemon.stop("TERM").await.success());
+    assert_eq!((driver.lock_mhz(0), driver.limit_w(0)), (Some(0.0), Some(300.0)));
+}

@@ -99,7 +99,10 @@ impl Controller {
             override_until: gpu.manual.map(|m| m.until_utc),
             power_w: reading.power.map(|p| p.get()),
             energy_j: seen.metered.total().to_joules().get(),
-            energy_source: if capabilities.energy_counter.is_ok() { "counter" } else { "integrated_power" },
+            energy_source: match &capabilities.energy_counter {
+                Ok(()) if seen.tells_energy.missing_since.is_none() => "counter",
+                _ => "integrated_power",
+            },
             counter_resets: seen.counter_resets,
             counter_over_power: seen.counter_over_power,
             temperature_c: reading.temperature_c,

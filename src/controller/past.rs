@@ -111,7 +111,7 @@ impl Controller {
             let answers = gpu.seen.fault.is_none();
             let limit = reading.enforced.or(reading.requested).filter(|_| answers);
             let told = answers && (can.energy_counter.is_ok() || can.power.is_ok());
-            let metered = told.then(|| gpu.seen.metered.drawn);
+            let metered = told.then_some(gpu.seen.metered.drawn);
             gpu.past.look(now.utc, Standing { limit, wanted, job: gpu.owner.clone() }, metered);
         }
     }

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use way_back::{Standing, WayBack, way_back};
 
 use crate::domain::{ClockLimit, GpuId, PowerLimit};
+use crate::files;
 use crate::units::Millijoules;
 
 /// The journal's file in the state directory.

@@ -279,6 +279,7 @@ impl Worker {
     fn take(&mut self, reading: Reading, depth: Depth, now: Now) {
         self.meter.owe(Millijoules::new(self.owed.swap(0, Ordering::Relaxed)));
         self.meter.observe(now.monotonic, reading.energy, reading.power);
+        let counts = reading.energy.is_some() && !self.meter.is_still();
         let seen = &mut self.observation;
         match depth {
             Depth::Full => {
@@ -293,7 +294,7 @@ impl Worker {
         }
         seen.at = Some(now);
         seen.fault = None;
-        seen.tells_energy.observe(reading.energy.is_some(), now);
+        seen.tells_energy.observe(counts, now);
         seen.tells_power.observe(reading.power.is_some(), now);
         seen.metered = self.meter.metered();
         // While the counter is away, power is integrated.

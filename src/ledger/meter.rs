@@ -7,6 +7,9 @@ use crate::units::{Joules, Millijoules, Seconds, Watts};
 /// Readings further apart than this leave a time in which nobody looked.
 const GAP: Seconds = Seconds::new(10.0);
 
+/// A counter that has not moved for [`GAP`] although this was drawn meanwhile is as good as away.
+const STILL: Joules = Joules::new(20.0);
+
 /// The span over which counter and integrated power are compared.
 const CROSS_CHECK: Seconds = Seconds::new(60.0);
 
@@ -73,10 +76,12 @@ impl Metered {
 ///
 /// While a counter that was read before is away, power is integrated in its place. Once it is back, only what it gained
 /// beyond that is booked; where power said more than the counter, the counter is booked again from where it has caught up.
+/// A counter that stands still while power is drawn is taken for one that is away.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<Sample>,
     base: Option<Base>,
+    still: Option<Still>,
     metered: Metered,
     /// Fractions of a millijoule that integration still owes.
     carry: Joules,
@@ -102,6 +107,16 @@ struct Base {
     has_hole: bool,
 }
 
+/// A time over which the counter has not moved.
+#[derive(Clone, Copy, Debug)]
+struct Still {
+    since: Monotonic,
+    /// What was drawn meanwhile.
+    drawn: Joules,
+    /// Whether that was long and much enough to take the counter for away.
+    is_away: bool,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct CrossCheck {
     counter: Joules,
@@ -113,6 +128,7 @@ struct CrossCheck {
 impl Meter {
     /// Takes a reading. `counter` is the hardware's energy counter, `power` the draw; either may be absent.
     pub fn observe(&mut self, at: Monotonic, counter: Option<Millijoules>, power: Option<Watts>) {
+        let counter = counter.filter(|counter| !self.stands_still(at, *counter, power));
         let base = counter.map(|counter| Base { at, counter, estimated: Millijoules::ZERO, has_hole: false });
         let before = self.base;
         self.base = base.or(before);
@@ -142,6 +158,36 @@ impl Meter {
                 None => {}
             },
         }
+    }
+
+    /// Whether the counter says the same for long although power is drawn.
+    pub fn is_still(&self) -> bool {
+        self.still.is_some_and(|still| still.is_away)
+    }
+
+    /// Compares a reading of the counter with the last one. What was drawn while it stood still is filled in once it is
+    /// taken for away.
+    fn stands_still(&mut self, at: Monotonic, counter: Millijoules, power: Option<Watts>) -> bool {
+        let (Some(base), Some(last)) = (self.base, self.last) else { return false };
+        if base.counter != counter {
+            self.still = None;
+            return false;
+        }
+        let mut still = self.still.unwrap_or(Still { since: last.at, drawn: Joules::ZERO, is_away: false });
+        let drawn = still.drawn;
+        let mean = mean_power(last.power, power).filter(|_| at.since(last.at) <= GAP).unwrap_or_default();
+        still.drawn += mean * at.since(last.at);
+        let is_drawing = mean > Watts::ZERO && still.drawn >= STILL;
+        if !still.is_away && at.since(still.since) > GAP && is_drawing {
+            still.is_away = true;
+            let filled = Millijoules::from_joules(drawn);
+            self.metered.integrated += filled;
+            self.metered.ahead += filled;
+            self.metered.drawn += filled;
+            self.base = Some(Base { estimated: base.estimated + filled, ..base });
+        }
+        self.still = Some(still);
+        still.is_away
     }
 
     /// Notes that `energy` of what the counter gains from now on was booked before this meter began.
@@ -370,6 +416,24 @@ mod tests {
         meter.observe(at(61.0), Some(Millijoules::new(400_000)), power);
         let metered = meter.metered();
         assert_eq!((joules(metered.integrated), joules(metered.gap), metered.lost), (2_300, 200, 1));
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_while_power_is_drawn_is_taken_for_away() {
+        let mut meter = Meter::default();
+        watch(&mut meter, 0, 10, 100.0, true);
+        for second in 11..=40 {
+            meter.observe(at(f64::from(second)), Some(Millijoules::new(1_000_000)), Some(Watts::new(90.0)));
+        }
+        assert_eq!((joules(meter.metered().total()), meter.is_still()), (3_705, true));
+        let back = watch(&mut meter, 41, 50, 100.0, true);
+        assert_eq!([back.total(), back.ahead].map(joules), [5_000, 0]);
+        assert!(!meter.is_still());
+        // A board that draws nothing moves no counter.
+        for second in 51..=90 {
+            meter.observe(at(f64::from(second)), Some(Millijoules::new(5_000_000)), Some(Watts::ZERO));
+        }
+        assert!(!meter.is_still());
     }
 
     #[test]
