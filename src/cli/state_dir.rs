@@ -173,31 +173,45 @@ fn renew(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether the lock is on record here, and no process of this user or of root has the file open. A lock that another
-/// container's process holds is not on record.
+/// Whether processes of other users hold the file's lock, as far as can be seen, and none of this user's or of
+/// root's. Of a lock that another container's process holds nothing can be seen.
 fn only_others_hold(file: &File) -> io::Result<bool> {
     let own = file.metadata()?;
-    let inode = format!(":{}", own.ino());
-    let locks = fs::read_to_string("/proc/locks")?;
-    let mut here = locks.lines().filter(|line| line.contains("FLOCK"));
-    if !here.any(|line| line.split_whitespace().any(|word| word.ends_with(&inode))) {
-        return Ok(false);
-    }
-    let this = std::process::id().to_string();
+    let is_it = |found: Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+    let lockers = lockers(&fs::read_to_string("/proc/locks")?, own.ino());
+    let mut others = false;
     for process in fs::read_dir("/proc")?.flatten() {
-        let pid = process.file_name();
-        if !pid.to_string_lossy().bytes().all(|b| b.is_ascii_digit()) || pid.to_string_lossy() == this {
-            continue;
-        }
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // It may have ended meanwhile.
         let Ok(owner) = process.metadata().map(|found| found.uid()) else { continue };
-        let is_it = |found: Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
-        let Ok(open) = fs::read_dir(process.path().join("fd")) else { continue };
-        if files::trusts(owner) && open.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(is_it)) {
-            return Ok(false);
+        if pid == std::process::id() {
+            continue;
+        }
+        // Only root sees what the processes of others have open.
+        let open = fs::read_dir(process.path().join("fd")).ok().into_iter().flatten().flatten();
+        let holds = |fd: fs::DirEntry| {
+            let locks = || fs::read_to_string(process.path().join("fdinfo").join(fd.file_name())).unwrap_or_default();
+            fs::metadata(fd.path()).is_ok_and(is_it) && locks().contains("FLOCK")
+        };
+        if lockers.contains(&pid) || open.into_iter().any(holds) {
+            if files::trusts(owner) {
+                return Ok(false);
+            }
+            others = true;
         }
     }
-    Ok(true)
+    Ok(others)
+}
+
+/// The processes that locked a file, by `proc_locks(5)`: `1: FLOCK ADVISORY WRITE 4711 fe:00:815 0 EOF`. One that has
+/// ended and left the open file to another is not among them.
+fn lockers(locks: &str, inode: u64) -> Vec<u32> {
+    let file = format!(":{inode}");
+    let of_line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.get(1) == Some(&"FLOCK") && words.get(5)?.ends_with(&file)).then(|| words.get(4)?.parse().ok())?
+    };
+    locks.lines().filter_map(of_line).collect()
 }
 
 #[cfg(test)]
@@ -222,6 +236,14 @@ mod tests {
                 .iter()
                 .any(|name| is_own(name))
         );
+    }
+
+    #[test]
+    fn lockers_are_read_from_the_kernels_list() {
+        let locks = "1: FLOCK  ADVISORY  WRITE 4711 fe:00:815 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 7 fe:00:815 0 EOF\n\
+                     2: POSIX  ADVISORY  READ 12 fe:00:815 128 128\n3: FLOCK  ADVISORY  READ 13 fe:00:1815 0 EOF\n";
+        assert_eq!(lockers(locks, 815), [4711]);
+        assert!(lockers("nonsense\n\n1: FLOCK", 815).is_empty());
     }
 
     #[test]
