@@ -90,11 +90,11 @@ async fn costs_stay_numbers() {
     daemon.put("/v1/recurring/a", &spec).await.expect(201);
     let trials = "/v1/recurring/a/trials";
     daemon.post(trials, &json!({})).await.expect(201);
-    let last = json!({"epochs": 1, "energy_j": 1e18, "time_s": 1e9, "metric": 0.7});
+    let last = json!({"epochs": 1, "energy_j": 5e14, "time_s": 1e9, "metric": 0.7});
     assert_eq!(daemon.post(&format!("{trials}/1/progress"), &last).await.expect(200)["reached"], true);
     daemon.post(trials, &json!({})).await.expect(201);
     let failed = daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
-    assert_eq!(failed["cost_j"], 1e26);
+    assert_eq!(failed["cost_j"], 5e22);
     let document = daemon.get("/v1/recurring/a/export").await.expect(200);
     daemon.post("/v1/recurring/b/import", &document).await.expect(201);
 }

@@ -327,8 +327,21 @@ impl Job {
             reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
         let bound = bound.map(|b| b.min(Cost::MOST));
         let cost = self.runs[i].trial.cost;
-        self.runs[i].trial.cost = bound.filter(|b| *b > cost).unwrap_or(cost);
-        self.finish(i, Outcome::NotReached, reason.to_owned(), now);
+        let charged = bound.filter(|b| *b > cost);
+        self.runs[i].trial.cost = charged.unwrap_or(cost);
+        let times = FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA);
+        let charge = charged.map(|charged| {
+            let (charged, cost) = (charged.get(), cost.get());
+            format!(
+                "; it counts as {charged:.0} J in place of {cost:.0} J, at most {times:.0} times the cheapest trial"
+            )
+        });
+        let told = match self.runs[i].trial.epochs {
+            0 => "; it did no epoch: if it was only interrupted, such a trial ends with the outcome withdrawn",
+            _ => "",
+        };
+        let reason = format!("{reason}{}{told}", charge.unwrap_or_default());
+        self.finish(i, Outcome::NotReached, reason, now);
     }
 
     fn lose(&mut self, i: usize, reason: String, now: DateTime<Utc>) {
