@@ -177,6 +177,17 @@ impl DeviceId {
     }
 }
 
+impl DeviceId {
+    /// Whether it is no hardware: a simulated board, or a part of the simulated node around it. Drivers name no device so.
+    pub fn is_simulated(&self) -> bool {
+        let package = self.0.split_once(':').map_or("", |(_, package)| package);
+        self.0.starts_with(SIMULATED_GPU) || package.starts_with("simulated-")
+    }
+}
+
+/// UUIDs of simulated boards begin so; those of NVML with "GPU-" or "MIG-".
+pub const SIMULATED_GPU: &str = "SIM-";
+
 impl From<&GpuId> for DeviceId {
     fn from(gpu: &GpuId) -> Self {
         Self(gpu.0.clone())
@@ -212,6 +223,11 @@ mod tests {
             let error = JobName::new(dots).expect_err(dots).to_string();
             assert!(error.contains("are not \".\" or \"..\""), "{error}");
         }
+        let simulated = |id: &str| DeviceId::new(id).expect(id).is_simulated();
+        assert!(
+            ["SIM-00000000-0000", "cpu:simulated-package-0", "dram:simulated-package-0"].into_iter().all(simulated)
+        );
+        assert!(!["GPU-3f", "MIG-1", "cpu:package-0", "dram:package-0"].into_iter().any(simulated));
         assert!(GpuId::new("").is_err());
         assert!([".", ".."].iter().all(|id| EventId::new(*id).is_err()) && EventId::new("dr.1").is_ok());
         assert!(serde_json::from_str::<JobId>("\"../../etc\"").is_err());

@@ -14,7 +14,7 @@ mod text;
 
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window, check_level};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
-pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, Zone};
+pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, SIMULATED_GPU, Zone};
 pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use near::{nearest, with_nearest};
 pub use processes::{CgroupPath, Claim, Process, Processes};

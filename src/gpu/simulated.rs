@@ -13,7 +13,7 @@ use rand_distr::{Distribution, StandardNormal};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use crate::clock::{Clock, Monotonic};
-use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit};
+use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit, SIMULATED_GPU};
 use crate::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What a job does on one board at one limit.
@@ -289,7 +289,8 @@ impl SimulatedBoard {
 
     /// The device that the daemon sees, as the `index`th board of its machine.
     pub fn device(&self, index: u32, model: &str) -> SimulatedDevice {
-        let id = GpuId::new(format!("SIM-{index:08}-0000-0000-0000-000000000000")).expect("letters, digits and dashes");
+        let id = GpuId::new(format!("{SIMULATED_GPU}{index:08}-0000-0000-0000-000000000000"))
+            .expect("letters, digits and dashes");
         let board = Board {
             id,
             index,

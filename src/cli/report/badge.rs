@@ -100,6 +100,7 @@ fn emitted(row: &ReportRow) -> String {
 /// Two fields side by side: what it is, and the figures with their state.
 fn badge(row: &ReportRow, synthetic: bool) -> String {
     let state = if synthetic { "synthetic grid" } else { row.state };
+    let state = if row.energy_simulated_j > 0.0 { format!("simulated GPUs, {state}") } else { state.to_owned() };
     // A part of the runs' savings would pass for all of them here.
     let saved = row.saved_g.filter(|_| row.saved_of_jobs == row.jobs);
     let saved = saved.map(|g| format!(" · {} saved", grams(g))).unwrap_or_default();
@@ -164,6 +165,9 @@ fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) ->
         ("Method", format!("wattune {}, method {}: {}", view.method.software, view.method.version, view.method.energy)),
     ];
     let mut text = format!("{image}## Energy and emissions of training {}\n\n| | |\n|---|---|\n", plain(&row.key));
+    if let Some(simulated) = row.simulated() {
+        text += &format!("| Simulated | {} |\n", plain(&simulated));
+    }
     for (name, value) in lines {
         text += &format!("| {name} | {} |\n", plain(&value));
     }

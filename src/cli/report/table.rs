@@ -79,6 +79,9 @@ fn notes(view: &ReportView) -> Vec<String> {
         format!("Emissions are location-based, by average intensities{made_up}; {}.", states(total)),
         format!("Boundary: {}. Embodied: {}.", view.method.boundary, view.method.embodied),
     ];
+    if let Some(simulated) = total.simulated() {
+        notes.insert(0, format!("Simulated: {simulated}."));
+    }
     let unequal: u64 = whole.devices.iter().map(|d| d.unequal_blocks).sum();
     let balance = match unequal {
         0 => "jobs + idle + unattributed is what the counters gained, to the millijoule".to_owned(),

@@ -50,6 +50,8 @@ pub struct ReportView {
     pub sources: Vec<SourceOf>,
     /// Whether a generator made some of them: such emissions are those of no real grid.
     pub synthetic: bool,
+    /// Whether some of the energy is of simulated devices: such figures are of no hardware.
+    pub simulated: bool,
     /// How the figures were found.
     pub method: MethodView,
 }
@@ -89,6 +91,8 @@ pub struct ReportRow {
     pub energy_idle_j: f64,
     /// Of it, somebody's who cannot be named.
     pub energy_unattributed_j: f64,
+    /// Of it, simulated devices': no hardware used it.
+    pub energy_simulated_j: f64,
     /// Location-based emissions by average intensities, of the energy with a known intensity; absent where none is known.
     pub carbon_g: Option<f64>,
     /// At the least, with the sensors' error.
@@ -226,6 +230,7 @@ impl ReportView {
             corrections: books.corrections.iter().map(CorrectionView::of).collect(),
             sources: books.sources.iter().map(|(said, hours)| SourceOf { said: said.clone(), hours: *hours }).collect(),
             synthetic: books.synthetic,
+            simulated: report.total.split.simulated > Millijoules::ZERO,
             method: method(report),
         }
     }
@@ -279,6 +284,13 @@ fn named(key: &Key, by: &str) -> (&'static str, String, Option<String>) {
 const RESERVED: [&str; 4] = ["(none)", "(idle)", "(unattributed)", "total"];
 
 impl ReportRow {
+    /// Says so where some of its energy is of simulated devices.
+    pub fn simulated(&self) -> Option<String> {
+        let part = if self.energy_j > 0.0 { 100.0 * self.energy_simulated_j / self.energy_j } else { 0.0 };
+        let energy = if part >= 99.95 { "the energy".to_owned() } else { format!("{part:.1} % of the energy") };
+        (self.energy_simulated_j > 0.0).then(|| format!("{energy} is of simulated GPUs: no hardware used it"))
+    }
+
     /// What it is about, for people: a name that would look like a row of another kind stands in quotes.
     pub fn shown(&self) -> String {
         let is_name = matches!(self.kind, "job" | "name" | "tag");
@@ -327,6 +339,7 @@ impl ReportRow {
             energy_jobs_j: joules(row.split.jobs),
             energy_idle_j: joules(row.split.idle),
             energy_unattributed_j: joules(row.split.unattributed),
+            energy_simulated_j: joules(row.split.simulated),
             carbon_g: grams(total.carbon.to_grams()),
             carbon_low_g: grams(carbon_low),
             carbon_high_g: grams(carbon_high),

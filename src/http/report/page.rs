@@ -12,6 +12,9 @@ const BARS: usize = 24;
 pub fn page(report: &ReportView) -> String {
     let title = format!("Energy and carbon, {} to {} UTC", report.from.format("%F %R"), report.to.format("%F %R"));
     let mut body = format!("<h1>{}</h1>\n", escaped(&title));
+    if let Some(simulated) = report.total.simulated() {
+        body += &format!("<p><strong>Simulated:</strong> {}.</p>\n", escaped(&simulated));
+    }
     body += &summary(report);
     body += &plots(report);
     body += &format!("<h2>By {}</h2>\n", escaped(&report.by));

@@ -233,7 +233,7 @@ impl Draft {
         self.average += sum.average;
         self.marginal += sum.marginal;
         let energy = sum.average.energy;
-        self.split.add(sum.device.kind(), &sum.whose, energy);
+        self.split.add(&sum.device, &sum.whose, energy);
         match boundary.contract_g_per_kwh {
             Some(factor) => self.market.0 += energy.to_joules() * factor,
             None => self.market.1 += energy,

@@ -396,11 +396,16 @@ pub struct Split {
     pub idle: Millijoules,
     /// Somebody who cannot be named.
     pub unattributed: Millijoules,
+    /// Simulated devices: no hardware used it.
+    pub simulated: Millijoules,
 }
 
 impl Split {
-    fn add(&mut self, kind: DeviceKind, whose: &Whose, energy: Millijoules) {
-        let of_kind = match kind {
+    fn add(&mut self, device: &DeviceId, whose: &Whose, energy: Millijoules) {
+        if device.is_simulated() {
+            self.simulated += energy;
+        }
+        let of_kind = match device.kind() {
             DeviceKind::Gpu => &mut self.gpu,
             DeviceKind::Cpu => &mut self.cpu,
             DeviceKind::Dram => &mut self.dram,
