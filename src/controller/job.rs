@@ -8,6 +8,7 @@ use super::ControlError;
 use super::emitted::Emitted;
 use super::pacing::Idling;
 use super::reach::Reach;
+use super::reports::SeenReports;
 use super::setback::Setback;
 use crate::clock::{Monotonic, Now};
 use crate::domain::{
@@ -115,6 +116,8 @@ pub struct Job {
     pub(super) stalls: Stalls,
     /// Whether something is to be stored that must survive a restart.
     pub(super) unsaved: bool,
+    /// What its reports look like.
+    pub(super) seen_reports: SeenReports,
     lease_until: Monotonic,
     heard: Option<Monotonic>,
     setting: Option<Setting>,
@@ -168,6 +171,7 @@ impl Job {
             idling: Idling::default(),
             stalls: Stalls::new(stored.account),
             unsaved: false,
+            seen_reports: SeenReports::default(),
             lease_until,
             heard: None,
             setting: None,
@@ -248,8 +252,8 @@ impl Job {
         if let Some(last) = stored.last {
             if report.samples.get() < last.samples {
                 let why = format!(
-                    "is {}, less than the {} reported before; it is the cumulative count of this run (end the job and \
-                     register anew after going back to an old checkpoint)",
+                    "is {}, less than the {} reported before; it is the cumulative count of this run, not that of a step or an \
+                     epoch (end the job and register anew after going back to an old checkpoint)",
                     report.samples.get(),
                     last.samples
                 );
@@ -276,6 +280,7 @@ impl Job {
         self.progress.last =
             Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });
         self.heard = Some(now.monotonic);
+        self.seen_reports.note(report.samples, report.at, now.monotonic);
         let trains = self.doing() == Doing::Training;
         self.allow_learning(now);
         if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {

@@ -26,6 +26,7 @@ mod past;
 mod planning;
 mod processors;
 mod reach;
+mod reports;
 mod requests;
 mod run;
 mod saved;

@@ -500,7 +500,7 @@ impl Controller {
             return Ok(self.job_view(job));
         }
         match self.store.job(id).await? {
-            Some(job) => Ok(super::show::ended_view(&job)),
+            Some(stored) => self.ended_view_of(stored).await,
             None => Err(not_found("job", id, "; jobs are registered with POST /v1/jobs".into())),
         }
     }

@@ -4,7 +4,6 @@ mod carbon;
 mod job;
 
 pub use carbon::{look, price_view};
-pub(super) use job::ended_view;
 
 use super::Controller;
 use super::view::{PlanningView, StatusView, StorageView};

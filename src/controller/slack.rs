@@ -83,6 +83,24 @@ impl Job {
         }
     }
 
+    /// By how much the slowdown that was promised was exceeded by all that it did, in one sentence.
+    pub(super) fn overran(&self) -> Option<String> {
+        let max = self.spec.objective.max_slowdown.filter(|_| self.spec.control)?;
+        let done = self.progress.account.samples / self.reference()?;
+        let lost = self.progress.account.lost().time(self.reference()?);
+        let over = lost - done * max;
+        (over > done * ROUNDING).then(|| {
+            format!(
+                "lower limits cost {:.1} s where {:.1} % of the work done allowed {:.1} s: it was {:.2} points slower than \
+                 allowed",
+                lost.get(),
+                100.0 * max,
+                (done * max).get(),
+                100.0 * (over / done)
+            )
+        })
+    }
+
     /// By how much the slowdown that was promised is exceeded whatever comes, in one sentence.
     pub(super) fn overrun(&self) -> Option<String> {
         let max = self.spec.objective.max_slowdown?;

@@ -1,12 +1,14 @@
 //! What a job cannot keep, or not yet, in words.
 
+use chrono::{DateTime, Utc};
+
 use super::Controller;
 use super::concerns::concerns;
 use super::job::{Job, Phase};
 use crate::clock::Now;
 use crate::domain::Objective;
 use crate::plan::{Promise, Verdict, Weighing};
-use crate::units::{Samples, SamplesPerSecond, Seconds};
+use crate::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds};
 
 const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it gives weight to prices";
 
@@ -38,19 +40,22 @@ impl Job {
         let mut warnings = match &self.plan {
             Some(plan) if planned => {
                 let prices = (plan.weighing == Weighing::NoPrices).then(|| NO_PRICES.to_owned());
-                self.broken_by_plan().into_iter().chain(prices).collect()
+                self.broken_by_plan().into_iter().chain(self.overrun_beyond_plan()).chain(prices).collect()
             }
             _ => self.broken_without_plan(now),
         };
         warnings.extend(self.reach_in_words());
         warnings.extend(self.setback_in_words());
+        warnings.extend(self.seen_reports.doubts(&self.spec));
         warnings
     }
 
     /// How many promises it cannot keep, by the plan in force or, where none is applied, whatever comes.
     pub(super) fn broken_promises(&self, now: Now) -> usize {
         match &self.plan {
-            Some(_) if matches!(self.phase, Phase::Planned | Phase::Paused) => self.broken_by_plan().len(),
+            Some(_) if matches!(self.phase, Phase::Planned | Phase::Paused) => {
+                self.broken_by_plan().len() + usize::from(self.overrun_beyond_plan().is_some())
+            }
             _ => self.broken_without_plan(now).len(),
         }
     }
@@ -119,6 +124,32 @@ impl Job {
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
         }
+    }
+
+    /// By how much the promised slowdown is exceeded already, where its plan does not say that it will be: a plan holds for
+    /// some time, and what is lost meanwhile by noise or by others is not in it.
+    fn overrun_beyond_plan(&self) -> Option<String> {
+        let says_so = matches!(
+            self.plan.as_ref().map(|plan| &plan.verdict),
+            Some(
+                Verdict::FlatOut { exceeds_slowdown_by: Some(_), .. }
+                    | Verdict::HeldDown { exceeds_slowdown_by: Some(_), .. }
+            )
+        );
+        self.overrun().filter(|_| !says_so)
+    }
+
+    /// The promises that it did not keep, once it has ended then and emitted so much.
+    pub(super) fn broken_at_end(&self, ended_at: DateTime<Utc>, carbon: GramsCo2e) -> Vec<String> {
+        let Objective { deadline, carbon_budget, .. } = self.spec.objective;
+        let late = deadline.filter(|deadline| ended_at > *deadline).map(|deadline| {
+            let by = Seconds::from_delta(ended_at - deadline);
+            format!("the deadline {} was missed by {:.0} s", deadline.format("%FT%TZ"), by.get())
+        });
+        let over = carbon_budget.filter(|budget| carbon > *budget).map(|budget| {
+            format!("its carbon budget of {:.0} g was exceeded by {:.1} g", budget.get(), (carbon - budget).get())
+        });
+        late.into_iter().chain(over).chain(self.overran()).collect()
     }
 
     /// What a plan has to keep beside a carbon budget, in words.

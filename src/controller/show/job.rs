@@ -12,14 +12,15 @@ use crate::controller::view::{
 };
 use crate::controller::{ControlError, Controller, Phase};
 use crate::domain::{
-    CarbonSeries, ClockLimit, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, SignalKind, Slot, Work,
+    CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, SignalKind,
+    Slot, Work,
 };
 use crate::ledger::pauses::paused;
 use crate::ledger::{self, Done, Emissions, Interval};
 use crate::plan::Doing;
 use crate::profile::{Curve, Profiler};
 use crate::store::{SourceKey, StoredJob};
-use crate::units::{Millijoules, Samples};
+use crate::units::{GramsCo2e, Millijoules, Samples};
 
 /// Energy that does not matter in a comparison, relative to all.
 const NEGLIGIBLE: f64 = 0.002;
@@ -38,6 +39,23 @@ impl Controller {
     /// If the database cannot be read.
     pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<JobView>, ControlError> {
         Ok(self.store.ended_jobs(limit).await?.iter().map(ended_view).collect())
+    }
+
+    /// A job that has ended, with the promises that it did not keep.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub(in crate::controller) async fn ended_view_of(&self, stored: StoredJob) -> Result<JobView, ControlError> {
+        let view = ended_view(&stored);
+        let Some((at, _)) = stored.ended else { return Ok(view) };
+        let id = stored.id.clone();
+        let carbon = match stored.spec.objective.carbon_budget {
+            Some(_) => self.settle(&self.rows_of(&id).await?).await?.0.carbon,
+            None => GramsCo2e::ZERO,
+        };
+        let job = self.make_job(id, stored.spec, stored.progress, stored.registered_at).await?;
+        let broken = job.broken_at_end(at, carbon);
+        Ok(JobView { broken_promises: broken.len(), warnings: broken, ..view })
     }
 
     pub(in crate::controller) fn job_view(&self, job: &Job) -> JobView {
@@ -190,10 +208,15 @@ impl Controller {
         });
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, &job.profile(), &series));
         let savings = self.savings(&sources, known).await?;
+        let warnings = match &stored.ended {
+            Some((at, _)) => job.broken_at_end(*at, emissions.carbon),
+            None => self.warnings_of(job),
+        };
         Ok(AccountView {
+            warnings,
             job_id: id.to_string(),
             name: stored.spec.name.to_string(),
-            simulated: stored.spec.gpus.iter().any(|g| self.gpus.get(g).is_some_and(|b| b.handle.board().simulated)),
+            simulated: stored.spec.gpus.iter().any(|g| DeviceId::from(g).is_simulated()),
             samples: stored.progress.last.map(|l| l.samples),
             time_s: account.active.get(),
             stalled_s: account.stalled.get(),

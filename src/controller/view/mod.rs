@@ -456,6 +456,8 @@ pub struct AccountView {
     pub energy_estimated_j: f64,
     /// Relative uncertainty of the energy: 5 % gain error of the sensors, 10 % where it was estimated.
     pub energy_uncertainty: f64,
+    /// Promises that were not kept, or cannot be kept while it runs, and by how much; and what its reports look like.
+    pub warnings: Vec<String>,
     /// Against the same work at the ceiling; absent where that cannot be told honestly.
     pub against_max: Option<ComparisonView>,
     /// What it saved, with how sure that is.

@@ -1,0 +1,183 @@
+//! What a job's reports look like that count something else than they should.
+
+use crate::clock::Monotonic;
+use crate::domain::{JobSpec, Work};
+use crate::units::{Samples, Seconds};
+
+/// So many reports are looked at before anything is said of them,
+const FEW: u32 = 5;
+/// and over so long a time.
+const SHORT: Seconds = Seconds::new(2.0);
+/// For the pace of the work, and of the client's clock.
+const LONGER: Seconds = Seconds::new(5.0);
+/// Clocks differ by less than this factor.
+const CLOCKS_DIFFER: f64 = 20.0;
+/// The last batch may be filled up, and an epoch be left unfinished, but nobody does so much more than there is to do.
+const BEYOND: f64 = 1.1;
+/// Nobody trains for longer.
+const LONGEST: Seconds = Seconds::new(5.0 * 365.25 * 86_400.0);
+/// A lease so much longer than the time between two reports was given in milliseconds, if it is long at all.
+const LEASE_SPACINGS: f64 = 5000.0;
+const LONG_LEASE: Seconds = Seconds::new(10_000.0);
+
+/// A report, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seen {
+    samples: Samples,
+    /// The client's clock.
+    at: Option<Seconds>,
+    /// The daemon's.
+    received: Monotonic,
+}
+
+/// The reports of a job that this daemon has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct SeenReports {
+    first: Option<Seen>,
+    last: Option<Seen>,
+    count: u32,
+}
+
+impl SeenReports {
+    /// Takes one in.
+    pub(super) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
+        let seen = Seen { samples, at, received };
+        self.first.get_or_insert(seen);
+        self.last = Some(seen);
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// What looks like a mistake, with what was most likely meant.
+    pub(super) fn doubts(&self, spec: &JobSpec) -> Vec<String> {
+        let Some((first, last)) = self.first.zip(self.last) else { return Vec::new() };
+        let took = last.received.since(first.received);
+        let total = match spec.work {
+            Work::TotalSamples(total) => Some(total),
+            Work::Unknown => None,
+        };
+        let beyond = total.filter(|total| last.samples > *total * BEYOND).map(|total| {
+            format!(
+                "{} samples are reported of {} in all: do samples and work.total_samples count the same?",
+                last.samples.get(),
+                total.get()
+            )
+        });
+        if self.count < FEW || took < SHORT {
+            return beyond.into_iter().collect();
+        }
+        let constant = first.samples > Samples::ZERO && last.samples <= first.samples;
+        let constant = constant.then(|| {
+            format!(
+                "all {} reports say {} samples: samples is the cumulative count of this run; is the count of each step \
+                 reported?",
+                self.count,
+                last.samples.get()
+            )
+        });
+        let of_time = (took >= LONGER).then(|| [clock(first, last, took), endless(first, last, took, total)]);
+        let lease = self.lease(spec, took);
+        let of_time = of_time.into_iter().flatten().flatten();
+        beyond.into_iter().chain(constant).chain(of_time).chain(lease).collect()
+    }
+
+    fn lease(&self, spec: &JobSpec, took: Seconds) -> Option<String> {
+        let spacing = took / f64::from(self.count.saturating_sub(1).max(1));
+        let is_long = spec.lease >= LONG_LEASE && spec.lease > spacing * LEASE_SPACINGS;
+        is_long.then(|| {
+            format!(
+                "the lease is {:.1} h, and there is a report every {:.1} s: lease_s is in seconds; is it given in milliseconds?",
+                spec.lease.get() / 3600.0,
+                spacing.get()
+            )
+        })
+    }
+}
+
+/// Whether the client's clock counts seconds.
+fn clock(first: Seen, last: Seen, took: Seconds) -> Option<String> {
+    let passed = last.at? - first.at?;
+    let pace = passed / took;
+    let unit = match pace {
+        pace if pace > CLOCKS_DIFFER => "milliseconds",
+        pace if pace < 1.0 / CLOCKS_DIFFER => "minutes or steps",
+        _ => return None,
+    };
+    Some(format!(
+        "at_s has advanced by {:.3} in {:.0} s: it counts seconds; are these {unit}?",
+        passed.get(),
+        took.get()
+    ))
+}
+
+/// Whether the work comes to an end at this pace.
+fn endless(first: Seen, last: Seen, took: Seconds, total: Option<Samples>) -> Option<String> {
+    let (done, left) = (last.samples - first.samples, total? - last.samples);
+    if done <= Samples::ZERO {
+        return None;
+    }
+    let needed = took * (left / done);
+    (needed > LONGEST).then(|| {
+        format!(
+            "at this pace the work takes {:.0} years: do samples and work.total_samples count the same? Are steps or epochs \
+             reported?",
+            needed.get() / (LONGEST.get() / 5.0)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::domain::{GpuId, JobName, Objective};
+
+    fn spec(total: Option<f64>, lease: f64) -> JobSpec {
+        JobSpec {
+            name: JobName::new("a").expect("a name"),
+            gpus: vec![GpuId::new("GPU-0").expect("an id")],
+            batch_size: Some(256),
+            work: total.map_or(Work::Unknown, |total| Work::TotalSamples(Samples::new(total))),
+            objective: Objective::DEFAULT,
+            lease: Seconds::new(lease),
+            control: true,
+            priority: 0,
+            tags: BTreeMap::new(),
+            processes: None,
+        }
+    }
+
+    /// Doubts after a report a second; samples and the client's clock as functions of the second.
+    fn doubts(spec: &JobSpec, seconds: u32, samples: fn(f64) -> f64, at: Option<fn(f64) -> f64>) -> String {
+        let mut seen = SeenReports::default();
+        let start = Monotonic::default();
+        for i in 0..=seconds {
+            let t = f64::from(i);
+            seen.note(Samples::new(samples(t)), at.map(|at| Seconds::new(at(t))), start.after(Seconds::new(t)));
+        }
+        seen.doubts(spec).join("; ")
+    }
+
+    #[test]
+    fn reports_that_count_something_else_are_doubted() {
+        let usual = spec(Some(1e6), 60.0);
+        type Of = fn(f64) -> f64;
+        let table: [(&JobSpec, Of, Option<Of>, &str); 10] = [
+            (&usual, |_| 256.0, None, "is the count of each step reported?"),
+            (&usual, |t| 256.0 * (t + 1.0), Some(|t| 1000.0 * t), "are these milliseconds?"),
+            (&usual, |t| 256.0 * (t + 1.0), Some(|t| t / 60.0), "are these minutes or steps?"),
+            (&spec(Some(90.0), 60.0), |t| 256.0 * (t + 1.0), None, "do samples and work.total_samples count the same?"),
+            (&spec(Some(1e9), 60.0), |t| t, None, "Are steps or epochs reported?"),
+            (&spec(None, 60_000.0), |t| 256.0 * t, None, "is it given in milliseconds?"),
+            (&usual, |t| 256.0 * (t + 1.0), Some(|t| t + 7.0), ""),
+            (&usual, |_| 0.0, Some(|t| t), ""),
+            (&spec(None, 3600.0), |t| 256.0 * t, None, ""),
+            (&spec(Some(5000.0), 60.0), |t| 256.0 * t, None, ""),
+        ];
+        for (i, (spec, samples, at, part)) in table.into_iter().enumerate() {
+            let doubts = doubts(spec, 20, samples, at);
+            assert!(doubts.contains(part) && doubts.is_empty() == part.is_empty(), "{i}: {doubts:?}");
+        }
+        assert_eq!(doubts(&usual, 1, |_| 256.0, None), "", "too few to say");
+    }
+}
