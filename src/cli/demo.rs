@@ -106,7 +106,7 @@ fn hours(text: &str) -> Result<f64, String> {
 }
 
 fn slowdown(text: &str) -> Result<f64, String> {
-    within(text, 0.0, 10.0, "a fraction from 0 to 10; 0.03 allows 3 % more time")
+    within(text, 0.0, 0.999, "a fraction from 0 to 0.999; 0.03 allows 3 % more time, so write 0.03 for 3 %")
 }
 
 fn noise(text: &str) -> Result<f64, String> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::environment::OddVariables;
 use super::serve::handles;
 use super::{Exit, Format, Overrides};
 use crate::clock::{Clock, SystemClock};
@@ -58,6 +59,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let findings = match args.overrides.settings() {
         Ok(settings) => {
             let mut findings = vec![finding("configuration", Verdict::Good, "read and checked")];
+            let odd = OddVariables::present().unknown_in_words();
+            findings.extend(odd.map(|odd| finding("environment", Verdict::Limited, odd)));
             findings.extend(gpus(&settings));
             findings.extend(cpu::findings(&settings));
             findings.extend(state(&settings));

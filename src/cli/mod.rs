@@ -4,6 +4,7 @@ mod ask;
 mod carbon;
 mod demo;
 mod doctor;
+mod environment;
 mod report;
 mod restore;
 mod serve;

@@ -1,13 +1,17 @@
 //! `wattune restore`: gives every journalled GPU its found limit back, with no daemon running.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
+
+use anyhow::bail;
 
 use super::{Exit, Format, Overrides};
 use crate::clock::{Clock, SystemClock};
-use crate::config::Settings;
-use crate::gpu::journal::{Journal, boot_id};
+use crate::config::{Settings, is_root};
+use crate::gpu::journal::{self, Journal, boot_id};
 use crate::gpu::restore::{Clocks, Restored, restore_all};
+use crate::store;
 use crate::units::Seconds;
 
 /// Gives every GPU that a daemon left set its found limit back. For when the daemon was killed and will not start again;
@@ -35,20 +39,35 @@ pub(super) struct Line {
 /// Restores.
 ///
 /// # Errors
-/// If a daemon owns the state directory, or the driver or the journal cannot be used.
+/// If there is no state directory, a daemon owns the state directory, or the driver or the journal cannot be used.
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
+    let state_dir = settings.state_dir();
+    if !state_dir.exists() {
+        bail!(
+            "there is no state directory {}, and nothing was restored: name the daemon's with --state-dir, WATTUNE_STATE_DIR or \
+             --config{}",
+            state_dir.display(),
+            if is_root() { "" } else { ", or run this as root if the daemon does" }
+        );
+    }
+    let is_a_daemons = [journal::FILE_NAME, store::FILE_NAME].iter().any(|file| state_dir.join(file).exists());
     let lines = give_back(&settings)?;
-    if let Err(error) = tell(&lines, args.format) {
+    if let Err(error) = tell(&lines, args.format, (!is_a_daemons).then_some(&*state_dir)) {
         tracing::warn!("cannot write what became of the GPUs ({error:#}); the exit code says it");
     }
     Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
 }
 
-fn tell(lines: &[Line], format: Format) -> anyhow::Result<()> {
+/// `strange` is a state directory that no daemon seems to have used.
+fn tell(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match format {
+        Format::Table if let Some(dir) = strange => {
+            let dir = dir.display();
+            writeln!(out, "nothing to restore: no daemon has kept its state in {dir}; is that the daemon's directory?")?;
+        }
         Format::Table if lines.is_empty() => {
             writeln!(out, "nothing to restore: no GPU is away from its found limit")?;
         }

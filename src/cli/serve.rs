@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
+use super::environment::OddVariables;
 use super::signals::{Hangup, stopped};
 pub(super) use super::state_dir::Lock;
 use super::{Exit, Overrides, runtime};
@@ -45,6 +46,9 @@ const GRACE: Seconds = Seconds::new(20.0);
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
+    if let Some(odd) = OddVariables::present().unknown_in_words() {
+        tracing::warn!("{odd}");
+    }
     let runtime = runtime()?;
     let exit = runtime.block_on(serve(settings.clone()));
     // Threads that hang in a driver call must not keep the process.

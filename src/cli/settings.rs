@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use super::environment::OddVariables;
 use crate::config::{Backend, Settings};
 use crate::domain::Zone;
 use crate::providers;
@@ -93,8 +94,9 @@ impl Overrides {
     /// The settings that result, checked.
     ///
     /// # Errors
-    /// For the first mistake, with file and line or with the flag's key.
+    /// For the first mistake, with file and line or with the flag's key; for a variable that is mistyped.
     pub fn settings(&self) -> anyhow::Result<Settings> {
+        OddVariables::present().refuse_mistyped()?;
         let usual = PathBuf::from(USUAL_FILE);
         let socket = self.socket.as_ref().map(std::path::absolute).transpose()?;
         let adjust = |settings: &mut Settings| self.adjust(settings, socket);

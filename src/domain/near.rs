@@ -16,8 +16,8 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
 
 /// Adds to a message of serde about an unknown field or variant the nearest of those that it lists.
 pub fn with_nearest(message: String) -> String {
-    let rest = message.strip_prefix("unknown field `").or_else(|| message.strip_prefix("unknown variant `"));
-    let nearest = rest.and_then(|rest| {
+    let rest = message.split_once("unknown field `").or_else(|| message.split_once("unknown variant `"));
+    let nearest = rest.and_then(|(_, rest)| {
         let (given, known) = rest.split_once("`, expected ")?;
         nearest(given, known.split('`').skip(1).step_by(2))
     });
@@ -80,6 +80,7 @@ mod tests {
             ("unknown field `obseve`, expected `tick_s` or `observe`", Some("; did you mean `observe`?")),
             ("unknown field `gpu`, expected one of `name`, `gpus`, `tags`", Some("; did you mean `gpus`?")),
             ("unknown variant `nvlm`, expected `nvml` or `simulated`", Some("; did you mean `nvml`?")),
+            ("limt: unknown field `limt`, expected `state` or `limit`", Some("; did you mean `limit`?")),
             ("unknown field `colour`, expected one of `name`, `gpus`", None),
             ("unknown field `a`, there are no fields", None),
             ("missing field `name`", None),

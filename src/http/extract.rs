@@ -175,7 +175,6 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
         query.map(|Query(params)| Self(params)).map_err(|rejection: QueryRejection| {
             let text = rejection.body_text();
             let what = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
-            // The name of the parameter stands before a value that cannot be read, not before an unknown name.
             let what = with_nearest(what.to_owned());
             Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the query string is wrong: {what}"))
         })

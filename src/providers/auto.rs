@@ -82,6 +82,8 @@ pub(super) fn advice(settings: &CarbonSettings) -> Option<String> {
             "{zone} is no zone that wattune knows; write a country (\"DE\" or \"Germany\"), latitude,longitude, or a code that \
              `wattune carbon zones` lists. If it is a source's own code, "
         )
+    } else if let Some((swapped, country)) = place.swapped() {
+        format!("latitude comes first: if {zone} was meant to lie in {country}, write {swapped}. Else ")
     } else {
         String::new()
     };
@@ -110,6 +112,8 @@ mod tests {
                 "{told}"
             );
         }
+        let swapped = advice("zone = \"13.40,52.52\"").expect("no such place in Europe");
+        assert!(swapped.contains("to lie in DE, write 52.52,13.4."), "{swapped}");
         for fine in
             ["zone = \"DE\"", "zone = \"Germany\"", "zone = \"se3\"", "source = \"fixed\"", "fixed.g_per_kwh = 20"]
         {

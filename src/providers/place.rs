@@ -182,6 +182,13 @@ impl Place {
         (self.is_code() && like).then_some(COORDINATES)
     }
 
+    /// Coordinates the other way round with their country, if that is one which sources without a key cover.
+    pub(super) fn swapped(&self) -> Option<(String, String)> {
+        let (latitude, longitude) = self.coordinates()?;
+        let country = country_at(longitude, latitude).filter(|c| c == "GB" || energy_charts_has(c))?;
+        Some((format!("{longitude},{latitude}"), country))
+    }
+
     /// The Danish price area ("DK1"), if the place says which.
     pub(super) fn price_area(&self) -> Option<&'static str> {
         match self.form {
