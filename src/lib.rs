@@ -93,6 +93,7 @@ pub mod config;
 pub mod controller;
 pub mod cpu;
 pub mod domain;
+pub mod files;
 pub mod forecast;
 pub mod gpu;
 pub mod http;
