@@ -22,6 +22,7 @@ mod energy_truth;
 mod faults;
 mod forecast_file;
 mod fuzz;
+mod guests;
 mod honest_mistakes;
 mod jobs;
 mod late_boards;

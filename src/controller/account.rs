@@ -139,7 +139,14 @@ impl Controller {
         };
         // A silent board is due until it answers, and there is nothing to write until then.
         let closes = |gpu: &Gpu, books: &OpenInterval| gpu.seen.metered_at.is_some_and(|at| books.can_close(at));
-        let due = self.gpus.values().filter(|gpu| gpu.books.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b)));
+        // Of many jobs each has a row: they wait for longer, but not beyond a slot of the signal.
+        let waits = |gpu: &Gpu, books: &OpenInterval| {
+            gpu.is_crowded(now.monotonic) && !boundary.is_some_and(|b| books.start() < b && b <= now.utc)
+        };
+        let due = self
+            .gpus
+            .values()
+            .filter(|gpu| gpu.books.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b) && !waits(gpu, b)));
         let ids: Vec<GpuId> = due.map(|gpu| gpu.id().clone()).collect();
         self.close_zones(is_due);
         let unsaved = self.jobs.values().any(|job| job.unsaved);
@@ -147,7 +154,7 @@ impl Controller {
             return;
         }
         for id in &ids {
-            self.close_books_of(id);
+            self.close_books_now(id);
         }
         self.write_backlog().await;
         if !ids.is_empty() || unsaved {
@@ -160,8 +167,16 @@ impl Controller {
         self.book.series.at(self.now().utc).map(|(slot, _)| slot.start())
     }
 
-    /// Closes a board's open interval, if it is long enough to be measured.
+    /// Closes a board's open interval, if it is long enough to be measured, and for as many jobs as it has.
     pub(super) fn close_books_of(&mut self, id: &GpuId) {
+        let now = self.now().monotonic;
+        if !self.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
+            self.close_books_now(id);
+        }
+    }
+
+    /// Closes a board's open interval, if it is long enough to be measured.
+    fn close_books_now(&mut self, id: &GpuId) {
         let Some(gpu) = self.gpus.get(id) else { return };
         let seen = &gpu.seen;
         let newest = seen.metered_at.map(|at| Metering { at, metered: seen.metered, counter: seen.counter });
@@ -185,6 +200,7 @@ impl Controller {
         let Some(books) = gpu.books.as_mut() else { return };
         let (lost, unread) = (books.has_lost(metered).then(|| books.start()), books.was_unread(metered));
         let Some(rows) = books.close(at, metered, &rule) else { return };
+        gpu.newcomers.clear();
         self.backlog.intervals.extend(rows);
         if let Some(from) = lost {
             self.ledger.lose(
@@ -231,7 +247,7 @@ impl Controller {
     fn rule_of(&mut self, id: &GpuId) -> Option<Rule> {
         let rule = self.rule_so_far(id)?;
         let gpu = self.gpus.get_mut(id)?;
-        let jobs = gpu.holders();
+        let jobs = gpu.settled_holders();
         gpu.sharing.take(&jobs);
         Some(rule)
     }
@@ -241,18 +257,28 @@ impl Controller {
         // Use says nothing of jobs that did not tell their processes.
         let told = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
         let gpu = self.gpus.get(id)?;
-        let (jobs, unknown_user) = (gpu.holders(), gpu.has_unknown_user());
+        let (jobs, unknown_user) = (gpu.settled_holders(), gpu.has_unknown_user());
         let used = Some(gpu.sharing.so_far(&jobs)).filter(|_| jobs.iter().all(told));
         Some(Rule::Holders { jobs, unknown_user, used })
     }
 
     /// Books what a board used so far, right before a job comes to it or leaves it. What could not be read yet stays
-    /// theirs who hold it now.
-    pub(super) fn turn_books_of(&mut self, id: &GpuId, is_leaving: bool) {
+    /// theirs who hold it now. Not so where many jobs hold it and its books turned a short while ago: who comes then has
+    /// no part of what it uses until they turn again, and who goes none since they did. Answers whether it was done.
+    pub(super) fn turn_books_of(&mut self, id: &GpuId, is_leaving: bool) -> bool {
+        let now = self.now().monotonic;
+        if self.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
+            return false;
+        }
         if let Some(gpu) = self.gpus.get_mut(id) {
             gpu.observe();
         }
-        self.close_books_of(id);
+        self.close_books_now(id);
+        self.turn_unread(id, is_leaving);
+        true
+    }
+
+    fn turn_unread(&mut self, id: &GpuId, is_leaving: bool) {
         let now = self.now().monotonic;
         let Some(gpu) = self.gpus.get(id) else { return };
         // The moment since the last reading of a board that answers is not worth a row after a job's final account.
@@ -262,15 +288,17 @@ impl Controller {
             return;
         }
         let Some(rule) = self.rule_of(id) else { return };
-        if let Some(books) = self.gpus.get_mut(id).and_then(|gpu| gpu.books.as_mut()) {
+        let Some(gpu) = self.gpus.get_mut(id) else { return };
+        if let Some(books) = gpu.books.as_mut() {
             books.turn(now, rule);
+            gpu.newcomers.clear();
         }
     }
 
     pub(super) fn close_all_books(&mut self) {
         let ids: Vec<GpuId> = self.gpus.keys().cloned().collect();
         for id in ids {
-            self.close_books_of(&id);
+            self.close_books_now(&id);
         }
     }
 
@@ -322,18 +350,22 @@ impl Controller {
         self.reckon_late().await;
     }
 
-    /// Stores the progress of all jobs, and what was learned of them.
+    /// Stores the progress of all jobs where it changed, at once, and what was learned of them.
     pub(super) async fn store_jobs(&mut self) {
+        let has_changed = |job: &&super::Job| job.unsaved || job.saved_progress != Some(job.progress);
+        let changed: Vec<StoredJob> = self.jobs.values().filter(has_changed).map(|job| job.stored(None)).collect();
+        if let Err(error) = self.store.save_jobs(&changed).await {
+            self.note_store_fault(&error);
+            return;
+        }
+        for stored in changed {
+            if let Some(job) = self.jobs.get_mut(&stored.id) {
+                job.unsaved = false;
+                job.saved_progress = Some(stored.progress);
+            }
+        }
         let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
         for id in ids {
-            let Some(job) = self.jobs.get(&id) else { continue };
-            if let Err(error) = self.store.save_job(&job.stored(None)).await {
-                self.note_store_fault(&error);
-                return;
-            }
-            if let Some(job) = self.jobs.get_mut(&id) {
-                job.unsaved = false;
-            }
             self.store_profile(&id).await;
         }
     }

@@ -92,6 +92,10 @@ impl Controller {
     fn open_books_of(&self, gpu: &Gpu) -> Option<OpenBooks> {
         let (seen, books, device) = (&gpu.seen, gpu.books.as_ref()?, DeviceId::from(gpu.id()));
         let reading = Metering { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
+        if reading.counter.is_some() && gpu.has_many_jobs() {
+            // A row for each of them every few seconds is too much, and the counter knows what a kill would cost.
+            return None;
+        }
         let rule = self.rule_so_far(gpu.id())?;
         let why = if books.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
         let Some(open) = as_closed(&device, books, reading.at, reading.metered, &rule, why) else {

@@ -117,9 +117,18 @@ impl Controller {
     async fn recount_hour(&mut self, hour: DateTime<Utc>) -> Result<(), ControlError> {
         let rows = self.store.job_rows_of(hour).await?;
         let series = self.intensities_over(&rows).await?;
+        let mut of_jobs: BTreeMap<&JobId, Vec<&Interval>> = BTreeMap::new();
+        for row in &rows {
+            if let Share::Job(id) = &row.share {
+                of_jobs.entry(id).or_default().push(row);
+            }
+        }
         for (id, job) in &mut self.jobs {
-            job.emissions.recount(hour, of_job(&rows, id, true), &series);
-            job.beside.recount(hour, of_job(&rows, id, false), &series);
+            let own = of_jobs.get(id).map(Vec::as_slice).unwrap_or_default();
+            let (boards, beside): (Vec<&Interval>, Vec<&Interval>) =
+                own.iter().partition(|row| row.device.kind() == DeviceKind::Gpu);
+            job.emissions.recount(hour, boards, &series);
+            job.beside.recount(hour, beside, &series);
         }
         self.budget.recount(hour, &rows, &series);
         Ok(())

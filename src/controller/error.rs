@@ -23,6 +23,9 @@ pub enum ControlError {
     /// Somebody else has it.
     #[error("{0}")]
     Conflict(String),
+    /// There are as many as are allowed.
+    #[error("{0}")]
+    TooMany(String),
     /// It may not or cannot be done here.
     #[error("{0}")]
     Forbidden(String),

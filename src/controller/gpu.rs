@@ -1,6 +1,6 @@
 //! One board under control: whose it is, what is wanted of it, and what the hardware says to that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 
@@ -32,6 +32,11 @@ const RETRY_REFUSED: Seconds = Seconds::new(10.0);
 /// One that does not come back is tried so often at once before that.
 const AT_ONCE: u32 = 3;
 
+/// With no more jobs than this its books turn whenever one comes or goes.
+const FEW_JOBS: usize = 16;
+/// With more, so much time lies between two turns for each of them: a row of each is written at a turn.
+const TIME_PER_ROW: Seconds = Seconds::new(0.125);
+
 /// A board as the controller knows it.
 pub struct Gpu {
     /// The way to the hardware.
@@ -42,6 +47,8 @@ pub struct Gpu {
     pub owner: Option<JobId>,
     /// Jobs that are booked on it without controlling it.
     pub guests: Vec<JobId>,
+    /// Of its jobs those that came since its books turned last, where that is too early to turn them again.
+    pub(super) newcomers: BTreeSet<JobId>,
     /// A manual override.
     pub manual: Option<Override>,
     /// Somebody else's limit, which is respected.
@@ -144,6 +151,7 @@ impl Gpu {
             seen,
             owner: None,
             guests: Vec::new(),
+            newcomers: BTreeSet::new(),
             manual: None,
             foreign: None,
             yields: 0,
@@ -249,7 +257,7 @@ impl Gpu {
 
     /// Asks what processes use of it while it has several holders, and takes in what it said.
     pub fn observe_sharing(&mut self, owners: &BTreeMap<u32, JobId>) {
-        let shared = self.owner.iter().count() + self.guests.len() > 1;
+        let shared = self.booked() > 1;
         self.handle.watch_processes(shared);
         match &self.seen.process_use {
             Some(Ok(used)) if shared => self.sharing.observe(used, owners),
@@ -580,6 +588,31 @@ impl Gpu {
     /// The jobs that hold it, the controlling one first.
     pub fn holders(&self) -> Vec<JobId> {
         self.owner.iter().chain(&self.guests).cloned().collect()
+    }
+
+    /// How many they are.
+    pub(super) fn booked(&self) -> usize {
+        self.owner.iter().count() + self.guests.len()
+    }
+
+    /// Those that have held it since its books turned last.
+    pub(super) fn settled_holders(&self) -> Vec<JobId> {
+        self.owner.iter().chain(&self.guests).filter(|id| !self.newcomers.contains(*id)).cloned().collect()
+    }
+
+    /// Whether a row for each of its jobs is more than should be written every few seconds.
+    pub(super) fn has_many_jobs(&self) -> bool {
+        self.booked() > FEW_JOBS
+    }
+
+    /// Whether its books are not to turn at this moment for the sake of jobs that come or go: each turn writes a row for
+    /// each of its jobs, so that many jobs would else cost the square of their number.
+    pub(super) fn is_crowded(&self, at: Monotonic) -> bool {
+        let jobs = self.booked() - self.newcomers.len();
+        let Some(books) = self.books.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
+        #[expect(clippy::cast_precision_loss, reason = "jobs of a GPU are counted in thousands")]
+        let spacing = TIME_PER_ROW * jobs as f64;
+        at.since(books.last_turn()) < spacing
     }
 
     /// Whether something runs on it that nobody registered.

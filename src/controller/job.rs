@@ -118,6 +118,8 @@ pub struct Job {
     pub(super) unsaved: bool,
     /// What its reports look like.
     pub(super) seen_reports: SeenReports,
+    /// Its progress as all jobs' was stored last.
+    pub(super) saved_progress: Option<StoredProgress>,
     lease_until: Monotonic,
     heard: Option<Monotonic>,
     setting: Option<Setting>,
@@ -172,6 +174,7 @@ impl Job {
             stalls: Stalls::new(stored.account),
             unsaved: false,
             seen_reports: SeenReports::default(),
+            saved_progress: None,
             lease_until,
             heard: None,
             setting: None,

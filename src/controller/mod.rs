@@ -83,6 +83,9 @@ use crate::providers::{CarbonSettings, FeedState};
 use crate::store::Store;
 use crate::units::Joules;
 
+/// Of silent jobs that control nothing so many are ended in one tick.
+const GUESTS_ENDED_AT_ONCE: usize = 16;
+
 /// Everything a running daemon knows and decides with.
 pub struct Controller {
     settings: Settings,
@@ -198,8 +201,12 @@ impl Controller {
 
     async fn end_silent_jobs(&mut self) {
         let now = self.now();
-        let silent: Vec<JobId> = self.jobs.values().filter(|j| j.lease_expired(now)).map(|j| j.id.clone()).collect();
-        for id in silent {
+        let mut silent: Vec<&Job> = self.jobs.values().filter(|j| j.lease_expired(now)).collect();
+        // Whose GPUs get their limits back comes first; of the others not all at once, as others wait for answers.
+        silent.sort_by_key(|job| !job.spec.control);
+        let guests = silent.iter().filter(|job| !job.spec.control).count();
+        silent.truncate(silent.len() - guests.saturating_sub(GUESTS_ENDED_AT_ONCE));
+        for id in silent.into_iter().map(|job| job.id.clone()).collect::<Vec<JobId>>() {
             tracing::warn!(job.id = %id, "job {id} was silent for longer than its lease; its GPUs get their limits back");
             // A job that was just listed exists.
             let _ = self.end_job(&id, "lease expired").await;

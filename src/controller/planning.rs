@@ -51,13 +51,7 @@ impl Controller {
         let now = self.now();
         let ids: Vec<_> = self.jobs.keys().cloned().collect();
         for id in &ids {
-            self.doubt_caps_at_slot_ends(id, now);
-            let Some((hindrance, allowed)) = self.jobs.get(id).map(|j| (self.hindrance(j), self.allowed(j))) else {
-                continue;
-            };
-            let Some(job) = self.jobs.get_mut(id) else { continue };
-            job.choose_phase(hindrance);
-            job.notice_reasons(now, allowed);
+            self.look_at(id, now);
         }
         if self.desk.search.is_none() {
             let share = self.share(now);
@@ -82,6 +76,40 @@ impl Controller {
         for id in &ids {
             self.explain(id, now, &passes);
         }
+    }
+
+    /// The same after something that concerns one job alone: of many jobs each reports by itself, and not all of them have
+    /// a reason to be looked at for that. All are where this one is to be planned, or jobs share something.
+    pub(super) async fn plan_one(&mut self, id: &JobId) {
+        let now = self.now();
+        let passes = self.passes(now);
+        self.look_at(id, now);
+        let is_due = |job: &Job| job.replan.is_some() && job.is_profiled() && !job.rests_from_planning(now);
+        let finished = self.desk.search.as_ref().is_some_and(Search::is_finished);
+        if finished || !passes.is_empty() || self.share(now).is_some() || self.jobs.get(id).is_some_and(is_due) {
+            return self.plan().await;
+        }
+        self.follow_plan_of(id, now, &passes);
+    }
+
+    /// Sees to a job's phase, and whether it is to be planned.
+    fn look_at(&mut self, id: &JobId, now: Now) {
+        self.doubt_caps_at_slot_ends(id, now);
+        let Some((hindrance, allowed)) = self.jobs.get(id).map(|j| (self.hindrance(j), self.allowed(j))) else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        job.choose_phase(hindrance);
+        job.notice_reasons(now, allowed);
+    }
+
+    /// Has a job do what its plan says now, and says why.
+    fn follow_plan_of(&mut self, id: &JobId, now: Now, passes: &Passes) {
+        let pace = self.pace(id);
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.follow_plan(now, &pace);
+        }
+        self.explain(id, now, passes);
     }
 
     /// Waits for the search in progress, at most `patience`, and takes what it found.

@@ -68,8 +68,8 @@ impl Controller {
     /// Registers a job. Its boards are its own from now on, unless it asks not to control them.
     ///
     /// # Errors
-    /// For boards that do not exist or that another job controls, and for what [`JobSpec::check`] refuses. Nothing is
-    /// changed then.
+    /// For boards that do not exist or that another job controls, for what [`JobSpec::check`] refuses, and where as many
+    /// jobs are open as the settings allow. Nothing is changed then.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.resolve(g)).collect::<Result<_, _>>()?;
         let spec = JobSpec {
@@ -94,6 +94,7 @@ impl Controller {
         if spec.control {
             self.refuse_held_boards(&spec)?;
         }
+        self.refuse_too_many(&spec)?;
         spec.processes = self.find_processes(new.claim).await?;
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
         let job = self.make_job(id.clone(), spec, StoredProgress::default(), self.now().utc).await?;
@@ -104,8 +105,30 @@ impl Controller {
         if let Some(processes) = processes {
             self.follow(&id, &processes).await;
         }
-        self.plan().await;
+        self.plan_one(&id).await;
         self.job(&id).await
+    }
+
+    fn refuse_too_many(&self, spec: &JobSpec) -> Result<(), ControlError> {
+        let (most, open) = (self.settings.most_jobs, self.jobs.len());
+        if open >= most as usize {
+            return Err(ControlError::TooMany(format!(
+                "{open} jobs are open, and control.most_jobs = {most} allows no more: end jobs that are done, let their \
+                 leases run out, or raise the setting"
+            )));
+        }
+        let most = self.settings.most_jobs_per_gpu;
+        for gpu in spec.gpus.iter().filter_map(|id| self.gpus.get(id)) {
+            let open = gpu.booked();
+            if open >= most as usize {
+                return Err(ControlError::TooMany(format!(
+                    "GPU {} has {open} open jobs, and control.most_jobs_per_gpu = {most} allows no more: end jobs that are \
+                     done, let their leases run out, or raise the setting",
+                    gpu.handle.board().index
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn refuse_held_boards(&self, spec: &JobSpec) -> Result<(), ControlError> {
@@ -208,8 +231,11 @@ impl Controller {
     /// Gives a job its place on its boards.
     pub(super) fn admit(&mut self, job: Job) {
         for id in &job.spec.gpus {
-            self.turn_books_of(id, false);
+            let turned = self.turn_books_of(id, false);
             let Some(gpu) = self.gpus.get_mut(id) else { continue };
+            if !turned {
+                gpu.newcomers.insert(job.id.clone());
+            }
             if job.spec.control {
                 gpu.owner = Some(job.id.clone());
                 // A new owner asks anew: what somebody set before it came is what it finds, and what was not allowed
@@ -248,7 +274,7 @@ impl Controller {
             tracing::info!(job.id = %id, "job {id}: {note}");
         }
         let stage_now = job.profiler.as_ref().map(|p| p.stage());
-        self.plan().await;
+        self.plan_one(id).await;
         let moved = stage_now != stage || self.jobs.get(id).is_some_and(|j| j.phase != phase);
         if moved {
             self.act();
@@ -335,6 +361,7 @@ impl Controller {
                 gpu.foreign = None;
             }
             gpu.guests.retain(|g| g != id);
+            gpu.newcomers.remove(id);
         }
         let Some(job) = self.jobs.remove(id) else { return Ok(()) };
         self.remember_gone(&job);

@@ -57,6 +57,10 @@ pub struct Settings {
     pub window_s: Seconds,
     /// The lease of a job that does not ask for one.
     pub default_lease_s: Seconds,
+    /// The most jobs that are open at once; further ones are refused until some have ended.
+    pub most_jobs: u32,
+    /// The most open jobs on one GPU.
+    pub most_jobs_per_gpu: u32,
     /// How long a write or a read of a board may take before the board counts as unresponsive.
     pub call_timeout_s: Seconds,
     /// Time between two readings of energy and power.
@@ -76,6 +80,8 @@ impl Default for Settings {
             clocks: Locking::Auto,
             window_s: Seconds::new(86_400.0),
             default_lease_s: Seconds::new(60.0),
+            most_jobs: 1000,
+            most_jobs_per_gpu: 1000,
             call_timeout_s: Seconds::new(1.0),
             sample_s: Seconds::new(0.1),
             solve_limit_s: Seconds::new(2.0),
@@ -100,6 +106,11 @@ impl Settings {
         self.checkpoint_s.check("checkpoint_s", 0.1, 4.0)?;
         self.window_s.check("window_s", 600.0, 30.0 * 86_400.0)?;
         self.default_lease_s.check("default_lease_s", 1.0, 86_400.0)?;
+        for (key, most) in [("most_jobs", self.most_jobs), ("most_jobs_per_gpu", self.most_jobs_per_gpu)] {
+            if !(1..=100_000).contains(&most) {
+                return Err(format!("{key} = {most} must be within 1 to 100000 open jobs"));
+            }
+        }
         self.call_timeout_s.check("call_timeout_s", 0.05, 60.0)?;
         self.sample_s.check("sample_s", 0.02, 1.0)?;
         self.solve_limit_s.check("solve_limit_s", 0.05, 60.0)

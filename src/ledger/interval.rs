@@ -85,7 +85,8 @@ impl OpenInterval {
         at.since(self.last_turn()) >= SHORTEST.max(pace * 2.0)
     }
 
-    fn last_turn(&self) -> Monotonic {
+    /// When another rule began to hold last: when it was opened, or turned.
+    pub fn last_turn(&self) -> Monotonic {
         self.turned.last().map_or(self.since, |(until, _)| *until)
     }
 

@@ -97,7 +97,7 @@ pub fn plan_together(members: &[Member<'_>], shared: &Shared<'_>, go_on: &dyn Fn
     let solution = solve_fleet(joint.problem(), go_on);
     let plans = joint.plans(&solution, alone.plans);
     let kept = solution.clashes.is_empty() && solution.cost > GramsCo2e::ZERO;
-    let gap = if kept { (1.0 - solution.bound / solution.cost).max(0.0) } else { 0.0 };
+    let gap = if kept { (1.0 - solution.bound / solution.cost).clamp(0.0, 1.0) } else { 0.0 };
     Together { broken: broken(members, &plans, shared), plans, gap, finished: solution.finished }
 }
 

@@ -29,6 +29,10 @@ const LATEST_ENDED: u32 = 50;
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
             description = "Another job controls one of the GPUs"
         ),
+        (
+            status = TOO_MANY_REQUESTS, body = Problem, content_type = "application/problem+json",
+            description = "As many jobs are open as the settings allow, in all or on one of the GPUs"
+        ),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
     )

@@ -16,33 +16,50 @@ impl Store {
     /// # Errors
     /// If it cannot be written; then nothing of it is.
     pub async fn save_job(&self, job: &StoredJob) -> Result<(), StoreError> {
-        if job.ended.is_none() {
-            let sql = "UPDATE jobs SET progress = $2 WHERE id = $1 AND ended_us IS NULL";
-            let update = sqlx::query(sql).bind(job.id.as_str()).bind(rows::json(&job.progress)?);
-            if update.execute(&self.pool).await?.rows_affected() > 0 {
-                return Ok(());
-            }
+        self.save_jobs(std::slice::from_ref(job)).await
+    }
+
+    /// The same for several jobs, in one transaction.
+    ///
+    /// # Errors
+    /// If it fails; then none of them is written.
+    pub async fn save_jobs(&self, jobs: &[StoredJob]) -> Result<(), StoreError> {
+        if jobs.is_empty() {
+            return Ok(());
         }
         let mut tx = self.begin().await?;
-        let sql = "SELECT EXISTS (SELECT 1 FROM jobs WHERE id = $1)";
-        let is_known: bool = sqlx::query_scalar(sql).bind(job.id.as_str()).fetch_one(&mut *tx).await?;
-        let (ended, reason) = job.ended.as_ref().map(|(at, why)| (at.timestamp_micros(), why.as_str())).unzip();
-        sqlx::query(
-            "INSERT INTO jobs (id, spec, progress, registered_us, ended_us, end_reason) \
-             VALUES ($1, $2, $3, $4, $5, $6) \
-             ON CONFLICT (id) DO UPDATE SET progress = $3, ended_us = $5, end_reason = $6",
-        )
-        .bind(job.id.as_str())
-        .bind(rows::json(&job.spec)?)
-        .bind(rows::json(&job.progress)?)
-        .bind(job.registered_at.timestamp_micros())
-        .bind(ended)
-        .bind(reason)
-        .execute(&mut *tx)
-        .await?;
-        note(&mut tx, &job.id, !is_known).await?;
+        for job in jobs {
+            write(&mut tx, job).await?;
+        }
         Ok(tx.commit().await?)
     }
+}
+
+async fn write(tx: &mut SqliteConnection, job: &StoredJob) -> Result<(), StoreError> {
+    if job.ended.is_none() {
+        let sql = "UPDATE jobs SET progress = $2 WHERE id = $1 AND ended_us IS NULL";
+        let update = sqlx::query(sql).bind(job.id.as_str()).bind(rows::json(&job.progress)?);
+        if update.execute(&mut *tx).await?.rows_affected() > 0 {
+            return Ok(());
+        }
+    }
+    let sql = "SELECT EXISTS (SELECT 1 FROM jobs WHERE id = $1)";
+    let is_known: bool = sqlx::query_scalar(sql).bind(job.id.as_str()).fetch_one(&mut *tx).await?;
+    let (ended, reason) = job.ended.as_ref().map(|(at, why)| (at.timestamp_micros(), why.as_str())).unzip();
+    sqlx::query(
+        "INSERT INTO jobs (id, spec, progress, registered_us, ended_us, end_reason) \
+         VALUES ($1, $2, $3, $4, $5, $6) \
+         ON CONFLICT (id) DO UPDATE SET progress = $3, ended_us = $5, end_reason = $6",
+    )
+    .bind(job.id.as_str())
+    .bind(rows::json(&job.spec)?)
+    .bind(rows::json(&job.progress)?)
+    .bind(job.registered_at.timestamp_micros())
+    .bind(ended)
+    .bind(reason)
+    .execute(&mut *tx)
+    .await?;
+    note(tx, &job.id, !is_known).await
 }
 
 /// Notes in the ledger how a job's row stands: its end, and its registration if that is new.

@@ -1,0 +1,186 @@
+//! Many jobs on one GPU that are only booked: what they cost grows with their number and no faster, and there is a most.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use wattune::clock::{Clock as _, ManualClock, Monotonic};
+use wattune::controller::{
+    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, RankBoard, Settings,
+};
+use wattune::domain::{JobId, LimitRange, PowerLimit, Slot};
+use wattune::gpu::GpuDevice;
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use wattune::gpu::thread::Sampling;
+use wattune::ledger::Share;
+use wattune::ledger::verify::Verifier;
+use wattune::providers::{CarbonSettings, FeedState};
+use wattune::store::Store;
+use wattune::units::{Samples, SamplesPerSecond, Seconds, Watts};
+
+use crate::support;
+
+struct Node {
+    clock: Arc<ManualClock>,
+    controller: Controller,
+    jobs: Vec<JobId>,
+    _feed: tokio::sync::watch::Sender<FeedState>,
+    _state: tempfile::TempDir,
+}
+
+fn begin() -> DateTime<Utc> {
+    "2026-11-21T12:00:00Z".parse().expect("a time")
+}
+
+impl Node {
+    async fn start(settings: Settings) -> Self {
+        let clock = Arc::new(ManualClock::at(begin()));
+        let mw = PowerLimit::from_milliwatts;
+        let range = LimitRange { min: mw(100_000), max: mw(350_000), default: mw(320_000) };
+        let (idle, settling) = (Watts::new(25.0), Seconds::new(0.1));
+        let physics = Physics { range, found: mw(280_000), idle, settling, noise: 0.0, seed: 1 };
+        let board = SimulatedBoard::new(physics, clock.clone());
+        let load = LoadCurve::saturating(&range, Watts::new(300.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
+        board.run(Some(load));
+        let state = tempfile::tempdir().expect("a directory");
+        let (feed, signal) = tokio::sync::watch::channel(FeedState::starting(Vec::new(), begin()));
+        let parts = Parts {
+            settings,
+            profiling: wattune::profile::Settings::default(),
+            planning: wattune::plan::Settings::default(),
+            carbon: CarbonSettings::default(),
+            carbon_budget: BudgetSettings::default(),
+            books: Default::default(),
+            cap: CapSettings::default(),
+            state_dir: state.path(),
+            clock: clock.clone(),
+            devices: vec![Box::new(board.device(0, "Guests")) as Box<dyn GpuDevice>],
+            sampling: Sampling::OnRequest,
+            cpu: None,
+            signal,
+            ranks: RankBoard::default(),
+            price: None,
+            problems: Vec::new(),
+        };
+        let controller = Controller::start(parts).await.expect("starts");
+        Self { clock, controller, jobs: Vec::new(), _feed: feed, _state: state }
+    }
+
+    async fn register(&mut self, control: bool) -> Result<(), ControlError> {
+        let job = NewJob {
+            gpus: vec![GpuRef::Index(0)],
+            control,
+            lease: Some(Seconds::new(86_400.0)),
+            ..support::job(&format!("guest-{}", self.jobs.len()), 0.03)
+        };
+        let view = self.controller.register(job).await?;
+        self.jobs.push(JobId::new(view.job_id).expect("an id"));
+        Ok(())
+    }
+
+    /// So many come, a hundred a second.
+    async fn fill(&mut self, guests: usize) {
+        for guest in 0..guests {
+            self.clock.advance(Seconds::new(0.01));
+            self.register(false).await.expect("there is room");
+            if guest % 100 == 99 {
+                self.controller.tick().await;
+            }
+        }
+    }
+
+    async fn live(&mut self, seconds: u32) {
+        for _ in 0..seconds / 5 {
+            self.clock.advance(Seconds::new(5.0));
+            self.controller.tick().await;
+        }
+    }
+
+    fn store(&self) -> Store {
+        self.controller.store()
+    }
+
+    /// Energy by share of all that is booked, and how many rows that is.
+    async fn booked(&self) -> (u64, usize) {
+        let span = Slot::new(begin(), self.clock.utc() + chrono::TimeDelta::hours(1)).expect("some time");
+        let page = self.store().ledger_page(&span, None, 1_000_000).await.expect("read");
+        (page.rows.iter().map(|row| row.interval.energy.get()).sum(), page.rows.len())
+    }
+}
+
+#[tokio::test]
+async fn what_guests_cost_grows_with_their_number_and_no_faster() {
+    let mut rows = Vec::new();
+    for guests in [60, 120, 240] {
+        let mut node = Node::start(Settings::default()).await;
+        node.controller.tick().await;
+        node.fill(guests).await;
+        let (_, coming) = node.booked().await;
+        assert!(coming <= 20 * guests, "{coming} rows for {guests} that came");
+        node.live(600).await;
+        let (energy, found) = node.booked().await;
+        // Eight a second at the most, and one for each where the books end.
+        assert!(found <= 8 * 610 + 20 * guests, "{found} rows of {guests} guests in ten minutes");
+        assert!(energy > 100_000 * 500, "of 300 W in ten minutes {energy} mJ are booked");
+        // Each has its part, and nothing before it came.
+        let share = |id: &JobId| Share::Job(id.clone());
+        for id in [&node.jobs[0], &node.jobs[guests - 1]] {
+            let own = node.store().intervals_of(id).await.expect("read");
+            assert!(!own.is_empty() && own.iter().all(|row| row.share == share(id)), "{id}: {own:?}");
+        }
+        let registered = begin() + chrono::TimeDelta::milliseconds(10 * guests as i64);
+        let last = node.store().intervals_of(&node.jobs[guests - 1]).await.expect("read");
+        assert!(last.iter().all(|row| row.slot.start() >= registered), "{:?} came {registered}", last.first());
+        // They go.
+        for id in node.jobs.clone() {
+            node.clock.advance(Seconds::new(0.01));
+            node.controller.end(&id).await.expect("ends");
+        }
+        node.live(120).await;
+        let (_, after) = node.booked().await;
+        assert!(after - found <= 20 * guests, "{} rows for {guests} that went", after - found);
+        let verified = node.store().verify(Verifier::default()).await.expect("read");
+        assert!(verified.is_ok(), "{verified:?}");
+        rows.push(found);
+        node.controller.shut_down().await;
+    }
+    assert!(rows[2] < 5 * rows[0], "{rows:?}");
+}
+
+#[tokio::test]
+async fn few_guests_are_booked_to_the_moment() {
+    let mut node = Node::start(Settings::default()).await;
+    node.controller.tick().await;
+    for _ in 0..3 {
+        node.register(false).await.expect("there is room");
+        node.clock.advance(Seconds::new(2.0));
+        node.controller.tick().await;
+    }
+    let (_, rows) = node.booked().await;
+    assert!(rows >= 1 + 2, "a row at least for each time in which others held it: {rows}");
+    node.controller.shut_down().await;
+}
+
+#[tokio::test]
+async fn open_jobs_have_a_most_in_all_and_on_each_gpu() {
+    for (settings, key) in [
+        (Settings { most_jobs: 3, ..Settings::default() }, "control.most_jobs = 3"),
+        (Settings { most_jobs_per_gpu: 3, ..Settings::default() }, "control.most_jobs_per_gpu = 3"),
+    ] {
+        let mut node = Node::start(settings).await;
+        node.controller.tick().await;
+        for control in [true, false, false] {
+            node.register(control).await.expect("there is room");
+        }
+        let refused = node.register(false).await.expect_err("one too many");
+        assert!(matches!(&refused, ControlError::TooMany(why) if why.contains(key)), "{refused}");
+        let first = node.jobs[1].clone();
+        node.controller.end(&first).await.expect("ends");
+        node.register(false).await.expect("there is room again");
+        // Who is there goes on.
+        let at = node.clock.monotonic().since(Monotonic::default());
+        let report = ProgressReport { samples: Samples::new(1.0), at: Some(at) };
+        node.controller.progress(&node.jobs[0].clone(), report).await.expect("it runs");
+        node.controller.shut_down().await;
+    }
+    assert_eq!((Settings::default().most_jobs, Settings::default().most_jobs_per_gpu), (1000, 1000));
+}
