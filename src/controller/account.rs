@@ -101,7 +101,10 @@ impl Controller {
         let (Some((opened, first)), Some(books)) = (gpu.opened, &gpu.books) else { return };
         let Some(counter) = gpu.seen.counter else {
             if now.monotonic.since(opened.monotonic) > GIVEN_UP && !std::mem::replace(&mut gpu.is_given_up, true) {
-                self.ledger.lose(&device, self.backlog.recovered[place].at, opened.utc, NOT_BACK);
+                // Daemons in between have integrated its power.
+                let booked = self.backlog.booked_until.get(&device).copied();
+                let from = booked.unwrap_or_default().max(self.backlog.recovered[place].at);
+                self.ledger.lose(&device, from, opened.utc, NOT_BACK);
             }
             return;
         };
