@@ -17,6 +17,7 @@ mod cli;
 mod clocks;
 mod cpu;
 mod crash;
+mod crowd;
 mod disk;
 mod energy_truth;
 mod faults;

@@ -163,7 +163,8 @@ impl From<Busy> for Problem {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let status = match refusal {
-            Refusal::Host(_) | Refusal::Origin(_) | Refusal::CrossSite => StatusCode::FORBIDDEN,
+            Refusal::Host(_) | Refusal::Origin(_) | Refusal::CrossSite(_) => StatusCode::FORBIDDEN,
+            Refusal::NoListener => StatusCode::NOT_ACCEPTABLE,
             Refusal::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         };
         Self::new(status, refusal.to_string())

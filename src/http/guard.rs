@@ -34,8 +34,13 @@ pub enum Refusal {
     #[error("the request comes from a page of {0:?}; only wattune's own page may use this API from a browser")]
     Origin(String),
     /// The browser says that another site made it.
-    #[error("the request was made by another site (Sec-Fetch-Site: cross-site); only wattune's own page may do that")]
-    CrossSite,
+    #[error("the request was made by another site (Sec-Fetch-Site: {0}); only wattune's own page may do that")]
+    CrossSite(&'static str),
+    /// A page shows an answer as an image, a script or a frame that is a stream of events.
+    #[error(
+        "events are for programs and for wattune's own page: ask with Accept: text/event-stream, by a fetch or an EventSource"
+    )]
+    NoListener,
     /// It carries something else than JSON.
     #[error("the body's content type is {0}; it must be application/json")]
     MediaType(String),
@@ -71,8 +76,10 @@ impl Guard {
         // Who follows a link comes from another site, and what is shown in a window of its own no other site can read.
         let follows_a_link =
             *method == Method::GET && says("sec-fetch-mode", b"navigate") && says("sec-fetch-dest", b"document");
-        if says("sec-fetch-site", b"cross-site") && !follows_a_link {
-            return Err(Refusal::CrossSite);
+        // Ports do not count for a site: another program's page on this machine is of the same.
+        let other = ["cross-site", "same-site"].into_iter().find(|site| says("sec-fetch-site", site.as_bytes()));
+        if let Some(site) = other.filter(|_| !follows_a_link) {
+            return Err(Refusal::CrossSite(site));
         }
         if changes_something(method) && has_body(headers) { check_media_type(headers) } else { Ok(()) }
     }
@@ -113,6 +120,20 @@ impl Guard {
 pub async fn enforce(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Problem> {
     guard.check(request.method(), request.uri(), request.headers())?;
     Ok(next.run(request).await)
+}
+
+/// Whether events may be sent to whoever asks with these headers: an image or a link that leads to them would take a
+/// place for as long as it is shown.
+///
+/// # Errors
+/// If a browser asks for something to show, or something else than events is asked for.
+pub fn check_listener(headers: &HeaderMap) -> Result<(), Refusal> {
+    let fetched = headers.get("sec-fetch-dest").is_none_or(|dest| dest.as_bytes().eq_ignore_ascii_case(b"empty"));
+    let mut accepted =
+        headers.get_all(header::ACCEPT).iter().map(|v| String::from_utf8_lossy(v.as_bytes()).to_lowercase());
+    let takes = |text: &str| text.trim() == "*/*" || text.contains("text/event-stream");
+    let wanted = headers.get(header::ACCEPT).is_none() || accepted.any(|text| takes(&text));
+    if fetched && wanted { Ok(()) } else { Err(Refusal::NoListener) }
 }
 
 enum HostName {
@@ -244,10 +265,10 @@ mod tests {
             let through_socket = decide(Guard::unix(None), "GET", "/v1/status", &pairs);
             assert_eq!(through_socket, Err(Refusal::Origin(origin.into())), "{origin}");
         }
-        for (site, allowed) in [("cross-site", false), ("same-origin", true), ("same-site", true), ("none", true)] {
+        for (site, allowed) in [("cross-site", false), ("same-origin", true), ("same-site", false), ("none", true)] {
             let pairs = [("host", "localhost"), ("sec-fetch-site", site)];
             let decision = decide(tcp("127.0.0.1:4938"), "GET", "/", &pairs);
-            assert_eq!(decision, if allowed { Ok(()) } else { Err(Refusal::CrossSite) }, "{site}");
+            assert_eq!(decision, if allowed { Ok(()) } else { Err(Refusal::CrossSite(site)) }, "{site}");
         }
     }
 
@@ -262,14 +283,17 @@ mod tests {
             ("DELETE", "navigate", "document", false),
         ];
         for (method, mode, dest, allowed) in table {
-            let pairs = [
-                ("host", "localhost"),
-                ("sec-fetch-site", "cross-site"),
-                ("sec-fetch-mode", mode),
-                ("sec-fetch-dest", dest),
-            ];
-            let decision = decide(tcp("127.0.0.1:4938"), method, "/", &pairs);
-            assert_eq!(decision, if allowed { Ok(()) } else { Err(Refusal::CrossSite) }, "{method} {mode} {dest}");
+            for site in ["cross-site", "same-site"] {
+                let pairs = [
+                    ("host", "localhost"),
+                    ("sec-fetch-site", site),
+                    ("sec-fetch-mode", mode),
+                    ("sec-fetch-dest", dest),
+                ];
+                let decision = decide(tcp("127.0.0.1:4938"), method, "/", &pairs);
+                let expected = if allowed { Ok(()) } else { Err(Refusal::CrossSite(site)) };
+                assert_eq!(decision, expected, "{method} {mode} {dest} {site}");
+            }
         }
     }
 
@@ -298,6 +322,24 @@ mod tests {
         let chunked = [("host", "localhost"), ("transfer-encoding", "chunked")];
         let refused = decide(tcp("127.0.0.1:4938"), "POST", "/v1/jobs", &chunked);
         assert_eq!(refused, Err(Refusal::MediaType("missing".into())));
+    }
+
+    #[test]
+    fn events_are_for_those_who_read_them() {
+        let table: [(&[(&str, &str)], bool); 9] = [
+            (&[], true),
+            (&[("accept", "*/*")], true),
+            (&[("accept", "text/event-stream")], true),
+            (&[("accept", "text/event-stream"), ("sec-fetch-dest", "empty")], true),
+            (&[("accept", "application/json, text/event-stream;q=0.9")], true),
+            (&[("accept", "image/avif,image/webp,*/*;q=0.8")], false),
+            (&[("accept", "text/html,application/xhtml+xml,*/*;q=0.8")], false),
+            (&[("accept", "*/*"), ("sec-fetch-dest", "script")], false),
+            (&[("accept", "text/event-stream"), ("sec-fetch-dest", "document")], false),
+        ];
+        for (pairs, allowed) in table {
+            assert_eq!(check_listener(&headers(pairs)).is_ok(), allowed, "{pairs:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use super::socket::SocketError;
 
@@ -39,15 +39,26 @@ pub enum BindError {
     Socket(#[from] SocketError),
 }
 
+/// So many may wait to be accepted; whoever comes when there are more tries again after a second.
+const BACKLOG: u32 = 4096;
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A daemon that ended leaves connections behind that time out.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// Listens on `address`.
-pub(super) async fn tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
+pub(super) fn tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
     let refuse = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => BindError::InUse(address),
         io::ErrorKind::AddrNotAvailable => BindError::NoSuchAddress(address),
         io::ErrorKind::PermissionDenied => BindError::NotPermitted(address),
         _ => BindError::Tcp { address, source },
     };
-    let listener = TcpListener::bind(address).await.map_err(refuse)?;
+    let listener = listen(address).map_err(refuse)?;
     let bound = listener.local_addr().map_err(refuse)?;
     Ok((listener, bound))
 }

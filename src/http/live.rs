@@ -1,8 +1,9 @@
 //! What clients are told while they stay connected. One producer asks the controller, and only while somebody listens;
 //! all clients share its answers. A slow client misses answers, never the newest one.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -10,26 +11,29 @@ use axum::response::sse::Event;
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::error::Problem;
+use super::places::Peer;
 use crate::controller::view::StatusView;
 
 /// Time between two questions to the controller.
 const PERIOD: Duration = Duration::from_secs(1);
 /// An event has no more jobs than this, and no more problems: each goes to every client each second.
 const LISTED: usize = 50;
-/// Clients at once; the rest of an address's connections is left to those who ask once.
-pub(super) const CLIENTS: usize = 32;
+/// Clients at once.
+const CLIENTS: usize = 64;
+/// Of one user: the others' pages still get theirs.
+pub(super) const CLIENTS_EACH: usize = 32;
 
 /// The newest answer, and who waits for it. Clones share both.
 #[derive(Clone)]
 pub(super) struct Live {
     newest: watch::Sender<Option<Frame>>,
     wanted: Arc<Notify>,
-    places: Arc<Semaphore>,
+    listeners: Arc<Mutex<HashMap<Peer, usize>>>,
     stop: CancellationToken,
 }
 
@@ -69,8 +73,7 @@ fn text(value: &impl Serialize) -> Option<Arc<str>> {
 impl Live {
     /// Nobody listens yet. All streams end with `stop`.
     pub(super) fn until(stop: CancellationToken) -> Self {
-        let places = Arc::new(Semaphore::new(CLIENTS));
-        Self { newest: watch::Sender::new(None), wanted: Arc::default(), places, stop }
+        Self { newest: watch::Sender::new(None), wanted: Arc::default(), listeners: Arc::default(), stop }
     }
 
     /// Asks the controller as long as somebody listens.
@@ -100,9 +103,12 @@ impl Live {
     ///
     /// # Errors
     /// If too many listen already.
-    pub(super) fn listen(&self) -> Result<impl Stream<Item = Event> + use<>, Problem> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            let detail = format!("{CLIENTS} clients are listening already; close a page, or ask GET /v1/status");
+    pub(super) fn listen(&self, peer: Peer) -> Result<impl Stream<Item = Event> + use<>, Problem> {
+        let place = self.place(peer).map_err(|(all, own)| {
+            let detail = format!(
+                "{all} clients are listening already, {own} of them this user's, and there may be {CLIENTS} and \
+                 {CLIENTS_EACH}; close a page, or ask GET /v1/status"
+            );
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         })?;
         let mut newest = self.newest.subscribe();
@@ -110,9 +116,37 @@ impl Live {
         self.wanted.notify_one();
         Ok(stream::unfold((newest, place), next).take_until(self.stop.clone().cancelled_owned()))
     }
+
+    /// A place for one more, or how many there are in all and of that user.
+    fn place(&self, peer: Peer) -> Result<Place, (usize, usize)> {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = listeners.values().sum();
+        let own = listeners.get(&peer).copied().unwrap_or_default();
+        if all >= CLIENTS || own >= CLIENTS_EACH {
+            return Err((all, own));
+        }
+        listeners.insert(peer, own + 1);
+        Ok(Place { listeners: Arc::clone(&self.listeners), peer })
+    }
 }
 
-type Listener = (watch::Receiver<Option<Frame>>, OwnedSemaphorePermit);
+/// The place of one listener, free again when dropped.
+struct Place {
+    listeners: Arc<Mutex<HashMap<Peer, usize>>>,
+    peer: Peer,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = listeners.get_mut(&self.peer) {
+            *count -= 1;
+        }
+        listeners.retain(|_, count| *count > 0);
+    }
+}
+
+type Listener = (watch::Receiver<Option<Frame>>, Place);
 
 async fn next((mut newest, place): Listener) -> Option<(Event, Listener)> {
     loop {

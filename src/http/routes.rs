@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 use super::error::Problem;
 use super::guard::{self, Guard};
 use super::openapi::Api;
+use super::seat::Seat;
 use super::v1::{carbon, demand_response, events, gpus, jobs, recurring, report, status};
 use super::{Shared, health, metrics, openapi, page};
 
@@ -67,6 +68,7 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
         .layer(DefaultBodyLimit::max(body_limit))
+        .layer(from_fn(keep_reporters))
         .layer(from_fn_with_state(guard, guard::enforce))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(add_headers))
@@ -100,6 +102,19 @@ fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("a request was answered with 500: its handler panicked");
     let detail = "the daemon made a mistake while answering; its log says which; power limits are unaffected";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+}
+
+/// Runs that report have leases to lose: their connections are kept when others are not.
+async fn keep_reporters(request: Request, next: axum::middleware::Next) -> Response {
+    const REPORTS: [&str; 2] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress"];
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let reports = route.is_some_and(|route| REPORTS.contains(&route));
+    let seat = request.extensions().get::<Seat>().filter(|_| reports).cloned();
+    let response = next.run(request).await;
+    if let Some(seat) = seat.filter(|_| response.status().is_success()) {
+        seat.reported();
+    }
+    response
 }
 
 async fn add_headers(request: Request, next: axum::middleware::Next) -> Response {

@@ -204,7 +204,7 @@ async fn all_who_listen_share_one_question() {
 async fn only_so_many_may_listen_and_all_are_told_when_the_daemon_ends() {
     let daemon = Daemon::without_controller().await;
     let mut clients = Vec::new();
-    for _ in 0..live::CLIENTS {
+    for _ in 0..live::CLIENTS_EACH {
         let mut client = Client::connect(&daemon, "").await;
         client.hear("event: problem").await;
         clients.push(client);

@@ -1,0 +1,131 @@
+//! Who is at the other end of a connection, as far as the kernel says.
+//!
+//! Of a loopback connection the other end is a socket of this machine, whose owner `sock_diag(7)` tells.
+
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+use tokio::net::UnixStream;
+
+use super::places::Peer;
+
+/// `SOCK_DIAG_BY_FAMILY`, the type of question and answer.
+const BY_FAMILY: u16 = 20;
+const REQUEST: u16 = 1;
+const TCP: u8 = 6;
+/// A socket that no process has any more does not tell whose it was.
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
+
+const HEADER: usize = 16;
+const STATE: usize = HEADER + 1;
+const OWNER: usize = HEADER + 64;
+const ANSWER: usize = HEADER + 72;
+
+/// The user of a Unix socket's client.
+pub(super) fn of_unix(stream: &UnixStream) -> Peer {
+    stream.peer_cred().map_or(Peer::Unknown, |credentials| Peer::User(credentials.uid()))
+}
+
+/// Asks the kernel whose TCP sockets are.
+#[derive(Debug)]
+pub(super) struct TcpPeers {
+    /// `None` where the kernel does not answer.
+    socket: Option<OwnedFd>,
+}
+
+impl TcpPeers {
+    pub(super) fn new() -> Self {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG));
+        if let Err(error) = &socket {
+            tracing::debug!("connections are not told apart by user: {error}");
+        }
+        Self { socket: socket.ok() }
+    }
+
+    /// The user whose socket at `client` is connected to `server`, both on this machine.
+    pub(super) fn user(&self, client: SocketAddr, server: SocketAddr) -> Peer {
+        self.ask(client, server).map_or(Peer::Unknown, Peer::User)
+    }
+
+    fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<u32> {
+        let socket = self.socket.as_ref()?;
+        // The kernel answers before it returns.
+        sendto(socket, &question(client, server), SendFlags::empty(), &SocketAddrNetlink::new(0, 0)).ok()?;
+        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let ((answer, _), _) = recv(socket, &mut buffer, RecvFlags::DONTWAIT).ok()?;
+        owner(answer)
+    }
+}
+
+/// A `nlmsghdr` and an `inet_diag_req_v2`.
+fn question(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
+    const LENGTH: u32 = 72;
+    let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let mut bytes = Vec::with_capacity(LENGTH as usize);
+    bytes.extend(LENGTH.to_ne_bytes());
+    bytes.extend(BY_FAMILY.to_ne_bytes());
+    bytes.extend(REQUEST.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([u8::try_from(family.as_raw()).unwrap_or_default(), TCP, 0, 0]);
+    // In any state.
+    bytes.extend([0xff; 4]);
+    bytes.extend(client.port().to_be_bytes());
+    bytes.extend(server.port().to_be_bytes());
+    for ip in [client.ip(), server.ip()] {
+        let mut field = [0; 16];
+        match ip {
+            IpAddr::V4(ip) => field[..4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => field = ip.octets(),
+        }
+        bytes.extend(field);
+    }
+    // On any interface, without a cookie.
+    bytes.extend([0; 4]);
+    bytes.extend([0xff; 8]);
+    bytes
+}
+
+/// What an `inet_diag_msg` says.
+fn owner(answer: &[u8]) -> Option<u32> {
+    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+    let is_connected = [ESTABLISHED, CLOSE_WAIT].contains(answer.get(STATE)?);
+    if kind != BY_FAMILY || answer.len() < ANSWER || !is_connected {
+        return None;
+    }
+    Some(u32::from_ne_bytes(answer.get(OWNER..OWNER + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_connection_is_this_process() {
+        let peers = TcpPeers::new();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            // A machine may be without IPv6.
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let server = listener.local_addr().expect("bound");
+            let client = TcpStream::connect(server).expect("connected");
+            let from = client.local_addr().expect("connected");
+            assert_eq!(peers.user(from, server), Peer::User(crate::files::user()), "{address}");
+            let _ = listener.accept().expect("accepted");
+            drop(client);
+            assert_eq!(peers.user(from, server), Peer::Unknown, "nobody has it any more");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_says_nothing() {
+        for answer in [&[][..], &[0; 8], &[20; 20], &[0xff; 88]] {
+            assert_eq!(owner(answer), None);
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Who keeps a connection when there are too many: a table of places, and whose is given away for a newcomer.
+//!
+//! Newcomers always get a place. It is taken from the user who has the most, or from a user who has all that one may have,
+//! and there from the connection that has waited longest for its client: for a request, for the rest of one, or for an
+//! answer to be read. Connections that have been of use are apart from those that have not, so that neither kind can
+//! push the other out; last come those that are being answered, and those that a running job reports through.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Peer {
+    /// A user of this machine, by number.
+    User(u32),
+    /// The kernel does not say.
+    Unknown,
+}
+
+/// A connection, numbered in the order in which they came.
+pub(super) type Id = u64;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Its client has sent no full request yet, or nothing since the last answer.
+    Idle,
+    /// Its client is sending a request.
+    Receiving,
+    /// The daemon is answering.
+    Answering,
+    /// Its client does not read the answer.
+    Stalled,
+}
+
+/// In the order in which places are given away, but that [`Pool::Useful`] comes first when it has more than its half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Pool {
+    /// Waits for its client, and has answered nothing yet.
+    New,
+    /// Waits for its client, and has answered before.
+    Useful,
+    /// Is being answered.
+    Busy,
+    /// A running job reports through it.
+    Reports,
+}
+
+/// Those that came together do not end together: they may all come again.
+const AT_ONCE: usize = 32;
+
+/// How many there may be, and for how long they may wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// In all.
+    pub(super) all: usize,
+    /// Of one user.
+    pub(super) each: usize,
+    /// So long a request may take to arrive.
+    pub(super) request: Duration,
+    /// So long a connection is kept for another request.
+    pub(super) idle: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    peer: Peer,
+    stage: Stage,
+    /// When that began.
+    since: Instant,
+    has_answered: bool,
+    reports: bool,
+}
+
+impl Place {
+    const fn pool(&self) -> Pool {
+        match (self.reports, self.stage, self.has_answered) {
+            (true, ..) => Pool::Reports,
+            (_, Stage::Answering, _) => Pool::Busy,
+            (_, _, true) => Pool::Useful,
+            (_, _, false) => Pool::New,
+        }
+    }
+
+    /// How long it may be in this stage.
+    const fn patience(&self, limits: &Limits) -> Option<Duration> {
+        match (self.stage, self.has_answered) {
+            (Stage::Idle, false) => Some(limits.request),
+            // Whoever waits for a body answers in time that it did not arrive.
+            (Stage::Receiving, _) => Some(limits.request.saturating_mul(2)),
+            (Stage::Idle, true) if !self.reports => Some(limits.idle),
+            // Answers have limits of their own, and so have writes.
+            _ => None,
+        }
+    }
+}
+
+/// The places of one listener.
+#[derive(Debug)]
+pub(super) struct Places {
+    limits: Limits,
+    next: Id,
+    places: HashMap<Id, Place>,
+    /// In the order in which they wait. None is empty.
+    pools: BTreeMap<(Peer, Pool), BTreeSet<(Instant, Id)>>,
+}
+
+impl Places {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, next: 0, places: HashMap::new(), pools: BTreeMap::new() }
+    }
+
+    /// A place for a newcomer, and whose is given away for it.
+    pub(super) fn admit(&mut self, peer: Peer, now: Instant) -> (Id, Option<Id>) {
+        let from = if self.of(peer) >= self.limits.each {
+            Some(peer)
+        } else if self.places.len() >= self.limits.all {
+            self.largest()
+        } else {
+            None
+        };
+        let given_away = from.and_then(|peer| self.least(peer));
+        if let Some(id) = given_away {
+            self.remove(id);
+        }
+        let id = self.next;
+        self.next += 1;
+        self.insert(id, Place { peer, stage: Stage::Idle, since: now, has_answered: false, reports: false });
+        (id, given_away)
+    }
+
+    /// Gives one place away, whatever the limits say: the system has no more files.
+    pub(super) fn give_away(&mut self) -> Option<Id> {
+        let id = self.largest().and_then(|peer| self.least(peer))?;
+        self.remove(id);
+        Some(id)
+    }
+
+    /// Bytes have arrived. Those of a first request do not make its connection younger.
+    pub(super) fn receive(&mut self, id: Id, now: Instant) {
+        self.enter(id, Stage::Idle, Stage::Receiving, now, |place| place.has_answered);
+    }
+
+    /// The head of a request has arrived; its body may be missing.
+    pub(super) fn begin(&mut self, id: Id, now: Instant) {
+        self.change(id, |place| (place.stage, place.since) = (Stage::Receiving, now));
+    }
+
+    /// The whole request has arrived, or no more of it is waited for.
+    pub(super) fn arrived(&mut self, id: Id, now: Instant) {
+        self.enter(id, Stage::Receiving, Stage::Answering, now, |_| true);
+    }
+
+    /// The client does not read its answer, or reads on.
+    pub(super) fn stall(&mut self, id: Id, stalls: bool, now: Instant) {
+        let (from, to) = if stalls { (Stage::Answering, Stage::Stalled) } else { (Stage::Stalled, Stage::Answering) };
+        self.enter(id, from, to, now, |_| true);
+    }
+
+    fn enter(&mut self, id: Id, from: Stage, to: Stage, now: Instant, does: impl Fn(&Place) -> bool) {
+        if self.places.get(&id).is_some_and(|place| place.stage == from && does(place)) {
+            self.change(id, |place| (place.stage, place.since) = (to, now));
+        }
+    }
+
+    /// An answer has been given.
+    pub(super) fn answered(&mut self, id: Id, now: Instant) {
+        self.change(id, |place| {
+            (place.stage, place.since, place.has_answered) = (Stage::Idle, now, true);
+        });
+    }
+
+    /// A running job has reported through a connection. Half of a user's places can be kept for that, the latest.
+    pub(super) fn reported(&mut self, id: Id) {
+        let Some(place) = self.places.get(&id).copied() else { return };
+        self.change(id, |place| place.reports = true);
+        if self.count(place.peer, Pool::Reports) > self.limits.each / 2
+            && let Some(oldest) = self.oldest(place.peer, Pool::Reports)
+        {
+            self.change(oldest, |place| place.reports = false);
+        }
+    }
+
+    /// What has waited for its client for too long, a few at once; it loses its place.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Id> {
+        let is_late = |place: &Place| {
+            place.patience(&self.limits).is_some_and(|limit| now.saturating_duration_since(place.since) >= limit)
+        };
+        let mut late: Vec<(Instant, Id)> =
+            self.places.iter().filter(|(_, place)| is_late(place)).map(|(id, place)| (place.since, *id)).collect();
+        late.sort_unstable();
+        late.truncate(AT_ONCE);
+        late.iter().for_each(|(_, id)| self.remove(*id));
+        late.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// A connection has ended.
+    pub(super) fn remove(&mut self, id: Id) {
+        let Some(place) = self.places.remove(&id) else { return };
+        let key = (place.peer, place.pool());
+        if let Some(pool) = self.pools.get_mut(&key) {
+            pool.remove(&(place.since, id));
+            if pool.is_empty() {
+                self.pools.remove(&key);
+            }
+        }
+    }
+
+    fn insert(&mut self, id: Id, place: Place) {
+        self.pools.entry((place.peer, place.pool())).or_default().insert((place.since, id));
+        self.places.insert(id, place);
+    }
+
+    fn change(&mut self, id: Id, change: impl FnOnce(&mut Place)) {
+        let Some(mut place) = self.places.get(&id).copied() else { return };
+        self.remove(id);
+        change(&mut place);
+        self.insert(id, place);
+    }
+
+    fn count(&self, peer: Peer, pool: Pool) -> usize {
+        self.pools.get(&(peer, pool)).map_or(0, BTreeSet::len)
+    }
+
+    fn of(&self, peer: Peer) -> usize {
+        [Pool::New, Pool::Useful, Pool::Busy, Pool::Reports].into_iter().map(|pool| self.count(peer, pool)).sum()
+    }
+
+    fn largest(&self) -> Option<Peer> {
+        self.pools.keys().map(|(peer, _)| *peer).max_by_key(|peer| (self.of(*peer), *peer))
+    }
+
+    fn oldest(&self, peer: Peer, pool: Pool) -> Option<Id> {
+        self.pools.get(&(peer, pool))?.first().map(|(_, id)| *id)
+    }
+
+    /// Whose place a user is to lose.
+    fn least(&self, peer: Peer) -> Option<Id> {
+        let more_than_half = self.count(peer, Pool::Useful) > self.limits.each / 2;
+        let order = match more_than_half {
+            true => [Pool::Useful, Pool::New, Pool::Busy, Pool::Reports],
+            false => [Pool::New, Pool::Useful, Pool::Busy, Pool::Reports],
+        };
+        order.into_iter().find_map(|pool| self.oldest(peer, pool))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { all: 12, each: 8, request: Duration::from_secs(10), idle: Duration::from_secs(90) };
+    const ATTACKER: Peer = Peer::User(65_534);
+    const USER: Peer = Peer::User(1000);
+
+    struct Scene {
+        places: Places,
+        start: Instant,
+        steps: u64,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            Self { places: Places::new(LIMITS), start: Instant::now(), steps: 0 }
+        }
+
+        /// A millisecond later.
+        fn now(&mut self) -> Instant {
+            self.steps += 1;
+            self.start + Duration::from_millis(self.steps)
+        }
+
+        fn admit(&mut self, peer: Peer) -> (Id, Option<Id>) {
+            let now = self.now();
+            self.places.admit(peer, now)
+        }
+
+        fn exchange(&mut self, id: Id) {
+            let now = self.now();
+            self.places.begin(id, now);
+            self.places.arrived(id, now);
+            self.places.answered(id, now);
+        }
+
+        fn has(&self, id: Id) -> bool {
+            self.places.places.contains_key(&id)
+        }
+    }
+
+    #[test]
+    fn another_user_loses_only_its_own_and_nobody_loses_before_all_are_taken() {
+        let mut scene = Scene::new();
+        let own: Vec<Id> = (0..4).map(|_| scene.admit(USER).0).collect();
+        for round in 0..100 {
+            let (_, given_away) = scene.admit(ATTACKER);
+            assert_eq!(given_away.is_some(), round >= LIMITS.each, "{round}");
+        }
+        assert!(own.iter().all(|id| scene.has(*id)));
+        // The next one of the user's is the first for whom all are taken: the attacker has most.
+        let (newest, given_away) = scene.admit(USER);
+        assert!(given_away.is_some_and(|id| id >= 4) && scene.has(newest) && own.iter().all(|id| scene.has(*id)));
+    }
+
+    #[test]
+    fn of_the_same_user_those_of_use_and_those_that_come_are_kept_from_one_another() {
+        let mut scene = Scene::new();
+        let (client, _) = scene.admit(USER);
+        scene.exchange(client);
+        for _ in 0..100 {
+            scene.admit(USER);
+        }
+        assert!(scene.has(client), "idle ones that never asked anything push out none that did");
+        for _ in 0..100 {
+            let (attacker, _) = scene.admit(USER);
+            scene.exchange(attacker);
+        }
+        // Those that once asked something have half at the most: a newcomer has time to ask.
+        let (newcomer, _) = scene.admit(USER);
+        for _ in 0..LIMITS.each / 2 - 1 {
+            scene.admit(USER);
+            assert!(scene.has(newcomer));
+        }
+    }
+
+    #[test]
+    fn answers_and_reports_of_jobs_are_given_away_last() {
+        let mut scene = Scene::new();
+        let (job, _) = scene.admit(USER);
+        scene.exchange(job);
+        scene.places.reported(job);
+        let (events, _) = scene.admit(USER);
+        let now = scene.now();
+        scene.places.begin(events, now);
+        scene.places.arrived(events, now);
+        for _ in 0..200 {
+            let (attacker, _) = scene.admit(USER);
+            scene.exchange(attacker);
+        }
+        assert!(scene.has(job) && scene.has(events));
+        // A client that does not read what it asked for waits like any other.
+        let now = scene.now();
+        scene.places.stall(events, true, now);
+        for _ in 0..LIMITS.each {
+            scene.admit(USER);
+        }
+        assert!(scene.has(job) && !scene.has(events));
+    }
+
+    #[test]
+    fn what_waits_too_long_for_a_client_ends_and_what_is_answered_or_reports_does_not() {
+        let mut scene = Scene::new();
+        let ids: Vec<Id> = (0..5).map(|_| scene.admit(USER).0).collect();
+        let [silent, slow, kept, job, busy] = ids[..] else { panic!("five") };
+        let now = scene.now();
+        scene.places.begin(slow, now);
+        for id in [kept, job, busy] {
+            scene.exchange(id);
+        }
+        scene.places.reported(job);
+        scene.places.begin(busy, now);
+        scene.places.arrived(busy, now);
+        // Bytes that drip in do not make a connection younger.
+        scene.places.receive(silent, now + Duration::from_secs(9));
+        assert!(scene.places.expire(now + Duration::from_secs(9)).is_empty());
+        assert_eq!(scene.places.expire(now + LIMITS.request), [silent]);
+        assert_eq!(scene.places.expire(now + LIMITS.request * 2), [slow]);
+        assert_eq!(scene.places.expire(now + LIMITS.idle + Duration::from_secs(1)), [kept]);
+        assert!(scene.places.expire(now + LIMITS.idle * 1000).is_empty());
+        assert!(scene.has(job) && scene.has(busy));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_newcomers_are_admitted_and_the_limits_hold(
+            steps in prop::collection::vec((0u8..10, 0u32..3, 0u64..60), 1..400)
+        ) {
+            let mut scene = Scene::new();
+            for (what, user, id) in steps {
+                let now = scene.now();
+                match what {
+                    0..=2 => {
+                        let (id, given_away) = scene.places.admit(Peer::User(user), now);
+                        prop_assert!(scene.has(id) && given_away.is_none_or(|gone| gone != id && !scene.has(gone)));
+                    }
+                    3 => scene.places.begin(id, now),
+                    4 => scene.places.arrived(id, now),
+                    5 => scene.places.stall(id, id % 2 == 0, now),
+                    6 => scene.places.answered(id, now),
+                    7 => scene.places.reported(id),
+                    8 => scene.places.receive(id, now),
+                    _ => scene.places.remove(id),
+                }
+                let places = &scene.places;
+                prop_assert!(places.places.len() <= LIMITS.all);
+                prop_assert!(places.pools.values().all(|pool| !pool.is_empty()));
+                prop_assert_eq!(places.pools.values().map(BTreeSet::len).sum::<usize>(), places.places.len());
+                for user in 0..3 {
+                    let peer = Peer::User(user);
+                    prop_assert!(places.of(peer) <= LIMITS.each);
+                    prop_assert!(places.count(peer, Pool::Reports) <= LIMITS.each / 2);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! A connection's seat: what it is doing is told to the table of places, and when its place is given away it ends.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Bytes;
+use futures_util::future::BoxFuture;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::{Request, Response};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::places::{Id, Limits, Peer, Places};
+
+/// The seats of one listener.
+#[derive(Clone, Debug)]
+pub(super) struct Seats(Arc<Mutex<Taken>>);
+
+#[derive(Debug)]
+struct Taken {
+    places: Places,
+    ends: HashMap<Id, CancellationToken>,
+}
+
+impl Taken {
+    fn end(&mut self, id: Id) {
+        if let Some(end) = self.ends.remove(&id) {
+            end.cancel();
+        }
+    }
+}
+
+impl Seats {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self(Arc::new(Mutex::new(Taken { places: Places::new(limits), ends: HashMap::new() })))
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A seat for a newcomer, if need be another one's.
+    pub(super) fn admit(&self, peer: Peer) -> Seat {
+        let gone = CancellationToken::new();
+        let mut taken = self.taken();
+        let (id, given_away) = taken.places.admit(peer, Instant::now());
+        taken.ends.insert(id, gone.clone());
+        if let Some(other) = given_away {
+            taken.end(other);
+        }
+        drop(taken);
+        Seat(Arc::new(Inner { seats: self.clone(), id, peer, gone }))
+    }
+
+    /// Gives a seat away, since the system has no more files.
+    pub(super) fn give_away(&self) {
+        let mut taken = self.taken();
+        if let Some(id) = taken.places.give_away() {
+            taken.end(id);
+        }
+    }
+
+    /// Ends what has waited for its client for too long.
+    pub(super) fn expire(&self) {
+        let mut taken = self.taken();
+        for id in taken.places.expire(Instant::now()) {
+            taken.end(id);
+        }
+    }
+}
+
+/// The seat of one connection. Clones are the same; it is free again with the last of them.
+#[derive(Clone, Debug)]
+pub(super) struct Seat(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    seats: Seats,
+    id: Id,
+    peer: Peer,
+    gone: CancellationToken,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut taken = self.seats.taken();
+        taken.places.remove(self.id);
+        taken.ends.remove(&self.id);
+    }
+}
+
+impl Seat {
+    /// Whose it is.
+    pub(super) fn peer(&self) -> Peer {
+        self.0.peer
+    }
+
+    /// Comes when it was given away.
+    pub(super) async fn gone(&self) {
+        self.0.gone.cancelled().await;
+    }
+
+    /// A running job has reported through it.
+    pub(super) fn reported(&self) {
+        self.tell(|places, id, _| places.reported(id));
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut Places, Id, Instant)) {
+        what(&mut self.0.seats.taken().places, self.0.id, Instant::now());
+    }
+}
+
+/// A stream that tells its seat when its client sends, and when it does not read.
+pub(super) struct Seated<S> {
+    stream: S,
+    seat: Seat,
+    is_stalled: bool,
+}
+
+impl<S> Seated<S> {
+    pub(super) fn new(stream: S, seat: Seat) -> Self {
+        Self { stream, seat, is_stalled: false }
+    }
+
+    fn observe<T>(&mut self, written: Poll<T>) -> Poll<T> {
+        if written.is_pending() != self.is_stalled {
+            self.is_stalled = written.is_pending();
+            let stalled = self.is_stalled;
+            self.seat.tell(|places, id, now| places.stall(id, stalled, now));
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Seated<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, into);
+        if into.filled().len() > before {
+            self.seat.tell(Places::receive);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.observe(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.observe(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The service, as one connection sees it: its seat learns of each request and answer, and goes with the request.
+pub(super) struct SeatedService {
+    pub(super) service: TowerToHyperService<Router>,
+    pub(super) seat: Seat,
+}
+
+impl hyper::service::Service<Request<Incoming>> for SeatedService {
+    type Response = Response<SeatedBody<axum::body::Body>>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let seat = self.seat.clone();
+        seat.tell(Places::begin);
+        if request.body().is_end_stream() {
+            seat.tell(Places::arrived);
+        }
+        request.extensions_mut().insert(seat.clone());
+        let received = seat.clone();
+        let request = request.map(|body| SeatedBody { body, end: Some(End { seat: received, is_answer: false }) });
+        let answer = hyper::service::Service::call(&self.service, request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            // Whatever was not read of the body is not waited for.
+            seat.tell(Places::arrived);
+            Ok(answer.map(|body| SeatedBody { body, end: Some(End { seat, is_answer: true }) }))
+        })
+    }
+}
+
+/// Tells the seat that a body came to its end.
+struct End {
+    seat: Seat,
+    is_answer: bool,
+}
+
+impl End {
+    fn reached(self) {
+        if self.is_answer {
+            self.seat.tell(Places::answered);
+        } else {
+            self.seat.tell(Places::arrived);
+        }
+    }
+}
+
+/// A body whose end is told to the seat.
+pub(super) struct SeatedBody<B> {
+    body: B,
+    end: Option<End>,
+}
+
+impl<B> Drop for SeatedBody<B> {
+    fn drop(&mut self) {
+        // A request that is refused before its body was read has an answer soon.
+        if let Some(end) = self.end.take() {
+            end.reached();
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for SeatedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        let is_last = matches!(frame, Poll::Ready(None | Some(Err(_)))) || self.body.is_end_stream();
+        if is_last
+            && !frame.is_pending()
+            && let Some(end) = self.end.take_if(|end| !end.is_answer)
+        {
+            end.reached();
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
