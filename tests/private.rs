@@ -48,8 +48,15 @@ fn refused(state: &Path, words: &[&str]) {
     let output = try_serve(state);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
+    // Who asks beforehand hears the same.
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_wattune"));
+    doctor.args(["doctor", "--gpus", "simulated", "--listen", "127.0.0.1:0", "--state-dir"]).arg(state);
+    let advice = String::from_utf8_lossy(&doctor.output().expect("runs").stdout).into_owned();
+    // Its table has lines of a certain length.
+    let advice = advice.split_whitespace().collect::<Vec<_>>().join(" ");
     for word in words {
         assert!(said.contains(word), "{word:?} is not in {said}");
+        assert!(advice.contains(word) || said.contains("owns the state"), "{word:?} is not in {advice}");
     }
 }
 

@@ -166,6 +166,9 @@ fn state(settings: &Settings) -> Vec<Finding> {
     // A relative path begins where this process is.
     let full = std::path::absolute(&dir).unwrap_or_else(|_| dir.clone());
     let existing = full.ancestors().find(|d| d.exists()).unwrap_or(&full);
+    if let Err(error) = super::state_dir::check(&dir) {
+        return vec![finding(what, Verdict::Broken, format!("{:#}", anyhow::Error::from(error)))];
+    }
     let writable = tempfile_in(existing);
     let mut findings = vec![match writable {
         Ok(()) => finding(what.clone(), Verdict::Good, "can be written"),

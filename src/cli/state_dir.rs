@@ -83,40 +83,63 @@ impl Lock {
     }
 }
 
+/// Says whether a daemon would own this directory, if nobody does, and changes nothing.
+///
+/// # Errors
+/// If it would be refused.
+pub(super) fn check(state_dir: &Path) -> Result<(), LockError> {
+    let distrusted = |source| LockError::Unsafe { dir: state_dir.to_owned(), source };
+    let real = files::check_way(state_dir).map_err(distrusted)?;
+    if let Ok(found) = fs::symlink_metadata(&real) {
+        judge(state_dir, &real, &found)?;
+        own_files(&real)
+            .and_then(|own| own.iter().try_for_each(|path| files::check_file(path).map(drop)))
+            .map_err(distrusted)?;
+    }
+    Ok(())
+}
+
 /// Makes the directory, or takes it from others if it is for this daemon alone.
 fn prepare(state_dir: &Path) -> Result<(), LockError> {
     let dir = || state_dir.to_owned();
-    let distrusted = |source| LockError::Unsafe { dir: dir(), source };
     let make = |source| LockError::Make { dir: dir(), source };
     let real = match files::check_way(state_dir) {
         Ok(real) => real,
         Err(Distrust::Io { source, .. }) => return Err(make(source)),
-        Err(source) => return Err(distrusted(source)),
+        Err(source) => return Err(LockError::Unsafe { dir: dir(), source }),
     };
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&real).map_err(make)?;
     let found = fs::symlink_metadata(&real).map_err(make)?;
+    let Some(mode) = judge(state_dir, &real, &found)? else { return Ok(()) };
+    tracing::info!("{} is taken from others: its mode was {:04o}", state_dir.display(), found.mode() & 0o7777);
+    fs::set_permissions(&real, Permissions::from_mode(mode)).map_err(make)
+}
+
+/// The mode that a directory is to have instead of its own, if it is too open.
+fn judge(state_dir: &Path, real: &Path, found: &Metadata) -> Result<Option<u32>, LockError> {
+    let dir = || state_dir.to_owned();
+    let distrusted = |source| LockError::Unsafe { dir: dir(), source };
+    let path = || real.to_owned();
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     if !files::trusts(owner) {
-        return Err(distrusted(Distrust::Owner { what: "the directory", path: real, owner, us: files::user() }));
+        return Err(distrusted(Distrust::Owner { what: "the directory", path: path(), owner, us: files::user() }));
     }
     if owner != files::user() {
         // Root's, for a daemon that is not root: a volume that its group may write.
         let by_others = mode & 0o002 != 0 || mode & 0o020 != 0 && !files::is_member(found.gid());
-        return if by_others { Err(distrusted(Distrust::Writable { path: real, mode })) } else { Ok(()) };
+        return if by_others { Err(distrusted(Distrust::Writable { path: path(), mode })) } else { Ok(None) };
     }
     if mode & !DIRECTORY_MODE & 0o777 == 0 {
-        return Ok(());
+        return Ok(None);
     }
     let shared = |why| Err(LockError::Shared { dir: dir(), mode, why });
-    match is_for_wattune(&real).map_err(make)? {
-        true if mode & 0o1000 == 0 => {}
-        true => return shared("is shared by all users"),
-        false if mode & 0o022 != 0 => return shared("holds other things"),
+    match is_for_wattune(real).map_err(|source| LockError::Make { dir: dir(), source })? {
+        true if mode & 0o1000 == 0 => Ok(Some(mode & (DIRECTORY_MODE | 0o7000))),
+        true => shared("is shared by all users"),
+        false if mode & 0o022 != 0 => shared("holds other things"),
         // Others only see names there.
-        false => return Ok(()),
+        false => Ok(None),
     }
-    tracing::info!("{} is taken from others: its mode was {mode:04o}", state_dir.display());
-    fs::set_permissions(&real, Permissions::from_mode(mode & (DIRECTORY_MODE | 0o7000))).map_err(make)
 }
 
 /// Whether nothing in a directory makes it one for something else, such as a user's home.
@@ -139,23 +162,31 @@ fn is_own(name: &str) -> bool {
     name == LOCK || stems.iter().any(|stem| name.starts_with(stem)) || cached && name.contains(".json")
 }
 
+/// What wattune keeps in its state directory.
+fn own_files(dir: &Path) -> Result<Vec<PathBuf>, Distrust> {
+    let looking = |source| Distrust::Io { path: dir.to_owned(), source };
+    let mut own = Vec::new();
+    for entry in fs::read_dir(dir).map_err(looking)? {
+        let entry = entry.map_err(looking)?;
+        if is_own(&entry.file_name().to_string_lossy()) {
+            own.push(entry.path());
+        }
+    }
+    Ok(own)
+}
+
 /// Checks the files of an owned directory, and takes them from others.
 fn close_files(dir: &Path) -> Result<(), Distrust> {
-    let looking = |source| Distrust::Io { path: dir.to_owned(), source };
-    for entry in fs::read_dir(dir).map_err(looking)? {
-        let path = entry.map_err(looking)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Some(found) = is_own(&name).then(|| files::check_file(&path)).transpose()?.flatten() else { continue };
-        if found.is_dir() {
-            continue;
-        }
+    for path in own_files(dir)? {
+        let Some(found) = files::check_file(&path)?.filter(|found| !found.is_dir()) else { continue };
         // SQLite makes its index anew where there is none. Whoever had it open could hold locks on it for ever, and nobody
         // else has the database open: this process owns the directory.
-        if name.ends_with("-shm") && files::is_open(&found) && found.uid() == files::user() {
-            fs::remove_file(&path).map_err(looking)?;
-            continue;
+        let is_index = path.to_string_lossy().ends_with("-shm");
+        if is_index && files::is_open(&found) && found.uid() == files::user() {
+            fs::remove_file(&path).map_err(|source| Distrust::Io { path, source })?;
+        } else {
+            files::close(&path, &found)?;
         }
-        files::close(&path, &found)?;
     }
     Ok(())
 }
