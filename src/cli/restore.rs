@@ -66,7 +66,10 @@ fn tell(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Resul
     match format {
         Format::Table if let Some(dir) = strange => {
             let dir = dir.display();
-            writeln!(out, "nothing to restore: no daemon has kept its state in {dir}; is that the daemon's directory?")?;
+            writeln!(
+                out,
+                "nothing to restore: no daemon has kept its state in {dir}; is that the daemon's directory?"
+            )?;
         }
         Format::Table if lines.is_empty() => {
             writeln!(out, "nothing to restore: no GPU is away from its found limit")?;

@@ -61,8 +61,6 @@ pub(crate) struct Board {
     /// Back from a loss or a removal, the board starts with its default limit, as after a reset.
     pub(crate) back_with_default_limit: bool,
     pub(crate) deny_set_limit: bool,
-    /// Sets of the limit answer success and change nothing.
-    pub(crate) ignore_set_limit: bool,
     pub(crate) deny_persistence: bool,
     pub(crate) deny_clocks: bool,
     pub(crate) clocks_supported: bool,
@@ -118,7 +116,6 @@ impl Default for Board {
             removed: false,
             back_with_default_limit: false,
             deny_set_limit: false,
-            ignore_set_limit: false,
             deny_persistence: false,
             deny_clocks: false,
             clocks_supported: true,

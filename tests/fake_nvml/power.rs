@@ -89,9 +89,7 @@ fn set_limit(call: &str, device: nvmlDevice_t, limit_mw: c_uint) -> nvmlReturn_t
         if !(board.min_mw()..=board.max_mw()).contains(&limit_mw) {
             return Err(INVALID_ARGUMENT);
         }
-        if !board.ignore_set_limit {
-            c.change(held, |state| state.limit_mw = limit_mw);
-        }
+        c.change(held, |state| state.limit_mw = limit_mw);
         Ok(())
     })
 }

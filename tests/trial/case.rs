@@ -213,7 +213,7 @@ pub(crate) fn fields(board: usize, faults: &[Fault], restarts: u32) -> Value {
     json!({
         "energy_supported": board != 1 && !has(Fault::CounterUnsupported),
         "limit_supported": !has(Fault::LimitUnsupported),
-        "ignore_set_limit": has(Fault::SetsIgnored),
+        "ignore_calls": if has(Fault::SetsIgnored) { json!(["nvmlDeviceSetPowerManagementLimit"]) } else { json!([]) },
         "deny_set_limit": has(Fault::SetsDenied),
         "lost": has(Fault::Lost),
         "slow_ms": if has(Fault::Slow) { 700 } else { 0 },
