@@ -273,6 +273,28 @@ async fn a_wall_clock_that_is_set_meanwhile_changes_nobodys_share() {
 }
 
 #[tokio::test]
+async fn a_job_that_came_right_before_the_kill_has_what_it_used() {
+    for jump in [0, 3_600] {
+        let mut world = World::new(json!({}));
+        let mut controller = world.daemon().await;
+        world.run(&mut controller, 40, &[]).await;
+        world.pass(0.5);
+        let id = register(&mut controller, job("late", 10.0, true)).await;
+        world.pass(0.5);
+        drop(controller);
+        world.clock.jump(TimeDelta::seconds(jump));
+        world.pass(4.0);
+        let mut controller = world.daemon().await;
+        world.run(&mut controller, 3, &[&id]).await;
+        controller.shut_down().await;
+        let its = world.booked(id.as_str()).await;
+        close(its, 7.5 + 0.25, 2.3);
+        assert!(its >= 7_500 * DRAW_MW / 1000 - 1, "{its}");
+        assert_eq!(its + world.booked("idle").await + world.booked("unattributed").await, 48 * DRAW_MW);
+    }
+}
+
+#[tokio::test]
 async fn a_counter_that_is_reset_meanwhile_is_said_and_nothing_is_booked_twice() {
     let mut world = World::new(json!({"initial_energy_j": 5_000}));
     let mut controller = world.daemon().await;
@@ -484,7 +506,10 @@ async fn a_kill_while_a_checkpoint_is_written_leaves_the_one_before_or_all_of_it
     let (rows, checkpoint) = books.of(0).await;
     let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
     assert_eq!(booked, checkpoint.expect("there") - 5_000_000, "{rows:#?}");
-    assert!(booked > 0 && rows.iter().all(|r| r.job.as_deref() == Some(&id)), "{rows:#?}");
+    // Only what was drawn right before the job came is idle.
+    let first = rows.iter().position(|r| r.job.is_some()).expect("its energy");
+    assert!(rows[first..].iter().all(|r| r.job.as_deref() == Some(&id)), "{rows:#?}");
+    assert!(rows[..first].iter().all(|r| r.share == "idle"), "{rows:#?}");
     // What was integrated does not overlap, either.
     let rows = books.of(1).await.0;
     assert!(rows.windows(2).all(|w| w[1].start_us >= w[0].end_us), "{rows:#?}");

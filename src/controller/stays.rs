@@ -41,9 +41,10 @@ impl Away {
         Self { seen, span: span.max(Seconds::ZERO), back: clock.monotonic() }
     }
 
-    /// How long a job's lease had lasted without a further word when the last daemon was seen last, if it was there.
-    fn lease_left(&self, job: &Job) -> Option<Seconds> {
-        self.seen.leases.get(&job.id).copied()
+    /// How long a job's lease lasted without a further word from when the last daemon was seen last. One that was not there
+    /// then was registered right afterwards.
+    fn lease_left(&self, job: &Job) -> Seconds {
+        self.seen.leases.get(&job.id).copied().unwrap_or(job.spec.lease)
     }
 }
 
@@ -91,16 +92,16 @@ impl Controller {
     fn stays_of(&self, job: &Job, since: DateTime<Utc>) -> Vec<Stay> {
         let stay = |from, until| Stay { job: job.id.clone(), from, until };
         let Some(heard) = self.backlog.heard.get(&job.id) else { return vec![stay(job.registered_at, None)] };
-        let known = self.backlog.away.as_ref().and_then(|away| Some((away, away.lease_left(job)?)));
+        let away = self.backlog.away.as_ref();
+        let was_there = away.filter(|away| away.seen.leases.contains_key(&job.id));
         // Who held a board when the wall clock was set back may have come later than that by its words.
-        let from = match known {
-            Some((away, _)) if job.registered_at > away.seen.at => since.min(job.registered_at),
+        let from = match was_there {
+            Some(away) if job.registered_at > away.seen.at => since.min(job.registered_at),
             _ => job.registered_at,
         };
-        let goes_on = match known {
-            Some((away, left)) if job.is_alive() => away.span <= left,
-            Some((away, left)) => away.span + self.now().monotonic.since(away.back) <= left,
-            // It came after the last checkpoint.
+        let goes_on = match away {
+            Some(away) if job.is_alive() => away.span <= away.lease_left(job),
+            Some(away) => away.span + self.now().monotonic.since(away.back) <= away.lease_left(job),
             None => {
                 let again = if job.is_alive() { self.started_at } else { self.now().utc };
                 Seconds::from_delta(again - since.max(*heard)) <= job.spec.lease
@@ -109,7 +110,7 @@ impl Controller {
         if goes_on {
             return vec![stay(from, None)];
         }
-        let last = known.map_or(*heard, |(away, _)| away.seen.at.max(*heard));
+        let last = was_there.map_or(*heard, |away| away.seen.at.max(*heard));
         let before = (last - since >= MOMENT).then(|| stay(from, Some(last)));
         before.into_iter().chain(job.is_alive().then(|| stay(self.started_at, None))).collect()
     }
