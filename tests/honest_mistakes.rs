@@ -35,6 +35,11 @@ fn mistakes_in_settings_and_variables_are_named() {
         ),
         ("[carbon]\nfallback_g_per_kwh = 0.475\n", "2:22: ", "0.475 kg/kWh are 475 g/kWh"),
         ("[carbon.fixed]\ng_per_kwh = 0.38\n", "2:13: ", "0.38 kg/kWh are 380 g/kWh"),
+        (
+            "[ledger]\nembodied_per_gpu_g = 318.0\nembodied_life_years = 5.0\nembodied_source = \"a\"\n",
+            "2:1: embodied_per_gpu_g = 318",
+            "for 318 kg write 318000",
+        ),
         ("[carbon.file]\ntime_zone = \"Europe/Berln\"\n", "2:13: ", "did you mean \"Europe/Berlin\"?"),
         ("[carbon.file]\ntime_zone = \"Europe/Berlin\"\nassume_utc = true\n", "", "remove one of them"),
         ("[carbon.file]\nunit = \"kg\"\n", "2:8: unknown variant", "`kg_per_kwh`"),
@@ -244,6 +249,10 @@ async fn mistakes_in_requests_are_named() {
     let long = format!("/v1/recurring?after={}", "a".repeat(129));
     assert_eq!(daemon.get(&long).await.problem(422)["field"], "after");
     assert_eq!(daemon.get(jobs).await.expect(200), json!([]));
+    // What a node may be asked for at another time is taken, and warned of.
+    daemon.post(events, &event(json!({"target_w": 900_000}))).await.expect(201);
+    let problems = daemon.problems().await;
+    assert!(problems.contains("event e changes nothing") && problems.contains("in milliwatts?"), "{problems}");
 }
 
 #[tokio::test]

@@ -128,6 +128,13 @@ async fn trials_that_contradict_themselves_are_not_imported() {
         (1, "cost_j", json!(-1), "negative"),
         (1, "epoch_cost_j", json!(7), "without an epoch"),
         (2, "key", json!("k".repeat(50_000)), "a trial 3 whose key has 50000 characters"),
+        (
+            0,
+            "begun_at",
+            json!("+10000-01-01T00:00:00Z"),
+            "a trial 1 with a time that is outside the years 1970 to 9999",
+        ),
+        (2, "lease_until", json!("+262000-01-01T00:00:00Z"), "outside the years"),
         (2, "cost_j", json!(5), "a trial 3 with cost_j 5, where 0 is what"),
     ] {
         let mut wrong = document.clone();

@@ -71,6 +71,9 @@ fn date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
     }))
 }
 
+/// No board is made for less.
+const LEAST_EMBODIED_G: f64 = 1000.0;
+
 const YEAR_S: f64 = 365.25 * 86_400.0;
 
 impl Settings {
@@ -91,6 +94,12 @@ impl Settings {
         within("pue", self.pue, 1.0, 10.0)?;
         within("contract_g_per_kwh", self.contract_g_per_kwh.map(GramsPerKwh::get), 0.0, 20_000.0)?;
         within("embodied_per_gpu_g", self.embodied_per_gpu_g, 1.0, 1e9)?;
+        if let Some(grams) = self.embodied_per_gpu_g.filter(|grams| *grams < LEAST_EMBODIED_G) {
+            let (given, meant) = (Short(grams), Short(1000.0 * grams));
+            return Err(format!(
+                "embodied_per_gpu_g = {given} is less than a kilogram: it is in grams; for {given} kg write {meant}"
+            ));
+        }
         within("embodied_life_years", self.embodied_life_years, 0.1, 100.0)?;
         let goes_with = |key: &str, value: bool, other: &str, present: bool| match (value, present) {
             (true, false) => Err(format!("{key} needs {other}: say where the figure comes from")),

@@ -1,6 +1,6 @@
 //! A recurring job as one document: to be kept, or carried to another daemon.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -205,6 +205,9 @@ impl RecurringDocument {
             return Err(InvalidSpec { field: "wattune_recurring", why });
         }
         let terms = Terms::try_from(self.spec)?;
+        if !is_of_these_times(&self.created_at) {
+            return Err(InvalidSpec { field: "created_at", why: LATER_TIMES.into() });
+        }
         if !self.generator.is_sound() {
             let why = "is even; that of PCG64 is odd: give the generator as export answered it".into();
             return Err(InvalidSpec { field: "generator.increment", why });
@@ -237,6 +240,13 @@ impl RecurringDocument {
     }
 }
 
+const LATER_TIMES: &str = "is outside the years 1970 to 9999";
+
+/// RFC 3339 has no later years, and no trial an earlier one.
+fn is_of_these_times(at: &DateTime<Utc>) -> bool {
+    (1970..=9999).contains(&at.year())
+}
+
 impl TrialDocument {
     fn read(self) -> Result<Run, String> {
         let quantities =
@@ -246,6 +256,10 @@ impl TrialDocument {
         }
         if quantities.into_iter().flatten().any(|q| q > MOST) {
             return Err(format!("with a cost, energy or time beyond {MOST:e}"));
+        }
+        let times = [Some(self.begun_at), Some(self.lease_until), self.ended_at];
+        if times.iter().flatten().any(|at| !is_of_these_times(at)) {
+            return Err(format!("with a time that {LATER_TIMES}"));
         }
         if (self.state == TrialState::Running) != self.ended_at.is_none() {
             return Err("that runs and has ended; ended_at is null exactly while state is running".into());

@@ -74,6 +74,16 @@ impl Controller {
                  least; raise it, or stop boards"
             ));
         }
+        let most = self.baseline();
+        let events = self.caps.fixed.iter().chain(self.caps.events.values());
+        for event in events.filter(|e| e.over_at() > now.utc && most > Watts::ZERO && e.target.of(most) > most) {
+            problems.push(format!(
+                "demand-response event {} changes nothing: its target of {} is more than the boards' largest limits add up to \
+                 ({most}); is it in milliwatts?",
+                event.id,
+                event.target.of(most)
+            ));
+        }
         if let Some(cap) = schedule.cap_at(now.utc).filter(|cap| sum > *cap) {
             problems.push(format!("the limits in force add up to {sum}, {} above the node's cap of {cap}", sum - cap));
         }
