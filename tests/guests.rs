@@ -156,7 +156,7 @@ async fn few_guests_are_booked_to_the_moment() {
         node.controller.tick().await;
     }
     let (_, rows) = node.booked().await;
-    assert!(rows >= 1 + 2, "a row at least for each time in which others held it: {rows}");
+    assert!(rows > 2, "a row at least for each time in which others held it: {rows}");
     node.controller.shut_down().await;
 }
 
