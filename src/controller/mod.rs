@@ -19,6 +19,7 @@ mod error;
 mod gpu;
 mod handle;
 mod hindsight;
+mod holders;
 mod job;
 mod moment;
 mod pacing;

@@ -1,0 +1,48 @@
+//! Whose a GPU is: the job that controls it and those that are booked on it beside, be they a thousand.
+
+use super::gpu::Gpu;
+use crate::clock::Monotonic;
+use crate::domain::JobId;
+use crate::units::Seconds;
+
+/// With no more jobs than this its books turn whenever one comes or goes.
+const FEW_JOBS: usize = 16;
+/// With more, so much time lies between two turns for each of them: a row of each is written at a turn.
+const TIME_PER_ROW: Seconds = Seconds::new(0.125);
+
+impl Gpu {
+    /// The jobs that hold it, the controlling one first.
+    pub fn holders(&self) -> Vec<JobId> {
+        self.owner.iter().chain(&self.guests).cloned().collect()
+    }
+
+    /// How many they are.
+    pub(super) fn booked(&self) -> usize {
+        self.owner.iter().count() + self.guests.len()
+    }
+
+    /// Those that have held it since its books turned last.
+    pub(super) fn settled_holders(&self) -> Vec<JobId> {
+        self.owner.iter().chain(&self.guests).filter(|id| !self.newcomers.contains(*id)).cloned().collect()
+    }
+
+    /// Whether a row for each of its jobs is more than should be written every few seconds.
+    pub(super) fn has_many_jobs(&self) -> bool {
+        self.booked() > FEW_JOBS
+    }
+
+    /// Whether its books are not to turn at this moment for the sake of jobs that come or go: each turn writes a row for
+    /// each of its jobs, so that many jobs would else cost the square of their number.
+    pub(super) fn is_crowded(&self, at: Monotonic) -> bool {
+        let jobs = self.booked() - self.newcomers.len();
+        let Some(books) = self.books.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
+        #[expect(clippy::cast_precision_loss, reason = "jobs of a GPU are counted in thousands")]
+        let spacing = TIME_PER_ROW * jobs as f64;
+        at.since(books.last_turn()) < spacing
+    }
+
+    /// Whether something runs on it that nobody registered.
+    pub fn has_unknown_user(&self) -> bool {
+        self.owner.is_none() && self.guests.is_empty() && self.seen.reading.processes.is_some_and(|n| n > 0)
+    }
+}
