@@ -141,6 +141,12 @@ impl Scene {
     }
 
     async fn start(&mut self) {
+        // Who holds the database for long keeps a daemon from starting: it says so and ends.
+        for (_, end) in self.ends.extract_if(.., |(_, end)| matches!(end, End::Database(_))).collect::<Vec<_>>() {
+            if let End::Database(lock) = end {
+                lock.close().await;
+            }
+        }
         let settings = format!(
             "{}[carbon]\nsource = [\"electricity_maps\"]\nzone = \"GB\"\npoll_interval_s = 2\n[carbon.electricity_maps]\n\
              base_url = \"{}\"\nkey_env = \"WATTUNE_KEY\"\ntimeout_s = 2\nrequests_per_hour = 36000\n",
