@@ -12,7 +12,8 @@ git worktree add --quiet --detach "$scratch/tree" HEAD
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}/trial-patches"
 
 build() {
-    (cd "$scratch/tree" && cargo build --quiet --examples && cargo test --quiet --no-run --test trial)
+    (cd "$scratch/tree" && cargo build --quiet --examples && cargo test --quiet --no-run --test trial) \
+        2>"$scratch/build.txt" || { cat "$scratch/build.txt" >&2; return 1; }
 }
 # Whether the case fails.
 fails() {
