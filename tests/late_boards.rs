@@ -137,3 +137,32 @@ async fn nothing_is_held_before_the_daemon_had_it() {
         assert!((grams / (time * 1e9 / (365.25 * 86_400.0)) - 1.0).abs() < 0.01, "{grams} g in {time} s");
     }
 }
+
+#[tokio::test]
+async fn a_default_that_it_comes_back_with_is_nobodys_wish() {
+    for gone in [json!({"lost": true}), json!({"removed": true})] {
+        let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+        driver.set(0, json!({"back_with_default_limit": true}));
+        let state = tempfile::tempdir().expect("a directory");
+        let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+        daemon.hold(&driver, 0, 150.0).await;
+        daemon.kill();
+        driver.set(0, gone);
+        let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+        gpus(&daemon, 1).await;
+        driver.set(0, json!({"lost": false, "removed": false}));
+        limit(&daemon, &driver, 0, 280.0).await;
+        let view = daemon.get(&format!("/v1/gpus/{}", FakeDriver::uuid(0))).await.expect(200);
+        assert_eq!(view["state"], "free");
+        // Its index may now be that of the other one, too: then no index names either.
+        let indexes: Vec<Value> =
+            gpus(&daemon, 2).await.as_array().expect("a list").iter().map(|gpu| gpu["index"].clone()).collect();
+        if indexes[0] == indexes[1] {
+            let limit = json!({"power_limit_w": 150, "ttl_s": 60});
+            let refused = daemon.put("/v1/gpus/0/power-limit", &limit).await.problem(409);
+            assert!(refused["detail"].as_str().is_some_and(|d| d.contains("UUID")), "{refused}");
+        }
+        assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+        assert_eq!((driver.limit_w(0), driver.limit_w(1)), (FOUND, FOUND));
+    }
+}

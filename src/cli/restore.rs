@@ -53,7 +53,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         );
     }
     let is_a_daemons = [journal::FILE_NAME, store::FILE_NAME].iter().any(|file| state_dir.join(file).exists());
-    let lines = give_back(&settings)?;
+    // What is not a daemon's is not touched.
+    let lines = if is_a_daemons { give_back(&settings)? } else { Vec::new() };
     if let Err(error) = tell(&lines, args.format, (!is_a_daemons).then_some(&*state_dir)) {
         tracing::warn!("cannot write what became of the GPUs ({error:#}); the exit code says it");
     }

@@ -72,6 +72,7 @@ impl Controller {
         }
         let index = handle.board().index;
         let mut gpu = Gpu::new(handle);
+        gpu.came_late = true;
         gpu.observe();
         for job in self.jobs.values().filter(|job| job.spec.gpus.contains(&id)) {
             match job.spec.control && gpu.owner.is_none() {
@@ -81,6 +82,13 @@ impl Controller {
                 }
                 false => gpu.guests.push(job.id.clone()),
             }
+        }
+        if let Some(other) = self.gpus.values().find(|other| other.handle.board().index == index) {
+            self.start_problems.push(format!(
+                "GPU {index} is the index of both {id}, which came after the start, and {}: name them by UUID until the daemon \
+                 is started again",
+                other.id()
+            ));
         }
         self.gpus.insert(id.clone(), gpu);
         if let Some(problem) = self.arrivals.as_mut().and_then(|a| a.problems.remove(&index)) {

@@ -94,6 +94,8 @@ pub struct Gpu {
     failed: bool,
     /// Whether the last write of a limit was to give the found one back.
     giving_back: bool,
+    /// Whether it came after the start, and wattune has set nothing on it since: its default limit is then nobody's wish.
+    pub(super) came_late: bool,
     /// How often in a row that did not bring it back.
     in_vain: u32,
     /// Whether a limit was written that the journal does not know to be done.
@@ -177,6 +179,7 @@ impl Gpu {
             told: None,
             failed: false,
             giving_back: false,
+            came_late: false,
             in_vain: 0,
             unconfirmed: false,
         }
@@ -218,6 +221,7 @@ impl Gpu {
                 }
                 self.held = Some(Held { asked, shown: outcome.shown });
                 self.restarts_seen = self.seen.restarts();
+                self.came_late = false;
             }
             (Ok(()), Write::Persistence(_)) => {}
             (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
@@ -443,7 +447,7 @@ impl Gpu {
 
     /// Whether the board or its driver may have started anew since it last showed wattune's limit.
     fn has_restarted(&self) -> bool {
-        self.seen.restarts() > self.restarts_seen
+        self.came_late || self.seen.restarts() > self.restarts_seen
     }
 
     fn pursue(

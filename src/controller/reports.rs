@@ -10,6 +10,8 @@ const FEW: u32 = 5;
 const SHORT: Seconds = Seconds::new(2.0);
 /// For the pace of the work, and of the client's clock.
 const LONGER: Seconds = Seconds::new(5.0);
+/// A job that has done nothing by then after its first report is not loading or compiling any more.
+const LATEST_BEGIN: Seconds = Seconds::new(60.0);
 /// Clocks differ by less than this factor.
 const CLOCKS_DIFFER: f64 = 20.0;
 /// The last batch may be filled up, and an epoch be left unfinished, but nobody does so much more than there is to do.
@@ -65,8 +67,15 @@ impl SeenReports {
         if self.count < FEW || took < SHORT {
             return beyond.into_iter().collect();
         }
-        let constant = first.samples > Samples::ZERO && last.samples <= first.samples;
-        let constant = constant.then(|| {
+        let constant = last.samples <= first.samples;
+        let none = (constant && first.samples <= Samples::ZERO && took >= LATEST_BEGIN).then(|| {
+            format!(
+                "all {} reports of {:.0} s say 0 samples: samples is the cumulative count of this run; is it counted?",
+                self.count,
+                took.get()
+            )
+        });
+        let constant = (constant && first.samples > Samples::ZERO).then(|| {
             format!(
                 "all {} reports say {} samples: samples is the cumulative count of this run; is the count of each step \
                  reported?",
@@ -77,7 +86,7 @@ impl SeenReports {
         let of_time = (took >= LONGER).then(|| [clock(first, last, took), endless(first, last, took, total)]);
         let lease = self.lease(spec, took);
         let of_time = of_time.into_iter().flatten().flatten();
-        beyond.into_iter().chain(constant).chain(of_time).chain(lease).collect()
+        beyond.into_iter().chain(none).chain(constant).chain(of_time).chain(lease).collect()
     }
 
     fn lease(&self, spec: &JobSpec, took: Seconds) -> Option<String> {
@@ -179,5 +188,7 @@ mod tests {
             assert!(doubts.contains(part) && doubts.is_empty() == part.is_empty(), "{i}: {doubts:?}");
         }
         assert_eq!(doubts(&usual, 1, |_| 256.0, None), "", "too few to say");
+        // Who loads and compiles has done nothing for a while.
+        assert!(doubts(&usual, 90, |_| 0.0, None).contains("is it counted?"));
     }
 }

@@ -469,8 +469,17 @@ impl Controller {
                 GpuRef::Id(id) => board.id.as_str() == id || board.pci_bus_id.eq_ignore_ascii_case(id),
             }
         };
-        if let Some(gpu) = self.gpus.values().find(matches) {
-            return Ok(gpu.id().clone());
+        let mut found = self.gpus.values().filter(matches);
+        if let Some(gpu) = found.next() {
+            // The driver numbers GPUs anew when one comes back.
+            return match found.next() {
+                Some(other) => Err(ControlError::Conflict(format!(
+                    "{which} is the index of both {} and {} since one of them came after the start; name the GPU by its UUID",
+                    gpu.id(),
+                    other.id()
+                ))),
+                None => Ok(gpu.id().clone()),
+            };
         }
         let known: Vec<String> =
             self.gpus.values().map(|g| format!("{} ({})", g.handle.board().index, g.id())).collect();

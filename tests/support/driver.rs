@@ -97,6 +97,9 @@ impl FakeDriver {
     }
 
     fn remember(&self, board: usize, key: &str, value: u32) {
+        // The library reads and writes under this lock.
+        let lock = std::fs::File::create(self.dir.path().join("lock")).expect("opens");
+        lock.lock().expect("locked");
         let path = self.dir.path().join("state").join(format!("{}.txt", Self::uuid(board)));
         let text = std::fs::read_to_string(&path).expect("readable");
         let line = |l: &str| match l.split_once('=') {

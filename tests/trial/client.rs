@@ -248,6 +248,7 @@ impl Job {
     fn report(&self, samples: f64, at_s: f64) -> Option<tokio::task::JoinHandle<()>> {
         let base = self.address.base()?;
         let id = self.record.lock().expect("not poisoned").id.clone()?;
+        let lease_s = self.plan.lease_s;
         let (http, record, address) = (self.http.clone(), Arc::clone(&self.record), self.address.clone());
         Some(tokio::spawn(async move {
             let asked = Instant::now();
@@ -262,8 +263,12 @@ impl Job {
                 }
                 // 503: the daemon says that it cannot at the moment.
                 Ok(answer) if answer.status().as_u16() != 503 => {
-                    let silence = record.last_report.map_or(0.0, |last| last.elapsed().as_secs_f64());
-                    record.refusals.push(format!("report {silence:.1} s after the last: {}", answer.status()));
+                    let last = record.last_report.or(record.registered);
+                    let silence = last.map_or(0.0, |last| last.elapsed().as_secs_f64());
+                    // A lease that ran out in a pause, or while the daemon was away, is over.
+                    if silence < 0.9 * lease_s {
+                        record.refusals.push(format!("report {silence:.1} s after the last: {}", answer.status()));
+                    }
                 }
                 Err(error) if stays => {
                     let what = format!("report: {}", if error.is_timeout() { "no answer" } else { "no connection" });

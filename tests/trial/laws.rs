@@ -39,7 +39,7 @@ pub(crate) struct Laws {
     found_w: [BTreeSet<u32>; BOARDS],
     wanted_at: [Instant; BOARDS],
     /// What another program set under a job, which is to stay until that job ends.
-    theirs_w: [Option<u32>; BOARDS],
+    theirs_w: [Option<(u32, usize)>; BOARDS],
     pub(crate) breaches: Vec<String>,
     begun: Instant,
 }
@@ -70,9 +70,14 @@ impl Laws {
         self.theirs_w[board] = None;
     }
 
-    /// What another program has just set is left alone from now on, or not any more.
-    pub(crate) fn leave_alone(&mut self, board: usize, watts: Option<u32>) {
-        self.theirs_w[board] = watts;
+    /// What another program has just set is left alone from now on for as long as a job goes on, or not any more.
+    pub(crate) fn leave_alone(&mut self, board: usize, theirs: Option<(u32, usize)>) {
+        self.theirs_w[board] = theirs;
+    }
+
+    /// The job for whose time another program's limit is left alone.
+    pub(crate) fn left_alone_for(&self, board: usize) -> Option<usize> {
+        self.theirs_w[board].map(|(_, job)| job)
     }
 
     pub(crate) fn is_found(&self, board: usize, limit_w: f64) -> bool {
@@ -95,7 +100,8 @@ impl Laws {
             // Once is enough.
             self.found_w[board].insert(limit_w as u32);
         }
-        if let Some(theirs) = self.theirs_w[board].filter(|theirs| (f64::from(*theirs) - limit_w).abs() > 0.5) {
+        let theirs = self.theirs_w[board].map(|(watts, _)| watts);
+        if let Some(theirs) = theirs.filter(|theirs| (f64::from(*theirs) - limit_w).abs() > 0.5) {
             self.breach(format!(
                 "another program set GPU {board} to {theirs} W under a job, and it is now at {limit_w} W"
             ));

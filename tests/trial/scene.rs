@@ -335,9 +335,11 @@ impl Scene {
     fn is_set_by_others(&mut self, board: usize, watts: u32, is_sure: bool, at: Instant) {
         // A GPU that does not answer may be read, and written, much later.
         let is_sure = is_sure && !self.has_kept_limit(board);
+        // What is there already cannot be told from what was found.
+        let is_news = !self.laws.is_found(board, f64::from(watts));
         self.laws.set_by_others(board, watts, is_sure);
-        let under_a_job = self.clients.iter().any(|client| client.plan.board == board && client.is_known_since(at));
-        self.laws.leave_alone(board, (is_sure && under_a_job).then_some(watts));
+        let job = self.clients.iter().position(|client| client.plan.board == board && client.is_known_since(at));
+        self.laws.leave_alone(board, (is_sure && is_news).then_some(watts).zip(job));
         self.told.meddled.push((board, at, at + Duration::from_secs(3600)));
     }
 
@@ -397,7 +399,10 @@ impl Scene {
             let wish = self.wishes.iter().rev().find(|(of, _, _)| *of == board).map(|(_, watts, _)| *watts);
             let is_odd = self.odd.iter().any(|(of, until)| *of == board && *until > now);
             let kept = self.has_kept_limit(board);
-            if !has_job || wish.is_some() {
+            let goes_on = |job: usize| {
+                self.clients.get(job).is_some_and(|client| client.holds_until().is_none_or(|until| until > now))
+            };
+            if wish.is_some() || self.laws.left_alone_for(board).is_some_and(|job| !goes_on(job)) {
                 self.laws.leave_alone(board, None);
             }
             let seen = Seen {

@@ -1,5 +1,6 @@
 //! The driver's library: finding it, opening it, and opening it again when the driver was reloaded.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -12,6 +13,7 @@ use nvml_wrapper::{Device, Nvml};
 use super::error::{is_stale, lookup_error};
 use super::{Boards, NvmlDevice, Problem, Settings};
 use crate::domain::GpuId;
+use crate::files::regular;
 use crate::gpu::GpuError;
 
 /// Where the library is looked for: by the name that drivers install, then by that of development packages.
@@ -109,6 +111,12 @@ impl Library {
         };
         let mut tried = Vec::new();
         for path in names {
+            // To load a pipe waits for whoever writes into it.
+            if let Err(error) = regular::open(&path)
+                && error.kind() == ErrorKind::InvalidInput
+            {
+                return Err(OpenError::NotNvml { path, message: error.to_string() });
+            }
             match init(&path) {
                 Ok(nvml) => {
                     let nvml: &'static Nvml = Box::leak(Box::new(nvml));

@@ -21,6 +21,15 @@ fn broken(table: &str, key: &str, why: impl Into<String>) -> Failed {
     Failed::Broken(Broken { place: format!("table {table}, row of {key}"), why: why.into() })
 }
 
+/// Whether the database is sound by its own rules: an index that lacks rows hides them from whoever reads by it.
+pub(super) async fn check_pages(tx: &mut SqliteConnection) -> Result<(), Failed> {
+    let found: String = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(tx).await?;
+    match found.as_str() {
+        "ok" => Ok(()),
+        why => Err(Failed::Broken(Broken { place: "the database file".into(), why: why.to_owned() })),
+    }
+}
+
 /// Whether tables, indexes, triggers and views are those that this program makes, and no others.
 pub(super) async fn compare_schema(tx: &mut SqliteConnection) -> Result<(), Failed> {
     let fresh = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;

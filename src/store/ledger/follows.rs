@@ -8,7 +8,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteConnection;
 
-use super::covered::{Jobs, compare_checkpoints, compare_schema};
+use super::covered::{Jobs, check_pages, compare_checkpoints, compare_schema};
 use super::export::all_lines;
 use super::settle::{settlement, sources_of};
 use super::{Why, day_of_close, share_key};
@@ -114,6 +114,7 @@ impl Store {
     async fn go_through(&self, mut verifier: Verifier) -> Result<Verified, Failed> {
         let mut tx = self.pool.begin().await?;
         compare_schema(&mut tx).await?;
+        check_pages(&mut tx).await?;
         let mut follows = Follows::default();
         all_lines::<Failed>(&mut tx, |line| match verifier.take_line(line.as_bytes()).map_err(Failed::Broken)? {
             Some(entry) => Ok(follows.take(&entry)?),
