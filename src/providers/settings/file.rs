@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use chrono::{DateTime, FixedOffset, NaiveDateTime, TimeZone, Utc};
-use chrono_tz::{TZ_VARIANTS, Tz};
+use chrono::{DateTime, Datelike, FixedOffset, NaiveDateTime, TimeZone, Timelike, Utc};
 use serde::{Deserialize, Serialize};
+use tz::TimeZoneRef;
+use tz::datetime::FoundDateTimeKind;
+use tzdb_data::{TZ_NAMES, find_tz, time_zone};
 
 use crate::domain::{Unit, nearest};
 
@@ -13,25 +15,46 @@ use crate::domain::{Unit, nearest};
 #[serde(try_from = "String", into = "String")]
 pub enum TimeZoneName {
     /// With its changes of clocks.
-    Named(Tz),
+    Named(NamedZone),
     /// The same all year.
     Fixed(FixedOffset),
 }
 
+/// A zone of the IANA database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedZone {
+    name: &'static str,
+    zone: &'static TimeZoneRef<'static>,
+}
+
 impl TimeZoneName {
     /// UTC.
-    pub const UTC: Self = Self::Named(Tz::UTC);
+    pub const UTC: Self = Self::Named(NamedZone { name: "UTC", zone: &time_zone::UTC });
 
     /// The moments that a clock of this zone showed so: none where clocks were put forward, two where they were put back.
     pub(in crate::providers) fn moments(self, shown: NaiveDateTime) -> Vec<DateTime<Utc>> {
-        let found = match self {
-            Self::Named(zone) => zone.from_local_datetime(&shown).map(|t| t.to_utc()),
-            Self::Fixed(offset) => offset.from_local_datetime(&shown).map(|t| t.to_utc()),
-        };
-        let mut moments: Vec<_> = found.earliest().into_iter().chain(found.latest()).collect();
-        moments.dedup();
-        moments
+        match self {
+            Self::Named(named) => moments_in(*named.zone, shown),
+            Self::Fixed(offset) => {
+                offset.from_local_datetime(&shown).map(|t| t.to_utc()).single().into_iter().collect()
+            }
+        }
     }
+}
+
+fn moments_in(zone: TimeZoneRef<'_>, shown: NaiveDateTime) -> Vec<DateTime<Utc>> {
+    let two = |part: u32| u8::try_from(part).unwrap_or(u8::MAX);
+    let (month, day) = (two(shown.month()), two(shown.day()));
+    let (hour, minute, second) = (two(shown.hour()), two(shown.minute()), two(shown.second()));
+    let found = tz::DateTime::find(shown.year(), month, day, hour, minute, second, shown.nanosecond(), zone);
+    let normal = |kind: FoundDateTimeKind| match kind {
+        FoundDateTimeKind::Normal(at) => DateTime::from_timestamp(at.unix_time(), at.nanoseconds()),
+        FoundDateTimeKind::Skipped { .. } => None,
+    };
+    let mut moments: Vec<_> = found.into_iter().flat_map(|list| list.into_inner()).filter_map(normal).collect();
+    moments.sort_unstable();
+    moments.dedup();
+    moments
 }
 
 impl TryFrom<String> for TimeZoneName {
@@ -41,8 +64,10 @@ impl TryFrom<String> for TimeZoneName {
         if matches!(text, "Z" | "z") {
             return Ok(Self::UTC);
         }
-        if let Ok(zone) = text.parse() {
-            return Ok(Self::Named(zone));
+        if let Some(name) = TZ_NAMES.iter().find(|name| **name == text)
+            && let Some(zone) = find_tz(name.as_bytes())
+        {
+            return Ok(Self::Named(NamedZone { name, zone }));
         }
         let offset = text.strip_prefix("UTC").unwrap_or(text);
         if offset.starts_with(['+', '-'])
@@ -50,7 +75,7 @@ impl TryFrom<String> for TimeZoneName {
         {
             return Ok(Self::Fixed(offset));
         }
-        let meant = nearest(text, TZ_VARIANTS.iter().map(|zone| zone.name()));
+        let meant = nearest(text, TZ_NAMES.iter().copied());
         let meant = meant.map(|name| format!("; did you mean {name:?}?")).unwrap_or_default();
         let short: String = text.chars().take(80).collect();
         Err(format!(
@@ -68,7 +93,7 @@ impl From<TimeZoneName> for String {
 impl fmt::Display for TimeZoneName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Named(zone) => f.write_str(zone.name()),
+            Self::Named(named) => f.write_str(named.name),
             Self::Fixed(offset) => write!(f, "{offset}"),
         }
     }
