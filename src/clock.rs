@@ -41,6 +41,14 @@ pub struct Now {
     pub monotonic: Monotonic,
 }
 
+impl Now {
+    /// What both scales showed at `earlier`, if nobody has set the wall clock since.
+    #[must_use]
+    pub fn back_to(self, earlier: Monotonic) -> Self {
+        Self { utc: self.utc - self.monotonic.since(earlier).to_delta(), monotonic: earlier }
+    }
+}
+
 /// A source of time.
 pub trait Clock: Send + Sync {
     /// The wall clock. May jump.

@@ -204,6 +204,11 @@ impl Gpu {
         };
         self.in_flight = None;
         let outcome = outcome.clone();
+        if let Err(error @ GpuError::SetMeanwhile { .. }) = &outcome.result {
+            // Nothing was written; what was found there is looked at with everything else that the board shows.
+            self.remark = Some(error.to_string());
+            return;
+        }
         if let Write::PowerLimit(asked) = write {
             let (before, shown, failed) = (self.before, outcome.shown, outcome.result.is_err());
             self.written = Some(Written { before, asked, shown, failed });
@@ -565,7 +570,7 @@ impl Gpu {
 
     pub(super) fn ask(&mut self, write: Write, now: Now) {
         self.last_asked = Some(now.monotonic);
-        if self.handle.request(write) {
+        if self.handle.request(write, self.seen.reading.requested) {
             self.in_flight = Some((write, now.monotonic));
             if let Write::PowerLimit(limit) = write {
                 self.last_limit = Some(limit);

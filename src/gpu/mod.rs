@@ -53,6 +53,14 @@ pub enum GpuError {
         /// How long it has been waited for.
         after: Seconds,
     },
+    /// The limit is no longer the one that was to be replaced, so nothing was written.
+    #[error("{call}: somebody else set {found} a moment before; nothing was written over it")]
+    SetMeanwhile {
+        /// The call that was not made.
+        call: &'static str,
+        /// The limit that was found.
+        found: PowerLimit,
+    },
     /// Anything else, in the driver's words.
     #[error("{call}: {message}")]
     Driver {
@@ -72,6 +80,7 @@ impl GpuError {
             | Self::NotSupported { call }
             | Self::MissingSymbol { call }
             | Self::TimedOut { call, .. }
+            | Self::SetMeanwhile { call, .. }
             | Self::Driver { call, .. } => call,
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::worker::{Observation, Worker, Write};
 use super::{Capabilities, GpuDevice, GpuError};
 use crate::clock::{Clock, Monotonic};
-use crate::domain::Board;
+use crate::domain::{Board, PowerLimit};
 use crate::units::{Millijoules, Seconds};
 
 /// When a board is read.
@@ -52,20 +52,21 @@ struct Request {
 #[derive(Clone, Copy)]
 enum Task {
     Read,
-    Write(Write),
+    /// A write, and the limit that it is to replace.
+    Write(Write, Option<PowerLimit>),
 }
 
 impl Task {
     fn call(&self) -> &'static str {
         match self {
             Self::Read => READING,
-            Self::Write(write) => write.call(),
+            Self::Write(write, _) => write.call(),
         }
     }
 
     fn carry_out(self, worker: &mut Worker, clock: &dyn Clock) -> Result<(), GpuError> {
         match self {
-            Self::Write(write) => worker.write(write, || clock.now()),
+            Self::Write(write, over) => worker.write(write, over, || clock.now()),
             Self::Read => {
                 worker.sample(|| clock.now(), true);
                 worker.observation().fault.clone().map_or(Ok(()), |(error, _)| Err(error))
@@ -156,13 +157,15 @@ impl GpuHandle {
     }
 
     /// Asks for a write without waiting for it; its end shows in [`Observation::last_write`]. Returns whether it was
-    /// taken: a board that still works on an earlier one refuses.
-    pub fn request(&self, write: Write) -> bool {
+    /// taken: a board that still works on an earlier one refuses. With `over`, a limit is written only over that one:
+    /// somebody else may have set another since it was read.
+    pub fn request(&self, write: Write, over: Option<PowerLimit>) -> bool {
+        let task = Task::Write(write, over);
         match &self.link {
-            Link::Thread(sender) => sender.try_send(Request { task: Task::Write(write), reply: None }).is_ok(),
+            Link::Thread(sender) => sender.try_send(Request { task, reply: None }).is_ok(),
             Link::Inline(_) => {
                 // The outcome stands in the observation, as it would for a thread.
-                let _ = self.carry_out_inline(Task::Write(write));
+                let _ = self.carry_out_inline(task);
                 true
             }
         }
@@ -173,7 +176,7 @@ impl GpuHandle {
     /// # Errors
     /// What the driver says, or [`GpuError::TimedOut`].
     pub fn write_and_wait(&self, write: Write, timeout: Seconds) -> Result<(), GpuError> {
-        self.carry_out(Task::Write(write), timeout)
+        self.carry_out(Task::Write(write, None), timeout)
     }
 
     /// Reads everything anew, after whatever was asked for before, and waits for it at most `timeout`. Blocks: not for

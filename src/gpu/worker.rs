@@ -82,9 +82,10 @@ pub struct Telling {
 }
 
 impl Telling {
-    fn observe(&mut self, is_told: bool, now: Now) {
+    /// Takes in whether it is told now; if not, it has not been since `missing_since` or for longer.
+    fn observe(&mut self, is_told: bool, missing_since: Now) {
         self.ever |= is_told;
-        self.missing_since = (!is_told).then(|| self.missing_since.unwrap_or(now));
+        self.missing_since = (!is_told).then(|| self.missing_since.unwrap_or(missing_since));
     }
 
     /// Since when it has been missing, of what has been missing for longer than `patience`, or was never told.
@@ -259,8 +260,27 @@ impl Worker {
         }
     }
 
-    /// Writes, then reads everything back.
-    pub(super) fn write(&mut self, write: Write, clock: impl Fn() -> Now) -> Result<(), GpuError> {
+    /// Writes, then reads everything back. With `over`, a limit is written only while the board still has that one: what
+    /// the caller knows of it may be a sample old.
+    pub(super) fn write(
+        &mut self,
+        write: Write,
+        over: Option<PowerLimit>,
+        clock: impl Fn() -> Now,
+    ) -> Result<(), GpuError> {
+        let meanwhile = match (write, over) {
+            (Write::PowerLimit(_), Some(over)) => {
+                self.sample(&clock, true);
+                self.observation.reading.requested.filter(|found| !found.same_as(over))
+            }
+            _ => None,
+        };
+        if let Some(found) = meanwhile {
+            let result = Err(GpuError::SetMeanwhile { call: write.call(), found });
+            self.observation.last_write =
+                Some(WriteOutcome { write, at: clock(), result: result.clone(), shown: Some(found) });
+            return result;
+        }
         let result = match write {
             Write::PowerLimit(limit) => self.device.set_power_limit(limit),
             Write::LockClocks(highest) => self.device.lock_clocks(highest),
@@ -279,7 +299,8 @@ impl Worker {
     fn take(&mut self, reading: Reading, depth: Depth, now: Now) {
         self.meter.owe(Millijoules::new(self.owed.swap(0, Ordering::Relaxed)));
         self.meter.observe(now.monotonic, reading.energy, reading.power);
-        let counts = reading.energy.is_some() && !self.meter.is_still();
+        let still_since = self.meter.still_since().filter(|_| reading.energy.is_some());
+        let counts = reading.energy.is_some() && still_since.is_none();
         let seen = &mut self.observation;
         match depth {
             Depth::Full => {
@@ -294,7 +315,7 @@ impl Worker {
         }
         seen.at = Some(now);
         seen.fault = None;
-        seen.tells_energy.observe(counts, now);
+        seen.tells_energy.observe(counts, still_since.map_or(now, |since| now.back_to(since)));
         seen.tells_power.observe(reading.power.is_some(), now);
         seen.metered = self.meter.metered();
         // While the counter is away, power is integrated.
@@ -336,5 +357,40 @@ impl Worker {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::clock::{Clock, ManualClock};
+    use crate::domain::LimitRange;
+    use crate::gpu::simulated::{Physics, SimulatedBoard};
+    use crate::units::Watts;
+
+    const fn w(watts: u32) -> PowerLimit {
+        PowerLimit::from_milliwatts(watts * 1000)
+    }
+
+    #[test]
+    fn a_limit_is_written_only_over_the_one_that_it_is_to_replace() {
+        let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
+        let range = LimitRange { min: w(100), max: w(300), default: w(300) };
+        let idle = Watts::new(30.0);
+        let physics = Physics { range, found: w(300), idle, settling: Seconds::new(2.0), noise: 0.0, seed: 7 };
+        let board = SimulatedBoard::new(physics, clock.clone());
+        let mut worker =
+            Worker::new(Box::new(board.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());
+        worker.sample(|| clock.now(), true);
+        assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(300)), || clock.now()), Ok(()));
+        board.device(0, "A40").set_power_limit(w(280)).expect("set by somebody else");
+        let refused = worker.write(Write::PowerLimit(w(200)), Some(w(250)), || clock.now());
+        assert_eq!(refused, Err(GpuError::SetMeanwhile { call: "nvmlDeviceSetPowerManagementLimit", found: w(280) }));
+        assert_eq!((board.limit(), worker.observation().reading.requested), (w(280), Some(w(280))));
+        // What gives a board back asks for no certain limit.
+        assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now()), Ok(()));
+        assert_eq!(board.limit(), w(300));
     }
 }

@@ -160,9 +160,9 @@ impl Meter {
         }
     }
 
-    /// Whether the counter says the same for long although power is drawn.
-    pub fn is_still(&self) -> bool {
-        self.still.is_some_and(|still| still.is_away)
+    /// Since when the counter has said the same, if that is long although power is drawn.
+    pub fn still_since(&self) -> Option<Monotonic> {
+        self.still.filter(|still| still.is_away).map(|still| still.since)
     }
 
     /// Compares a reading of the counter with the last one. What was drawn while it stood still is filled in once it is
@@ -425,15 +425,15 @@ mod tests {
         for second in 11..=40 {
             meter.observe(at(f64::from(second)), Some(Millijoules::new(1_000_000)), Some(Watts::new(90.0)));
         }
-        assert_eq!((joules(meter.metered().total()), meter.is_still()), (3_705, true));
+        assert_eq!((joules(meter.metered().total()), meter.still_since()), (3_705, Some(at(10.0))));
         let back = watch(&mut meter, 41, 50, 100.0, true);
         assert_eq!([back.total(), back.ahead].map(joules), [5_000, 0]);
-        assert!(!meter.is_still());
+        assert_eq!(meter.still_since(), None);
         // A board that draws nothing moves no counter.
         for second in 51..=90 {
             meter.observe(at(f64::from(second)), Some(Millijoules::new(5_000_000)), Some(Watts::ZERO));
         }
-        assert!(!meter.is_still());
+        assert_eq!(meter.still_since(), None);
     }
 
     #[test]
