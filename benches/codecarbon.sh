@@ -6,7 +6,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-cargo build --release --bin wattune --example fake_nvml
+# One after the other: together, the tests' dependencies would bring features into the daemon that nobody installs.
+cargo build --release --bin wattune
+cargo build --release --example fake_nvml
 target=$(cargo metadata --format-version 1 --no-deps |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
 scratch=$(mktemp -d)
