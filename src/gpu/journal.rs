@@ -499,9 +499,11 @@ impl Journal {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
+            // In one piece: token by token it would be some thousand writes.
+            let mut text = serde_json::to_vec_pretty(&document)?;
+            text.push(b'\n');
             let mut file = files::create(&next)?;
-            serde_json::to_writer_pretty(&mut file, &document)?;
-            file.write_all(b"\n")?;
+            file.write_all(&text)?;
             file.sync_all()?;
             fs::rename(&next, &self.path)?;
             // The rename itself must survive a power cut too.
