@@ -13,6 +13,8 @@ use super::support::{Curve, FakeDriver, rate};
 /// Diminishing returns, as real GPUs have them.
 const CURVE: Curve = &[(100.0, 40.0), (130.0, 66.0), (180.0, 90.0), (230.0, 98.0), (280.0, 102.0), (350.0, 104.0)];
 const STEP: Duration = Duration::from_millis(50);
+/// So many answers that its GPU is unknown are understood: that is longer than one is ever lost, with its taking up.
+const UNKNOWN: u32 = 200;
 /// What noise on the speed is drawn for anew, in samples.
 const GRAIN: f64 = 50.0;
 
@@ -165,6 +167,7 @@ impl Job {
             "work": {"total_samples": plan.declared_s * rate(CURVE, FOUND_W)},
             "objective": {"max_slowdown": plan.max_slowdown},
         });
+        let mut unknown = 0;
         for _ in 0..300 {
             if let Some(base) = self.address.base()
                 && let Ok(answer) = self.http.post(format!("{base}/v1/jobs")).json(&body).send().await
@@ -182,6 +185,8 @@ impl Job {
                         return Some(());
                     }
                     (409 | 503, Ok(_)) => {}
+                    // A GPU that was lost when the daemon came has no index before it is back.
+                    (404, Ok(_)) if unknown < UNKNOWN => unknown += 1,
                     _ => self.note(|record| record.refusals.push(format!("registration: {status} {text}"))),
                 }
             }

@@ -217,8 +217,8 @@ impl Scene {
                 daemon.kill();
                 self.told.kills.push(now);
                 if let Some((board, watts)) = foreign {
-                    self.driver.set_limit_as_somebody_else(board, watts);
-                    self.is_set_by_others(board, watts, true, now);
+                    let is_change = self.write_as_somebody_else(board, watts);
+                    self.is_set_by_others(board, watts, is_change, now);
                 }
                 // What was set by hand ends with the daemon.
                 self.wishes.clear();
@@ -324,12 +324,20 @@ impl Scene {
     async fn set_as_somebody_else(&mut self, board: usize, watts: u32) {
         let now = Instant::now();
         let writes = self.driver.writes().len();
-        self.driver.set_limit_as_somebody_else(board, watts);
+        let is_change = self.write_as_somebody_else(board, watts);
         // A write of the daemon's may just have been on its way.
         tokio::time::sleep(Duration::from_millis(800)).await;
         let uuid = FakeDriver::uuid(board);
-        let is_sure = self.driver.writes().iter().skip(writes).all(|write| write.uuid != uuid);
-        self.is_set_by_others(board, watts, is_sure, now);
+        let is_alone = self.driver.writes().iter().skip(writes).all(|write| write.uuid != uuid);
+        self.is_set_by_others(board, watts, is_alone && is_change, now);
+    }
+
+    /// Sets a limit that is not the daemon's; whether that changes anything. The same limit as the one that the daemon holds
+    /// the GPU at is nothing that anybody could notice.
+    fn write_as_somebody_else(&self, board: usize, watts: u32) -> bool {
+        let there = self.driver.limit_w(board);
+        self.driver.set_limit_as_somebody_else(board, watts);
+        there.is_none_or(|there| (there - f64::from(watts)).abs() > 0.5)
     }
 
     fn is_set_by_others(&mut self, board: usize, watts: u32, is_sure: bool, at: Instant) {
