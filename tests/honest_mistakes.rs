@@ -33,6 +33,25 @@ fn mistakes_in_settings_and_variables_are_named() {
             "target_pct is 0.6",
             "for 60 % write 60",
         ),
+        ("[cap]\nlimit_w = 2000000\n", "2:1: limit_w is 2000000", "in milliwatts: 2000 watts"),
+        (
+            "[cap]\nschedule = [{ from = \"17:00\", to = \"20:00\", limit_w = 900000 }]\n",
+            "2:45: schedule[0].limit_w is 900000",
+            "in milliwatts: 900 watts",
+        ),
+        (
+            "[[cap.events]]\nid = \"a\"\nstart = \"2026-12-01T17:00:00Z\"\nend = \"2026-12-01T18:00:00Z\"\ntarget_w = 900000\n",
+            "target_w is 900000",
+            "in milliwatts: 900 watts",
+        ),
+        ("[profile]\nlowest_w = 150000\n", "2:1: lowest_w is 150000", "in milliwatts: 150 watts"),
+        ("[profile]\nlowest_w = 0.15\n", "2:1: lowest_w = 0.15", "in kilowatts?"),
+        ("[profile]\nstep_w = 25000\n", "2:1: step_w = 25000", "in milliwatts: 25 watts"),
+        (
+            "[ledger]\ncontract_g_per_kwh = 0.035\ncontract_source = \"a\"\n",
+            "2:1: contract_g_per_kwh is 0.035",
+            "0.035 kg/kWh are 35 g/kWh",
+        ),
         ("[carbon]\nfallback_g_per_kwh = 0.475\n", "2:22: ", "0.475 kg/kWh are 475 g/kWh"),
         ("[carbon.fixed]\ng_per_kwh = 0.38\n", "2:13: ", "0.38 kg/kWh are 380 g/kWh"),
         (
@@ -218,9 +237,24 @@ async fn mistakes_in_requests_are_named() {
             "rebound_pct",
             "for 90 % write 90",
         ),
+        ("POST", events, event(json!({"target_w": 900_000})), "target_w", "in milliwatts: 900 watts"),
+        (
+            "POST",
+            events,
+            event(json!({"target_w": 900, "rebound_w": 1_200_000, "rebound_s": 60})),
+            "rebound_w",
+            "in milliwatts: 1200 watts",
+        ),
         ("POST", events, event(json!({"target_pct": 60, "end": "2001-01-01T00:00:00Z"})), "end", "not after start"),
         ("PUT", recurring, spec(json!({"max_power_w": 300_000})), "max_power_w", "in milliwatts: 300 watts"),
         ("PUT", recurring, spec(json!({"max_power_w": 0.3})), "max_power_w", "kilowatts"),
+        (
+            "PUT",
+            recurring,
+            spec(json!({"objective": "carbon", "reference_g_per_kwh": 0.4})),
+            "reference_g_per_kwh",
+            "0.4 kg/kWh are 400 g/kWh",
+        ),
         ("PUT", recurring, spec(json!({"eta": 50})), "eta", "from 0 (time alone) to 1"),
         ("PUT", recurring, spec(json!({"lease_s": 3_600_000})), "lease_s", "milliseconds"),
         (
@@ -250,7 +284,7 @@ async fn mistakes_in_requests_are_named() {
     assert_eq!(daemon.get(&long).await.problem(422)["field"], "after");
     assert_eq!(daemon.get(jobs).await.expect(200), json!([]));
     // What a node may be asked for at another time is taken, and warned of.
-    daemon.post(events, &event(json!({"target_w": 900_000}))).await.expect(201);
+    daemon.post(events, &event(json!({"target_w": 40_000}))).await.expect(201);
     let problems = daemon.problems().await;
     assert!(problems.contains("event e changes nothing") && problems.contains("in milliwatts?"), "{problems}");
 }

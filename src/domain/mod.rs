@@ -11,6 +11,7 @@ mod series;
 mod set_point;
 mod signal;
 mod text;
+mod unit_mistake;
 
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window, check_level};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
@@ -26,3 +27,4 @@ pub use signal::{
     SignalValue, Unit, is_same_quantity,
 };
 pub use text::{first_unseen, is_seen, is_unseen, legible};
+pub use unit_mistake::{MOST_POWER_PER_NODE, check_intensity, check_power};

@@ -5,6 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::chain::Digest;
 use super::entry::{Boundary, Embodied, METHOD, Terms};
+use crate::domain::check_intensity;
 use crate::units::{GramsPerKwh, Short};
 
 /// Settings of the books.
@@ -93,6 +94,9 @@ impl Settings {
         within("node_factor", self.node_factor, 1.0, 10.0)?;
         within("pue", self.pue, 1.0, 10.0)?;
         within("contract_g_per_kwh", self.contract_g_per_kwh.map(GramsPerKwh::get), 0.0, 20_000.0)?;
+        if let Some(contract) = self.contract_g_per_kwh {
+            check_intensity(contract).map_err(|why| format!("contract_g_per_kwh is {why}"))?;
+        }
         within("embodied_per_gpu_g", self.embodied_per_gpu_g, 1.0, 1e9)?;
         if let Some(grams) = self.embodied_per_gpu_g.filter(|grams| *grams < LEAST_EMBODIED_G) {
             let (given, meant) = (Short(grams), Short(1000.0 * grams));
@@ -201,5 +205,17 @@ mod tests {
             );
         }
         wrong("node = \"\"", "node needs 1 to 500");
+    }
+
+    #[test]
+    fn a_contract_in_kilograms_is_refused_and_one_without_emissions_is_not() {
+        let read = |factor: &str| {
+            let text = format!("contract_g_per_kwh = {factor}\ncontract_source = \"a\"");
+            toml::from_str::<Settings>(&text).expect("parses").check()
+        };
+        for right in ["0.0", "1.0", "35.0"] {
+            assert_eq!(read(right), Ok(()), "{right}");
+        }
+        assert!(read("0.035").expect_err("kilograms").contains("0.035 kg/kWh are 35 g/kWh"));
     }
 }

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Seconds, Watts};
+use crate::domain::check_power;
+use crate::units::{Seconds, Short, Watts};
+
+/// No GPU's limits lie as far apart as this: a step of 1 W in milliwatts.
+const MOST_STEP: Watts = Watts::new(1000.0);
 
 /// Settings of the just-in-time profiler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +66,21 @@ impl Settings {
         };
         if self.step_w < Watts::new(1.0) {
             return Err(format!("step_w = {} must be at least 1 W; 25 is usual", self.step_w.get()));
+        }
+        if self.step_w >= MOST_STEP {
+            let (given, most, meant) = (self.step_w.get(), MOST_STEP.get(), self.step_w.get() / 1000.0);
+            let (given, meant) = (Short(given), Short(meant));
+            return Err(format!("step_w = {given} must be below {most} W; in milliwatts: {meant} watts; 25 is usual"));
+        }
+        if let Some(lowest) = self.lowest_w {
+            if lowest < Watts::new(1.0) {
+                let meant = if lowest > Watts::ZERO { "; was it given in kilowatts?" } else { "" };
+                let given = Short(lowest.get());
+                return Err(format!(
+                    "lowest_w = {given} must be at least 1 W; without it, the GPU's minimum holds{meant}"
+                ));
+            }
+            check_power(lowest, Some(1)).map_err(|why| format!("lowest_w is {why}"))?;
         }
         if !(15..=1000).contains(&self.clock_step_mhz) {
             return Err(format!("clock_step_mhz = {} must be within 15 to 1000; 90 is usual", self.clock_step_mhz));

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::bandit::{Boards, InvalidSpec, Knob, PolicyName, Reward, Spec, Target, Terms};
+use crate::domain::{check_intensity, check_power};
 use crate::units::{GramsPerKwh, Seconds, Short, Watts};
 
 /// The most samples in a batch.
@@ -163,11 +164,12 @@ impl TryFrom<RecurringSpec> for Terms {
             }
             (RecurringObjective::Carbon, Some(given)) => {
                 let reference = GramsPerKwh::try_new(given).ok_or_else(|| not_finite("reference_g_per_kwh"))?;
+                check_intensity(reference).map_err(|why| invalid("reference_g_per_kwh", &format!("is {why}")))?;
                 Reward::Carbon { reference }
             }
         };
         let max_power = Watts::try_new(wire.max_power_w).ok_or_else(|| not_finite("max_power_w"))?;
-        check_power(wire.max_power_w, wire.gpu_model.as_ref().map(|_| wire.number_of_gpus))?;
+        check_max_power(max_power, wire.gpu_model.as_ref().map(|_| wire.number_of_gpus))?;
         let boards = |model| Boards { model, count: wire.number_of_gpus };
         if wire.gpu_model.is_none() && wire.number_of_gpus != 1 {
             return Err(invalid("number_of_gpus", "goes with gpu_model; give both or none"));
@@ -195,23 +197,17 @@ impl TryFrom<RecurringSpec> for Terms {
     }
 }
 
-/// No board draws more, nor all of a node's together: what lies above was given in milliwatts.
-const MOST_WATTS_EACH: f64 = 5_000.0;
-const MOST_WATTS: f64 = 50_000.0;
-/// Every board draws more: what lies below was given in kilowatts.
-const LEAST_WATTS: f64 = 10.0;
+/// Every GPU draws more: what lies below was given in kilowatts.
+const LEAST_POWER: Watts = Watts::new(10.0);
 
-/// Checks that the power of so many boards, if that is known, was given in watts.
-fn check_power(max_power_w: f64, boards: Option<u32>) -> Result<(), InvalidSpec> {
-    let most = boards.map_or(MOST_WATTS, |boards| MOST_WATTS_EACH * f64::from(boards));
-    let given = Short(max_power_w);
-    let why = if max_power_w < LEAST_WATTS {
-        let meant = if max_power_w > 0.0 { "; was it given in kilowatts?" } else { "" };
-        format!("is {given}; any board draws more than {LEAST_WATTS} watts{meant}")
-    } else if max_power_w > most {
-        let of =
-            boards.map_or_else(|| "the boards of one node draw".to_owned(), |boards| format!("{boards} board(s) draw"));
-        format!("is {given}, and {of} at most {most} watts; in milliwatts: {} watts", Short(max_power_w / 1000.0))
+/// Checks that the power of so many GPUs, if that is known, was given in watts.
+fn check_max_power(max_power: Watts, gpus: Option<u32>) -> Result<(), InvalidSpec> {
+    let why = if max_power < LEAST_POWER {
+        let meant = if max_power > Watts::ZERO { "; was it given in kilowatts?" } else { "" };
+        let least = LEAST_POWER.get();
+        format!("is {}; any GPU draws more than {least} watts{meant}", Short(max_power.get()))
+    } else if let Err(why) = check_power(max_power, gpus) {
+        format!("is {why}")
     } else {
         return Ok(());
     };

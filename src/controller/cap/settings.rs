@@ -307,9 +307,14 @@ mod tests {
     #[test]
     fn mistakes_are_named_by_key() {
         let table = [
-            ("limit_w = 0", "limit_w is 0; it must be within 1 to 10000000 watts"),
+            ("limit_w = 0", "limit_w is 0; it must be within 1 to 50000 watts"),
             ("limit_w = 1e-9", "limit_w is 1e-9; it must be within"),
-            ("limit_w = 1e308", "limit_w is 1e308; it must be within"),
+            ("limit_w = 0.5", "limit_w is 0.5; it must be within 1 to 50000 watts; was it given in kilowatts?"),
+            ("limit_w = 1e308", "limit_w is 1e308, and the GPUs of one node draw at most 50000 watts"),
+            (
+                "limit_w = 2000000",
+                "limit_w is 2000000, and the GPUs of one node draw at most 50000 watts; in milliwatts: 2000",
+            ),
             ("limit_w = nan", "limit_w is no number"),
             ("limit_pct = nan", "limit_pct is NaN; it must be"),
             ("limit_w = 5\nlimit_pct = 5", "limit_pct and limit_w stand side by side"),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::Rule;
 use super::{CapSource, Level, later};
-use crate::domain::{EventId, InvalidJob, Slot};
+use crate::domain::{EventId, InvalidJob, MOST_POWER_PER_NODE, Slot, check_power};
 use crate::units::{Seconds, Short, Watts};
 
 /// What limits may return to after an event, and for how long.
@@ -109,8 +109,8 @@ impl DemandResponse {
     }
 }
 
-/// Less than a watt, and more than all boards of any node, is a mistake of units.
-const LEVELS_W: std::ops::RangeInclusive<f64> = 1.0..=1e7;
+/// No GPU can be lowered to less: it is a mistake of units.
+const LOWEST_LEVEL: Watts = Watts::new(1.0);
 
 /// A part of the baseline up to this was meant as a fraction, not as percent: 0.6 for 60 %.
 const LEAST_SHARE: f64 = 0.01;
@@ -121,11 +121,16 @@ const LEAST_SHARE: f64 = 0.01;
 /// Names the field and what would be right.
 pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<Level, InvalidJob> {
     match level {
-        Level::Watts(w) if !LEVELS_W.contains(&w.get()) => {
-            let (low, high) = LEVELS_W.into_inner();
-            let why = format!("is {}; it must be within {low} to {high} watts", Short(w.get()));
+        Level::Watts(w) if w < LOWEST_LEVEL => {
+            let (low, high) = (LOWEST_LEVEL.get(), MOST_POWER_PER_NODE.get());
+            let meant = if w > Watts::ZERO { "; was it given in kilowatts?" } else { "" };
+            let why = format!("is {}; it must be within {low} to {high} watts{meant}", Short(w.get()));
             Err(InvalidJob { field: watts, why })
         }
+        Level::Watts(w) => match check_power(w, None) {
+            Ok(()) => Ok(level),
+            Err(why) => Err(InvalidJob { field: watts, why: format!("is {why}") }),
+        },
         Level::Share(share) if share > 0.0 && share <= LEAST_SHARE => {
             let why = format!(
                 "is {}; it is in percent, and no board can be lowered to 1 % of its largest limit: for {} % write {}",
@@ -142,6 +147,6 @@ pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> 
             );
             Err(InvalidJob { field: percent, why })
         }
-        Level::Watts(_) | Level::Share(_) => Ok(level),
+        Level::Share(_) => Ok(level),
     }
 }

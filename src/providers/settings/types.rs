@@ -6,9 +6,9 @@ use std::fmt;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::domain::SignalValue;
+use crate::domain::{SignalValue, check_intensity};
 use crate::providers::time::parse_time;
-use crate::units::{GramsPerKwh, Seconds, Short};
+use crate::units::{GramsPerKwh, Seconds};
 
 /// A region of the UK Carbon Intensity API, 1 (North Scotland) to 17 (Wales).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,13 +193,10 @@ pub(super) fn intensity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Gr
     grams(f64::deserialize(deserializer)?)
 }
 
-/// Less than a gram is emitted by no grid that emits anything: it was given in kilograms.
 fn grams<E: de::Error>(value: f64) -> Result<GramsPerKwh, E> {
-    if value > 0.0 && value < 1.0 {
-        let right = format!("grams of CO2 equivalent per kWh: {value} kg/kWh are {} g/kWh", Short(value * 1000.0));
-        return Err(E::invalid_value(de::Unexpected::Float(value), &right.as_str()));
-    }
-    checked(value, 0.0, GramsPerKwh::HIGHEST, "gCO2e/kWh").map(GramsPerKwh::new)
+    let intensity = checked(value, 0.0, GramsPerKwh::HIGHEST, "gCO2e/kWh").map(GramsPerKwh::new)?;
+    check_intensity(intensity).map_err(|why| E::custom(format!("the intensity is {why}")))?;
+    Ok(intensity)
 }
 
 pub(super) fn some_intensity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<GramsPerKwh>, D::Error> {

@@ -1,0 +1,70 @@
+//! Numbers that were most likely given in another unit than the one that is read. The answers continue a sentence that begins
+//! with the field and "is".
+
+use crate::units::{GramsPerKwh, Short, Watts};
+
+/// No GPU draws more.
+const MOST_POWER_PER_GPU: Watts = Watts::new(5_000.0);
+/// Nor do all GPUs of one node together.
+pub const MOST_POWER_PER_NODE: Watts = Watts::new(50_000.0);
+/// No grid and no contract with any emissions at all has less than this.
+const LEAST_INTENSITY: GramsPerKwh = GramsPerKwh::new(1.0);
+
+/// Checks a power or a power limit of `gpus` GPUs, or of a node's where their number is not known.
+///
+/// # Errors
+/// Says of a power above what they can draw what it is in watts, if it is in milliwatts.
+pub fn check_power(given: Watts, gpus: Option<u32>) -> Result<(), String> {
+    let most = gpus.map_or(MOST_POWER_PER_NODE, |gpus| MOST_POWER_PER_GPU * f64::from(gpus));
+    if given <= most {
+        return Ok(());
+    }
+    let of = match gpus {
+        None => "the GPUs of one node draw".to_owned(),
+        Some(1) => "a GPU draws".to_owned(),
+        Some(gpus) => format!("{gpus} GPUs draw"),
+    };
+    let (most, meant) = (most.get(), Short(given.get() / 1000.0));
+    Err(format!("{}, and {of} at most {most} watts; in milliwatts: {meant} watts", Short(given.get())))
+}
+
+/// Checks a carbon intensity.
+///
+/// # Errors
+/// Says of one between 0 and 1 gCO2e/kWh what it is in grams, if it is in kilograms.
+pub fn check_intensity(given: GramsPerKwh) -> Result<(), String> {
+    if given <= GramsPerKwh::ZERO || given >= LEAST_INTENSITY {
+        return Ok(());
+    }
+    let (given, meant) = (Short(given.get()), Short(given.get() * 1000.0));
+    Err(format!("{given}; it is in grams of CO2 equivalent per kWh: {given} kg/kWh are {meant} g/kWh"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_power_beyond_what_gpus_draw_was_given_in_milliwatts() {
+        let said = |watts, gpus| check_power(Watts::new(watts), gpus).err().unwrap_or_default();
+        for (watts, gpus) in [(50_000.0, None), (5_000.0, Some(1)), (40_000.0, Some(8)), (0.0, None)] {
+            assert_eq!(said(watts, gpus), "", "{watts} {gpus:?}");
+        }
+        assert_eq!(
+            said(2e6, None),
+            "2000000, and the GPUs of one node draw at most 50000 watts; in milliwatts: 2000 watts"
+        );
+        assert_eq!(said(3e5, Some(1)), "300000, and a GPU draws at most 5000 watts; in milliwatts: 300 watts");
+        assert!(said(2.4e6, Some(8)).ends_with("8 GPUs draw at most 40000 watts; in milliwatts: 2400 watts"));
+        assert!(said(1e300, None).starts_with("1e300, and"));
+    }
+
+    #[test]
+    fn an_intensity_below_a_gram_was_given_in_kilograms() {
+        let said = |intensity| check_intensity(GramsPerKwh::new(intensity)).err().unwrap_or_default();
+        for intensity in [0.0, 1.0, 35.0, 475.0] {
+            assert_eq!(said(intensity), "", "{intensity}");
+        }
+        assert!(said(0.035).ends_with("0.035 kg/kWh are 35 g/kWh"));
+    }
+}
