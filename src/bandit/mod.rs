@@ -14,6 +14,7 @@
 
 mod contradiction;
 pub mod cost;
+mod doubt;
 mod job;
 mod limit;
 pub mod numpy;
@@ -25,6 +26,7 @@ pub mod wattune;
 pub mod zeus;
 
 pub use cost::{Cost, Knob};
+pub use doubt::doubts;
 pub use job::{Begun, Job, Refused};
 pub use limit::best_limit;
 pub use numpy::Generator;

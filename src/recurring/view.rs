@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{RecurringSpec, TrialKind, TrialState};
-use crate::bandit::{Belief, Cost, Job, Kind, Reward, Run, State, Trial, Verdict, beliefs, favourite};
+use crate::bandit::{Belief, Cost, Job, Kind, Reward, Run, State, Trial, Verdict, beliefs, doubts, favourite};
 use crate::store::{ListedRecurring, StoredRecurring};
 use crate::units::JOULES_PER_KWH;
 
@@ -115,6 +115,8 @@ pub struct TrialView {
     pub ended_at: Option<DateTime<Utc>>,
     /// How it stands, in words.
     pub reason: String,
+    /// What looks like a mistake in its energy and time, with what was most likely meant.
+    pub warnings: Vec<String>,
 }
 
 /// What a trial is told after a report.
@@ -132,6 +134,8 @@ pub struct VerdictView {
     pub reason: String,
     /// How long it may be silent from now on.
     pub lease_s: f64,
+    /// What looks like a mistake in its energy and time, with what was most likely meant.
+    pub warnings: Vec<String>,
 }
 
 impl From<ListedRecurring> for RecurringEntry {
@@ -207,6 +211,7 @@ impl TrialView {
             lease_until: run.lease_until,
             ended_at: run.ended_at,
             reason: run.reason.clone(),
+            warnings: doubts(run, &job.terms),
         }
     }
 }
@@ -224,6 +229,7 @@ impl VerdictView {
                 run.reason.clone()
             },
             lease_s: job.terms.lease.get(),
+            warnings: doubts(run, &job.terms),
         }
     }
 }
