@@ -33,6 +33,7 @@ mod ledger_states;
 mod metrics;
 mod nvml;
 mod page;
+mod pasted_keys;
 mod pausing;
 mod private;
 mod recurring;

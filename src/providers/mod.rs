@@ -5,6 +5,7 @@
 //! and publishes a [`FeedState`]. A source that fails is a state ("stale since …, using …"), never a crash and never
 //! a zero.
 
+mod abridged;
 mod api;
 mod auto;
 mod cache;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use super::ProviderError;
+use super::{ProviderError, abridged};
 
 const MAX_BYTES: u64 = 64 << 10;
 
@@ -28,7 +28,7 @@ impl Secret {
         };
         let text = text.trim();
         if text.chars().any(char::is_control) {
-            let from = file.map_or_else(|| format!("the variable {variable}"), |path| path.display().to_string());
+            let from = file.map_or_else(|| format!("the variable {}", abridged::variable(variable)), abridged::path);
             let what = format!("{from} holds more than one line, or control characters; put the key alone there");
             return Err(ProviderError::NoKey { what });
         }
@@ -44,7 +44,10 @@ impl Secret {
 fn read(path: &Path) -> Result<String, ProviderError> {
     use std::io::Read;
     let unreadable = |error: std::io::Error| ProviderError::NoKey {
-        what: format!("the key's file {} cannot be read ({error}); check the path and its permissions", path.display()),
+        what: format!(
+            "the key's file {} cannot be read ({error}); check the path and its permissions",
+            abridged::path(path)
+        ),
     };
     let mut text = String::new();
     crate::files::regular::open(path)

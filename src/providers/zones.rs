@@ -13,7 +13,7 @@ use super::json::{MOST_POINTS, unexpected};
 use super::place::{bidding_zone, named_countries};
 use super::secret::Secret;
 use super::watttime::WattTime;
-use super::{CarbonAwareSdkSettings, CarbonSettings, ProviderError, Source};
+use super::{CarbonAwareSdkSettings, CarbonSettings, ProviderError, Source, abridged};
 use crate::domain::Zone;
 
 /// A zone as `carbon.zone` takes it, and what it is.
@@ -111,7 +111,8 @@ async fn watttime(settings: &CarbonSettings, state_dir: Option<&Path>, now: Date
     if !account {
         let how = format!(
             "register at https://docs.watttime.org and set {} and {}; then its regions are listed here",
-            own.username_env, own.password_env
+            abridged::variable(&own.username_env),
+            abridged::variable(&own.password_env)
         );
         return unasked(Source::WattTime, WHAT, how);
     }

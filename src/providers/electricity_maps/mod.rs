@@ -24,7 +24,7 @@ use super::secret::Secret;
 use super::zones::ZoneName;
 use super::{
     Answer, ApiVersion, CarbonSettings, Contribution, ElectricityMapsSettings, EmissionFactors, Provider,
-    ProviderError, SettingsError, Settled, Source,
+    ProviderError, SettingsError, Settled, Source, abridged,
 };
 use crate::domain::{CarbonSeries, Forecast, Intensity, Method, Origin, SignalKind, SignalScope, Slot};
 use crate::units::{GramsPerKwh, Seconds};
@@ -88,12 +88,12 @@ impl ElectricityMaps {
             let what = match &own.key_file {
                 Some(path) => format!(
                     "the file {} (carbon.electricity_maps.key_file) holds no key; put it there, or get a free one at {PORTAL}",
-                    path.display()
+                    abridged::path(path)
                 ),
                 None => format!(
                     "Electricity Maps needs a key: set the environment variable {}, or carbon.electricity_maps.key_file \
                      to the path of a file that holds it; get a free one at {PORTAL}",
-                    own.key_env
+                    abridged::variable(&own.key_env)
                 ),
             };
             ProviderError::NoKey { what }
@@ -102,8 +102,8 @@ impl ElectricityMaps {
 
     /// Where the key is read, for messages.
     fn key_from(&self) -> String {
-        let file = self.settings.key_file.as_ref().map(|path| path.display().to_string());
-        file.unwrap_or_else(|| self.settings.key_env.clone())
+        let file = self.settings.key_file.as_deref().map(abridged::path);
+        file.unwrap_or_else(|| abridged::variable(&self.settings.key_env))
     }
 
     async fn get(&self, route: &str, query: &[(&str, &str)], now: DateTime<Utc>) -> Result<Value, ProviderError> {

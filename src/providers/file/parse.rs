@@ -11,6 +11,7 @@ use super::numbers::{Numbers, separator};
 use super::signal::FileSignal;
 use super::unit::{check_names, check_values};
 use crate::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalKind, SignalScope, Slot, TimeSeries, Zone};
+use crate::providers::abridged::is_like_key;
 use crate::providers::cache::well_formed;
 use crate::providers::time::{TimeProblem, from_unix};
 use crate::providers::{FileSettings, FileUnit, TimeZoneName};
@@ -330,8 +331,10 @@ impl<V: FileSignal> Rows<V> {
             }
             (Some(wanted), _) => Err(error("the file", &format!("has no rows for {wanted}, but for {named}"))),
             (None, 1) => {
-                let only = zones.first().map_or_else(String::new, |zone| (*zone).to_owned());
-                Zone::new(only).map(Some).map_err(|e| error("the file", &e.to_string()))
+                // Whoever pasted a key there need not see it in every answer.
+                let only = zones.first().filter(|zone| !is_like_key(zone)).map(|zone| Zone::new(*zone));
+                let right = "zones have 1 to 96 characters, none of them a control character";
+                only.transpose().map_err(|_| error("the file", &format!("has rows for {named}; {right}")))
             }
             (None, _) => Err(error("the file", &format!("has rows for {named}; choose with {}", V::ZONE_SETTING))),
         }
@@ -448,7 +451,7 @@ fn slots_of<V>(rows: &[Row<V>], settings: &FileSettings) -> Vec<Option<Slot>> {
 /// A part of the grid as messages repeat it.
 fn shown_zone(zone: &str) -> String {
     let is_code = zone.len() <= 32 && zone.chars().all(|c| c.is_ascii_alphanumeric() || "-_ .".contains(c));
-    if is_code { format!("{zone:?}") } else { shown(zone) }
+    if is_code && !is_like_key(zone) { format!("{zone:?}") } else { shown(zone) }
 }
 
 /// Why a line cannot be read, with nothing of what it holds.

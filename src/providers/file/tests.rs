@@ -148,6 +148,24 @@ fn one_zone_is_chosen_among_several() {
     assert!(error.to_string().contains("no rows for C"), "{error}");
 }
 
+#[test]
+fn a_key_in_the_place_of_a_zone_is_not_shown() {
+    const KEY: &str = "aB3dE5gH7jK9mN1pQ3";
+    let only = parsed(&format!("zone,time,value\n{KEY},0,1\n{KEY},3600,2"));
+    assert_eq!((values(&only.expected), only.zone), (vec![1.0, 2.0], None));
+    let long = "x1".repeat(60);
+    let zone = Zone::new("DE").expect("a zone");
+    for (text, wanted) in [
+        (format!("zone,time,value\n{KEY},0,1\nDE,0,2"), None),
+        (format!("zone,time,value\n{KEY},0,1"), Some(&zone)),
+        (format!("zone,time,value\n\u{1}{KEY},0,1"), None),
+        (format!("zone,time,value\n{long} {long},0,1"), None),
+    ] {
+        let error = parse(text.as_bytes(), &FileSettings::default(), wanted).expect_err(&text).to_string();
+        assert!(error.contains("a text of ") && !error.contains(KEY) && !error.contains(&long), "{error}");
+    }
+}
+
 struct Kept {
     directory: tempfile::TempDir,
     provider: FileProvider,

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::domain::{SignalValue, check_intensity};
+use crate::providers::abridged;
 use crate::providers::time::parse_time;
 use crate::units::{GramsPerKwh, Seconds};
 
@@ -139,7 +140,7 @@ impl TryFrom<BTreeMap<String, String>> for Headers {
     fn try_from(given: BTreeMap<String, String>) -> Result<Self, String> {
         for (name, value) in &given {
             reqwest::header::HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| format!("{name:?} is not the name of a header"))?;
+                .map_err(|_| format!("{:?} is not the name of a header", abridged::start(name)))?;
             reqwest::header::HeaderValue::from_str(value)
                 .map_err(|_| format!("the value of header {name} holds characters that no header may hold"))?;
         }

@@ -10,7 +10,7 @@ use super::parse;
 use crate::providers::api::Api;
 use crate::providers::json::malformed;
 use crate::providers::secret::Secret;
-use crate::providers::{ProviderError, WattTimeSettings};
+use crate::providers::{ProviderError, WattTimeSettings, abridged};
 
 /// Tokens hold for 30 minutes by WattTime's clock, which may be ahead of ours.
 const RENEWED_AFTER: TimeDelta = TimeDelta::minutes(25);
@@ -127,8 +127,8 @@ fn credentials(account: &WattTimeSettings) -> Result<(Secret, Secret), ProviderE
 /// Where user name and password are read, for messages.
 fn account_from(account: &WattTimeSettings) -> String {
     let from = |variable: &str, file: Option<&std::path::Path>, setting: &str| match file {
-        Some(path) => format!("the file {} (carbon.watttime.{setting})", path.display()),
-        None => format!("the environment variable {variable} (or carbon.watttime.{setting})"),
+        Some(path) => format!("the file {} (carbon.watttime.{setting})", abridged::path(path)),
+        None => format!("the environment variable {} (or carbon.watttime.{setting})", abridged::variable(variable)),
     };
     format!(
         "{} and {}",
