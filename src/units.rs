@@ -217,6 +217,56 @@ impl fmt::Display for Short {
     }
 }
 
+/// A number in a sentence: rounded to a whole one, and with an exponent where it would be long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rounded(pub f64);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            value if value.is_finite() && value.abs() >= 1e15 => write!(f, "{value:.0e}"),
+            value => write!(f, "{value:.0}"),
+        }
+    }
+}
+
+/// A difference between two fractions in a sentence, in percentage points.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Points(pub f64);
+
+/// More of them say no more to anybody.
+const MOST_POINTS: f64 = 10_000.0;
+
+impl fmt::Display for Points {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match 100.0 * self.0 {
+            points if points.abs() <= MOST_POINTS => write!(f, "{points:.2} points"),
+            _ => write!(f, "more than {MOST_POINTS} points"),
+        }
+    }
+}
+
+/// A length of time in a sentence, in the unit in which people read it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lasting(pub Seconds);
+
+/// The longest length of time that is told in seconds.
+const LONGEST_IN_SECONDS: f64 = 1e5;
+const DAY_S: f64 = 86_400.0;
+const YEAR_S: f64 = 365.25 * DAY_S;
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.get() {
+            seconds if seconds.abs() < LONGEST_IN_SECONDS => write!(f, "{seconds:.0} s"),
+            seconds if seconds.abs() < 2.0 * YEAR_S => write!(f, "{:.0} days", seconds / DAY_S),
+            seconds if seconds.abs() <= 100.0 * YEAR_S => write!(f, "{:.0} years", seconds / YEAR_S),
+            // Also what overflowed.
+            _ => f.write_str("more than 100 years"),
+        }
+    }
+}
+
 impl Seconds {
     /// Checks a setting's range; the answer names the key and what would be right.
     ///
@@ -389,6 +439,31 @@ mod tests {
         assert_eq!(b.checked_since(a), Some(Millijoules::new(2)));
         assert_eq!(a.checked_since(b), None);
         assert_eq!(Millijoules::from_joules(Joules::new(1.2346)), Millijoules::new(1235));
+    }
+
+    #[test]
+    fn sentences_hold_no_long_numbers() {
+        let table = [
+            (0.4, "0 s"),
+            (90_000.0, "90000 s"),
+            (172_800.0, "2 days"),
+            (3.0 * YEAR_S, "3 years"),
+            (101.0 * YEAR_S, "more than 100 years"),
+            (1e300, "more than 100 years"),
+        ];
+        for (seconds, told) in table {
+            assert_eq!(Lasting(Seconds::new(seconds)).to_string(), told);
+        }
+        assert_eq!(Lasting(Seconds::new(1e300) * 1e300).to_string(), "more than 100 years");
+        for (number, told) in [(0.4, "0"), (1234.5, "1234"), (-7.0, "-7"), (1e15, "1e15"), (1e300, "1e300")] {
+            assert_eq!(Rounded(number).to_string(), told);
+        }
+        assert_eq!(Short(5e-324).to_string(), "5e-324");
+        for (fraction, told) in
+            [(0.0314, "3.14 points"), (1e300, "more than 10000 points"), (f64::INFINITY, "more than 10000 points")]
+        {
+            assert_eq!(Points(fraction).to_string(), told);
+        }
     }
 
     #[test]

@@ -176,12 +176,13 @@ async fn a_deadline_that_cannot_be_met_runs_flat_out_and_says_so() {
         assert_eq!((&job["phase"], &job["power_limit_w"]), (&json!("planned"), &json!(300.0)), "{job}");
         serde_json::from_value(plan["warnings"].clone()).expect("texts")
     };
-    for (board, least) in [(0, 7e8), (1, 600.0), (2, 6e10)] {
+    for (board, least, unit) in [(0, 24.0, "years"), (1, 600.0, "s")] {
         let told = warnings(&ids[board]).await;
         let [only] = told.as_slice() else { panic!("one warning, not {told:?}") };
-        let late = only.strip_prefix("the deadline will be missed by ").and_then(|w| w.split(' ').next());
-        assert!(late.expect(only).parse::<f64>().expect(only) > least, "{told:?}");
+        let late: Vec<&str> = only.strip_prefix("the deadline will be missed by ").expect(only).split(' ').collect();
+        assert!(late[0].parse::<f64>().expect(only) > least && late[1] == unit, "{told:?}");
     }
+    assert!(warnings(&ids[2]).await[0].starts_with("the deadline will be missed by more than 100 years"));
     assert!(warnings(&ids[3]).await.is_empty());
     let problems = daemon.get("/v1/status").await.expect(200)["problems"].clone();
     let missed = problems.as_array().expect("texts").iter().filter(|p| p.to_string().contains("will be missed"));
@@ -189,5 +190,44 @@ async fn a_deadline_that_cannot_be_met_runs_flat_out_and_says_so() {
     for training in trainings {
         let answers = training.stop().await;
         assert!(answers.iter().all(|a| a["warnings"].is_array()), "{:?}", answers.last());
+    }
+}
+
+#[tokio::test]
+async fn no_warning_holds_a_number_that_nobody_can_read() {
+    let driver = Arc::new(FakeDriver::new(&[single(), single(), single()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
+    let table = [
+        json!({"work": {"total_samples": 5e-324}}),
+        json!({"work": {"total_samples": 1e15}, "objective": {"deadline": "0001-01-01T00:00:00Z"}}),
+        json!({"work": {"total_samples": 1e15}, "objective": {"carbon_budget_g": 1e300}}),
+    ];
+    let (mut ids, mut trainings) = (Vec::new(), Vec::new());
+    for (board, more) in table.iter().enumerate() {
+        let mut job = json!({"name": format!("job {board}"), "gpus": [board]});
+        job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let id = daemon.register(&job).await;
+        trainings.push(Training::start(daemon.base(), &id, &driver, vec![(board, SINGLE)], 0.0));
+        ids.push(id);
+    }
+    daemon.phase(&ids[1], "planned").await;
+    let mut told = Vec::new();
+    for id in &ids {
+        for path in [format!("/v1/jobs/{id}"), format!("/v1/jobs/{id}/plan")] {
+            let warnings = daemon.get(&path).await.expect(200)["warnings"].clone();
+            told.extend(warnings.as_array().into_iter().flatten().map(ToString::to_string));
+        }
+    }
+    told.push(daemon.problems().await);
+    let is_long = |text: &String| {
+        let digits = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
+        digits > 16 || text.split(|c: char| !c.is_alphabetic()).any(|word| matches!(word, "inf" | "NaN"))
+    };
+    assert!(told.iter().any(|text| text.contains("more than 100 years")), "{told:?}");
+    assert!(told.iter().any(|text| text.contains("5e-324 in all")), "{told:?}");
+    assert!(!told.iter().any(is_long), "{told:?}");
+    for training in trainings {
+        training.stop().await;
     }
 }

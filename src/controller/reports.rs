@@ -2,7 +2,7 @@
 
 use crate::clock::Monotonic;
 use crate::domain::{JobSpec, Work};
-use crate::units::{Samples, Seconds};
+use crate::units::{Lasting, Samples, Seconds, Short};
 
 /// So many reports are looked at before anything is said of them,
 const FEW: u32 = 5;
@@ -60,8 +60,8 @@ impl SeenReports {
         let beyond = total.filter(|total| last.samples > *total * BEYOND).map(|total| {
             format!(
                 "{} samples are reported of {} in all: do samples and work.total_samples count the same?",
-                last.samples.get(),
-                total.get()
+                Short(last.samples.get()),
+                Short(total.get())
             )
         });
         if self.count < FEW || took < SHORT {
@@ -80,7 +80,7 @@ impl SeenReports {
                 "all {} reports say {} samples: samples is the cumulative count of this run; is the count of each step \
                  reported?",
                 self.count,
-                last.samples.get()
+                Short(last.samples.get())
             )
         });
         let of_time = (took >= LONGER).then(|| [clock(first, last, took), endless(first, last, took, total)]);
@@ -127,9 +127,9 @@ fn endless(first: Seen, last: Seen, took: Seconds, total: Option<Samples>) -> Op
     let needed = took * (left / done);
     (needed > LONGEST).then(|| {
         format!(
-            "at this pace the work takes {:.0} years: do samples and work.total_samples count the same? Are steps or epochs \
+            "at this pace the work takes {}: do samples and work.total_samples count the same? Are steps or epochs \
              reported?",
-            needed.get() / (LONGEST.get() / 5.0)
+            Lasting(needed)
         )
     })
 }
@@ -188,6 +188,16 @@ mod tests {
             assert!(doubts.contains(part) && doubts.is_empty() == part.is_empty(), "{i}: {doubts:?}");
         }
         assert_eq!(doubts(&usual, 1, |_| 256.0, None), "", "too few to say");
+        let long: [(f64, Of, &str); 4] = [
+            (5e-324, |t| 256.0 * t, "5120 samples are reported of 5e-324 in all"),
+            (1e15, |t| 5e-324 * t.ceil(), "takes more than 100 years"),
+            (1e15, |t| 1e-3 * t, "takes more than 100 years"),
+            (1e10, |t| 20.0 * t, "takes 16 years"),
+        ];
+        for (total, samples, told) in long {
+            let doubts = doubts(&spec(Some(total), 60.0), 20, samples, None);
+            assert!(doubts.contains(told) && doubts.len() < 200 && !doubts.contains("inf"), "{total}: {doubts}");
+        }
         // Who loads and compiles has done nothing for a while.
         assert!(doubts(&usual, 90, |_| 0.0, None).contains("is it counted?"));
     }

@@ -4,7 +4,7 @@ use super::job::Job;
 use crate::clock::Now;
 use crate::domain::{OperatingPoint, Work};
 use crate::profile::{Slack, reserve};
-use crate::units::{Samples, SamplesPerSecond, Seconds};
+use crate::units::{Points, Samples, SamplesPerSecond, Seconds};
 
 /// With fewer reports than this in all, pauses of a job's own cannot be told from slowness in time: it is not slowed.
 const FEWEST_REPORTS: f64 = 40.0;
@@ -91,12 +91,12 @@ impl Job {
         let over = lost - done * max;
         (over > done * ROUNDING).then(|| {
             format!(
-                "lower limits cost {:.1} s where {:.1} % of the work done allowed {:.1} s: it was {:.2} points slower than \
+                "lower limits cost {:.1} s where {:.1} % of the work done allowed {:.1} s: it was {} slower than \
                  allowed",
                 lost.get(),
                 100.0 * max,
                 (done * max).get(),
-                100.0 * (over / done)
+                Points(over / done)
             )
         })
     }
@@ -110,12 +110,12 @@ impl Job {
         let over = lost - whole * max;
         (is_known && over > whole * ROUNDING).then(|| {
             format!(
-                "lower limits have cost {:.1} s and the promise of {:.1} % allows {:.1} s: the job will be {:.2} points \
+                "lower limits have cost {:.1} s and the promise of {:.1} % allows {:.1} s: the job will be {} \
                  slower than allowed",
                 lost.get(),
                 100.0 * max,
                 (whole * max).get(),
-                100.0 * (over / whole)
+                Points(over / whole)
             )
         })
     }

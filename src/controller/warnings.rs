@@ -8,7 +8,7 @@ use super::job::{Job, Phase};
 use crate::clock::Now;
 use crate::domain::Objective;
 use crate::plan::{Promise, Verdict, Weighing};
-use crate::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds};
+use crate::units::{GramsCo2e, Lasting, Points, Rounded, Samples, SamplesPerSecond, Seconds};
 
 const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it gives weight to prices";
 
@@ -71,12 +71,16 @@ impl Job {
             let late = needed - Seconds::from_delta(deadline - now.utc);
             (late > Seconds::ZERO).then(|| match deadline <= now.utc {
                 true => format!("the deadline {} has passed, and work is left", deadline.format("%FT%TZ")),
-                false => format!("the deadline will be missed by {:.0} s at the least, even flat out", late.get()),
+                false => format!("the deadline will be missed by {} at the least, even flat out", Lasting(late)),
             })
         });
         let emitted = self.emissions.sum().carbon;
         let over = carbon_budget.filter(|budget| emitted > *budget).map(|budget| {
-            format!("its carbon budget of {:.0} g is exceeded by {:.0} g", budget.get(), (emitted - budget).get())
+            format!(
+                "its carbon budget of {} g is exceeded by {} g",
+                Rounded(budget.get()),
+                Rounded((emitted - budget).get())
+            )
         });
         late.into_iter().chain(over).chain(self.overrun()).collect()
     }
@@ -85,41 +89,41 @@ impl Job {
     fn broken_by_plan(&self) -> Vec<String> {
         let Some(plan) = &self.plan else { return Vec::new() };
         let Objective { carbon_budget, .. } = self.spec.objective;
-        let of_budget = carbon_budget.map(|b| format!("its carbon budget of {:.0} g", b.get())).unwrap_or_default();
+        let of_budget =
+            carbon_budget.map(|b| format!("its carbon budget of {} g", Rounded(b.get()))).unwrap_or_default();
         match plan.verdict {
             Verdict::Optimal => Vec::new(),
             Verdict::OverBudget { exceeds_budget_by: over } => {
                 let kept = self.promises_about_time().unwrap_or_else(|| "does all of the work".into());
                 vec![format!(
-                    "{of_budget} will be exceeded by {:.0} g: that is the least carbon of any plan that {kept}",
-                    over.get()
+                    "{of_budget} will be exceeded by {} g: that is the least carbon of any plan that {kept}",
+                    Rounded(over.get())
                 )]
             }
             Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by, .. } => {
                 let cap = self.planned_under.map(|cap| format!(" under the cap of {cap}")).unwrap_or_default();
                 let deadline = misses_deadline_by.map(|late| {
-                    format!("the deadline will be missed by {:.0} s although the job runs flat out{cap}", late.get())
+                    format!("the deadline will be missed by {} although the job runs flat out{cap}", Lasting(late))
                 });
                 let slowdown = exceeds_slowdown_by.map(|over| {
-                    format!(
-                        "the job will be {:.2} points slower than allowed although it runs flat out{cap}",
-                        100.0 * over
-                    )
+                    format!("the job will be {} slower than allowed although it runs flat out{cap}", Points(over))
                 });
                 let budget = exceeds_budget_by.map(|over| {
-                    format!("{of_budget} will be exceeded by {:.0} g, as the promises about time go first", over.get())
+                    format!(
+                        "{of_budget} will be exceeded by {} g, as the promises about time go first",
+                        Rounded(over.get())
+                    )
                 });
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
             Verdict::HeldDown { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
                 let shared = "by the node's cap";
                 let deadline = misses_deadline_by
-                    .map(|late| format!("held down {shared}, it will miss the deadline by {:.0} s", late.get()));
-                let slowdown = exceeds_slowdown_by.map(|over| {
-                    format!("held down {shared}, it will be {:.2} points slower than allowed", 100.0 * over)
-                });
+                    .map(|late| format!("held down {shared}, it will miss the deadline by {}", Lasting(late)));
+                let slowdown = exceeds_slowdown_by
+                    .map(|over| format!("held down {shared}, it will be {} slower than allowed", Points(over)));
                 let budget = exceeds_budget_by.map(|over| {
-                    format!("{of_budget} will be exceeded by {:.0} g because of the node's cap", over.get())
+                    format!("{of_budget} will be exceeded by {} g because of the node's cap", Rounded(over.get()))
                 });
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
@@ -144,10 +148,10 @@ impl Job {
         let Objective { deadline, carbon_budget, .. } = self.spec.objective;
         let late = deadline.filter(|deadline| ended_at > *deadline).map(|deadline| {
             let by = Seconds::from_delta(ended_at - deadline);
-            format!("the deadline {} was missed by {:.0} s", deadline.format("%FT%TZ"), by.get())
+            format!("the deadline {} was missed by {}", deadline.format("%FT%TZ"), Lasting(by))
         });
         let over = carbon_budget.filter(|budget| carbon > *budget).map(|budget| {
-            format!("its carbon budget of {:.0} g was exceeded by {:.1} g", budget.get(), (carbon - budget).get())
+            format!("its carbon budget of {} g was exceeded by {:.1} g", Rounded(budget.get()), (carbon - budget).get())
         });
         late.into_iter().chain(over).chain(self.overran()).collect()
     }

@@ -8,7 +8,7 @@ use super::problem::Infeasible;
 use super::reason::Reason;
 use super::request::Weighing;
 use crate::domain::{SetPoint, Slot};
-use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Rounded, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What was promised about the work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +26,7 @@ impl fmt::Display for Promise {
         match self {
             Self::Deadline(at) => write!(f, "the deadline {}", at.format("%FT%TZ")),
             Self::Slowdown(max) => write!(f, "the {:.1} % slowdown budget", max * 100.0),
-            Self::CarbonBudget(grams) => write!(f, "the carbon budget of {:.0} g", grams.get()),
+            Self::CarbonBudget(grams) => write!(f, "the carbon budget of {} g", Rounded(grams.get())),
         }
     }
 }
