@@ -194,6 +194,31 @@ async fn a_deadline_that_cannot_be_met_runs_flat_out_and_says_so() {
 }
 
 #[tokio::test]
+async fn an_address_that_cannot_be_read_is_refused_as_documented() {
+    let driver = FakeDriver::new(&[json!({})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
+    let document = daemon.get("/openapi.json").await.expect(200);
+    let mut seen = 0;
+    for (path, item) in document["paths"].as_object().expect("paths").iter().filter(|(path, _)| path.contains('{')) {
+        for (method, operation) in item.as_object().expect("operations") {
+            // What is no UTF-8 is no name, and no number either.
+            let address = path.replace("{number}", "first").replace("{id}", "%FF").replace("{name}", "%FF");
+            let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+            let request = daemon.client().request(method.clone(), format!("{}{address}", daemon.base()));
+            let problem = daemon.send(request.json(&json!({}))).await.problem(400);
+            assert!(problem["detail"].as_str().expect("told").starts_with("the address cannot be read"), "{problem}");
+            let documented = &operation["responses"]["400"]["$ref"];
+            assert_eq!(documented, "#/components/responses/Problem", "{method} {path}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "{seen}");
+    let problem = daemon.get("/v1/recurring/a/trials/first").await.problem(400);
+    assert!(problem["detail"].as_str().expect("told").contains("first"), "{problem}");
+}
+
+#[tokio::test]
 async fn no_warning_holds_a_number_that_nobody_can_read() {
     let driver = Arc::new(FakeDriver::new(&[single(), single(), single()]));
     let state = tempfile::tempdir().expect("a directory");

@@ -62,6 +62,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     let mut document = serde_json::to_value(super::routes::documented().into_openapi()).unwrap_or_default();
     name_units(&mut document);
     describe_answers(&mut document);
+    describe_refusals(&mut document);
     document.to_string()
 });
 
@@ -119,6 +120,26 @@ fn describe_answers(document: &mut serde_json::Value) {
     }
 }
 
+/// Adds the refusals that all routes of a kind share: those of an address that cannot be read, and of a body that is not
+/// JSON, too large, late or of another media type.
+fn describe_refusals(document: &mut serde_json::Value) {
+    let refusal = serde_json::json!({"$ref": "#/components/responses/Problem"});
+    let paths = document.get_mut("paths").and_then(serde_json::Value::as_object_mut);
+    let operations = paths.into_iter().flat_map(|p| p.values_mut()).filter_map(serde_json::Value::as_object_mut);
+    for operation in operations.flat_map(|o| o.values_mut()) {
+        let parameters = operation.get("parameters").and_then(serde_json::Value::as_array);
+        let is_path = |parameter: &serde_json::Value| parameter.get("in").is_some_and(|place| place == "path");
+        let of_path: &[&str] = if parameters.is_some_and(|p| p.iter().any(is_path)) { &["400"] } else { &[] };
+        let of_body: &[&str] = if operation.get("requestBody").is_some() { &["400", "408", "413", "415"] } else { &[] };
+        let Some(responses) = operation.get_mut("responses").and_then(serde_json::Value::as_object_mut) else {
+            continue;
+        };
+        for status in of_path.iter().chain(of_body) {
+            responses.entry(*status).or_insert_with(|| refusal.clone());
+        }
+    }
+}
+
 /// This description.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "health",
@@ -147,11 +168,19 @@ mod tests {
                 }
                 assert!(operation["summary"].is_string(), "{method} {path} has no summary");
                 assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Problem");
-                // What can be written wrongly can be answered with 422.
+                // What can be written wrongly can be answered with 422, and what cannot be read with 400.
                 let parameters = operation["parameters"].as_array().into_iter().flatten();
                 let queries = parameters.filter(|p| p["in"] == "query").count();
-                if queries > 0 || operation.get("requestBody").is_some() {
-                    assert!(operation["responses"].get("422").is_some(), "{method} {path} does not say 422");
+                let has_body = operation.get("requestBody").is_some();
+                let says = |status: &str| operation["responses"].get(status).is_some();
+                for (status, must) in [
+                    ("400", path.contains('{') || has_body),
+                    ("408", has_body),
+                    ("413", has_body),
+                    ("415", has_body),
+                    ("422", queries > 0 || has_body),
+                ] {
+                    assert!(says(status) || !must, "{method} {path} does not say {status}");
                 }
             }
         }
