@@ -406,30 +406,6 @@ async fn a_trial_that_ends_without_an_epoch_says_what_it_counts_as() {
 }
 
 #[tokio::test]
-async fn a_trial_whose_energy_and_time_contradict_each_other_is_warned_of() {
-    let state = tempfile::tempdir().expect("a directory");
-    let daemon = simulated(state.path()).await;
-    daemon.put("/v1/recurring/a", &crate::recurring::spec()).await.expect(201);
-    let trials = "/v1/recurring/a/trials";
-    let table = [
-        (json!({"epochs": 1, "energy_j": 0.0625, "time_s": 900}), "energy_j in kilowatt-hours?"),
-        (json!({"epochs": 1, "energy_j": 225_000, "time_s": 900_000}), "time_s in milliseconds"),
-        (json!({"epochs": 1, "energy_j": 225_000, "time_s": 900}), ""),
-    ];
-    for (number, (report, meant)) in (1..).zip(&table) {
-        daemon.post(trials, &json!({})).await.expect(201);
-        let verdict = daemon.post(&format!("{trials}/{number}/progress"), report).await.expect(200);
-        let trial = daemon.get(&format!("{trials}/{number}")).await.expect(200);
-        let ended = daemon.post(&format!("{trials}/{number}/end"), &json!({})).await.expect(200);
-        for answer in [verdict, trial, ended] {
-            let warnings = answer["warnings"].as_array().expect("warnings");
-            assert_eq!(warnings.is_empty(), meant.is_empty(), "{report}: {answer}");
-            assert!(answer["warnings"].to_string().contains(meant), "{report}: {answer}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn the_first_job_of_a_few_minutes_keeps_its_slack() {
     let driver = std::sync::Arc::new(FakeDriver::new(&[json!({"demand_w": 300})]));
     let state = tempfile::tempdir().expect("a directory");
