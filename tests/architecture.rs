@@ -34,14 +34,13 @@ const ROOMS: [&str; 20] = [
 const PURE: [&str; 7] = ["units", "domain", "forecast", "profile", "plan", "bandit", "ledger"];
 
 /// Crates that a pure room does not use.
-const WORLDLY_CRATES: [&str; 12] = [
+const WORLDLY_CRATES: [&str; 11] = [
     "tokio",
     "tokio_util",
     "futures_util",
     "reqwest",
     "rusqlite",
     "hyper",
-    "sqlx",
     "axum",
     "nvml_wrapper",
     "nvml_wrapper_sys",
@@ -457,7 +456,7 @@ fn the_world_is_found_in_pure_rooms_and_allowed_elsewhere() {
         "fn f(x: &dyn ::tokio::io::AsyncRead) {}",
         "fn f() { tracing::info!(\"said\") }",
         "use reqwest::Client;",
-        "fn f() -> sqlx::Result<()> { Ok(()) }",
+        "fn f() -> rusqlite::Result<()> { Ok(()) }",
         "use axum::Router;",
         "use nvml_wrapper::Nvml;",
         "use std::fs;",

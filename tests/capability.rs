@@ -88,17 +88,17 @@ fn kinds(view: &Value) -> Vec<&str> {
 
 /// Each board's energy in the books against the last one's, which draws the same and is fine.
 async fn booked_alike(state: &tempfile::TempDir, boards: usize) -> Books {
-    let books = Books::open(state.path()).await;
-    let sound = books.total_j(boards - 1).await;
+    let books = Books::open(state.path());
+    let sound = books.total_j(boards - 1);
     for board in 0..boards {
-        let odd = books.total_j(board).await;
+        let odd = books.total_j(board);
         assert!((odd / sound - 1.0).abs() < 0.02, "board {board}: {odd} J, {sound} J");
     }
     books
 }
 
 async fn estimated_j(books: &Books, board: usize) -> f64 {
-    let rows = books.of(board).await.0;
+    let rows = books.of(board).0;
     rows.iter().filter(|r| r.source == "integrated_power").map(|r| r.energy_mj as f64 / 1e3).sum()
 }
 

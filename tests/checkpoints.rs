@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta};
+use rusqlite::Connection;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
@@ -112,7 +113,7 @@ impl World {
 
     /// Millijoules booked: of a job, or of a share that is nobody's.
     async fn booked(&self, whose: &str) -> i64 {
-        let rows = Books::open(self.state.path()).await.of(0).await.0;
+        let rows = Books::open(self.state.path()).of(0).0;
         rows.iter().filter(|r| r.job.as_deref().unwrap_or(&r.share) == whose).map(|r| r.energy_mj).sum()
     }
 
@@ -428,12 +429,10 @@ async fn a_checkpoint_that_cannot_be_read_costs_no_start_and_no_joule_of_a_count
     let store = controller.store();
     drop(controller);
     store.close().await;
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(world.state.path().join("wattune.db"));
-    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
-    let spoilt = sqlx::query("UPDATE open_books SET line = 'nonsense'").execute(&pool).await.expect("spoilt");
-    assert_eq!(spoilt.rows_affected(), 1);
-    sqlx::query("UPDATE last_seen SET line = '{}'").execute(&pool).await.expect("spoilt");
-    pool.close().await;
+    let db = Connection::open(world.state.path().join("wattune.db")).expect("opens");
+    assert_eq!(db.execute("UPDATE open_books SET line = 'nonsense'", []).expect("spoilt"), 1);
+    db.execute("UPDATE last_seen SET line = '{}'", []).expect("spoilt");
+    drop(db);
     world.pass(1.0);
     world.daemon().await.shut_down().await;
     assert_eq!(world.booked("idle").await + world.booked("unattributed").await, 48 * DRAW_MW);
@@ -471,7 +470,7 @@ async fn whatever_ends_daemons_when_no_joule_is_booked_twice() {
         }
         controller.shut_down().await;
         assert_eq!(world.lost().await, [], "seed {seed}");
-        let (rows, checkpoint) = Books::open(world.state.path()).await.of(0).await;
+        let (rows, checkpoint) = Books::open(world.state.path()).of(0);
         let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
         assert_eq!(booked, checkpoint.expect("there") - 77_700, "seed {seed}");
         // Within every lease: nobody's is only what came before the first job.
@@ -489,8 +488,8 @@ async fn a_kill_while_a_checkpoint_is_written_leaves_the_one_before_or_all_of_it
     let settings = "[control]\nobserve = true\ntick_s = 0.05\ncheckpoint_s = 0.1\n";
     let start = || Daemon::command_set(&driver, state.path(), settings);
     let mut daemon = Daemon::start(start(), state.path()).await;
-    let books = Books::open(state.path()).await;
-    eventually("the first look", LONG, async || books.of(0).await.1).await;
+    let books = Books::open(state.path());
+    eventually("the first look", LONG, async || books.of(0).1).await;
     driver.set(0, json!({"demand_w": 250}));
     let new = json!({"name": "live", "gpus": [0, 1], "work": {"total_samples": 1e9}, "lease_s": 60});
     let id = daemon.register(&new).await;
@@ -503,7 +502,7 @@ async fn a_kill_while_a_checkpoint_is_written_leaves_the_one_before_or_all_of_it
         daemon = Daemon::start(start(), state.path()).await;
     }
     assert!(daemon.stop("TERM").await.success());
-    let (rows, checkpoint) = books.of(0).await;
+    let (rows, checkpoint) = books.of(0);
     let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
     assert_eq!(booked, checkpoint.expect("there") - 5_000_000, "{rows:#?}");
     // Only what was drawn right before the job came is idle.
@@ -511,7 +510,7 @@ async fn a_kill_while_a_checkpoint_is_written_leaves_the_one_before_or_all_of_it
     assert!(rows[first..].iter().all(|r| r.job.as_deref() == Some(&id)), "{rows:#?}");
     assert!(rows[..first].iter().all(|r| r.share == "idle"), "{rows:#?}");
     // What was integrated does not overlap, either.
-    let rows = books.of(1).await.0;
+    let rows = books.of(1).0;
     assert!(rows.windows(2).all(|w| w[1].start_us >= w[0].end_us), "{rows:#?}");
 }
 
@@ -531,9 +530,9 @@ async fn a_killed_daemon_in_real_time_keeps_a_live_jobs_energy() {
     let killed = driver.counter_j(0);
     let daemon = Daemon::start(start(), state.path()).await;
     training.report_to(daemon.base());
-    let books = Books::open(state.path()).await;
+    let books = Books::open(state.path());
     let of_job = async |board| -> i64 {
-        let rows = books.of(board).await.0;
+        let rows = books.of(board).0;
         rows.iter().filter(|r| r.job.as_deref() == Some(&id)).map(|r| r.energy_mj).sum()
     };
     eventually("the gap's energy", LONG, async || {
@@ -542,10 +541,10 @@ async fn a_killed_daemon_in_real_time_keeps_a_live_jobs_energy() {
     .await;
     let seen = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
     assert!(seen["samples"].as_f64().expect("reported") >= 900.0, "the last report is known: {seen}");
-    assert!(of_job(1).await as f64 / 260e3 >= 14.0 - LOST_S as f64, "{:?}", books.of(1).await);
+    assert!(of_job(1).await as f64 / 260e3 >= 14.0 - LOST_S as f64, "{:?}", books.of(1));
     training.stop().await;
     assert!(daemon.stop("TERM").await.success());
-    let rows = books.of(0).await.0;
+    let rows = books.of(0).0;
     let nobodys: i64 = rows.iter().filter(|r| r.share == "unattributed").map(|r| r.energy_mj).sum();
     assert_eq!(nobodys, 0, "{rows:#?}");
 }

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
+use rusqlite::Connection;
 use serde_json::{Value, json};
-use sqlx::Row as _;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
 use crate::support::{Daemon, FakeDriver, LONG, eventually};
 
@@ -88,11 +87,11 @@ impl Machine {
 
 /// What the books hold of a device: share, job, millijoules, source.
 async fn booked(state: &Path, device: &str) -> Vec<(String, Option<String>, i64, String)> {
-    let options = SqliteConnectOptions::new().filename(state.join("wattune.db")).read_only(true);
-    let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.expect("opens");
-    let sql = "SELECT * FROM intervals WHERE device = $1 ORDER BY start_us, id";
-    let rows = sqlx::query(sql).bind(device).fetch_all(&pool).await.expect("readable");
-    rows.iter().map(|r| (r.get("share"), r.get("job_id"), r.get("energy_mj"), r.get("source"))).collect()
+    let db = Connection::open(state.join("wattune.db")).expect("opens");
+    let sql = "SELECT share, job_id, energy_mj, source FROM intervals WHERE device = ?1 ORDER BY start_us, id";
+    let mut statement = db.prepare(sql).expect("prepared");
+    let rows = statement.query_map([device], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?))).expect("readable");
+    rows.collect::<Result<_, _>>().expect("readable")
 }
 
 fn sum(rows: &[(String, Option<String>, i64, String)], share: &str, job: Option<&str>) -> i64 {

@@ -52,8 +52,8 @@ fn told(output: &Output, code: i32) -> String {
 
 /// Waits for the first look at a [`counting`] board, then lets it work.
 async fn begin_counting(books: &Books, driver: &FakeDriver, board: usize) {
-    eventually("the first look", LONG, async || books.of(board).await.1).await;
-    assert_eq!(books.of(board).await, (Vec::new(), Some(START_MJ)));
+    eventually("the first look", LONG, async || books.of(board).1).await;
+    assert_eq!(books.of(board), (Vec::new(), Some(START_MJ)));
     driver.set(board, json!({"demand_w": 400}));
 }
 
@@ -62,14 +62,14 @@ async fn a_killed_daemon_is_taken_up_where_it_was() {
     let driver = Arc::new(FakeDriver::new(&[counting()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
-    let books = Books::open(state.path()).await;
+    let books = Books::open(state.path());
     begin_counting(&books, &driver, 0).await;
     let id = daemon.register(&job(json!({}))).await;
     let training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE)], 0.0);
     eventually("the second rung", LONG, async || (!driver.limits_written(0).is_empty()).then_some(())).await;
     daemon.kill();
     assert_eq!(driver.limits_written(0), [230.0]);
-    let (before, checkpoint) = books.of(0).await;
+    let (before, checkpoint) = books.of(0);
     assert!(before.iter().all(|r| r.source == "counter"), "{before:?}");
     tokio::time::sleep(Duration::from_secs(1)).await;
 
@@ -77,11 +77,10 @@ async fn a_killed_daemon_is_taken_up_where_it_was() {
     assert_eq!(driver.limit_w(0), FOUND, "given back before anything else");
     assert!(!journal(state.path()).contains("found_mw"));
     // The gap is one interval, known from the counter, and its job's: the lease was not over.
-    let gap =
-        eventually("the gap", LONG, async || books.of(0).await.0.into_iter().find(|r| r.source == "counter_gap")).await;
+    let gap = eventually("the gap", LONG, async || books.of(0).0.into_iter().find(|r| r.source == "counter_gap")).await;
     assert_eq!(gap.job.as_deref(), Some(id.as_str()));
     // It begins where the rows end that the killed daemon wrote, or left open.
-    let rows = books.of(0).await.0;
+    let rows = books.of(0).0;
     let kept = rows.iter().rfind(|r| r.start_us < gap.start_us).expect("what the daemon had seen");
     assert_eq!((kept.end_us, kept.source.as_str()), (gap.start_us, "counter"), "{rows:#?}");
     assert!(gap.energy_mj > 230_000, "more than a second at 230 W: {gap:?}");
@@ -106,7 +105,7 @@ async fn a_killed_daemon_is_taken_up_where_it_was() {
     assert!(daemon.stop("TERM").await.success());
     assert_eq!(driver.limit_w(0), FOUND);
 
-    let (rows, checkpoint) = books.of(0).await;
+    let (rows, checkpoint) = books.of(0);
     let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
     assert_eq!(booked, checkpoint.expect("there") - START_MJ, "{rows:#?}");
     assert_eq!(rows.iter().filter(|r| r.source == "counter_gap").count(), 1, "{rows:#?}");

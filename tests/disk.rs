@@ -97,10 +97,10 @@ async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is
     let settings = Daemon::QUICK.replace("interval_s = 5", "interval_s = 1");
     let command = Daemon::without_size_signal(&Daemon::command_set(&driver, state.path(), &settings));
     let daemon = Daemon::start(command, state.path()).await;
-    let books = Books::open(state.path()).await;
-    let booked = async || books.of(0).await.0.iter().map(|row| row.energy_mj).sum::<i64>();
+    let books = Books::open(state.path());
+    let booked = async || books.of(0).0.iter().map(|row| row.energy_mj).sum::<i64>();
     let (_, first) =
-        eventually("an interval", LONG, async || Some(books.of(0).await).filter(|(rows, _)| !rows.is_empty())).await;
+        eventually("an interval", LONG, async || Some(books.of(0)).filter(|(rows, _)| !rows.is_empty())).await;
     let fails = async || {
         // The log is smaller.
         daemon.limit_files_to("65536");
@@ -117,7 +117,7 @@ async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is
     daemon.limit_files_to("unlimited");
     eventually("no problem", LONG, async || daemon.problems().await.is_empty().then_some(())).await;
     eventually("what was kept", LONG, async || (booked().await > before).then_some(())).await;
-    let (rows, last) = books.of(0).await;
+    let (rows, last) = books.of(0);
     assert!(rows.windows(2).all(|w| w[1].start_us == w[0].end_us), "{rows:#?}");
     let gained: i64 = last.expect("there") - first.expect("there");
     assert!(booked().await >= gained && rows.iter().all(|r| r.source == "counter"), "{gained}: {rows:#?}");
@@ -134,10 +134,10 @@ async fn books_that_cannot_be_written_for_a_while_lose_nothing() {
     let state = tempfile::tempdir().expect("a directory");
     let settings = Daemon::QUICK.replace("interval_s = 5", "interval_s = 1");
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
-    let books = Books::open(state.path()).await;
+    let books = Books::open(state.path());
     let (_, first) =
-        eventually("an interval", LONG, async || Some(books.of(0).await).filter(|(rows, _)| !rows.is_empty())).await;
-    let locked = books.lock(state.path()).await;
+        eventually("an interval", LONG, async || Some(books.of(0)).filter(|(rows, _)| !rows.is_empty())).await;
+    let locked = Books::lock(state.path());
     let problems = eventually("the problem", LONG, async || {
         let problems = daemon.problems().await;
         (!problems.is_empty()).then_some(problems)
@@ -149,7 +149,7 @@ async fn books_that_cannot_be_written_for_a_while_lose_nothing() {
     drop(locked);
     eventually("no problem", LONG, async || daemon.problems().await.is_empty().then_some(())).await;
     assert!(daemon.stop("TERM").await.success());
-    let (rows, last) = books.of(0).await;
+    let (rows, last) = books.of(0);
     let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
     let before: i64 = last.expect("there") - first.expect("there");
     assert!(rows.windows(2).all(|w| w[1].start_us == w[0].end_us), "{rows:#?}");

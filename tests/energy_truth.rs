@@ -250,9 +250,9 @@ async fn every_joule_of_a_day_is_booked_once_whatever_happens_to_daemon_and_cloc
     assert!(lost[0].from < lost[0].until && (lost[0].from - reset).abs() < TimeDelta::hours(2), "{lost:#?}");
     let balances: Vec<_> = closes.iter().flat_map(|close| &close.balances).collect();
     assert!(closes.len() > 24 && balances.iter().all(|b| b.difference_mj == 0), "{balances:#?}");
-    let books = Books::open(day.state.path()).await;
+    let books = Books::open(day.state.path());
     for (board, truth) in truth.iter().enumerate() {
-        let (rows, checkpoint) = books.of(board).await;
+        let (rows, checkpoint) = books.of(board);
         let sum = |source: &str| rows.iter().filter(|r| r.source == source).map(|r| r.energy_mj).sum::<i64>();
         let (counted, gaps, integrated) = (sum("counter"), sum("counter_gap"), sum("integrated_power"));
         let booked = counted + gaps + integrated;
@@ -293,7 +293,7 @@ type Told = (Option<JobId>, i64, i64, i64, String);
 
 async fn told(state: &Path, board: usize) -> Vec<Told> {
     let second = |us: i64| (us + 500_000).div_euclid(1_000_000) - START_S;
-    let rows = Books::open(state).await.of(board).await.0;
+    let rows = Books::open(state).of(board).0;
     let told = rows.iter().map(|row| {
         let job = row.job.as_ref().map(|id| JobId::new(id).expect("an id"));
         (job, second(row.start_us), second(row.end_us), (row.energy_mj + 500) / 1000, row.source.clone())
@@ -410,7 +410,7 @@ async fn every_joule_is_booked_once_however_often_the_counter_is_away() {
     let (closes, lost) = closes(day.state.path()).await;
     let balances: Vec<_> = closes.iter().flat_map(|close| &close.balances).collect();
     assert!(lost.is_empty() && balances.iter().all(|b| b.difference_mj == 0), "{lost:#?} {balances:#?}");
-    let (rows, checkpoint) = Books::open(day.state.path()).await.of(0).await;
+    let (rows, checkpoint) = Books::open(day.state.path()).of(0);
     let sum = |source: &str| rows.iter().filter(|r| r.source == source).map(|r| r.energy_mj).sum::<i64>() as f64;
     let booked = sum("counter") + sum("counter_gap") + sum("integrated_power");
     println!("{booked} mJ booked of {truth:.0}, {} of them from power", sum("integrated_power"));

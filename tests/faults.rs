@@ -86,8 +86,8 @@ fn close(a: f64, b: f64) -> bool {
 
 /// Board 0's whole energy in the books against board 1's, which draws the same and is fine.
 async fn booked_alike(state: &tempfile::TempDir) -> Books {
-    let books = Books::open(state.path()).await;
-    let (odd, sound) = (books.total_j(0).await, books.total_j(1).await);
+    let books = Books::open(state.path());
+    let (odd, sound) = (books.total_j(0), books.total_j(1));
     assert!(close(odd, sound), "{odd} J, {sound} J");
     books
 }
@@ -106,7 +106,7 @@ async fn a_counter_that_starts_again_loses_no_energy() {
     energy(1200.0).await;
     let state = case.stop(&[300.0, 300.0]).await;
     let books = booked_alike(&state).await;
-    let (rows, checkpoint) = books.of(0).await;
+    let (rows, checkpoint) = books.of(0);
     let estimated: i64 = rows.iter().filter(|r| r.source == "integrated_power").map(|r| r.energy_mj).sum();
     assert!(estimated > 0 && checkpoint.is_some_and(|c| c < 90_000_000), "{rows:#?}");
 }
@@ -191,7 +191,7 @@ async fn without_a_counter_power_is_integrated_and_marked() {
     assert_eq!(account["energy_estimated_j"], account["energy_j"]);
     assert!(account["energy_j"].as_f64().is_some_and(|energy| energy > 0.0), "{account}");
     let state = case.stop(&[300.0, 300.0]).await;
-    let (rows, checkpoint) = booked_alike(&state).await.of(0).await;
+    let (rows, checkpoint) = booked_alike(&state).await.of(0);
     assert!(rows.iter().all(|r| r.source == "integrated_power") && checkpoint.is_none(), "{rows:#?}");
 }
 

@@ -55,8 +55,8 @@ async fn a_gpu_that_is_lost_at_the_start_is_taken_up_when_it_comes_back() {
         training.stop().await;
         assert_eq!(daemon.stop("TERM").await.code(), Some(0));
         assert_eq!(driver.limit_w(1), FOUND);
-        let books = Books::open(state.path()).await;
-        assert!(books.total_j(1).await > 0.0);
+        let books = Books::open(state.path());
+        assert!(books.total_j(1) > 0.0);
     }
 }
 
@@ -102,8 +102,8 @@ async fn its_job_goes_on_there_and_keeps_its_energy() {
     daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     limit(&daemon, &driver, 1, 280.0).await;
     assert_eq!(daemon.stop("TERM").await.code(), Some(0));
-    let books = Books::open(state.path()).await;
-    let (rows, _) = books.of(1).await;
+    let books = Books::open(state.path());
+    let (rows, _) = books.of(1);
     assert!(rows.iter().any(|row| row.source == "counter_gap" && row.job.as_deref() == Some(id.as_str())), "{rows:#?}");
 }
 
@@ -116,13 +116,13 @@ async fn nothing_is_held_before_the_daemon_had_it() {
     let settings = format!("{}{embodied}", Daemon::QUICK.replace("interval_s = 5", "interval_s = 1"));
     let before = crate::support::now();
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
-    let books = Books::open(state.path()).await;
+    let books = Books::open(state.path());
     let so_far = |since: chrono::DateTime<chrono::Utc>| (crate::support::now() - since).as_seconds_f64();
-    eventually("an interval", LONG, async || (books.total_j(0).await > 0.0).then_some(())).await;
+    eventually("an interval", LONG, async || (books.total_j(0) > 0.0).then_some(())).await;
     // One that comes later was not held before that.
     driver.set(1, json!({"removed": false}));
     let back = crate::support::now();
-    eventually("its first interval", LONG, async || (books.total_j(1).await > 0.0).then_some(())).await;
+    eventually("its first interval", LONG, async || (books.total_j(1) > 0.0).then_some(())).await;
     assert_eq!(daemon.stop("TERM").await.code(), Some(0));
     let dir = state.path().to_str().expect("UTF-8");
     let report = Ended::of(&mut wattune(&["report", "--state-dir", dir, "--by", "gpu", "--format", "json"])).json();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rusqlite::Connection;
 use serde_json::json;
 use wattune::ledger::verify::Verifier;
 use wattune::store::{FILE_NAME, Store};
@@ -10,17 +11,15 @@ use crate::report::{books, outcome, report};
 use crate::support::{Ended, wattune};
 
 /// A copy of books with something changed by hand.
-async fn doctored(books: &Path, statements: &[&'static str]) -> tempfile::TempDir {
+fn doctored(books: &Path, statements: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::copy(books.join(FILE_NAME), dir.path().join(FILE_NAME)).expect("copied");
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE_NAME));
-    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
+    let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
     for statement in statements {
-        let done = sqlx::query(*statement).execute(&pool).await.expect("done");
+        let changed = db.execute(statement, []).expect("done");
         let is_of_rows = ["UPDATE", "DELETE", "INSERT"].iter().any(|verb| statement.starts_with(verb));
-        assert!(!is_of_rows || done.rows_affected() > 0, "{statement} changes nothing");
+        assert!(!is_of_rows || changed > 0, "{statement} changes nothing");
     }
-    pool.close().await;
     dir
 }
 
@@ -97,11 +96,11 @@ async fn what_reports_read_and_no_digest_covers_is_made_again_and_compared() {
             "ledger",
         ),
     ] {
-        let dir = doctored(books.path(), statements).await;
+        let dir = doctored(books.path(), statements);
         let told = wrong(dir.path()).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
         assert!(told.starts_with(&format!("table {named}, row of ")), "{statements:?}: {told}");
     }
-    let dir = doctored(plain.path(), &["UPDATE day_totals SET energy_mj = energy_mj / 2 WHERE device = 'GPU-0'"]).await;
+    let dir = doctored(plain.path(), &["UPDATE day_totals SET energy_mj = energy_mj / 2 WHERE device = 'GPU-0'"]);
     let told = report(dir.path(), &["verify"]);
     assert_eq!(told.code, Some(1));
     for part in [
@@ -132,7 +131,7 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
     assert!(both.done().contains("No digest covers the progress of running jobs"), "{}", both.done());
 
     let tail = "DELETE FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger)";
-    let cut = doctored(dir.path(), &["DROP TRIGGER ledger_is_not_shortened", tail, SHORTENED]).await;
+    let cut = doctored(dir.path(), &["DROP TRIGGER ledger_is_not_shortened", tail, SHORTENED]);
     assert_eq!(head(cut.path()), first, "nothing else follows from the last entry");
     let told = report(cut.path(), &["verify", "--head", &last]);
     assert_eq!(told.code, Some(1));
@@ -148,9 +147,8 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_held_or_none_is_told_once() {
     let dir = books().await;
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE_NAME));
-    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
-    let writing = pool.begin_with("BEGIN IMMEDIATE").await.expect("begun");
+    let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
+    db.execute_batch("BEGIN IMMEDIATE").expect("begun");
     let correct = || {
         let span = ["--from", "2026-03-01T02:00:00Z", "--to", "2026-03-01T04:00:00Z"];
         let said = ["--of", "unattributed", "--give-to", "job:b", "--who", "ada", "--why", "known since"];
@@ -159,8 +157,7 @@ async fn a_database_that_is_held_or_none_is_told_once() {
     let held = tokio::task::block_in_place(correct);
     assert!(held.failed(1).contains("another process holds the database for writing; try again"), "{held:?}");
     assert!(!held.err.contains("code"), "{held:?}");
-    writing.rollback().await.expect("ended");
-    pool.close().await;
+    drop(db);
     tokio::task::block_in_place(correct).done();
 
     let none = tempfile::tempdir().expect("a directory");
@@ -171,10 +168,7 @@ async fn a_database_that_is_held_or_none_is_told_once() {
         match statement {
             None => std::fs::write(&path, vec![b'x'; 5000]).expect("written"),
             Some(statement) => {
-                let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
-                let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
-                sqlx::query(sqlx::AssertSqlSafe((*statement).to_owned())).execute(&pool).await.expect("done");
-                pool.close().await;
+                Connection::open(&path).expect("opens").execute_batch(statement).expect("done");
             }
         }
         let refused = report(none.path(), &[]);
@@ -217,7 +211,7 @@ async fn nothing_of_the_state_directory_is_written_over() {
 #[tokio::test]
 async fn what_figures_depend_on_beside_the_ledger_is_as_it_was_written() {
     let books = books().await;
-    let untouched = doctored(books.path(), &["ANALYZE"]).await;
+    let untouched = doctored(books.path(), &["ANALYZE"]);
     assert_eq!(wrong(untouched.path()).await, None, "statistics change no figure");
     for (statements, named) in [
         (&["UPDATE checkpoints SET counter_mj = counter_mj + 1"][..], "checkpoints, row of device GPU-"),
@@ -259,7 +253,7 @@ async fn what_figures_depend_on_beside_the_ledger_is_as_it_was_written() {
             "sqlite_schema, row of name ledger_is_not_changed",
         ),
     ] {
-        let dir = doctored(books.path(), statements).await;
+        let dir = doctored(books.path(), statements);
         let told = wrong(dir.path()).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
         assert!(told.starts_with(&format!("table {named}")), "{statements:?}: {told}");
     }
@@ -274,7 +268,7 @@ async fn what_no_digest_covers_is_said_with_the_result() {
         "UPDATE intensities SET g_per_kwh = g_per_kwh + 1",
         "INSERT INTO settlements VALUES ('DE', 'nobody', 'average', 'lifecycle', 5)",
     ];
-    let dir = doctored(books.path(), &changes).await;
+    let dir = doctored(books.path(), &changes);
     let told = report(dir.path(), &["verify"]);
     for part in [
         "of running jobs",
@@ -298,7 +292,7 @@ async fn books_of_an_earlier_version_are_covered_from_their_next_start_on() {
         SHORTENED,
         "UPDATE checkpoints SET hash = NULL",
     ];
-    let dir = doctored(books.path(), &earlier).await;
+    let dir = doctored(books.path(), &earlier);
     assert!(wrong(dir.path()).await.is_some());
     for _ in 0..2 {
         Store::open(dir.path()).await.expect("opens").close().await;
@@ -307,11 +301,9 @@ async fn books_of_an_earlier_version_are_covered_from_their_next_start_on() {
     let store = Store::look(dir.path()).await.expect("opens");
     assert_eq!(store.newest_entry("ended").await.expect("read").map(|e| e.kind()), Some("ended"));
     store.close().await;
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE_NAME));
-    let pool = sqlx::SqlitePool::connect_with(options).await.expect("opens");
-    let count = |sql: &'static str| sqlx::query_scalar::<_, i64>(sql).fetch_one(&pool);
-    let jobs = count("SELECT COUNT(*) FROM jobs").await.expect("counted");
-    assert_eq!(count("SELECT COUNT(*) FROM ledger WHERE kind = 'registered'").await.expect("counted"), jobs);
-    assert_eq!(count("SELECT COUNT(*) FROM checkpoints WHERE hash IS NULL").await.expect("counted"), 0);
-    pool.close().await;
+    let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
+    let count = |sql| db.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("counted");
+    let jobs = count("SELECT COUNT(*) FROM jobs");
+    assert_eq!(count("SELECT COUNT(*) FROM ledger WHERE kind = 'registered'"), jobs);
+    assert_eq!(count("SELECT COUNT(*) FROM checkpoints WHERE hash IS NULL"), 0);
 }

@@ -375,9 +375,9 @@ async fn a_driver_that_was_reloaded_meanwhile_has_set_nothing() {
     let case = Case::of(&[board(), board()]);
     let daemon = case.start().await;
     let id = case.register(&daemon, &[0, 1]).await;
-    let books = Books::open(case.state.path()).await;
+    let books = Books::open(case.state.path());
     // Far enough for the counters not to have caught up when they are read.
-    eventually("some energy", LONG, async || (books.total_j(1).await > 1_000.0).then_some(())).await;
+    eventually("some energy", LONG, async || (books.total_j(1) > 1_000.0).then_some(())).await;
     assert!(case.driver.writes().is_empty());
     daemon.kill();
     for gpu in [0, 1] {

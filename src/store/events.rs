@@ -1,7 +1,7 @@
 //! Demand-response events, which must survive a restart: a cap is a promise.
 
 use chrono::{DateTime, Utc};
-use sqlx::Row;
+use rusqlite::{Connection, params};
 
 use super::{Store, StoreError, rows};
 use crate::domain::{DemandResponse, EventId};
@@ -12,15 +12,10 @@ impl Store {
     /// # Errors
     /// If it cannot be written.
     pub async fn save_event(&self, event: &DemandResponse) -> Result<(), StoreError> {
-        sqlx::query(
-            "INSERT INTO demand_response (id, event, over_us) VALUES ($1, $2, $3) \
-             ON CONFLICT (id) DO UPDATE SET event = $2, over_us = $3",
-        )
-        .bind(event.id.as_str())
-        .bind(rows::json(event)?)
-        .bind(event.over_at().timestamp_micros())
-        .execute(&self.pool)
-        .await?;
+        let sql = "INSERT INTO demand_response (id, event, over_us) VALUES (?1, ?2, ?3) \
+                   ON CONFLICT (id) DO UPDATE SET event = ?2, over_us = ?3";
+        let (id, over_us, event) = (event.id.clone(), event.over_at().timestamp_micros(), rows::json(event)?);
+        self.write.run(move |db| rows::execute(db, sql, params![id.as_str(), event, over_us])).await?;
         Ok(())
     }
 
@@ -29,7 +24,9 @@ impl Store {
     /// # Errors
     /// If the statement fails.
     pub async fn delete_event(&self, id: &EventId) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM demand_response WHERE id = $1").bind(id.as_str()).execute(&self.pool).await?;
+        let id = id.clone();
+        let sql = "DELETE FROM demand_response WHERE id = ?1";
+        self.write.run(move |db| rows::execute(db, sql, [id.as_str()])).await?;
         Ok(())
     }
 
@@ -38,9 +35,11 @@ impl Store {
     /// # Errors
     /// If they cannot be read, or one is not what this program writes.
     pub async fn events(&self, since: DateTime<Utc>) -> Result<Vec<DemandResponse>, StoreError> {
-        let forget = sqlx::query("DELETE FROM demand_response WHERE over_us < $1");
-        forget.bind(since.timestamp_micros()).execute(&self.pool).await?;
-        let found = sqlx::query("SELECT event FROM demand_response ORDER BY id").fetch_all(&self.pool).await?;
-        found.iter().map(|row| rows::from_json("event", &row.try_get::<String, _>("event")?)).collect()
+        let events = move |db: &mut Connection| {
+            rows::execute(db, "DELETE FROM demand_response WHERE over_us < ?1", [since.timestamp_micros()])?;
+            let sql = "SELECT event FROM demand_response ORDER BY id";
+            rows::all(db, sql, [], |row| rows::from_json("event", rows::text(row, 0)?))
+        };
+        self.write.run(events).await
     }
 }

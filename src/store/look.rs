@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sqlx::SqlitePool;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use rusqlite::Connection;
 
-use super::{FILE_NAME, Store, StoreError, unopened};
+use super::connection::{ConnectionPool, open_immutable, open_to_read};
+use super::{FILE_NAME, Store, StoreError, migrate, unopened};
+
+/// How long a lock of somebody who writes is waited for.
+const BUSY: Duration = Duration::from_secs(5);
 
 const LEFT_OPEN: &str = "a daemon left its write-ahead log (-wal) beside it, which only who may write in that directory \
                          can read: ask as that user, or start and stop the daemon once";
@@ -25,26 +28,18 @@ impl Store {
                 _ => StoreError::Unreadable { path, source },
             });
         }
-        let options = SqliteConnectOptions::new()
-            .filename(&file)
-            .read_only(true)
-            .row_buffer_size(1000)
-            .busy_timeout(Duration::from_secs(5));
-        let pool = match connect(options.clone()).await {
-            Ok(pool) => pool,
+        let connections = match connect(&file, open_to_read).await {
+            Ok(connections) => connections,
             // Who may not write beside a closed database cannot share it, and need not: nobody has it open.
-            Err(_) if !beside(&file, "-wal").exists() => {
-                connect(options.immutable(true)).await.map_err(|error| unopened(&file, error))?
+            Err(_) if !beside(&file, "-wal").exists() => connect(&file, open_immutable).await?,
+            Err(StoreError::Open { path, why }) => {
+                return Err(StoreError::Open { path, why: format!("{why}; {LEFT_OPEN}") });
             }
-            Err(error) => {
-                return Err(match unopened(&file, error) {
-                    StoreError::Open { path, why } => StoreError::Open { path, why: format!("{why}; {LEFT_OPEN}") },
-                    other => other,
-                });
-            }
+            Err(other) => return Err(other),
         };
-        check_version(&pool, path).await?;
-        Ok(Self { pool: pool.clone(), recurring: super::recurring::Desk::absent(), reading: pool })
+        connections.run(move |db| check_version(db, path)).await?;
+        let [write, read, reports] = std::array::from_fn(|_| connections.clone());
+        Ok(Self { write, read, reports, recurring: super::recurring::Desk::absent() })
     }
 }
 
@@ -54,23 +49,32 @@ fn beside(file: &Path, suffix: &str) -> std::path::PathBuf {
     name.into()
 }
 
-async fn connect(options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
-    let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options).await?;
-    sqlx::query("SELECT COUNT(*) FROM sqlite_schema").fetch_one(&pool).await?;
+/// One connection, which has read the database's first page.
+async fn connect(
+    file: &Path,
+    open: fn(&Path, Duration) -> rusqlite::Result<Connection>,
+) -> Result<ConnectionPool, StoreError> {
+    let path = file.to_owned();
+    let open = move || {
+        let read = |db: Connection| {
+            db.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |_| Ok(()))?;
+            Ok(db)
+        };
+        open(&path, BUSY).and_then(read).map_err(|error| unopened(&path, error))
+    };
+    let pool = ConnectionPool::start("store-look", 1, open).map_err(|error| StoreError::no_thread(file, &error))?;
+    pool.run(|_| Ok::<_, StoreError>(())).await?;
     Ok(pool)
 }
 
-async fn check_version(pool: &SqlitePool, path: String) -> Result<(), StoreError> {
-    let ours = sqlx::migrate!("src/store/migrations").iter().map(|m| m.version).max().unwrap_or_default();
-    let sql = "SELECT MAX(version) FROM _sqlx_migrations WHERE success";
-    let theirs: Result<Option<i64>, StoreError> = sqlx::query_scalar(sql).fetch_one(pool).await.map_err(Into::into);
-    let theirs = theirs.map_err(|error| match error {
+fn check_version(db: &Connection, path: String) -> Result<(), StoreError> {
+    let ours = migrate::latest();
+    let theirs = migrate::version(db).map_err(|error| match error.into() {
         StoreError::Statement(why) => {
             StoreError::Open { path: path.clone(), why: format!("it is none of wattune's: {why}") }
         }
         other => other,
     })?;
-    let theirs = theirs.unwrap_or_default();
     let (whose, right) = match theirs.cmp(&ours) {
         std::cmp::Ordering::Equal => return Ok(()),
         std::cmp::Ordering::Greater => ("a newer", "use that version"),

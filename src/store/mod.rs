@@ -2,10 +2,15 @@
 //!
 //! Intervals and intensities are append-only. A board's counter checkpoint changes in the same transaction as the
 //! intervals that it covers, so that after a crash no joule is counted twice or lost.
+//!
+//! One connection writes, others read beside it, each on a thread of its own (`connection.rs`); those of recurring jobs work
+//! on the thread that asks (`recurring/desk.rs`).
 
+mod connection;
 mod events;
 mod ledger;
 mod look;
+mod migrate;
 mod recurring;
 mod rows;
 mod signals;
@@ -14,9 +19,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Connection as _, Row, SqlitePool};
+use rusqlite::{Connection, Row, params};
 
+use self::connection::{ConnectionPool, open_to_read, open_to_write};
 use crate::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
 use crate::files;
 use crate::profile::{ProgressAccount, Record};
@@ -96,25 +101,20 @@ pub enum StoreError {
     },
 }
 
-/// What the database said. Its errors' own texts repeat those of their sources.
-fn said(error: &sqlx::Error) -> String {
-    error.as_database_error().map_or_else(|| error.to_string(), ToString::to_string)
-}
-
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        // The low byte of an extended code is the code: SQLITE_BUSY is 5, SQLITE_LOCKED 6.
-        let code = error.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<i32>().ok());
-        if matches!(code.map(|code| code & 0xff), Some(5 | 6)) { Self::Busy } else { Self::Statement(said(&error)) }
+impl StoreError {
+    fn no_thread(path: &Path, error: &std::io::Error) -> Self {
+        Self::Open { path: path.display().to_string(), why: format!("no thread can be started for it: {error}") }
     }
 }
 
-impl From<sqlx::migrate::MigrateError> for StoreError {
-    fn from(error: sqlx::migrate::MigrateError) -> Self {
-        match error {
-            sqlx::migrate::MigrateError::Execute(error) => error.into(),
-            other => Self::Migrate(other.to_string()),
+/// SQLite's own words, with its extended code: some of them are ambiguous.
+fn describe(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqliteFailure(cause, Some(message))
+        | rusqlite::Error::SqlInputError { error: cause, msg: message, .. } => {
+            format!("(code: {}) {message}", cause.extended_code)
         }
+        other => other.to_string(),
     }
 }
 
@@ -122,15 +122,19 @@ impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => Self::Busy,
-            _ => Self::Statement(error.to_string()),
+            _ => Self::Statement(describe(&error)),
         }
     }
 }
 
 /// Why the database at `path` could not be opened.
-fn unopened(path: &Path, error: sqlx::Error) -> StoreError {
+fn unopened(path: &Path, error: rusqlite::Error) -> StoreError {
+    let path = path.display().to_string();
     match error.into() {
-        StoreError::Statement(why) => StoreError::Open { path: path.display().to_string(), why },
+        // The path is said once.
+        StoreError::Statement(why) => {
+            StoreError::Open { why: why.trim_end_matches(&format!(": {path}")).to_owned(), path }
+        }
         other => other,
     }
 }
@@ -221,13 +225,22 @@ pub struct Checkpoint {
     pub estimated: Millijoules,
 }
 
+/// How long reads wait for a lock: only whoever recovers the log after a crash takes one that keeps them out.
+const READ_BUSY: Duration = Duration::from_secs(2);
+
+/// Connections for short reads: one that takes longer does not keep the control loop's waiting.
+const READERS: usize = 2;
+
 /// The embedded database.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pool: SqlitePool,
+    /// The one connection that writes, but for those of recurring jobs.
+    write: ConnectionPool,
+    /// For short reads.
+    read: ConnectionPool,
+    /// For reads that may take long: reports queue up for it.
+    reports: ConnectionPool,
     recurring: recurring::Desk,
-    /// One connection that only reads: reports queue up for it.
-    reading: SqlitePool,
 }
 
 impl Store {
@@ -248,51 +261,30 @@ impl Store {
         Self::open_with(state_dir, Duration::from_secs(5)).await
     }
 
-    async fn open_with(state_dir: &Path, patience: Duration) -> Result<Self, StoreError> {
+    async fn open_with(state_dir: &Path, busy: Duration) -> Result<Self, StoreError> {
         let path = state_dir.join(FILE_NAME);
         make_private(&path)
             .map_err(|error| StoreError::Open { path: path.display().to_string(), why: error.to_string() })?;
-        let options = SqliteConnectOptions::new()
-            .filename(&path)
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            // A committed row survives the death of the process; what a power cut takes, the counters still know.
-            .synchronous(SqliteSynchronous::Normal)
-            .busy_timeout(patience)
-            // An hour's rows come at once.
-            .row_buffer_size(1000)
-            .foreign_keys(true);
-        let failed = |error| unopened(&path, error);
-        // A full disk ends transactions without being asked: a connection that still counts one begins no other.
-        let pool = SqlitePoolOptions::new()
-            .max_connections(3)
-            .after_release(|connection, _| {
-                Box::pin(async move {
-                    // What was dropped unfinished is rolled back first.
-                    connection.ping().await?;
-                    Ok(!connection.is_in_transaction())
-                })
-            })
-            .connect_with(options.clone())
-            .await
-            .map_err(failed)?;
-        sqlx::migrate!("src/store/migrations").run(&pool).await?;
-        let recurring = recurring::Desk::open(&path)?;
-        let patient = options.busy_timeout(Duration::from_secs(2));
-        let one = SqlitePoolOptions::new().max_connections(1).test_before_acquire(false);
-        let reading = one.connect_lazy_with(patient.read_only(true).create_if_missing(false));
-        let store = Self { pool, recurring, reading };
-        ledger::chain_old_rows(&store).await?;
-        ledger::digest_old_checkpoints(&store).await?;
-        ledger::note_old_jobs(&store).await?;
-        Ok(store)
+        let no_thread = |error: std::io::Error| StoreError::no_thread(&path, &error);
+        let file = path.clone();
+        let to_write = move || open_to_write(&file, busy).map_err(|error| unopened(&file, error));
+        let write = ConnectionPool::start("store-write", 1, to_write).map_err(no_thread)?;
+        write.run(migrate::migrate).await?;
+        write.run(ledger::complete_old_rows).await?;
+        let file = path.clone();
+        let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));
+        let read = ConnectionPool::start("store-read", READERS, to_read.clone()).map_err(no_thread)?;
+        let reports = ConnectionPool::start("store-report", 1, to_read).map_err(no_thread)?;
+        Ok(Self { write, read, reports, recurring: recurring::Desk::open(&path)? })
     }
 
-    /// Writes everything down and closes the file.
+    /// Waits for all that was handed over to be written, and closes the file.
     pub async fn close(&self) {
-        self.reading.close().await;
+        // Whoever is last brings the log into the database: it must be one that writes.
+        self.reports.close().await;
+        self.read.close().await;
         self.recurring.close().await;
-        self.pool.close().await;
+        self.write.close().await;
     }
 
     /// The jobs that have not ended.
@@ -301,7 +293,7 @@ impl Store {
     /// If they cannot be read.
     pub async fn open_jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
         let sql = "SELECT * FROM jobs WHERE ended_us IS NULL ORDER BY registered_us";
-        sqlx::query(sql).fetch_all(&self.pool).await?.iter().map(rows::job).collect()
+        self.read.run(move |db| rows::all(db, sql, [], rows::job)).await
     }
 
     /// The jobs that ended last, newest first, at most `limit`.
@@ -309,8 +301,8 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<StoredJob>, StoreError> {
-        let sql = "SELECT * FROM jobs WHERE ended_us IS NOT NULL ORDER BY ended_us DESC LIMIT $1";
-        sqlx::query(sql).bind(limit).fetch_all(&self.pool).await?.iter().map(rows::job).collect()
+        let sql = "SELECT * FROM jobs WHERE ended_us IS NOT NULL ORDER BY ended_us DESC LIMIT ?1";
+        self.read.run(move |db| rows::all(db, sql, [limit], rows::job)).await
     }
 
     /// A job, running or ended.
@@ -318,9 +310,9 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn job(&self, id: &JobId) -> Result<Option<StoredJob>, StoreError> {
-        let found =
-            sqlx::query("SELECT * FROM jobs WHERE id = $1").bind(id.as_str()).fetch_optional(&self.pool).await?;
-        found.as_ref().map(rows::job).transpose()
+        let id = id.clone();
+        let sql = "SELECT * FROM jobs WHERE id = ?1";
+        self.read.run(move |db| rows::optional(db, sql, [id.as_str()], rows::job)).await
     }
 
     /// What earlier runs learned.
@@ -328,9 +320,10 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn profile(&self, key: &ProfileKey) -> Result<Option<Record>, StoreError> {
-        let sql = "SELECT record FROM profiles WHERE key = $1";
-        let found = sqlx::query(sql).bind(rows::json(key)?).fetch_optional(&self.pool).await?;
-        found.map(|row| rows::from_json("profile", &row.try_get::<String, _>("record")?)).transpose()
+        let key = rows::json(key)?;
+        let sql = "SELECT record FROM profiles WHERE key = ?1";
+        let record = |row: &Row<'_>| rows::from_json("profile", rows::text(row, "record")?);
+        self.read.run(move |db| rows::optional(db, sql, [key], record)).await
     }
 
     /// What runs of the same name on the same boards learned with other batch sizes.
@@ -340,18 +333,18 @@ impl Store {
     pub async fn neighbouring_profiles(&self, key: &ProfileKey) -> Result<Vec<(u64, Record)>, StoreError> {
         // Keys are texts that begin with the name: `;` is what follows `:`.
         let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(&key.name)?);
-        let sql = "SELECT key, record FROM profiles WHERE key >= $1 AND key < $2";
-        let found = sqlx::query(sql).bind(format!("{begin}:")).bind(format!("{begin};")).fetch_all(&self.pool).await?;
-        let mut neighbours = Vec::new();
-        for row in found {
-            let other: ProfileKey = rows::from_json("profile", row.try_get("key")?)?;
-            if let Some(batch_size) = other.batch_size.filter(|b| Some(*b) != key.batch_size)
-                && other.boards == key.boards
-            {
-                neighbours.push((batch_size, rows::from_json("profile", row.try_get("record")?)?));
+        let sql = "SELECT key, record FROM profiles WHERE key >= ?1 AND key < ?2";
+        let key = key.clone();
+        let neighbour = move |row: &Row<'_>| {
+            let other: ProfileKey = rows::from_json("profile", rows::text(row, "key")?)?;
+            match other.batch_size.filter(|b| Some(*b) != key.batch_size && other.boards == key.boards) {
+                Some(batch_size) => Ok(Some((batch_size, rows::from_json("profile", rows::text(row, "record")?)?))),
+                None => Ok(None),
             }
-        }
-        Ok(neighbours)
+        };
+        let found =
+            move |db: &mut Connection| rows::all(db, sql, [format!("{begin}:"), format!("{begin};")], neighbour);
+        Ok(self.read.run(found).await?.into_iter().flatten().collect())
     }
 
     /// Keeps what was learned for later runs.
@@ -359,15 +352,10 @@ impl Store {
     /// # Errors
     /// If it cannot be written.
     pub async fn save_profile(&self, key: &ProfileKey, record: &Record, now: DateTime<Utc>) -> Result<(), StoreError> {
-        sqlx::query(
-            "INSERT INTO profiles (key, record, updated_us) VALUES ($1, $2, $3) \
-             ON CONFLICT (key) DO UPDATE SET record = $2, updated_us = $3",
-        )
-        .bind(rows::json(key)?)
-        .bind(rows::json(record)?)
-        .bind(now.timestamp_micros())
-        .execute(&self.pool)
-        .await?;
+        let sql = "INSERT INTO profiles (key, record, updated_us) VALUES (?1, ?2, ?3) \
+                   ON CONFLICT (key) DO UPDATE SET record = ?2, updated_us = ?3";
+        let (key, record) = (rows::json(key)?, rows::json(record)?);
+        self.write.run(move |db| rows::execute(db, sql, params![key, record, now.timestamp_micros()])).await?;
         Ok(())
     }
 }

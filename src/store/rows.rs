@@ -1,15 +1,60 @@
 //! Between rows and domain types.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, Params, Row, RowIndex};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
 
 use super::{Checkpoint, StoreError, StoredJob};
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::ledger::{Interval, Share};
 use crate::units::Millijoules;
+
+/// All rows that a query finds, each turned into something.
+pub(super) fn all<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    of: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    db.prepare_cached(sql)?.query_and_then(params, of)?.collect()
+}
+
+/// The first row that a query finds.
+pub(super) fn optional<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    of: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    db.prepare_cached(sql)?.query(params)?.next()?.map(of).transpose()
+}
+
+/// The row that a query always finds: of sums and the like.
+pub(super) fn one<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    of: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    optional(db, sql, params, of)?.ok_or_else(|| rusqlite::Error::QueryReturnedNoRows.into())
+}
+
+/// The first column of a row.
+pub(super) fn first<T: FromSql>(row: &Row<'_>) -> Result<T, StoreError> {
+    Ok(row.get(0)?)
+}
+
+/// Executes a statement. Returns the number of rows that it changed.
+pub(super) fn execute(db: &Connection, sql: &str, params: impl Params) -> Result<usize, StoreError> {
+    Ok(db.prepare_cached(sql)?.execute(params)?)
+}
+
+/// A column's text, where it lies.
+pub(super) fn text<'a>(row: &'a Row<'_>, column: impl RowIndex) -> Result<&'a str, StoreError> {
+    row.get_ref(column)?.as_str().map_err(|error| damaged("text", error))
+}
 
 pub(super) fn damaged(what: &'static str, why: impl ToString) -> StoreError {
     StoreError::Damaged { what, why: why.to_string() }
@@ -44,8 +89,8 @@ pub(super) fn moment(us: i64) -> Result<DateTime<Utc>, StoreError> {
     DateTime::from_timestamp_micros(us).ok_or_else(|| damaged("time", us))
 }
 
-pub(super) fn slot(row: &SqliteRow) -> Result<Slot, StoreError> {
-    let (start, end) = (moment(row.try_get("start_us")?)?, moment(row.try_get("end_us")?)?);
+pub(super) fn slot(row: &Row<'_>) -> Result<Slot, StoreError> {
+    let (start, end) = (moment(row.get("start_us")?)?, moment(row.get("end_us")?)?);
     Slot::new(start, end).ok_or_else(|| damaged("slot", format!("{start} is not before {end}")))
 }
 
@@ -66,22 +111,22 @@ pub(super) fn share(name: &str, job: Option<String>) -> Result<Share, StoreError
     }
 }
 
-fn device(row: &SqliteRow) -> Result<DeviceId, StoreError> {
-    DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| damaged("interval", e))
+fn device(row: &Row<'_>) -> Result<DeviceId, StoreError> {
+    DeviceId::new(row.get::<_, String>("device")?).map_err(|e| damaged("interval", e))
 }
 
-pub(super) fn interval(row: &SqliteRow) -> Result<Interval, StoreError> {
+pub(super) fn interval(row: &Row<'_>) -> Result<Interval, StoreError> {
     Ok(Interval {
         device: device(row)?,
-        share: share(&row.try_get::<String, _>("share")?, row.try_get("job_id")?)?,
+        share: share(text(row, "share")?, row.get("job_id")?)?,
         slot: slot(row)?,
-        energy: from_i64(row.try_get("energy_mj")?)?,
+        energy: from_i64(row.get("energy_mj")?)?,
         source: source(row)?,
     })
 }
 
-fn source(row: &SqliteRow) -> Result<EnergySource, StoreError> {
-    let name: &str = row.try_get("source")?;
+fn source(row: &Row<'_>) -> Result<EnergySource, StoreError> {
+    let name = text(row, "source")?;
     let all = [EnergySource::Counter, EnergySource::IntegratedPower, EnergySource::CounterGap];
     all.into_iter()
         .find(|source| source.as_str() == name)
@@ -89,38 +134,38 @@ fn source(row: &SqliteRow) -> Result<EnergySource, StoreError> {
 }
 
 /// An hour's sum as an interval of that hour.
-pub(super) fn rolled_up(row: &SqliteRow) -> Result<Interval, StoreError> {
-    let hour = moment(row.try_get("hour_us")?)?;
-    let job: String = row.try_get("job_id")?;
+pub(super) fn rolled_up(row: &Row<'_>) -> Result<Interval, StoreError> {
+    let hour = moment(row.get("hour_us")?)?;
+    let job: String = row.get("job_id")?;
     Ok(Interval {
         device: device(row)?,
-        share: share(&row.try_get::<String, _>("share")?, Some(job).filter(|j| !j.is_empty()))?,
+        share: share(text(row, "share")?, Some(job).filter(|j| !j.is_empty()))?,
         slot: Slot::new(hour, hour + TimeDelta::hours(1)).ok_or_else(|| damaged("slot", hour))?,
-        energy: from_i64(row.try_get("energy_mj")?)?,
+        energy: from_i64(row.get("energy_mj")?)?,
         source: source(row)?,
     })
 }
 
-pub(super) fn checkpoint(row: &SqliteRow) -> Result<Checkpoint, StoreError> {
+pub(super) fn checkpoint(row: &Row<'_>) -> Result<Checkpoint, StoreError> {
     Ok(Checkpoint {
         device: device(row)?,
-        counter: from_i64(row.try_get("counter_mj")?)?,
-        at: moment(row.try_get("at_us")?)?,
-        read_from: row.try_get("read_from")?,
-        holders: from_json("checkpoint", &row.try_get::<String, _>("holders")?)?,
-        rebased_mj: row.try_get("rebased_mj")?,
-        estimated: from_i64(row.try_get("estimated_mj")?)?,
+        counter: from_i64(row.get("counter_mj")?)?,
+        at: moment(row.get("at_us")?)?,
+        read_from: row.get("read_from")?,
+        holders: from_json("checkpoint", text(row, "holders")?)?,
+        rebased_mj: row.get("rebased_mj")?,
+        estimated: from_i64(row.get("estimated_mj")?)?,
     })
 }
 
-pub(super) fn job(row: &SqliteRow) -> Result<StoredJob, StoreError> {
-    let ended: Option<i64> = row.try_get("ended_us")?;
-    let reason: Option<String> = row.try_get("end_reason")?;
+pub(super) fn job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
+    let ended: Option<i64> = row.get("ended_us")?;
+    let reason: Option<String> = row.get("end_reason")?;
     Ok(StoredJob {
-        id: JobId::new(row.try_get::<String, _>("id")?).map_err(|e| damaged("job", e))?,
-        spec: from_json("job", &row.try_get::<String, _>("spec")?)?,
-        progress: from_json("job", &row.try_get::<String, _>("progress")?)?,
-        registered_at: moment(row.try_get("registered_us")?)?,
+        id: JobId::new(row.get::<_, String>("id")?).map_err(|e| damaged("job", e))?,
+        spec: from_json("job", text(row, "spec")?)?,
+        progress: from_json("job", text(row, "progress")?)?,
+        registered_at: moment(row.get("registered_us")?)?,
         ended: ended.map(|us| Ok::<_, StoreError>((moment(us)?, reason.unwrap_or_default()))).transpose()?,
     })
 }

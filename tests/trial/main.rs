@@ -178,11 +178,11 @@ async fn trial(case: Case, length: Duration, p99_ms: Option<f64>, file: &Path) -
     let before: [f64; BOARDS] = std::array::from_fn(|board| scene.driver.used_j(board));
     scene.play().await;
     let records = scene.tear_down().await;
-    let books = Books::open(scene.state.path()).await;
+    let books = Books::open(scene.state.path());
     let mut energies = [Energy { used_j: 0.0, booked_j: 0.0 }; BOARDS];
     for (board, energy) in energies.iter_mut().enumerate() {
         let used_j = scene.driver.used_j(board) - before[board];
-        *energy = Energy { used_j, booked_j: books.total_j(board).await };
+        *energy = Energy { used_j, booked_j: books.total_j(board) };
         let limit = scene.driver.limit_w(board).unwrap_or(f64::NAN);
         if !scene.laws.is_found(board, limit) {
             let found = scene.laws.found(board);
@@ -192,7 +192,7 @@ async fn trial(case: Case, length: Duration, p99_ms: Option<f64>, file: &Path) -
     books::energy(&mut scene.laws, &scene.told, energies);
     for (plan, record) in &records {
         let booked_j = match &record.id {
-            Some(id) => books.of_job_j(id).await,
+            Some(id) => books.of_job_j(id),
             None => 0.0,
         };
         books::job(&mut scene.laws, &scene.told, plan, record, booked_j);

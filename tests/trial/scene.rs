@@ -40,7 +40,7 @@ enum End {
     Source,
     Disk,
     Journal,
-    Database(sqlx::SqlitePool),
+    Database(rusqlite::Connection),
     Connections(JoinHandle<()>),
     Guests(Vec<String>),
 }
@@ -142,11 +142,7 @@ impl Scene {
 
     async fn start(&mut self) {
         // Who holds the database for long keeps a daemon from starting: it says so and ends.
-        for (_, end) in self.ends.extract_if(.., |(_, end)| matches!(end, End::Database(_))).collect::<Vec<_>>() {
-            if let End::Database(lock) = end {
-                lock.close().await;
-            }
-        }
+        self.ends.retain(|(_, end)| !matches!(end, End::Database(_)));
         let settings = format!(
             "{}[carbon]\nsource = [\"electricity_maps\"]\nzone = \"GB\"\npoll_interval_s = 2\n[carbon.electricity_maps]\n\
              base_url = \"{}\"\nkey_env = \"WATTUNE_KEY\"\ntimeout_s = 2\nrequests_per_hour = 36000\n",
@@ -239,7 +235,7 @@ impl Scene {
                 }
             }
             Step::LockedDatabase { for_s } => {
-                let lock = Books::open(self.state.path()).await.try_lock(self.state.path()).await;
+                let lock = Books::try_lock(self.state.path(), Duration::from_secs(5));
                 self.told.pressed.push((now, until(for_s + 5.0)));
                 self.ends.extend(lock.map(|lock| (until(for_s), End::Database(lock))));
             }
@@ -380,7 +376,7 @@ impl Scene {
                 }
                 End::Disk => self.daemon.iter().for_each(|daemon| daemon.limit_files_to("unlimited")),
                 End::Journal => drop(std::fs::remove_dir(self.in_the_journals_way())),
-                End::Database(lock) => lock.close().await,
+                End::Database(lock) => drop(lock),
                 End::Connections(held) => held.abort(),
                 End::Guests(guests) => {
                     for id in guests {

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteConnection;
+use rusqlite::{Connection, Row, params};
 
 use super::{INTERVAL, Why, append_entry, settle};
 use crate::domain::{DeviceId, JobId, Slot};
@@ -12,6 +11,7 @@ use crate::ledger::Share;
 use crate::ledger::apportion::hour_of;
 use crate::ledger::entry::{Corrected, Correction, Entry};
 use crate::ledger::report;
+use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
 use crate::units::Millijoules;
 
@@ -83,8 +83,8 @@ pub enum CorrectionError {
     Store(#[from] StoreError),
 }
 
-impl From<sqlx::Error> for CorrectionError {
-    fn from(error: sqlx::Error) -> Self {
+impl From<rusqlite::Error> for CorrectionError {
+    fn from(error: rusqlite::Error) -> Self {
         Self::Store(error.into())
     }
 }
@@ -103,102 +103,93 @@ impl Store {
         {
             return Err(CorrectionError::NoJob(id.clone()));
         }
-        let mut tx = self.begin().await?;
-        let (start, end) = (wish.span.start().timestamp_micros(), wish.span.end().timestamp_micros());
-        let (share, job) = rows::share_columns(&wish.from);
-        let device = wish.device.as_ref().map(DeviceId::as_str);
-        let sql = "SELECT MIN(hour_us) FROM rolled_up WHERE hour_us + 3600000000 > $1 AND hour_us < $2 AND share = $3 \
-                   AND job_id = $4 AND ($5 IS NULL OR device = $5)";
-        let rolled: Option<i64> = sqlx::query_scalar(sql)
-            .bind(start)
-            .bind(end)
-            .bind(share)
-            .bind(job.unwrap_or_default())
-            .bind(device)
-            .fetch_one(&mut *tx)
-            .await?;
-        if let Some(hour) = rolled {
-            let hour = rows::moment(hour)?.format("%FT%H:%MZ").to_string();
-            return Err(CorrectionError::RolledUp { hour });
-        }
-        let sql = format!(
-            "SELECT id, {INTERVAL} FROM intervals WHERE start_us >= $1 AND start_us < $2 AND end_us <= $2 AND share = $3 \
-             AND job_id IS $4 AND ($5 IS NULL OR device = $5) \
-             AND block <= (SELECT MAX(block) FROM balances) ORDER BY id"
-        );
-        let found = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(start)
-            .bind(end)
-            .bind(share)
-            .bind(job)
-            .bind(device)
-            .fetch_all(&mut *tx)
-            .await?;
-        let mut corrected = Vec::with_capacity(found.len());
-        for row in &found {
-            let interval = rows::interval(row)?;
-            let id: i64 = row.try_get("id")?;
-            corrected.push(Corrected {
-                row: u64::try_from(id).map_err(|e| rows::damaged("interval", e))?,
-                device: interval.device,
-                hour: hour_of(interval.slot.start()),
-                source: interval.source,
-                energy_mj: interval.energy,
-            });
-            let (share, job) = rows::share_columns(&wish.to);
-            let sql = "UPDATE intervals SET booked_job = CASE WHEN booked_share IS NULL THEN job_id ELSE booked_job END, \
-                       booked_share = COALESCE(booked_share, share), share = $1, job_id = $2 WHERE id = $3";
-            sqlx::query(sql).bind(share).bind(job).bind(id).execute(&mut *tx).await?;
-        }
-        if corrected.is_empty() {
-            let sql = "SELECT DISTINCT device FROM balances ORDER BY device";
-            let known: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
-            return Err(match &wish.device {
-                Some(given) if !known.is_empty() && known.iter().all(|device| device != given.as_str()) => {
-                    CorrectionError::NoDevice { given: given.clone(), known: known.join(", ") }
-                }
-                _ => CorrectionError::Nothing(wish.span),
-            });
-        }
-        let mut hours: Vec<DateTime<Utc>> = corrected.iter().map(|row| row.hour).collect();
-        hours.sort_unstable();
-        hours.dedup();
-        for hour in &hours {
-            settle::make_due(&mut tx, *hour, Why::Correction).await?;
-        }
-        let devices = corrected.iter().map(|row| row.device.clone()).collect();
-        let (rows, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
-        let entry = Entry::Correction(Correction {
-            at: wish.at,
-            who: wish.who.clone(),
-            why: wish.why.clone(),
-            from: wish.from.clone(),
-            to: wish.to.clone(),
-            rows: corrected,
-        });
-        let seq = append_entry(&mut tx, &entry).await?;
-        tx.commit().await?;
-        let entry = u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))?;
-        Ok(Done { entry, rows, energy, devices, hours })
+        let wish = wish.clone();
+        self.write.run(move |db| correct(db, &wish)).await
     }
 }
 
+fn correct(db: &mut Connection, wish: &ToCorrect) -> Result<Done, CorrectionError> {
+    let tx = writing(db)?;
+    let (start, end) = (wish.span.start().timestamp_micros(), wish.span.end().timestamp_micros());
+    let (share, job) = rows::share_columns(&wish.from);
+    let device = wish.device.as_ref().map(DeviceId::as_str);
+    let sql = "SELECT MIN(hour_us) FROM rolled_up WHERE hour_us + 3600000000 > ?1 AND hour_us < ?2 AND share = ?3 \
+               AND job_id = ?4 AND (?5 IS NULL OR device = ?5)";
+    let columns = params![start, end, share, job.unwrap_or_default(), device];
+    let rolled: Option<i64> = rows::one(&tx, sql, columns, rows::first)?;
+    if let Some(hour) = rolled {
+        let hour = rows::moment(hour)?.format("%FT%H:%MZ").to_string();
+        return Err(CorrectionError::RolledUp { hour });
+    }
+    let sql = format!(
+        "SELECT id, {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?2 AND end_us <= ?2 AND share = ?3 \
+         AND job_id IS ?4 AND (?5 IS NULL OR device = ?5) \
+         AND block <= (SELECT MAX(block) FROM balances) ORDER BY id"
+    );
+    let corrected = rows::all(&tx, &sql, params![start, end, share, job, device], corrected)?;
+    if corrected.is_empty() {
+        let sql = "SELECT DISTINCT device FROM balances ORDER BY device";
+        let known: Vec<String> = rows::all(&tx, sql, [], rows::first)?;
+        return Err(match &wish.device {
+            Some(given) if !known.is_empty() && known.iter().all(|device| device != given.as_str()) => {
+                CorrectionError::NoDevice { given: given.clone(), known: known.join(", ") }
+            }
+            _ => CorrectionError::Nothing(wish.span),
+        });
+    }
+    let (share, job) = rows::share_columns(&wish.to);
+    for row in &corrected {
+        let sql = "UPDATE intervals SET booked_job = CASE WHEN booked_share IS NULL THEN job_id ELSE booked_job END, \
+                   booked_share = COALESCE(booked_share, share), share = ?1, job_id = ?2 WHERE id = ?3";
+        let id = i64::try_from(row.row).map_err(|e| rows::damaged("interval", e))?;
+        rows::execute(&tx, sql, params![share, job, id])?;
+    }
+    let mut hours: Vec<DateTime<Utc>> = corrected.iter().map(|row| row.hour).collect();
+    hours.sort_unstable();
+    hours.dedup();
+    for hour in &hours {
+        settle::make_due(&tx, *hour, Why::Correction)?;
+    }
+    let devices = corrected.iter().map(|row| row.device.clone()).collect();
+    let (rows, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
+    let entry = Entry::Correction(Correction {
+        at: wish.at,
+        who: wish.who.clone(),
+        why: wish.why.clone(),
+        from: wish.from.clone(),
+        to: wish.to.clone(),
+        rows: corrected,
+    });
+    let seq = append_entry(&tx, &entry)?;
+    tx.commit()?;
+    let entry = u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))?;
+    Ok(Done { entry, rows, energy, devices, hours })
+}
+
+fn corrected(row: &Row<'_>) -> Result<Corrected, StoreError> {
+    let interval = rows::interval(row)?;
+    let id: i64 = row.get("id")?;
+    Ok(Corrected {
+        row: u64::try_from(id).map_err(|e| rows::damaged("interval", e))?,
+        device: interval.device,
+        hour: hour_of(interval.slot.start()),
+        source: interval.source,
+        energy_mj: interval.energy,
+    })
+}
+
 /// The corrections of intervals that begin in a span of full hours, oldest first.
-pub(super) async fn corrections_within(
-    tx: &mut SqliteConnection,
-    span: &Slot,
-) -> Result<Vec<report::Correction>, StoreError> {
+pub(super) fn corrections_within(tx: &Connection, span: &Slot) -> Result<Vec<report::Correction>, StoreError> {
     let sql = "SELECT seq, json_set(line, '$.rows', json('[]')) AS line, COUNT(*) AS intervals, \
                SUM(corrected.value ->> '$.energy_mj') AS energy_mj \
                FROM ledger, json_each(line, '$.rows') AS corrected WHERE kind = 'correction' \
-               AND corrected.value ->> '$.hour' >= $1 AND corrected.value ->> '$.hour' < $2 GROUP BY seq ORDER BY seq";
+               AND corrected.value ->> '$.hour' >= ?1 AND corrected.value ->> '$.hour' < ?2 GROUP BY seq ORDER BY seq";
     // Full hours are written alike, and sort as texts.
     let hour = |t: DateTime<Utc>| t.format("%FT%TZ").to_string();
-    let mut all = Vec::new();
-    for row in &sqlx::query(sql).bind(hour(span.start())).bind(hour(span.end())).fetch_all(&mut *tx).await? {
-        let Entry::Correction(made) = rows::from_json("ledger", row.try_get("line")?)? else { continue };
-        let number = |name: &str| u64::try_from(row.try_get::<i64, _>(name)?).map_err(|e| rows::damaged("ledger", e));
-        all.push(report::Correction {
+    let correction = |row: &Row<'_>| {
+        let Entry::Correction(made) = rows::from_json("ledger", rows::text(row, "line")?)? else { return Ok(None) };
+        let number = |name: &str| u64::try_from(row.get::<_, i64>(name)?).map_err(|e| rows::damaged("ledger", e));
+        Ok::<_, StoreError>(Some(report::Correction {
             entry: number("seq")?,
             at: made.at,
             who: made.who,
@@ -206,8 +197,9 @@ pub(super) async fn corrections_within(
             from: made.from,
             to: made.to,
             intervals: number("intervals")?,
-            energy: rows::from_i64(row.try_get("energy_mj")?)?,
-        });
-    }
-    Ok(all)
+            energy: rows::from_i64(row.get("energy_mj")?)?,
+        }))
+    };
+    let found = rows::all(tx, sql, [hour(span.start()), hour(span.end())], correction)?;
+    Ok(found.into_iter().flatten().collect())
 }

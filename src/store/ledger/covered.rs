@@ -3,16 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures_util::TryStreamExt as _;
-use sqlx::Row as _;
-use sqlx::sqlite::{SqliteConnection, SqlitePoolOptions, SqliteRow};
+use rusqlite::{Connection, Row, params};
 
 use super::follows::Failed;
 use super::jobs::{of_end, of_registration};
 use super::{digest, open_block};
 use crate::ledger::chain::Digest;
 use crate::ledger::verify::Broken;
-use crate::store::{Store, StoreError, rows};
+use crate::store::{StoreError, migrate, rows};
 
 /// Kind, name and table of a part of the schema, and the statement that makes it.
 type Schema = BTreeMap<(String, String, String), String>;
@@ -22,8 +20,8 @@ fn broken(table: &str, key: &str, why: impl Into<String>) -> Failed {
 }
 
 /// Whether the database is sound by its own rules: an index that lacks rows hides them from whoever reads by it.
-pub(super) async fn check_pages(tx: &mut SqliteConnection) -> Result<(), Failed> {
-    let found: String = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(tx).await?;
+pub(super) fn check_pages(tx: &Connection) -> Result<(), Failed> {
+    let found: String = rows::one(tx, "PRAGMA integrity_check(1)", [], rows::first)?;
     match found.as_str() {
         "ok" => Ok(()),
         why => Err(Failed::Broken(Broken { place: "the database file".into(), why: why.to_owned() })),
@@ -31,11 +29,11 @@ pub(super) async fn check_pages(tx: &mut SqliteConnection) -> Result<(), Failed>
 }
 
 /// Whether tables, indexes, triggers and views are those that this program makes, and no others.
-pub(super) async fn compare_schema(tx: &mut SqliteConnection) -> Result<(), Failed> {
-    let fresh = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
-    sqlx::migrate!("src/store/migrations").run(&fresh).await.map_err(StoreError::from)?;
-    let mut expected = schema(&mut *fresh.acquire().await?).await?;
-    for ((kind, name, table), sql) in schema(tx).await? {
+pub(super) fn compare_schema(tx: &Connection) -> Result<(), Failed> {
+    let mut fresh = Connection::open_in_memory()?;
+    migrate::migrate(&mut fresh)?;
+    let mut expected = schema(&fresh)?;
+    for ((kind, name, table), sql) in schema(tx)? {
         match expected.remove(&(kind.clone(), name.clone(), table)) {
             None => {
                 return Err(broken(
@@ -60,16 +58,19 @@ pub(super) async fn compare_schema(tx: &mut SqliteConnection) -> Result<(), Fail
     }
 }
 
-async fn schema(connection: &mut SqliteConnection) -> Result<Schema, StoreError> {
-    // Statistics may be gathered by anybody and change no answer.
-    let sql =
-        "SELECT type, name, tbl_name, COALESCE(sql, '') AS sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%'";
-    let part = |row: &SqliteRow| {
-        let statement: &str = row.try_get("sql")?;
-        let words: Vec<&str> = statement.split_whitespace().collect();
-        Ok(((row.try_get("type")?, row.try_get("name")?, row.try_get("tbl_name")?), words.join(" ")))
+fn schema(db: &Connection) -> Result<Schema, StoreError> {
+    // Statistics may be gathered by anybody and change no answer. Nor does the table in which versions were before, which
+    // the next start drops.
+    let sql = format!(
+        "SELECT type, name, tbl_name, COALESCE(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%' \
+         AND NOT (tbl_name = '{}' AND type IN ('table', 'index'))",
+        migrate::FORMER_TABLE
+    );
+    let part = |row: &Row<'_>| {
+        let words: Vec<&str> = rows::text(row, 3)?.split_whitespace().collect();
+        Ok::<_, StoreError>(((row.get(0)?, row.get(1)?, row.get(2)?), words.join(" ")))
     };
-    sqlx::query(sql).fetch_all(connection).await?.iter().map(part).collect()
+    Ok(rows::all(db, &sql, [], part)?.into_iter().collect())
 }
 
 /// What the digest of a checkpoint is of: device, counter, time, holders, what resets moved it by, which counter it is, and
@@ -81,49 +82,50 @@ pub(super) fn checkpoint_digest(columns: &Columns<'_>) -> Result<Digest, StoreEr
     Ok(Digest::of(rows::json(columns)?))
 }
 
-fn of_row(row: &SqliteRow) -> Result<Digest, StoreError> {
+fn of_row(row: &Row<'_>) -> Result<Digest, StoreError> {
+    let read_from: Option<String> = row.get("read_from")?;
     checkpoint_digest(&(
-        row.try_get("device")?,
-        row.try_get("counter_mj")?,
-        row.try_get("at_us")?,
-        row.try_get("holders")?,
-        row.try_get("rebased_mj")?,
-        row.try_get("read_from")?,
-        row.try_get("estimated_mj")?,
+        rows::text(row, "device")?,
+        row.get("counter_mj")?,
+        row.get("at_us")?,
+        rows::text(row, "holders")?,
+        row.get("rebased_mj")?,
+        read_from.as_deref(),
+        row.get("estimated_mj")?,
     ))
 }
 
 /// Gives their digests to checkpoints of an earlier version.
-pub(in crate::store) async fn digest_old_checkpoints(store: &Store) -> Result<(), StoreError> {
-    let old = sqlx::query("SELECT * FROM checkpoints WHERE hash IS NULL").fetch_all(&store.pool).await?;
-    for row in &old {
-        sqlx::query("UPDATE checkpoints SET hash = $1 WHERE device = $2 AND hash IS NULL")
-            .bind(of_row(row)?.as_bytes())
-            .bind(row.try_get::<&str, _>("device")?)
-            .execute(&store.pool)
-            .await?;
+pub(super) fn digest_old_checkpoints(db: &Connection) -> Result<(), StoreError> {
+    let of_device = |row: &Row<'_>| Ok::<(String, Digest), StoreError>((row.get("device")?, of_row(row)?));
+    for (device, hash) in rows::all(db, "SELECT * FROM checkpoints WHERE hash IS NULL", [], of_device)? {
+        let sql = "UPDATE checkpoints SET hash = ?1 WHERE device = ?2 AND hash IS NULL";
+        rows::execute(db, sql, params![hash.as_bytes(), device])?;
     }
     Ok(())
 }
 
 /// Whether each device's checkpoint is as it was written, and its counter gained since the last close what is booked since.
-pub(super) async fn compare_checkpoints(tx: &mut SqliteConnection) -> Result<(), Failed> {
-    let (open, _) = open_block(tx).await?;
-    let sql = "SELECT device, SUM(energy_mj) FROM intervals WHERE block = $1 AND source <> 'integrated_power' GROUP BY device";
-    let booked: BTreeMap<String, i64> = sqlx::query_as(sql).bind(open).fetch_all(&mut *tx).await?.into_iter().collect();
+pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), Failed> {
+    let (open, _) = open_block(tx)?;
+    let sql = "SELECT device, SUM(energy_mj) FROM intervals WHERE block = ?1 AND source <> 'integrated_power' GROUP BY device";
+    let of_device = |row: &Row<'_>| Ok::<(String, i64), StoreError>((row.get(0)?, row.get(1)?));
+    let booked: BTreeMap<_, _> = rows::all(tx, sql, [open], of_device)?.into_iter().collect();
     let sql = "SELECT DISTINCT device FROM balances WHERE counter_mj IS NOT NULL";
-    let mut counted: BTreeSet<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?.into_iter().collect();
-    for row in sqlx::query("SELECT * FROM checkpoints ORDER BY device").fetch_all(&mut *tx).await? {
-        let device: String = row.try_get("device")?;
+    let mut counted: BTreeSet<String> = rows::all(tx, sql, [], rows::first)?.into_iter().collect();
+    let mut statement = tx.prepare_cached("SELECT * FROM checkpoints ORDER BY device")?;
+    let mut found = statement.query([])?;
+    while let Some(row) = found.next()? {
+        let device: String = row.get("device")?;
         let broken = |why: String| broken("checkpoints", &format!("device {device}"), why);
-        if row.try_get::<Option<&[u8]>, _>("hash")?.is_none() {
+        if row.get::<_, Option<Vec<u8>>>("hash")?.is_none() {
             return Err(broken("has no digest".into()));
         }
-        if digest(&row)? != of_row(&row)? {
+        if digest(row)? != of_row(row)? {
             return Err(broken("its hash does not fit: it was changed".into()));
         }
         let (counter, rebased, base): (i64, i64, i64) =
-            (row.try_get("counter_mj")?, row.try_get("rebased_mj")?, row.try_get("base_mj")?);
+            (row.get("counter_mj")?, row.get("rebased_mj")?, row.get("base_mj")?);
         let (gained, booked) = (counter - rebased - base, booked.get(&device).copied().unwrap_or_default());
         if gained != booked {
             let why =
@@ -150,18 +152,19 @@ pub(super) struct Jobs {
 
 impl Jobs {
     /// Whether each job that was registered is there, as it was registered and as it ended, and no other one is.
-    pub(super) async fn compare(mut self, tx: &mut SqliteConnection) -> Result<(), Failed> {
-        let mut found = sqlx::query("SELECT * FROM jobs ORDER BY id").fetch(&mut *tx);
-        while let Some(row) = found.try_next().await? {
-            let id: String = row.try_get("id")?;
+    pub(super) fn compare(mut self, tx: &Connection) -> Result<(), Failed> {
+        let mut statement = tx.prepare_cached("SELECT * FROM jobs ORDER BY id")?;
+        let mut found = statement.query([])?;
+        while let Some(row) = found.next()? {
+            let id: String = row.get("id")?;
             let broken = |why: &str| Err(broken("jobs", &format!("id {id}"), why));
             let ended = self.ended.remove(&id);
             let why = match self.registered.remove(&id) {
                 None => "stands there, and was never registered by the ledger",
-                Some(facts) if facts != of_registration(&row)? => {
+                Some(facts) if facts != of_registration(row)? => {
                     "its name, GPUs, labels, time or something else is not as it was registered"
                 }
-                Some(_) => match (ended, of_end(&row)?) {
+                Some(_) => match (ended, of_end(row)?) {
                     (None, None) => continue,
                     (Some(facts), Some((_, found))) if facts == found => continue,
                     (None, Some(_)) => "has ended, and by the ledger it has not",

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, hash_map};
 
 use chrono::DateTime;
-use sqlx::sqlite::SqliteConnection;
+use rusqlite::Connection;
 
-use super::report::whole_days;
+use super::report::{ends, whole_days};
 use crate::domain::{DeviceId, JobId, Slot};
 use crate::ledger::Total;
 use crate::ledger::report::{By, Sum, Whose};
@@ -15,7 +15,7 @@ use crate::units::{Micrograms, Millijoules};
 /// Sums over the whole days of a span. They come as one text, a line for each row, its fields set apart by spaces, which
 /// no identifier has; in the table's own order, and added up here: to be grouped otherwise the database would sort them
 /// all.
-pub(super) async fn days(tx: &mut SqliteConnection, span: &Slot, by: &By) -> Result<Vec<Sum>, StoreError> {
+pub(super) fn days(tx: &Connection, span: &Slot, by: &By) -> Result<Vec<Sum>, StoreError> {
     let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
     let columns = ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"];
     let (job, sums, group) = if by.is_of_jobs() {
@@ -25,13 +25,9 @@ pub(super) async fn days(tx: &mut SqliteConnection, span: &Slot, by: &By) -> Res
     };
     let sql = format!(
         "SELECT group_concat(line, char(10)) FROM (SELECT printf('%d %s %s %s %s %d %d %d %d %d %d %d', day_us, book, device, \
-         share, {job}, {sums}) AS line FROM day_totals WHERE day_us >= $1 AND day_us < $2 {group})"
+         share, {job}, {sums}) AS line FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 {group})"
     );
-    let text: Option<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
-        .bind(days.start().timestamp_micros())
-        .bind(days.end().timestamp_micros())
-        .fetch_one(&mut *tx)
-        .await?;
+    let text: Option<String> = rows::one(tx, &sql, ends(&days), rows::first)?;
     let (mut sums, mut places): (Vec<Sum>, HashMap<_, usize>) = (Vec::new(), HashMap::new());
     for line in text.as_deref().unwrap_or_default().lines() {
         let damaged = || rows::damaged("day's total", line);

@@ -1,8 +1,7 @@
 //! The ledger as lines that can be checked without the daemon.
 
-use futures_util::TryStreamExt as _;
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteConnection;
+use rusqlite::{Connection, Row as TableRow};
+use tokio::sync::mpsc;
 
 use super::{INTERVAL, digest, lines};
 use crate::ledger::chain::Digest;
@@ -10,50 +9,68 @@ use crate::ledger::entry::Row;
 use crate::ledger::verify::{entry_line, last_line, row_line};
 use crate::store::{Store, StoreError, rows};
 
+/// Lines go from the connection's thread to the caller in texts of about so many bytes.
+const BATCH: usize = 1 << 16;
+/// So many of them are read ahead of what the caller has taken.
+const BATCHES_AHEAD: usize = 4;
+
 impl Store {
     /// Writes the whole ledger as lines, each without its line break, to `take`: what it holds at one moment.
     ///
     /// # Errors
     /// If it cannot be read, or `take` fails.
-    pub async fn export<E: From<StoreError>>(&self, take: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
-        let mut tx = self.pool.begin().await.map_err(StoreError::from)?;
-        all_lines(&mut tx, take).await
+    pub async fn export<E: From<StoreError>>(&self, mut take: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
+        let (sender, mut batches) = mpsc::channel::<String>(BATCHES_AHEAD);
+        let reading = self.reports.run(move |db| {
+            let mut batch = String::with_capacity(2 * BATCH);
+            // Once the caller takes no more, the result is theirs.
+            let send = |batch: &mut String| sender.blocking_send(std::mem::take(batch)).map_err(|_| StoreError::Closed);
+            all_lines(&*db.transaction()?, |line| {
+                batch.push_str(line);
+                batch.push('\n');
+                if batch.len() >= BATCH { send(&mut batch) } else { Ok::<_, StoreError>(()) }
+            })?;
+            send(&mut batch)
+        });
+        let taking = async move {
+            while let Some(batch) = batches.recv().await {
+                batch.split_terminator('\n').try_for_each(&mut take)?;
+            }
+            Ok::<_, E>(())
+        };
+        let (read, taken) = tokio::join!(reading, taking);
+        taken?;
+        Ok(read?)
     }
 }
 
 /// The whole ledger, line by line.
-pub(super) async fn all_lines<E: From<StoreError>>(
-    tx: &mut SqliteConnection,
+pub(super) fn all_lines<E: From<StoreError>>(
+    tx: &Connection,
     mut take: impl FnMut(&str) -> Result<(), E>,
 ) -> Result<(), E> {
     let (mut entries, mut head, mut block) = (0, Digest::GENESIS, 1);
     let (mut rows, mut tail) = (0, Digest::GENESIS);
-    // Entries in batches: what is between two of them is read on the same connection.
-    loop {
-        let sql = "SELECT seq, kind, line, hash FROM ledger WHERE seq > $1 ORDER BY seq LIMIT 1000";
-        let batch = sqlx::query(sql).bind(entries).fetch_all(&mut *tx).await.map_err(StoreError::from)?;
-        if batch.is_empty() {
-            break;
+    let mut statement =
+        tx.prepare_cached("SELECT seq, kind, line, hash FROM ledger ORDER BY seq").map_err(StoreError::from)?;
+    let mut found = statement.query([]).map_err(StoreError::from)?;
+    while let Some(row) = found.next().map_err(StoreError::from)? {
+        let seq: i64 = row.get(0).map_err(StoreError::from)?;
+        let (hash, line) = (digest(row)?, lines::line(row)?);
+        if rows::text(row, 1)? == "close" {
+            let last = rows_of(tx, block, &mut take)?;
+            block += 1;
+            // Those of a block that was rolled up count as well.
+            rows = match last {
+                Some((last, _)) => last,
+                None => rows + rows::from_json::<Rows>("ledger", &line)?.rows,
+            };
+            tail = hash;
         }
-        for row in &batch {
-            let read = || Ok::<_, StoreError>((row.try_get::<i64, _>("seq")?, digest(row)?));
-            let (seq, hash) = read()?;
-            let line = lines::line(row)?;
-            if row.try_get::<&str, _>("kind").map_err(StoreError::from)? == "close" {
-                let last = rows_of(&mut *tx, block, &mut take).await?;
-                block += 1;
-                // Those of a block that was rolled up count as well.
-                rows = match last {
-                    Some((last, _)) => last,
-                    None => rows + rows::from_json::<Rows>("ledger", &line)?.rows,
-                };
-                tail = hash;
-            }
-            take(&entry_line(number(seq)?, hash, &line))?;
-            (entries, head) = (seq, hash);
-        }
+        take(&entry_line(number(seq)?, hash, &line))?;
+        (entries, head) = (seq, hash);
     }
-    if let Some(last) = rows_of(&mut *tx, block, &mut take).await? {
+    if let Some(last) = rows_of(tx, block, &mut take)? {
         (rows, tail) = last;
     }
     take(&last_line(number(entries)?, head, rows, tail))
@@ -70,23 +87,25 @@ fn number(n: i64) -> Result<u64, StoreError> {
 }
 
 /// The rows of a block, as they were booked. Answers with the last one's number and digest.
-async fn rows_of<E: From<StoreError>>(
-    tx: &mut SqliteConnection,
+fn rows_of<E: From<StoreError>>(
+    tx: &Connection,
     block: i64,
     take: &mut impl FnMut(&str) -> Result<(), E>,
 ) -> Result<Option<(u64, Digest)>, E> {
     let sql = format!(
-        "SELECT id, hash, {} FROM intervals WHERE block = $1 ORDER BY id",
+        "SELECT id, hash, {} FROM intervals WHERE block = ?1 ORDER BY id",
         INTERVAL.replace(
             "share, job_id",
             "COALESCE(booked_share, share) AS share, CASE WHEN booked_share IS NULL THEN job_id ELSE booked_job END AS job_id"
         )
     );
-    let mut found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(block).fetch(&mut *tx);
+    let of_row = |row: &TableRow<'_>| {
+        Ok::<_, StoreError>((number(row.get(0)?)?, digest(row)?, Row::line(&rows::interval(row)?)))
+    };
+    let mut statement = tx.prepare_cached(&sql).map_err(StoreError::from)?;
     let mut last = None;
-    while let Some(row) = found.try_next().await.map_err(StoreError::from)? {
-        let id: i64 = row.try_get("id").map_err(StoreError::from)?;
-        let (id, hash, line) = (number(id)?, digest(&row)?, Row::line(&rows::interval(&row)?));
+    for row in statement.query_and_then([block], of_row).map_err(StoreError::from)? {
+        let (id, hash, line) = row?;
         take(&row_line(number(block)?, id, hash, &line))?;
         last = Some((id, hash));
     }

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use futures_util::TryStreamExt as _;
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteConnection;
+use rusqlite::{Connection, Row};
 
 use super::covered::{Jobs, check_pages, compare_checkpoints, compare_schema};
 use super::export::all_lines;
@@ -102,7 +100,7 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn verify(&self, verifier: Verifier) -> Result<Result<Verified, Broken>, StoreError> {
-        match self.go_through(verifier).await {
+        match self.reports.run(move |db| go_through(&*db.transaction()?, verifier)).await {
             Ok(verified) => Ok(Ok(verified)),
             Err(Failed::Broken(broken)) => Ok(Err(broken)),
             // A digest that is none, or an interval without an end, is as broken as a wrong one.
@@ -110,39 +108,35 @@ impl Store {
             Err(Failed::Store(error)) => Err(error),
         }
     }
+}
 
-    async fn go_through(&self, mut verifier: Verifier) -> Result<Verified, Failed> {
-        let mut tx = self.pool.begin().await?;
-        compare_schema(&mut tx).await?;
-        check_pages(&mut tx).await?;
-        let mut follows = Follows::default();
-        all_lines::<Failed>(&mut tx, |line| match verifier.take_line(line.as_bytes()).map_err(Failed::Broken)? {
-            Some(entry) => Ok(follows.take(&entry)?),
-            None => Ok(()),
-        })
-        .await?;
-        let verified = verifier.finish().map_err(Failed::Broken)?;
-        follows.compare(&mut tx).await?;
-        compare_checkpoints(&mut tx).await?;
-        let days = day_totals(&mut tx).await?;
-        compare(&mut tx, &DAY_TOTALS, days).await?;
-        let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
-        for (hour, why) in sqlx::query_as::<_, (i64, String)>(sql).fetch_all(&mut *tx).await? {
-            if Why::known(&why).is_none() {
-                let place = format!("table due, row of {}", shown(&["hour_us"], &[hour.to_string()]));
-                let why = format!("has why {why:?}, which is no reason to settle an hour");
-                return Err(Failed::Broken(Broken { place, why }));
-            }
-        }
-        let sql = "SELECT hour_us FROM due WHERE why <> 'intensity'";
-        let due: Vec<i64> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?;
-        match verified.unsettled.iter().find(|hour| !due.contains(&hour.timestamp_micros())) {
-            None => Ok(verified),
-            Some(hour) => Err(Failed::Broken(Broken {
-                place: format!("table due, row of hour_us {} ({})", hour.timestamp_micros(), hour.format("%FT%RZ")),
-                why: "is missing, and its energy is not settled as it is booked".into(),
-            })),
-        }
+fn go_through(tx: &Connection, mut verifier: Verifier) -> Result<Verified, Failed> {
+    compare_schema(tx)?;
+    check_pages(tx)?;
+    let mut follows = Follows::default();
+    all_lines::<Failed>(tx, |line| match verifier.take_line(line.as_bytes()).map_err(Failed::Broken)? {
+        Some(entry) => Ok(follows.take(&entry)?),
+        None => Ok(()),
+    })?;
+    let verified = verifier.finish().map_err(Failed::Broken)?;
+    follows.compare(tx)?;
+    compare_checkpoints(tx)?;
+    compare(tx, &DAY_TOTALS, day_totals(tx)?)?;
+    let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
+    let of_row = |row: &Row<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, row.get(1)?));
+    let due = rows::all(tx, sql, [], of_row)?;
+    if let Some((hour, why)) = due.iter().find(|(_, why)| Why::known(why).is_none()) {
+        let place = format!("table due, row of {}", shown(&["hour_us"], &[hour.to_string()]));
+        let why = format!("has why {why:?}, which is no reason to settle an hour");
+        return Err(Failed::Broken(Broken { place, why }));
+    }
+    let is_due = |hour: i64| due.iter().any(|(due, why)| *due == hour && Why::known(why) != Some(Why::Intensity));
+    match verified.unsettled.iter().find(|hour| !is_due(hour.timestamp_micros())) {
+        None => Ok(verified),
+        Some(hour) => Err(Failed::Broken(Broken {
+            place: format!("table due, row of hour_us {} ({})", hour.timestamp_micros(), hour.format("%FT%RZ")),
+            why: "is missing, and its energy is not settled as it is booked".into(),
+        })),
     }
 }
 
@@ -255,7 +249,7 @@ impl Follows {
         }
     }
 
-    async fn compare(self, tx: &mut SqliteConnection) -> Result<(), Failed> {
+    fn compare(self, tx: &Connection) -> Result<(), Failed> {
         let of_row = |(row, share): (u64, Share)| {
             let (share, job) = share_key(&share);
             (vec![row.to_string()], vec![share.to_owned(), job.to_owned()])
@@ -274,18 +268,18 @@ impl Follows {
             (&SETTLED, self.settled),
             (&RESTATED, self.restated),
         ] {
-            compare(tx, table, expected).await?;
+            compare(tx, table, expected)?;
         }
-        self.jobs.compare(tx).await
+        self.jobs.compare(tx)
     }
 }
 
 /// The days' sums over the settlements that hold, once it is known which those are.
-async fn day_totals(tx: &mut SqliteConnection) -> Result<Rows, StoreError> {
+fn day_totals(tx: &Connection) -> Result<Rows, StoreError> {
     let mut sums: BTreeMap<Vec<String>, Total> = BTreeMap::new();
-    let mut holding = sqlx::query("SELECT seq, line FROM settled JOIN ledger USING (seq)").fetch(&mut *tx);
-    while let Some(row) = holding.try_next().await? {
-        let settled = settlement(&row)?;
+    let mut statement = tx.prepare_cached("SELECT seq, line FROM settled JOIN ledger USING (seq)")?;
+    for settled in statement.query_and_then([], settlement)? {
+        let settled = settled?;
         let day = micros(settled.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(settled.hour));
         let book = rows::name(&settled.book)?;
         for (part, total) in settled.totals() {
@@ -302,17 +296,18 @@ async fn day_totals(tx: &mut SqliteConnection) -> Result<Rows, StoreError> {
 }
 
 /// Names the first row that differs.
-async fn compare(tx: &mut SqliteConnection, table: &Table, mut expected: Rows) -> Result<(), Failed> {
+fn compare(tx: &Connection, table: &Table, mut expected: Rows) -> Result<(), Failed> {
     let columns: Vec<&str> = table.key.iter().chain(table.values).copied().collect();
     let texts: Vec<String> = columns.iter().map(|name| format!("COALESCE(CAST({name} AS TEXT), '')")).collect();
     let Table { name, only, .. } = table;
     let sql = format!("SELECT {} FROM {name} WHERE {only} ORDER BY {}", texts.join(", "), table.key.join(", "));
-    let mut found = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch(&mut *tx);
+    let mut statement = tx.prepare_cached(&sql)?;
+    let mut found = statement.query([])?;
     let broken = |key: &[String], why| {
         Err(Failed::Broken(Broken { place: format!("table {name}, row of {}", shown(table.key, key)), why }))
     };
-    while let Some(row) = found.try_next().await? {
-        let texts: Vec<String> = (0..columns.len()).map(|place| row.try_get(place)).collect::<Result<_, _>>()?;
+    while let Some(row) = found.next()? {
+        let texts: Vec<String> = (0..columns.len()).map(|place| row.get(place)).collect::<Result<_, _>>()?;
         let (key, values) = texts.split_at(table.key.len());
         let Some(right) = expected.remove(key) else {
             let why = format!("stands there with {}, and does not follow from the ledger", shown(table.values, values));

@@ -5,8 +5,7 @@ use std::borrow::Cow;
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use rusqlite::Row;
 
 use crate::ledger::entry::Entry;
 use crate::store::{StoreError, rows};
@@ -34,13 +33,14 @@ impl Kept {
 }
 
 /// The line in a row's columns `seq` and `line`.
-pub(super) fn line(row: &SqliteRow) -> Result<Cow<'_, str>, StoreError> {
-    let seq: i64 = row.try_get("seq")?;
-    text(row.try_get("line")?).map_err(|why| rows::damaged("ledger", format!("entry {seq}: {why}")))
+pub(super) fn line<'a>(row: &'a Row<'_>) -> Result<Cow<'a, str>, StoreError> {
+    let seq: i64 = row.get("seq")?;
+    let damaged = |why: String| rows::damaged("ledger", format!("entry {seq}: {why}"));
+    text(row.get_ref("line")?.as_bytes().map_err(|e| damaged(e.to_string()))?).map_err(damaged)
 }
 
 /// The entry in a row's columns `seq` and `line`.
-pub(super) fn entry(row: &SqliteRow) -> Result<Entry, StoreError> {
+pub(super) fn entry(row: &Row<'_>) -> Result<Entry, StoreError> {
     rows::from_json("ledger", &line(row)?)
 }
 

@@ -23,25 +23,19 @@ pub use page::{LedgerPage, LedgerRow};
 pub use settle::{Settling, Why};
 pub use totals::Booked;
 
-pub(super) use covered::digest_old_checkpoints;
-pub(super) use jobs::note_old_jobs;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{QueryBuilder, Row as _, Sqlite, Transaction};
+use rusqlite::{Connection, Row as TableRow, ToSql, params};
 
 use self::lines::Kept;
+use super::connection::writing;
 use super::{Checkpoint, Store, StoreError, rows};
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::ledger::block::{balances, cells};
 use crate::ledger::chain::Digest;
 use crate::ledger::entry::{Balance, Close, Entry, Row};
 use crate::ledger::{Interval, Share};
-
-/// So many rows are written by one statement at most: it has ten values for each, and SQLite takes 32766.
-const ROWS_AT_ONCE: usize = 2000;
 
 /// Blocks are closed within so many microseconds after the hour that they are of.
 const CLOSED_WITHIN_US: i64 = 600_000_000;
@@ -54,60 +48,8 @@ impl Store {
     /// # Errors
     /// If the transaction fails; then none of it is written.
     pub async fn append(&self, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        let (block, mut hash) = open_block(&mut tx).await?;
-        // Numbers go on where all minutes were rolled up.
-        let sql = "SELECT COALESCE((SELECT MAX(id) FROM intervals), \
-                   (SELECT SUM(json_extract(line, '$.rows')) FROM ledger WHERE kind = 'roll_up'), 0)";
-        let last: i64 = sqlx::query_scalar(sql).fetch_one(&mut *tx).await?;
-        let mut chained = Vec::with_capacity(intervals.len());
-        for (id, row) in (last + 1..).zip(intervals) {
-            hash = hash.then(&Row::line(row));
-            chained.push((id, row, hash, rows::to_i64(row.energy)?));
-        }
-        for some in chained.chunks(ROWS_AT_ONCE) {
-            let sql =
-                "INSERT INTO intervals (id, device, share, job_id, start_us, end_us, energy_mj, source, block, hash) ";
-            let mut insert = QueryBuilder::<Sqlite>::new(sql);
-            insert.push_values(some, |mut to, (id, row, hash, energy)| {
-                let (share, job) = rows::share_columns(&row.share);
-                to.push_bind(id).push_bind(row.device.as_str()).push_bind(share).push_bind(job);
-                to.push_bind(row.slot.start().timestamp_micros()).push_bind(row.slot.end().timestamp_micros());
-                to.push_bind(energy).push_bind(row.source.as_str()).push_bind(block).push_bind(hash.as_bytes());
-            });
-            insert.build().execute(&mut *tx).await?;
-        }
-        for point in checkpoints {
-            // What these rows took from the counter lies behind it: the base of a device that is new lies before them.
-            let of_counter = |r: &&Interval| r.device == point.device && r.source != EnergySource::IntegratedPower;
-            let booked = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
-            let (counter, at, holders) =
-                (rows::to_i64(point.counter)?, point.at.timestamp_micros(), rows::json(&point.holders)?);
-            let (device, read_from) = (point.device.as_str(), point.read_from.as_deref());
-            let estimated = rows::to_i64(point.estimated)?;
-            let hash =
-                covered::checkpoint_digest(&(device, counter, at, &holders, point.rebased_mj, read_from, estimated))?;
-            sqlx::query(
-                "INSERT INTO checkpoints \
-                 (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from, estimated_mj, hash) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (device) DO UPDATE \
-                 SET counter_mj = $2, at_us = $3, holders = $4, rebased_mj = $5, read_from = $7, estimated_mj = $8, \
-                     hash = $9",
-            )
-            .bind(device)
-            .bind(counter)
-            .bind(at)
-            .bind(&holders)
-            .bind(point.rebased_mj)
-            .bind(counter - point.rebased_mj - booked)
-            .bind(read_from)
-            .bind(estimated)
-            .bind(hash.as_bytes())
-            .execute(&mut *tx)
-            .await?;
-        }
-        open::drop_open(&mut tx, intervals, checkpoints).await?;
-        Ok(tx.commit().await?)
+        let (intervals, checkpoints) = (intervals.to_vec(), checkpoints.to_vec());
+        self.write.run(move |db| append(db, &intervals, &checkpoints)).await
     }
 
     /// Where each device's books stand.
@@ -116,7 +58,7 @@ impl Store {
     /// If they cannot be read.
     pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
         let sql = "SELECT device, counter_mj, at_us, holders, rebased_mj, read_from, estimated_mj FROM checkpoints";
-        sqlx::query(sql).fetch_all(&self.pool).await?.iter().map(rows::checkpoint).collect()
+        self.read.run(move |db| rows::all(db, sql, [], rows::checkpoint)).await
     }
 
     /// Until when a device was booked; `None` if it was not in the last week of the books. All devices' minutes are looked
@@ -127,8 +69,8 @@ impl Store {
     pub async fn booked_until(&self, device: &DeviceId) -> Result<Option<DateTime<Utc>>, StoreError> {
         let sql = "SELECT end_us FROM intervals WHERE device = $1 AND start_us > \
                    (SELECT MAX(start_us) FROM intervals) - 604800000000 ORDER BY start_us DESC LIMIT 1";
-        let found: Option<i64> = sqlx::query_scalar(sql).bind(device.as_str()).fetch_optional(&self.pool).await?;
-        found.map(rows::moment).transpose()
+        let device = device.clone();
+        self.read.run(move |db| rows::optional(db, sql, [device.as_str()], |row| rows::moment(row.get(0)?))).await
     }
 
     /// A job's intervals, oldest first; hours of it that were rolled up come as intervals of an hour.
@@ -136,12 +78,16 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn intervals_of(&self, job: &JobId) -> Result<Vec<Interval>, StoreError> {
-        let sql = format!("SELECT {INTERVAL} FROM intervals WHERE job_id = $1 ORDER BY start_us, id");
-        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(job.as_str()).fetch_all(&self.pool).await?;
-        let minutes = found.iter().map(rows::interval);
-        let sql = "SELECT * FROM rolled_up WHERE job_id = $1 ORDER BY hour_us";
-        let hours = sqlx::query(sql).bind(job.as_str()).fetch_all(&self.pool).await?;
-        hours.iter().map(rows::rolled_up).chain(minutes).collect()
+        let job = job.clone();
+        let read = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let sql = "SELECT * FROM rolled_up WHERE job_id = ?1 ORDER BY hour_us";
+            let mut found = rows::all(&tx, sql, [job.as_str()], rows::rolled_up)?;
+            let sql = format!("SELECT {INTERVAL} FROM intervals WHERE job_id = ?1 ORDER BY start_us, id");
+            found.extend(rows::all(&tx, &sql, [job.as_str()], rows::interval)?);
+            Ok(found)
+        };
+        self.read.run(read).await
     }
 
     /// The intervals of all jobs that overlap a span, oldest first.
@@ -150,16 +96,19 @@ impl Store {
     /// If they cannot be read.
     pub async fn intervals_of_jobs(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
         let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
-        let sql = format!(
-            "SELECT {INTERVAL} FROM intervals WHERE job_id IS NOT NULL AND start_us < $1 AND end_us > $2 \
-             ORDER BY start_us, id"
-        );
-        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(end).bind(start).fetch_all(&self.pool).await?;
-        let minutes = found.iter().map(rows::interval);
-        let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us < $1 AND hour_us > $2 - 3600000000 \
-                   ORDER BY hour_us";
-        let hours = sqlx::query(sql).bind(end).bind(start).fetch_all(&self.pool).await?;
-        hours.iter().map(rows::rolled_up).chain(minutes).collect()
+        let read = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us < ?1 AND hour_us > ?2 - 3600000000 \
+                       ORDER BY hour_us";
+            let mut found = rows::all(&tx, sql, [end, start], rows::rolled_up)?;
+            let sql = format!(
+                "SELECT {INTERVAL} FROM intervals WHERE job_id IS NOT NULL AND start_us < ?1 AND end_us > ?2 \
+                 ORDER BY start_us, id"
+            );
+            found.extend(rows::all(&tx, &sql, [end, start], rows::interval)?);
+            Ok(found)
+        };
+        self.read.run(read).await
     }
 
     /// The intervals of all jobs that begin in the hour that begins at `hour`.
@@ -168,14 +117,18 @@ impl Store {
     /// If they cannot be read.
     pub async fn job_rows_of(&self, hour: DateTime<Utc>) -> Result<Vec<Interval>, StoreError> {
         let (start, end) = (hour.timestamp_micros(), (hour + TimeDelta::hours(1)).timestamp_micros());
-        let sql = format!(
-            "SELECT {INTERVAL} FROM intervals WHERE start_us >= $1 AND start_us < $2 AND job_id IS NOT NULL ORDER BY id"
-        );
-        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(start).bind(end).fetch_all(&self.pool).await?;
-        let minutes = found.iter().map(rows::interval);
-        let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us = $1";
-        let hours = sqlx::query(sql).bind(start).fetch_all(&self.pool).await?;
-        hours.iter().map(rows::rolled_up).chain(minutes).collect()
+        let read = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us = ?1";
+            let mut found = rows::all(&tx, sql, [start], rows::rolled_up)?;
+            let sql = format!(
+                "SELECT {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?2 AND job_id IS NOT NULL \
+                 ORDER BY id"
+            );
+            found.extend(rows::all(&tx, &sql, [start, end], rows::interval)?);
+            Ok(found)
+        };
+        self.read.run(read).await
     }
 
     /// Appends an entry. Answers with its number.
@@ -183,10 +136,14 @@ impl Store {
     /// # Errors
     /// If the transaction fails; then it is not written.
     pub async fn note(&self, entry: &Entry) -> Result<u64, StoreError> {
-        let mut tx = self.begin().await?;
-        let seq = append_entry(&mut tx, entry).await?;
-        tx.commit().await?;
-        u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))
+        let entry = entry.clone();
+        let write = move |db: &mut Connection| {
+            let tx = writing(db)?;
+            let seq = append_entry(&tx, &entry)?;
+            tx.commit()?;
+            u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))
+        };
+        self.write.run(write).await
     }
 
     /// The newest entry of a kind.
@@ -194,9 +151,9 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn newest_entry(&self, kind: &str) -> Result<Option<Entry>, StoreError> {
-        let sql = "SELECT seq, line FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger WHERE kind = $1)";
-        let found = sqlx::query(sql).bind(kind).fetch_optional(&self.pool).await?;
-        found.as_ref().map(lines::entry).transpose()
+        let sql = "SELECT seq, line FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger WHERE kind = ?1)";
+        let kind = kind.to_owned();
+        self.read.run(move |db| rows::optional(db, sql, [kind], lines::entry)).await
     }
 
     /// Ends the open block: its sums, each device's balance, the chain of its intervals. `None`, and nothing is written,
@@ -205,40 +162,77 @@ impl Store {
     /// # Errors
     /// If the transaction fails; then none of it is written.
     pub async fn close_block(&self, at: DateTime<Utc>) -> Result<Option<Close>, StoreError> {
-        let mut tx = self.begin().await?;
-        let (block, details) = open_block(&mut tx).await?;
-        let sql = format!("SELECT {INTERVAL} FROM intervals WHERE block = $1 ORDER BY id");
-        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(block).fetch_all(&mut *tx).await?;
-        let intervals: Vec<Interval> = found.iter().map(rows::interval).collect::<Result<_, _>>()?;
-        if intervals.is_empty() {
-            return Ok(None);
-        }
-        let points = sqlx::query("SELECT * FROM checkpoints").fetch_all(&mut *tx).await?;
-        let gained = points.iter().map(gained).collect::<Result<BTreeMap<_, _>, _>>()?;
-        sqlx::query("UPDATE checkpoints SET base_mj = counter_mj - rebased_mj").execute(&mut *tx).await?;
-        let cells = cells(&intervals);
-        let balances = balances(&cells, &gained);
-        for off in balances.iter().filter(|b| b.difference_mj != 0) {
-            tracing::error!(
-                "the books of {} differ from its counter by {} mJ in block {block}",
-                off.device,
-                off.difference_mj
-            );
-        }
-        let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
-        keep_balances(&mut tx, block, at, &balances).await?;
-        for hour in cells.iter().map(|cell| cell.hour).collect::<BTreeSet<_>>() {
-            settle::make_due(&mut tx, hour, Why::Energy).await?;
-        }
-        let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
-        append_entry(&mut tx, &Entry::Close(close.clone())).await?;
-        tx.commit().await?;
-        Ok(Some(close))
+        self.write.run(move |db| close_block(db, at)).await
     }
+}
 
-    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        Ok(self.pool.begin_with("BEGIN IMMEDIATE").await?)
+fn append(db: &mut Connection, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
+    let tx = writing(db)?;
+    let (block, mut hash) = open_block(&tx)?;
+    // Numbers go on where all minutes were rolled up.
+    let sql = "SELECT COALESCE((SELECT MAX(id) FROM intervals), \
+               (SELECT SUM(json_extract(line, '$.rows')) FROM ledger WHERE kind = 'roll_up'), 0)";
+    let last: i64 = rows::one(&tx, sql, [], rows::first)?;
+    let sql = "INSERT INTO intervals (id, device, share, job_id, start_us, end_us, energy_mj, source, block, hash) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    for (id, row) in (last + 1..).zip(intervals) {
+        hash = hash.then(&Row::line(row));
+        let (share, job) = rows::share_columns(&row.share);
+        let (start, end) = (row.slot.start().timestamp_micros(), row.slot.end().timestamp_micros());
+        let (device, energy, source) = (row.device.as_str(), rows::to_i64(row.energy)?, row.source.as_str());
+        let columns = params![id, device, share, job, start, end, energy, source, block, hash.as_bytes()];
+        rows::execute(&tx, sql, columns)?;
     }
+    for point in checkpoints {
+        // What these rows took from the counter lies behind it: the base of a device that is new lies before them.
+        let of_counter = |r: &&Interval| r.device == point.device && r.source != EnergySource::IntegratedPower;
+        let booked = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
+        let (counter, at, holders) =
+            (rows::to_i64(point.counter)?, point.at.timestamp_micros(), rows::json(&point.holders)?);
+        let (device, read_from) = (point.device.as_str(), point.read_from.as_deref());
+        let (rebased, estimated) = (point.rebased_mj, rows::to_i64(point.estimated)?);
+        let base = counter - rebased - booked;
+        let hash = covered::checkpoint_digest(&(device, counter, at, &holders, rebased, read_from, estimated))?;
+        let sql = "INSERT INTO checkpoints \
+                   (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from, estimated_mj, hash) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (device) DO UPDATE \
+                   SET counter_mj = ?2, at_us = ?3, holders = ?4, rebased_mj = ?5, read_from = ?7, estimated_mj = ?8, \
+                       hash = ?9";
+        let columns = params![device, counter, at, holders, rebased, base, read_from, estimated, hash.as_bytes()];
+        rows::execute(&tx, sql, columns)?;
+    }
+    open::drop_open(&tx, intervals, checkpoints)?;
+    Ok(tx.commit()?)
+}
+
+fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, StoreError> {
+    let tx = writing(db)?;
+    let (block, details) = open_block(&tx)?;
+    let sql = format!("SELECT {INTERVAL} FROM intervals WHERE block = ?1 ORDER BY id");
+    let intervals: Vec<Interval> = rows::all(&tx, &sql, [block], rows::interval)?;
+    if intervals.is_empty() {
+        return Ok(None);
+    }
+    let gained: BTreeMap<_, _> = rows::all(&tx, "SELECT * FROM checkpoints", [], gained)?.into_iter().collect();
+    rows::execute(&tx, "UPDATE checkpoints SET base_mj = counter_mj - rebased_mj", [])?;
+    let cells = cells(&intervals);
+    let balances = balances(&cells, &gained);
+    for off in balances.iter().filter(|b| b.difference_mj != 0) {
+        tracing::error!(
+            "the books of {} differ from its counter by {} mJ in block {block}",
+            off.device,
+            off.difference_mj
+        );
+    }
+    let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
+    keep_balances(&tx, block, at, &balances)?;
+    for hour in cells.iter().map(|cell| cell.hour).collect::<BTreeSet<_>>() {
+        settle::make_due(&tx, hour, Why::Energy)?;
+    }
+    let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
+    append_entry(&tx, &Entry::Close(close.clone()))?;
+    tx.commit()?;
+    Ok(Some(close))
 }
 
 /// The day whose block was closed then.
@@ -248,115 +242,104 @@ fn day_of_close(at: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 /// Keeps a block's balances, and adds them to its day's, where reports find them.
-async fn keep_balances(
-    tx: &mut SqliteConnection,
-    block: u64,
-    at: DateTime<Utc>,
-    balances: &[Balance],
-) -> Result<(), StoreError> {
+fn keep_balances(tx: &Connection, block: u64, at: DateTime<Utc>, balances: &[Balance]) -> Result<(), StoreError> {
     let block = i64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
+    let sql = "INSERT INTO balances VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     for balance in balances {
-        sqlx::query("INSERT INTO balances VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)")
-            .bind(block)
-            .bind(at.timestamp_micros())
-            .bind(balance.device.as_str())
-            .bind(balance.counter_mj)
-            .bind(rows::to_i64(balance.jobs_mj)?)
-            .bind(rows::to_i64(balance.idle_mj)?)
-            .bind(rows::to_i64(balance.unattributed_mj)?)
-            .bind(rows::to_i64(balance.integrated_mj)?)
-            .bind(balance.difference_mj)
-            .execute(&mut *tx)
-            .await?;
+        let columns = params![
+            block,
+            at.timestamp_micros(),
+            balance.device.as_str(),
+            balance.counter_mj,
+            rows::to_i64(balance.jobs_mj)?,
+            rows::to_i64(balance.idle_mj)?,
+            rows::to_i64(balance.unattributed_mj)?,
+            rows::to_i64(balance.integrated_mj)?,
+            balance.difference_mj,
+        ];
+        rows::execute(tx, sql, columns)?;
     }
-    sqlx::query(
-        "INSERT INTO balance_days SELECT $1, device, counter_mj, jobs_mj, idle_mj, unattributed_mj, integrated_mj, \
-         difference_mj <> 0, difference_mj FROM balances WHERE block = $2 \
-         ON CONFLICT (day_us, device) DO UPDATE SET \
-         counter_mj = COALESCE(counter_mj + excluded.counter_mj, counter_mj, excluded.counter_mj), \
-         jobs_mj = jobs_mj + excluded.jobs_mj, idle_mj = idle_mj + excluded.idle_mj, \
-         unattributed_mj = unattributed_mj + excluded.unattributed_mj, \
-         integrated_mj = integrated_mj + excluded.integrated_mj, unequal = unequal + excluded.unequal, \
-         difference_mj = difference_mj + excluded.difference_mj",
-    )
-    .bind(day_of_close(at).timestamp_micros())
-    .bind(block)
-    .execute(&mut *tx)
-    .await?;
+    let sql = "INSERT INTO balance_days SELECT ?1, device, counter_mj, jobs_mj, idle_mj, unattributed_mj, integrated_mj, \
+               difference_mj <> 0, difference_mj FROM balances WHERE block = ?2 \
+               ON CONFLICT (day_us, device) DO UPDATE SET \
+               counter_mj = COALESCE(counter_mj + excluded.counter_mj, counter_mj, excluded.counter_mj), \
+               jobs_mj = jobs_mj + excluded.jobs_mj, idle_mj = idle_mj + excluded.idle_mj, \
+               unattributed_mj = unattributed_mj + excluded.unattributed_mj, \
+               integrated_mj = integrated_mj + excluded.integrated_mj, unequal = unequal + excluded.unequal, \
+               difference_mj = difference_mj + excluded.difference_mj";
+    rows::execute(tx, sql, [day_of_close(at).timestamp_micros(), block])?;
     Ok(())
 }
 
 /// What a device's counter gained since the last close.
-fn gained(row: &SqliteRow) -> Result<(DeviceId, Option<i64>), StoreError> {
-    let device = DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| rows::damaged("checkpoint", e))?;
-    let reading: i64 = row.try_get::<i64, _>("counter_mj")? - row.try_get::<i64, _>("rebased_mj")?;
-    Ok((device, Some(reading - row.try_get::<i64, _>("base_mj")?)))
+fn gained(row: &TableRow<'_>) -> Result<(DeviceId, Option<i64>), StoreError> {
+    let device = DeviceId::new(row.get::<_, String>("device")?).map_err(|e| rows::damaged("checkpoint", e))?;
+    let reading: i64 = row.get::<_, i64>("counter_mj")? - row.get::<_, i64>("rebased_mj")?;
+    Ok((device, Some(reading - row.get::<_, i64>("base_mj")?)))
 }
 
 /// How many blocks are closed: every one has balances.
-async fn closed_blocks(tx: &mut SqliteConnection) -> Result<i64, StoreError> {
-    let last: Option<i64> = sqlx::query_scalar("SELECT MAX(block) FROM balances").fetch_one(&mut *tx).await?;
+fn closed_blocks(tx: &Connection) -> Result<i64, StoreError> {
+    let last: Option<i64> = rows::one(tx, "SELECT MAX(block) FROM balances", [], rows::first)?;
     Ok(last.unwrap_or_default())
 }
 
 /// The number of the open block, and the digest that its next row follows.
-async fn open_block(tx: &mut SqliteConnection) -> Result<(i64, Digest), StoreError> {
-    let closed = closed_blocks(tx).await?;
+fn open_block(tx: &Connection) -> Result<(i64, Digest), StoreError> {
+    let closed = closed_blocks(tx)?;
     // Backwards from the newest entry: the last close is an hour away. By the index all closes would be gone through.
     let sql = "SELECT hash FROM ledger WHERE +kind = 'close' ORDER BY seq DESC LIMIT 1";
-    let close = sqlx::query(sql).fetch_optional(&mut *tx).await?;
-    let base = close.as_ref().map(digest).transpose()?.unwrap_or(Digest::GENESIS);
-    let sql = "SELECT hash FROM intervals WHERE block = $1 ORDER BY id DESC LIMIT 1";
-    let last = sqlx::query(sql).bind(closed + 1).fetch_optional(&mut *tx).await?;
-    Ok((closed + 1, last.as_ref().map(digest).transpose()?.unwrap_or(base)))
+    let base = rows::optional(tx, sql, [], digest)?.unwrap_or(Digest::GENESIS);
+    let sql = "SELECT hash FROM intervals WHERE block = ?1 ORDER BY id DESC LIMIT 1";
+    Ok((closed + 1, rows::optional(tx, sql, [closed + 1], digest)?.unwrap_or(base)))
 }
 
 /// Appends an entry to the chain. Answers with its number.
-async fn append_entry(tx: &mut SqliteConnection, entry: &Entry) -> Result<i64, StoreError> {
-    let last = sqlx::query("SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1").fetch_optional(&mut *tx).await?;
-    let (seq, hash) = match last {
-        Some(row) => (row.try_get::<i64, _>("seq")?, digest(&row)?),
-        None => (0, Digest::GENESIS),
-    };
+fn append_entry(tx: &Connection, entry: &Entry) -> Result<i64, StoreError> {
+    let numbered = |row: &TableRow<'_>| Ok::<_, StoreError>((row.get("seq")?, digest(row)?));
+    let last = rows::optional(tx, "SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1", [], numbered)?;
+    let (seq, hash): (i64, Digest) = last.unwrap_or((0, Digest::GENESIS));
     let line = rows::json(entry)?;
     let hash = hash.then(&line);
-    let insert = sqlx::query("INSERT INTO ledger (seq, kind, about_us, hash, line) VALUES ($1, $2, $3, $4, $5)")
-        .bind(seq + 1)
-        .bind(entry.kind())
-        .bind(entry.about().timestamp_micros())
-        .bind(hash.as_bytes());
-    let insert = match Kept::of(entry, line) {
-        Kept::Text(line) => insert.bind(line),
-        Kept::Packed(bytes) => insert.bind(bytes),
+    let kept = Kept::of(entry, line);
+    let line: &dyn ToSql = match &kept {
+        Kept::Text(line) => line,
+        Kept::Packed(bytes) => bytes,
     };
-    insert.execute(&mut *tx).await?;
+    let sql = "INSERT INTO ledger (seq, kind, about_us, hash, line) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let about = entry.about().timestamp_micros();
+    rows::execute(tx, sql, params![seq + 1, entry.kind(), about, hash.as_bytes(), line])?;
     Ok(seq + 1)
 }
 
-/// Chains the rows that an earlier version wrote without digests.
-pub(super) async fn chain_old_rows(store: &Store) -> Result<(), StoreError> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM intervals WHERE hash IS NULL)";
-    if !sqlx::query_scalar::<_, bool>(sql).fetch_one(&store.pool).await? {
-        return Ok(());
-    }
-    let mut tx = store.begin().await?;
-    let sql = format!("SELECT id, {INTERVAL} FROM intervals WHERE hash IS NULL ORDER BY id");
-    let old = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *tx).await?;
-    let mut hash = Digest::GENESIS;
-    for row in &old {
-        hash = hash.then(&Row::line(&rows::interval(row)?));
-        sqlx::query("UPDATE intervals SET hash = $1 WHERE id = $2")
-            .bind(hash.as_bytes())
-            .bind(row.try_get::<i64, _>("id")?)
-            .execute(&mut *tx)
-            .await?;
-    }
-    Ok(tx.commit().await?)
+/// Completes what earlier versions wrote: digests of rows and of checkpoints, and entries of jobs.
+pub(super) fn complete_old_rows(db: &mut Connection) -> Result<(), StoreError> {
+    chain_old_rows(db)?;
+    covered::digest_old_checkpoints(db)?;
+    jobs::note_old_jobs(db)
 }
 
-fn digest(row: &SqliteRow) -> Result<Digest, StoreError> {
-    let bytes: Vec<u8> = row.try_get("hash")?;
-    Digest::from_bytes(&bytes).ok_or_else(|| rows::damaged("ledger", "a digest is not 32 bytes"))
+/// Chains the rows that an earlier version wrote without digests.
+fn chain_old_rows(db: &mut Connection) -> Result<(), StoreError> {
+    if !rows::one(db, "SELECT EXISTS (SELECT 1 FROM intervals WHERE hash IS NULL)", [], rows::first)? {
+        return Ok(());
+    }
+    let tx = writing(db)?;
+    let sql = format!("SELECT id, {INTERVAL} FROM intervals WHERE hash IS NULL ORDER BY id");
+    let of_row = |row: &TableRow<'_>| Ok::<_, StoreError>((row.get("id")?, rows::interval(row)?));
+    let old: Vec<(i64, Interval)> = rows::all(&tx, &sql, [], of_row)?;
+    let mut hash = Digest::GENESIS;
+    for (id, interval) in &old {
+        hash = hash.then(&Row::line(interval));
+        rows::execute(&tx, "UPDATE intervals SET hash = ?1 WHERE id = ?2", params![hash.as_bytes(), id])?;
+    }
+    Ok(tx.commit()?)
+}
+
+fn digest(row: &TableRow<'_>) -> Result<Digest, StoreError> {
+    let column = row.get_ref("hash")?;
+    let bytes = column.as_blob().map_err(|e| rows::damaged("ledger", e))?;
+    Digest::from_bytes(bytes).ok_or_else(|| rows::damaged("ledger", "a digest is not 32 bytes"))
 }
 
 /// A share's columns in the tables where a job's absence is an empty text.

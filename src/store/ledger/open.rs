@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
+use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteConnection;
 
 use crate::domain::{DeviceId, JobId};
 use crate::ledger::Interval;
 use crate::ledger::entry::{Entry, Lost};
+use crate::store::connection::writing;
 use crate::store::{Checkpoint, Store, StoreError, StoredProgress, rows};
 use crate::units::Seconds;
 
@@ -64,29 +64,27 @@ impl Store {
         last_seen: &LastSeen,
         progress: &[(JobId, StoredProgress)],
     ) -> Result<(), StoreError> {
-        let mut tx = self.begin().await?;
-        for books in open {
-            sqlx::query(
-                "INSERT INTO open_books (device, line) VALUES ($1, $2) ON CONFLICT (device) DO UPDATE SET line = $2",
-            )
-            .bind(books.device.as_str())
-            .bind(rows::json(books)?)
-            .execute(&mut *tx)
-            .await?;
-        }
-        sqlx::query("INSERT INTO last_seen (one, line) VALUES (1, $1) ON CONFLICT (one) DO UPDATE SET line = $1")
-            .bind(rows::json(last_seen)?)
-            .execute(&mut *tx)
-            .await?;
-        if !progress.is_empty() {
-            // One statement for all of them. Their texts are strings in it, so that they are kept letter for letter.
-            let texts = progress.iter().map(|(id, progress)| Ok((id.as_str(), rows::json(progress)?)));
-            let texts: BTreeMap<&str, String> = texts.collect::<Result<_, StoreError>>()?;
-            let sql = "UPDATE jobs SET progress = told.value FROM json_each($1) AS told \
-                       WHERE jobs.id = told.key AND jobs.ended_us IS NULL";
-            sqlx::query(sql).bind(rows::json(&texts)?).execute(&mut *tx).await?;
-        }
-        Ok(tx.commit().await?)
+        let lines = open.iter().map(|books| Ok((books.device.clone(), rows::json(books)?)));
+        let lines: Vec<(DeviceId, String)> = lines.collect::<Result<_, StoreError>>()?;
+        let last_seen = rows::json(last_seen)?;
+        let progress = progress.iter().map(|(id, progress)| Ok((id.clone(), rows::json(progress)?)));
+        let progress: Vec<(JobId, String)> = progress.collect::<Result<_, StoreError>>()?;
+        let write = move |db: &mut Connection| {
+            let tx = writing(db)?;
+            let sql =
+                "INSERT INTO open_books (device, line) VALUES (?1, ?2) ON CONFLICT (device) DO UPDATE SET line = ?2";
+            for (device, line) in &lines {
+                rows::execute(&tx, sql, [device.as_str(), line])?;
+            }
+            let sql = "INSERT INTO last_seen (one, line) VALUES (1, ?1) ON CONFLICT (one) DO UPDATE SET line = ?1";
+            rows::execute(&tx, sql, [last_seen])?;
+            for (job, progress) in &progress {
+                let sql = "UPDATE jobs SET progress = ?2 WHERE id = ?1 AND ended_us IS NULL";
+                rows::execute(&tx, sql, [job.as_str(), progress])?;
+            }
+            Ok(tx.commit()?)
+        };
+        self.write.run(write).await
     }
 
     /// Books what the last daemon left open, and tells when it was seen last. What cannot be read is left out: counters
@@ -96,13 +94,14 @@ impl Store {
     /// If it cannot be read or written; then it stays for the next start.
     pub async fn take_up_open(&self) -> Result<TakenUp, StoreError> {
         let mut taken = TakenUp::default();
-        let last_seen: Option<String> =
-            sqlx::query_scalar("SELECT line FROM last_seen").fetch_optional(&self.pool).await?;
+        let last_seen = "SELECT line FROM last_seen";
+        let last_seen: Option<String> = self.read.run(move |db| rows::optional(db, last_seen, [], rows::first)).await?;
         taken.last_seen = last_seen.and_then(|line| readable("the time of the last daemon", &line));
-        let found = sqlx::query("SELECT line FROM open_books ORDER BY device").fetch_all(&self.pool).await?;
+        let found = "SELECT line FROM open_books ORDER BY device";
+        let found: Vec<String> = self.read.run(move |db| rows::all(db, found, [], rows::first)).await?;
         let (mut intervals, mut checkpoints) = (Vec::new(), Vec::new());
-        for row in &found {
-            let Some(books) = readable::<OpenBooks>("an open interval", row.try_get("line")?) else { continue };
+        for line in &found {
+            let Some(books) = readable::<OpenBooks>("an open interval", line) else { continue };
             // Before the checkpoint moves: what it hides is found only once.
             if let Some(lost) = books.lost {
                 self.note(&Entry::Lost(lost)).await?;
@@ -115,7 +114,7 @@ impl Store {
             self.append(&intervals, &checkpoints).await?;
         }
         if !found.is_empty() {
-            sqlx::query("DELETE FROM open_books").execute(&self.pool).await?;
+            self.write.run(|db| rows::execute(db, "DELETE FROM open_books", [])).await?;
         }
         Ok(taken)
     }
@@ -130,14 +129,10 @@ fn readable<T: serde::de::DeserializeOwned>(what: &str, line: &str) -> Option<T>
 }
 
 /// Drops what was kept of intervals that are booked now.
-pub(super) async fn drop_open(
-    tx: &mut SqliteConnection,
-    intervals: &[Interval],
-    checkpoints: &[Checkpoint],
-) -> Result<(), StoreError> {
+pub(super) fn drop_open(tx: &Connection, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
     let devices = intervals.iter().map(|row| &row.device).chain(checkpoints.iter().map(|point| &point.device));
     for device in devices.collect::<BTreeSet<_>>() {
-        sqlx::query("DELETE FROM open_books WHERE device = $1").bind(device.as_str()).execute(&mut *tx).await?;
+        rows::execute(tx, "DELETE FROM open_books WHERE device = ?1", [device.as_str()])?;
     }
     Ok(())
 }

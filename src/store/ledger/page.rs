@@ -1,6 +1,6 @@
 //! The ledger page by page, for whoever looks through it.
 
-use sqlx::Row as _;
+use rusqlite::{Connection, Row, params};
 
 use super::{INTERVAL, digest, lines};
 use crate::domain::Slot;
@@ -43,47 +43,48 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn ledger_page(&self, span: &Slot, after: Option<u64>, limit: u32) -> Result<LedgerPage, StoreError> {
-        let mut tx = self.reading.begin().await?;
-        let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
-        let sql = format!(
-            "SELECT id, block, hash, booked_share, booked_job, {INTERVAL} FROM intervals \
-             WHERE start_us >= $1 AND start_us < $2 AND id > $3 ORDER BY id LIMIT $4"
-        );
-        let found = sqlx::query(sqlx::AssertSqlSafe(sql))
-            .bind(start)
-            .bind(end)
-            .bind(i64::try_from(after.unwrap_or_default()).unwrap_or(i64::MAX))
-            .bind(i64::from(limit) + 1)
-            .fetch_all(&mut *tx)
-            .await?;
-        let number = |n: i64| u64::try_from(n).map_err(|e| rows::damaged("ledger", e));
-        let mut page = Vec::with_capacity(found.len());
-        for row in &found {
-            let booked: Option<String> = row.try_get("booked_share")?;
-            page.push(LedgerRow {
-                row: number(row.try_get("id")?)?,
-                block: number(row.try_get("block")?)?,
-                hash: digest(row)?,
-                interval: rows::interval(row)?,
-                booked: booked.map(|share| rows::share(&share, row.try_get("booked_job")?)).transpose()?,
-            });
-        }
-        let more = page.len() > limit as usize;
-        page.truncate(limit as usize);
-        let next_after = page.last().filter(|_| more).map(|row| row.row);
-        let mut answer = LedgerPage { rows: page, next_after, rolled_up: Vec::new(), entries: Vec::new() };
-        if after.is_some() {
-            return Ok(answer);
-        }
-        let sql = "SELECT * FROM rolled_up WHERE hour_us >= $1 AND hour_us < $2 ORDER BY hour_us, device";
-        let hours = sqlx::query(sql).bind(start).bind(end).fetch_all(&mut *tx).await?;
-        answer.rolled_up = hours.iter().map(rows::rolled_up).collect::<Result<_, _>>()?;
-        let sql = "SELECT seq, hash, line FROM ledger WHERE kind IN ('settlement', 'correction', 'lost') AND about_us >= $1 \
-                   AND about_us < $2 ORDER BY seq";
-        for row in &sqlx::query(sql).bind(start).bind(end).fetch_all(&mut *tx).await? {
-            let entry = rows::from_json("ledger", &lines::line(row)?)?;
-            answer.entries.push((number(row.try_get("seq")?)?, digest(row)?, entry));
-        }
-        Ok(answer)
+        let span = *span;
+        self.reports.run(move |db| page(&*db.transaction()?, &span, after, limit)).await
     }
+}
+
+fn page(tx: &Connection, span: &Slot, after: Option<u64>, limit: u32) -> Result<LedgerPage, StoreError> {
+    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+    let sql = format!(
+        "SELECT id, block, hash, booked_share, booked_job, {INTERVAL} FROM intervals \
+         WHERE start_us >= ?1 AND start_us < ?2 AND id > ?3 ORDER BY id LIMIT ?4"
+    );
+    let after_id = i64::try_from(after.unwrap_or_default()).unwrap_or(i64::MAX);
+    let mut page = rows::all(tx, &sql, params![start, end, after_id, i64::from(limit) + 1], ledger_row)?;
+    let more = page.len() > limit as usize;
+    page.truncate(limit as usize);
+    let next_after = page.last().filter(|_| more).map(|row| row.row);
+    let mut answer = LedgerPage { rows: page, next_after, rolled_up: Vec::new(), entries: Vec::new() };
+    if after.is_some() {
+        return Ok(answer);
+    }
+    let sql = "SELECT * FROM rolled_up WHERE hour_us >= ?1 AND hour_us < ?2 ORDER BY hour_us, device";
+    answer.rolled_up = rows::all(tx, sql, [start, end], rows::rolled_up)?;
+    let sql = "SELECT seq, hash, line FROM ledger WHERE kind IN ('settlement', 'correction', 'lost') AND about_us >= ?1 \
+               AND about_us < ?2 ORDER BY seq";
+    let entry = |row: &Row<'_>| {
+        Ok::<_, StoreError>((number(row.get("seq")?)?, digest(row)?, rows::from_json("ledger", &lines::line(row)?)?))
+    };
+    answer.entries = rows::all(tx, sql, [start, end], entry)?;
+    Ok(answer)
+}
+
+fn ledger_row(row: &Row<'_>) -> Result<LedgerRow, StoreError> {
+    let booked: Option<String> = row.get("booked_share")?;
+    Ok(LedgerRow {
+        row: number(row.get("id")?)?,
+        block: number(row.get("block")?)?,
+        hash: digest(row)?,
+        interval: rows::interval(row)?,
+        booked: booked.map(|share| rows::share(&share, row.get("booked_job")?)).transpose()?,
+    })
+}
+
+fn number(n: i64) -> Result<u64, StoreError> {
+    u64::try_from(n).map_err(|e| rows::damaged("ledger", e))
 }

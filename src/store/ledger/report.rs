@@ -6,15 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use rusqlite::{Connection, Row, params};
 use serde::Deserialize;
-use sqlx::Row as _;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::correct::corrections_within;
 use super::days::days;
 use super::first_seen::first_seen;
 use super::restated::version;
-use super::settle::{keys_of, settlement};
+use super::settle::{believed, keys_of, settlement};
 use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
 use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
@@ -25,6 +24,7 @@ use crate::ledger::report::{
 use crate::ledger::settlement::parts;
 use crate::ledger::sure::Sure;
 use crate::ledger::{Interval, Share, Total};
+use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
 use crate::units::Millijoules;
 
@@ -36,7 +36,11 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn report(&self, wanted: Wanted) -> Result<Report, StoreError> {
-        let books = self.books(&wanted).await?;
+        let read = move |db: &mut Connection| {
+            let books = books(&*db.transaction()?, &wanted)?;
+            Ok::<_, StoreError>((wanted, books))
+        };
+        let (wanted, books) = self.reports.run(read).await?;
         Ok(build(wanted, books))
     }
 
@@ -45,90 +49,8 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn jobs_within(&self, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
-        let mut tx = self.reading.begin().await?;
-        jobs(&mut tx, span, &BTreeSet::new()).await
-    }
-
-    async fn books(&self, wanted: &Wanted) -> Result<Books, StoreError> {
-        let span = &wanted.span;
-        let mut tx = self.reading.begin().await?;
-        let terms = terms(&mut tx, span).await?;
-        let mut pieces = Vec::new();
-        for (part, boundary) in by_boundary(&terms, span) {
-            let mut sums = days(&mut tx, &part, &wanted.by).await?;
-            for edge in edges(&part) {
-                for settled in holding_within(&mut tx, &edge).await? {
-                    sums.extend(of_settlement(&settled));
-                }
-            }
-            pieces.push(Piece { span: part, boundary, sums });
-        }
-        let kept = kept(&mut tx, span).await?;
-        let open = open_rows(&mut tx, span).await?;
-        let of_sum = |sum: &Sum| if let Whose::Job(id) = &sum.whose { Some(id.clone()) } else { None };
-        let of_row = |row: &Interval| if let Share::Job(id) = &row.share { Some(id.clone()) } else { None };
-        let holders = pieces.iter().flat_map(|p| &p.sums).filter_map(of_sum).chain(open.iter().filter_map(of_row));
-        let mut holders: BTreeSet<JobId> = holders.collect();
-        if !wanted.by.is_of_jobs() {
-            holders.extend(holders_of_days(&mut tx, span).await?);
-        }
-        let sources = sources(&mut tx, span).await?;
-        let mut books = Books {
-            pieces,
-            jobs: jobs(&mut tx, span, &holders).await?,
-            holders,
-            devices: balances(&mut tx, span).await?,
-            gaps: gaps(&mut tx, span).await?,
-            first_seen: first_seen(&mut tx, &open).await?,
-            terms,
-            synthetic: sources.iter().any(|(said, _)| said.contains(SYNTHETIC)),
-            sources,
-            kept: kept.0.and_then(|kept| Slot::new(kept.start(), kept.end().min(wanted.now))),
-            hours_booked: kept.1,
-            unsettled: open.iter().map(|row| row.energy).sum(),
-            version: version(&mut tx, wanted).await?,
-            corrections: corrections_within(&mut tx, span).await?,
-        };
-        drop(tx);
-        self.add_open(&mut books, &open, wanted).await?;
-        Ok(books)
-    }
-
-    /// Settles in memory what no settlement has yet.
-    async fn add_open(&self, books: &mut Books, open: &[Interval], wanted: &Wanted) -> Result<(), StoreError> {
-        let mut hours: BTreeMap<DateTime<Utc>, Vec<Interval>> = BTreeMap::new();
-        for row in open {
-            hours.entry(hour_of(row.slot.start())).or_default().push(row.clone());
-        }
-        let begun: Vec<i64> = hours.keys().map(DateTime::timestamp_micros).collect();
-        let sql =
-            "SELECT COUNT(*) FROM settled WHERE book = 'average' AND hour_us IN (SELECT value FROM json_each($1))";
-        let settled: i64 = sqlx::query_scalar(sql).bind(rows::json(&begun)?).fetch_one(&self.reading).await?;
-        books.hours_booked += (hours.len() as u64).saturating_sub(u64::try_from(settled).unwrap_or_default());
-        let ends = hours.keys().next().zip(hours.keys().next_back());
-        let Some(span) = ends.and_then(|(first, last)| Slot::new(*first, *last + HOUR)) else { return Ok(()) };
-        for book in [SignalKind::Average, SignalKind::Marginal] {
-            let sources = self.latest_sources(book).await?;
-            if sources.is_empty() && book == SignalKind::Marginal {
-                continue;
-            }
-            let sources = self.believed(book, &sources, &[], &span).await?;
-            let factors = self.factors(&sources, &span).await?;
-            books.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
-            for (hour, rows) in &hours {
-                let Some(piece) = books.pieces.iter_mut().find(|p| p.span.contains(*hour)) else { continue };
-                for part in parts(rows, &factors) {
-                    let total = Total::of(&part, &factors);
-                    piece.sums.push(sum(*hour, part.device, &part.share, book, total));
-                }
-            }
-        }
-        let present = Slot::new(span.start(), span.end().min(wanted.now));
-        books.kept = match (books.kept, present) {
-            (Some(a), Some(b)) => Slot::new(a.start().min(b.start()), a.end().max(b.end())),
-            (a, b) => a.or(b),
-        };
-        Ok(())
+        let span = *span;
+        self.reports.run(move |db| jobs(&*db.transaction()?, &span, &BTreeSet::new())).await
     }
 
     /// Whose intensities the newest settlement of a book used; before the first one, whose the newest value is.
@@ -136,32 +58,116 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn latest_sources(&self, book: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
-        let kinds: &[SignalKind] = match book {
-            SignalKind::Marginal => &[SignalKind::Marginal],
-            _ => &[SignalKind::Average, SignalKind::Unspecified],
-        };
-        let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE book = $1 AND sources <> 'none' \
-                   ORDER BY hour_us DESC LIMIT 1";
-        let newest = sqlx::query(sql).bind(rows::name(&book)?).fetch_optional(&self.reading).await?;
-        if let Some(row) = &newest {
-            return Ok(keys_of(book, &settlement(row)?.factors));
-        }
-        for kind in kinds {
-            // Of the last two days: where nobody tells that kind, all that was ever told would be looked through.
-            let sql = "SELECT source, zone, scope FROM intensities WHERE kind = $1 AND end_us > \
-                       (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
-            let newest = sqlx::query(sql).bind(rows::name(kind)?).fetch_optional(&self.reading).await?;
-            if let Some(row) = newest {
-                return Ok(vec![SourceKey {
-                    source: row.try_get("source")?,
-                    zone: rows::from_name("intensity", row.try_get("zone")?)?,
-                    kind: *kind,
-                    scope: rows::from_name("intensity", row.try_get("scope")?)?,
-                }]);
+        self.reports.run(move |db| latest_sources(&*db.transaction()?, book)).await
+    }
+}
+
+fn books(tx: &Connection, wanted: &Wanted) -> Result<Books, StoreError> {
+    let span = &wanted.span;
+    let terms = terms(tx, span)?;
+    let mut pieces = Vec::new();
+    for (part, boundary) in by_boundary(&terms, span) {
+        let mut sums = days(tx, &part, &wanted.by)?;
+        for edge in edges(&part) {
+            for settled in holding_within(tx, &edge)? {
+                sums.extend(of_settlement(&settled));
             }
         }
-        Ok(Vec::new())
+        pieces.push(Piece { span: part, boundary, sums });
     }
+    let kept = kept(tx, span)?;
+    let open = open_rows(tx, span)?;
+    let of_sum = |sum: &Sum| if let Whose::Job(id) = &sum.whose { Some(id.clone()) } else { None };
+    let of_row = |row: &Interval| if let Share::Job(id) = &row.share { Some(id.clone()) } else { None };
+    let holders = pieces.iter().flat_map(|p| &p.sums).filter_map(of_sum).chain(open.iter().filter_map(of_row));
+    let mut holders: BTreeSet<JobId> = holders.collect();
+    if !wanted.by.is_of_jobs() {
+        holders.extend(holders_of_days(tx, span)?);
+    }
+    let sources = sources(tx, span)?;
+    let mut books = Books {
+        pieces,
+        jobs: jobs(tx, span, &holders)?,
+        holders,
+        devices: balances(tx, span)?,
+        gaps: gaps(tx, span)?,
+        first_seen: first_seen(tx, &open)?,
+        terms,
+        synthetic: sources.iter().any(|(said, _)| said.contains(SYNTHETIC)),
+        sources,
+        kept: kept.0.and_then(|kept| Slot::new(kept.start(), kept.end().min(wanted.now))),
+        hours_booked: kept.1,
+        unsettled: open.iter().map(|row| row.energy).sum(),
+        version: version(tx, wanted)?,
+        corrections: corrections_within(tx, span)?,
+    };
+    add_open(tx, &mut books, &open, wanted)?;
+    Ok(books)
+}
+
+/// Settles in memory what no settlement has yet.
+fn add_open(tx: &Connection, books: &mut Books, open: &[Interval], wanted: &Wanted) -> Result<(), StoreError> {
+    let mut hours: BTreeMap<DateTime<Utc>, Vec<Interval>> = BTreeMap::new();
+    for row in open {
+        hours.entry(hour_of(row.slot.start())).or_default().push(row.clone());
+    }
+    let begun: Vec<i64> = hours.keys().map(DateTime::timestamp_micros).collect();
+    let sql = "SELECT COUNT(*) FROM settled WHERE book = 'average' AND hour_us IN (SELECT value FROM json_each(?1))";
+    let settled: i64 = rows::one(tx, sql, [rows::json(&begun)?], rows::first)?;
+    books.hours_booked += (hours.len() as u64).saturating_sub(u64::try_from(settled).unwrap_or_default());
+    let ends = hours.keys().next().zip(hours.keys().next_back());
+    let Some(span) = ends.and_then(|(first, last)| Slot::new(*first, *last + HOUR)) else { return Ok(()) };
+    for book in [SignalKind::Average, SignalKind::Marginal] {
+        let sources = latest_sources(tx, book)?;
+        if sources.is_empty() && book == SignalKind::Marginal {
+            continue;
+        }
+        let sources = believed(tx, book, &sources, &[], &span)?;
+        let factors = signals::factors(tx, &sources, &span)?;
+        books.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
+        for (hour, rows) in &hours {
+            let Some(piece) = books.pieces.iter_mut().find(|p| p.span.contains(*hour)) else { continue };
+            for part in parts(rows, &factors) {
+                let total = Total::of(&part, &factors);
+                piece.sums.push(sum(*hour, part.device, &part.share, book, total));
+            }
+        }
+    }
+    let present = Slot::new(span.start(), span.end().min(wanted.now));
+    books.kept = match (books.kept, present) {
+        (Some(a), Some(b)) => Slot::new(a.start().min(b.start()), a.end().max(b.end())),
+        (a, b) => a.or(b),
+    };
+    Ok(())
+}
+
+fn latest_sources(tx: &Connection, book: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
+    let kinds: &[SignalKind] = match book {
+        SignalKind::Marginal => &[SignalKind::Marginal],
+        _ => &[SignalKind::Average, SignalKind::Unspecified],
+    };
+    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE book = ?1 AND sources <> 'none' \
+               ORDER BY hour_us DESC LIMIT 1";
+    if let Some(newest) = rows::optional(tx, sql, [rows::name(&book)?], settlement)? {
+        return Ok(keys_of(book, &newest.factors));
+    }
+    for kind in kinds {
+        // Of the last two days: where nobody tells that kind, all that was ever told would be looked through.
+        let sql = "SELECT source, zone, scope FROM intensities WHERE kind = ?1 AND end_us > \
+                   (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
+        let key = |row: &Row<'_>| {
+            Ok::<_, StoreError>(SourceKey {
+                source: row.get("source")?,
+                zone: rows::from_name("intensity", row.get("zone")?)?,
+                kind: *kind,
+                scope: rows::from_name("intensity", row.get("scope")?)?,
+            })
+        };
+        if let Some(key) = rows::optional(tx, sql, [rows::name(kind)?], key)? {
+            return Ok(vec![key]);
+        }
+    }
+    Ok(Vec::new())
 }
 
 fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
@@ -175,7 +181,7 @@ pub(super) fn whole_days(span: &Slot) -> Option<Slot> {
 }
 
 /// What is left of a span beside its whole days.
-fn edges(span: &Slot) -> Vec<Slot> {
+pub(super) fn edges(span: &Slot) -> Vec<Slot> {
     match whole_days(span) {
         Some(days) => {
             Slot::new(span.start(), days.start()).into_iter().chain(Slot::new(days.end(), span.end())).collect()
@@ -185,11 +191,11 @@ fn edges(span: &Slot) -> Vec<Slot> {
 }
 
 /// The terms that were in force in a span, oldest first.
-async fn terms(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
+fn terms(tx: &Connection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'terms' ORDER BY seq";
     let mut found: Vec<Terms> = Vec::new();
-    for row in &sqlx::query(sql).fetch_all(&mut *tx).await? {
-        let Entry::Terms(terms) = lines::entry(row)? else { continue };
+    for entry in rows::all(tx, sql, [], lines::entry)? {
+        let Entry::Terms(terms) = entry else { continue };
         if terms.at >= span.end() && !found.is_empty() {
             break;
         }
@@ -223,9 +229,9 @@ pub(super) fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)>
 }
 
 /// The settlements that hold of a few hours.
-async fn holding_within(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
-    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
-    bound(sql, span).fetch_all(&mut *tx).await?.iter().map(settlement).collect()
+pub(super) fn holding_within(tx: &Connection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
+    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= ?1 AND hour_us < ?2";
+    rows::all(tx, sql, ends(span), settlement)
 }
 
 fn of_settlement(settled: &Settlement) -> Vec<Sum> {
@@ -245,41 +251,39 @@ fn sum(at: DateTime<Utc>, device: DeviceId, share: &Share, book: SignalKind, tot
 }
 
 /// Booked energy of a span that is in no settlement: of the open block, and of hours that are due.
-pub(super) async fn open_rows(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-    let closed = closed_blocks(tx).await?;
-    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
+    let [start, end] = ends(span);
+    let bounds = [closed_blocks(tx)?, start, end];
     // An hour's rows by their block, not all of the span's by their time: the plus keeps that index out of it.
     let sql = format!(
-        "SELECT {INTERVAL} FROM intervals WHERE block > $1 AND +start_us >= $2 AND +start_us < $3 ORDER BY block, id"
+        "SELECT {INTERVAL} FROM intervals WHERE block > ?1 AND +start_us >= ?2 AND +start_us < ?3 ORDER BY block, id"
     );
-    let mut found =
-        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(closed).bind(start).bind(end).fetch_all(&mut *tx).await?;
+    let mut found = rows::all(tx, &sql, bounds, rows::interval)?;
     let sql = format!(
         "SELECT {INTERVAL} FROM due JOIN intervals ON start_us >= due.hour_us AND start_us < due.hour_us + 3600000000 \
          LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
-         WHERE why <> 'intensity' AND block > COALESCE(through_block, 0) AND block <= $1 \
-         AND due.hour_us >= $2 AND due.hour_us < $3"
+         WHERE why <> 'intensity' AND block > COALESCE(through_block, 0) AND block <= ?1 \
+         AND due.hour_us >= ?2 AND due.hour_us < ?3"
     );
-    found.extend(sqlx::query(sqlx::AssertSqlSafe(sql)).bind(closed).bind(start).bind(end).fetch_all(&mut *tx).await?);
-    found.iter().map(rows::interval).collect()
+    found.extend(rows::all(tx, &sql, bounds, rows::interval)?);
+    Ok(found)
 }
 
 /// From the first settled hour of a span to the end of the last one, and how many there are.
-async fn kept(tx: &mut SqliteConnection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError> {
-    let sql = "SELECT MIN(hour_us) AS first, MAX(hour_us) AS last, COUNT(*) AS hours FROM settled \
-               WHERE book = 'average' AND hour_us >= $1 AND hour_us < $2";
-    let row = bound(sql, span).fetch_one(&mut *tx).await?;
-    let ends: Option<(i64, i64)> = row.try_get::<Option<i64>, _>("first")?.zip(row.try_get("last")?);
-    let hours = u64::try_from(row.try_get::<i64, _>("hours")?).map_err(|e| rows::damaged("ledger", e))?;
-    let Some((first, last)) = ends else { return Ok((None, hours)) };
+fn kept(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError> {
+    let sql = "SELECT MIN(hour_us), MAX(hour_us), COUNT(*) FROM settled \
+               WHERE book = 'average' AND hour_us >= ?1 AND hour_us < ?2";
+    let hours =
+        |row: &Row<'_>| Ok::<(Option<i64>, Option<i64>, i64), StoreError>((row.get(0)?, row.get(1)?, row.get(2)?));
+    let (first, last, hours) = rows::one(tx, sql, ends(span), hours)?;
+    let hours = u64::try_from(hours).map_err(|e| rows::damaged("ledger", e))?;
+    let Some((first, last)) = first.zip(last) else { return Ok((None, hours)) };
     Ok((Slot::new(rows::moment(first)?, rows::moment(last)? + HOUR), hours))
 }
 
-pub(super) fn bound<'q>(
-    sql: &'static str,
-    span: &Slot,
-) -> sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments> {
-    sqlx::query(sql).bind(span.start().timestamp_micros()).bind(span.end().timestamp_micros())
+/// A span's start and end as a query's first two parameters.
+pub(super) fn ends(span: &Slot) -> [i64; 2] {
+    [span.start(), span.end()].map(|t| t.timestamp_micros())
 }
 
 #[derive(Deserialize)]
@@ -321,49 +325,43 @@ const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' ||
 
 /// The jobs that a span touches. And these, which have energy there though they ran at another time: it is booked a moment
 /// after their end, or was given to them.
-async fn jobs(tx: &mut SqliteConnection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
-    let sql = format!("{FACTS} registered_us < $2 AND (ended_us IS NULL OR ended_us > $1)");
-    let found = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
-        .bind(span.start().timestamp_micros())
-        .bind(span.end().timestamp_micros())
-        .fetch_one(&mut *tx)
-        .await?;
-    let mut jobs = facts(found)?;
+fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
+    let sql = format!("{FACTS} registered_us < ?2 AND (ended_us IS NULL OR ended_us > ?1)");
+    let mut jobs = rows::one(tx, &sql, ends(span), facts)?;
     let known: BTreeSet<&JobId> = jobs.iter().map(|job| &job.id).collect();
     let others: Vec<&JobId> = holders.iter().filter(|id| !known.contains(id)).collect();
     if !others.is_empty() {
-        let sql = format!("{FACTS} id IN (SELECT value FROM json_each($1))");
-        let found = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(rows::json(&others)?).fetch_one(&mut *tx).await?;
-        jobs.extend(facts(found)?);
+        let sql = format!("{FACTS} id IN (SELECT value FROM json_each(?1))");
+        jobs.extend(rows::one(tx, &sql, [rows::json(&others)?], facts)?);
     }
-    forget_savings_before_corrections(tx, &mut jobs).await?;
+    forget_savings_before_corrections(tx, &mut jobs)?;
     Ok(jobs)
 }
 
 /// The jobs that have energy in whole days of a span, whose sums may tell all jobs' together.
-async fn holders_of_days(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<JobId>, StoreError> {
+fn holders_of_days(tx: &Connection, span: &Slot) -> Result<Vec<JobId>, StoreError> {
     let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
-    let sql = "SELECT DISTINCT job_id FROM day_totals WHERE day_us >= $1 AND day_us < $2 AND share = 'job'";
-    let ids: Vec<String> =
-        bound(sql, &days).fetch_all(&mut *tx).await?.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    ids.into_iter().map(|id| JobId::new(id).map_err(|e| rows::damaged("day total", e))).collect()
+    let sql = "SELECT DISTINCT job_id FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 AND share = 'job'";
+    let id = |row: &Row<'_>| JobId::new(row.get::<_, String>(0)?).map_err(|e| rows::damaged("day total", e));
+    rows::all(tx, sql, ends(&days), id)
 }
 
 /// What was reckoned before energy was given to a job, or taken from it, is not what it saved.
-async fn forget_savings_before_corrections(tx: &mut SqliteConnection, jobs: &mut [JobFacts]) -> Result<(), StoreError> {
+fn forget_savings_before_corrections(tx: &Connection, jobs: &mut [JobFacts]) -> Result<(), StoreError> {
     let sql = "SELECT job, MAX(corrected.seq) FROM (SELECT seq, json_extract(line, '$.from.job') AS job FROM ledger \
                WHERE kind = 'correction' UNION ALL SELECT seq, json_extract(line, '$.to.job') FROM ledger \
                WHERE kind = 'correction') AS corrected WHERE job IS NOT NULL GROUP BY job \
                HAVING MAX(corrected.seq) > (SELECT MAX(seq) FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
                AND json_extract(line, '$.job') = corrected.job AND kind = 'outcome')";
-    let corrected: BTreeSet<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await?.into_iter().collect();
+    let corrected: BTreeSet<String> = rows::all(tx, sql, [], rows::first)?.into_iter().collect();
     for job in jobs.iter_mut().filter(|job| corrected.contains(job.id.as_str())) {
         job.saved = None;
     }
     Ok(())
 }
 
-fn facts(text: Option<String>) -> Result<Vec<JobFacts>, StoreError> {
+fn facts(row: &Row<'_>) -> Result<Vec<JobFacts>, StoreError> {
+    let text: Option<String> = row.get(0)?;
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
     let facts = |line: JobLine| {
         let registered_at = rows::moment(line.from)?;
@@ -383,37 +381,36 @@ fn facts(text: Option<String>) -> Result<Vec<JobFacts>, StoreError> {
 
 /// Each device's balances over the blocks that were closed in a span; what is closed in the first minutes of an hour is of
 /// the hour before.
-async fn balances(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreError> {
+fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreError> {
     let sql = "SELECT device, SUM(counter_mj) AS counter_mj, SUM(jobs_mj) AS jobs_mj, SUM(idle_mj) AS idle_mj, \
                SUM(unattributed_mj) AS unattributed_mj, SUM(integrated_mj) AS integrated_mj, \
                SUM(unequal) AS unequal, SUM(difference_mj) AS difference_mj FROM \
-               (SELECT * FROM balance_days WHERE day_us >= $1 AND day_us < $2 \
+               (SELECT * FROM balance_days WHERE day_us >= ?1 AND day_us < ?2 \
                UNION ALL SELECT at_us, device, counter_mj, jobs_mj, idle_mj, unattributed_mj, integrated_mj, \
-               difference_mj <> 0, difference_mj FROM balances, json_each($3) AS edge \
+               difference_mj <> 0, difference_mj FROM balances, json_each(?3) AS edge \
                WHERE at_us > edge.value ->> 0 AND at_us <= edge.value ->> 1) GROUP BY device ORDER BY device";
     let (first, last) =
         whole_days(span).map_or((0, 0), |days| (days.start().timestamp_micros(), days.end().timestamp_micros()));
     let closed = |t: DateTime<Utc>| t.timestamp_micros() + CLOSED_WITHIN_US;
     let edges: Vec<(i64, i64)> = edges(span).iter().map(|edge| (closed(edge.start()), closed(edge.end()))).collect();
-    let balance = |row: &SqliteRow| {
-        let mj = |name: &str| rows::from_i64(row.try_get(name)?);
+    let balance = |row: &Row<'_>| {
+        let mj = |name: &str| rows::from_i64(row.get(name)?);
         Ok(DeviceBalance {
             device: device(row)?,
-            counter_mj: row.try_get("counter_mj")?,
+            counter_mj: row.get("counter_mj")?,
             jobs: mj("jobs_mj")?,
             idle: mj("idle_mj")?,
             unattributed: mj("unattributed_mj")?,
             integrated: mj("integrated_mj")?,
-            unequal_blocks: u64::try_from(row.try_get::<i64, _>("unequal")?).unwrap_or_default(),
-            difference_mj: row.try_get("difference_mj")?,
+            unequal_blocks: u64::try_from(row.get::<_, i64>("unequal")?).unwrap_or_default(),
+            difference_mj: row.get("difference_mj")?,
         })
     };
-    let found = sqlx::query(sql).bind(first).bind(last).bind(rows::json(&edges)?);
-    found.fetch_all(&mut *tx).await?.iter().map(balance).collect()
+    rows::all(tx, sql, params![first, last, rows::json(&edges)?], balance)
 }
 
-fn device(row: &SqliteRow) -> Result<DeviceId, StoreError> {
-    DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| rows::damaged("device", e))
+fn device(row: &Row<'_>) -> Result<DeviceId, StoreError> {
+    DeviceId::new(row.get::<_, String>("device")?).map_err(|e| rows::damaged("device", e))
 }
 
 impl Store {
@@ -422,24 +419,27 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn gaps(&self, span: &Slot) -> Result<Vec<Gap>, StoreError> {
-        gaps(&mut *self.pool.acquire().await?, span).await
+        let span = *span;
+        self.read.run(move |db| gaps(&*db.transaction()?, &span)).await
     }
 }
 
 /// The gaps of a span, oldest first; pieces of one that were cut at full hours are put together again. Beside them times
 /// of which nothing tells how much energy was used.
-async fn gaps(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
+fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     let sql = "SELECT device, start_us, end_us, SUM(energy_mj) AS energy_mj, MAX(rolled_up) AS rolled_up FROM \
                (SELECT device, start_us, end_us, energy_mj, FALSE AS rolled_up FROM intervals \
-               WHERE source = 'counter_gap' AND start_us >= $1 AND start_us < $2 UNION ALL \
+               WHERE source = 'counter_gap' AND start_us >= ?1 AND start_us < ?2 UNION ALL \
                SELECT device, hour_us, hour_us + 3600000000, energy_mj, TRUE FROM rolled_up \
-               WHERE source = 'counter_gap' AND hour_us >= $1 AND hour_us < $2) \
+               WHERE source = 'counter_gap' AND hour_us >= ?1 AND hour_us < ?2) \
                GROUP BY device, start_us, end_us ORDER BY device, start_us";
     let mut found: Vec<Gap> = Vec::new();
-    for row in &bound(sql, span).fetch_all(&mut *tx).await? {
+    let mut statement = tx.prepare_cached(sql)?;
+    let mut pieces = statement.query(ends(span))?;
+    while let Some(row) = pieces.next()? {
         let (device, slot): (DeviceId, Slot) = (device(row)?, rows::slot(row)?);
-        let energy: Millijoules = rows::from_i64(row.try_get("energy_mj")?)?;
-        let is_rolled_up: bool = row.try_get("rolled_up")?;
+        let energy: Millijoules = rows::from_i64(row.get("energy_mj")?)?;
+        let is_rolled_up: bool = row.get("rolled_up")?;
         match found.last_mut() {
             Some(Gap { device: of, slot: before, energy: Ok(sum), is_rolled_up: part })
                 if *of == device && before.end() == slot.start() =>
@@ -451,14 +451,14 @@ async fn gaps(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreE
             _ => found.push(Gap { device, slot, is_rolled_up, energy: Ok(energy) }),
         }
     }
-    found.extend(lost(tx, span).await?);
+    found.extend(lost(tx, span)?);
     found.sort_by_key(|gap| gap.slot);
     Ok(found)
 }
 
-async fn lost(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
-    let sql = "SELECT line FROM ledger WHERE kind = 'lost' AND about_us < $1 ORDER BY seq";
-    let lines: Vec<String> = sqlx::query_scalar(sql).bind(span.end().timestamp_micros()).fetch_all(&mut *tx).await?;
+fn lost(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
+    let sql = "SELECT line FROM ledger WHERE kind = 'lost' AND about_us < ?1 ORDER BY seq";
+    let lines: Vec<String> = rows::all(tx, sql, [span.end().timestamp_micros()], rows::first)?;
     // A daemon that was killed before it booked what it had found finds it again.
     let mut found = BTreeMap::new();
     for line in &lines {
@@ -472,12 +472,12 @@ async fn lost(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<Gap>, StoreE
 }
 
 /// Whose intensities the settlements that hold use, and for how many hours.
-async fn sources(tx: &mut SqliteConnection, span: &Slot) -> Result<Vec<(String, u64)>, StoreError> {
+fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreError> {
     let sql = "SELECT book || ': ' || sources AS said, COUNT(*) AS hours FROM settled \
-               WHERE hour_us >= $1 AND hour_us < $2 GROUP BY said ORDER BY said";
-    let source = |row: &SqliteRow| {
-        let hours = u64::try_from(row.try_get::<i64, _>("hours")?).unwrap_or_default();
-        Ok((row.try_get("said")?, hours))
+               WHERE hour_us >= ?1 AND hour_us < ?2 GROUP BY said ORDER BY said";
+    let source = |row: &Row<'_>| {
+        let hours = u64::try_from(row.get::<_, i64>("hours")?).unwrap_or_default();
+        Ok((row.get("said")?, hours))
     };
-    bound(sql, span).fetch_all(&mut *tx).await?.iter().map(source).collect()
+    rows::all(tx, sql, ends(span), source)
 }

@@ -91,6 +91,10 @@ async fn lines(store: &Store) -> Vec<String> {
     lines
 }
 
+async fn execute(store: &Store, sql: &'static str) -> Result<usize, StoreError> {
+    store.write.run(move |db| rows::execute(db, sql, [])).await
+}
+
 fn verify(lines: &[String]) -> Result<Verified, Broken> {
     let mut verifier = Verifier::default();
     lines.iter().try_for_each(|line| verifier.take(line.as_bytes()))?;
@@ -182,11 +186,11 @@ async fn minutes_are_rolled_up_and_no_total_changes() {
     assert_eq!((found.intervals, found.rolled_up, found.energy.get()), (60, 1, 120_000_000));
 
     // Minutes that go without a roll-up are missed.
-    sqlx::query("DELETE FROM intervals WHERE block = 2").execute(&store.pool).await.expect("deleted");
+    execute(&store, "DELETE FROM intervals WHERE block = 2").await.expect("deleted");
     assert_eq!(verify(&lines(&store).await).expect_err("missed").place, "block 2");
     // Entries cannot be changed by mistake.
-    assert!(sqlx::query("UPDATE ledger SET line = '{}'").execute(&store.pool).await.is_err());
-    assert!(sqlx::query("DELETE FROM ledger").execute(&store.pool).await.is_err());
+    assert!(execute(&store, "UPDATE ledger SET line = '{}'").await.is_err());
+    assert!(execute(&store, "DELETE FROM ledger").await.is_err());
 }
 
 #[tokio::test]
@@ -224,22 +228,24 @@ async fn packed_lines_are_checked_like_those_of_earlier_versions() {
     let packed = lines(&store).await;
     let settlements = store.settlements_of(at(0)).await.expect("read");
     // Earlier versions kept every line as it is.
-    sqlx::query("DROP TRIGGER ledger_is_not_changed").execute(&store.pool).await.expect("dropped");
-    let kept = sqlx::query("SELECT seq, line FROM ledger WHERE typeof(line) = 'blob'");
-    let kept = kept.fetch_all(&store.pool).await.expect("read");
+    execute(&store, "DROP TRIGGER ledger_is_not_changed").await.expect("dropped");
+    let unpacked = |row: &TableRow<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, lines::line(row)?.into_owned()));
+    let kept = "SELECT seq, line FROM ledger WHERE typeof(line) = 'blob'";
+    let kept = store.read.run(move |db| rows::all(db, kept, [], unpacked)).await.expect("read");
     assert_eq!(kept.len(), 3, "two closes and a settlement");
-    let set = async |seq: i64, line: &str| {
-        let update = sqlx::query("UPDATE ledger SET line = $1 WHERE seq = $2").bind(line).bind(seq);
-        update.execute(&store.pool).await.expect("changed");
+    let set = async |seq: i64, line: String| {
+        let sql = "UPDATE ledger SET line = ?1 WHERE seq = ?2";
+        let update = store.write.run(move |db| rows::execute(db, sql, params![line, seq]));
+        update.await.expect("changed");
     };
-    for row in &kept {
-        set(row.get("seq"), &lines::line(row).expect("unpacked")).await;
+    for (seq, line) in kept {
+        set(seq, line).await;
     }
     assert_eq!(lines(&store).await, packed);
     assert_eq!(store.settlements_of(at(0)).await.expect("read"), settlements);
     verify(&packed).expect("in order");
     // What cannot be unpacked is named.
-    set(2, "x\u{9c}").await;
+    set(2, "x\u{9c}".to_owned()).await;
     let error = store.export(|_| Ok::<_, StoreError>(())).await.expect_err("damaged");
     assert!(error.to_string().contains("entry 2: "), "{error}");
 }

@@ -1,12 +1,12 @@
 //! What reports are made of: settled totals by day, of single hours at the edges of a span, and what is not settled yet.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use rusqlite::{Connection, Row, params};
 
+use super::report::{edges, ends, holding_within, whole_days};
 use super::rows;
-use super::settle::settlement;
 use crate::domain::{DeviceId, SignalKind, Slot};
+use crate::ledger::entry::Part;
 use crate::ledger::{Interval, Share, Total};
 use crate::store::{Store, StoreError};
 use crate::units::{Micrograms, Millijoules};
@@ -33,45 +33,8 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn settled_totals(&self, span: &Slot) -> Result<Vec<Booked>, StoreError> {
-        let day = TimeDelta::days(1);
-        let floor = |t: DateTime<Utc>| t.duration_trunc(day).unwrap_or(t);
-        let (first, last) = (floor(span.start() - TimeDelta::microseconds(1)) + day, floor(span.end()));
-        let mut found = Vec::new();
-        let mut edges = Vec::new();
-        if let Some(days) = Slot::new(first, last) {
-            let sql = "SELECT * FROM day_totals WHERE day_us >= $1 AND day_us < $2 ORDER BY day_us, book, device";
-            let of_days = sqlx::query(sql)
-                .bind(days.start().timestamp_micros())
-                .bind(days.end().timestamp_micros())
-                .fetch_all(&self.pool)
-                .await?;
-            found = of_days.iter().map(of_day).collect::<Result<Vec<_>, _>>()?;
-            edges.extend(Slot::new(span.start(), days.start()));
-            edges.extend(Slot::new(days.end(), span.end()));
-        } else {
-            edges.push(*span);
-        }
-        for edge in edges {
-            let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= $1 AND hour_us < $2";
-            let edge = sqlx::query(sql)
-                .bind(edge.start().timestamp_micros())
-                .bind(edge.end().timestamp_micros())
-                .fetch_all(&self.pool)
-                .await?;
-            for row in &edge {
-                let settled = settlement(row)?;
-                let of_part = |(part, total): (&crate::ledger::entry::Part, Total)| Booked {
-                    day: floor(settled.hour),
-                    book: settled.book,
-                    device: part.device.clone(),
-                    share: part.share.clone(),
-                    total,
-                };
-                found.extend(settled.totals().map(of_part));
-            }
-        }
-        found.retain(|booked| booked.total.energy > Millijoules::ZERO);
-        Ok(found)
+        let span = *span;
+        self.read.run(move |db| settled_totals(&*db.transaction()?, &span)).await
     }
 
     /// What was settled of a book of the UTC days since the one that begins at `day`.
@@ -83,9 +46,9 @@ impl Store {
             ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"]
                 .map(|column| format!("COALESCE(SUM({column}), 0) AS {column}"))
                 .join(", ");
-        let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= $1 AND book = $2");
-        let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(day.timestamp_micros()).bind(rows::name(&book)?);
-        total(&found.fetch_one(&self.pool).await?)
+        let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= ?1 AND book = ?2");
+        let book = rows::name(&book)?;
+        self.read.run(move |db| rows::one(db, &sql, params![day.timestamp_micros(), book], total)).await
     }
 
     /// The rows that begin in `span` and are booked and in no settlement yet.
@@ -93,25 +56,47 @@ impl Store {
     /// # Errors
     /// If they cannot be read.
     pub async fn unsettled_rows(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        super::report::open_rows(&mut tx, span).await
+        let span = *span;
+        self.read.run(move |db| super::report::open_rows(&*db.transaction()?, &span)).await
     }
 }
 
-fn of_day(row: &SqliteRow) -> Result<Booked, StoreError> {
-    let job: String = row.try_get("job_id")?;
+fn settled_totals(tx: &Connection, span: &Slot) -> Result<Vec<Booked>, StoreError> {
+    let mut found = Vec::new();
+    if let Some(days) = whole_days(span) {
+        let sql = "SELECT * FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 ORDER BY day_us, book, device";
+        found = rows::all(tx, sql, ends(&days), of_day)?;
+    }
+    for edge in edges(span) {
+        for settled in holding_within(tx, &edge)? {
+            let of_part = |(part, total): (&Part, Total)| Booked {
+                day: settled.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(settled.hour),
+                book: settled.book,
+                device: part.device.clone(),
+                share: part.share.clone(),
+                total,
+            };
+            found.extend(settled.totals().map(of_part));
+        }
+    }
+    found.retain(|booked| booked.total.energy > Millijoules::ZERO);
+    Ok(found)
+}
+
+fn of_day(row: &Row<'_>) -> Result<Booked, StoreError> {
+    let job: String = row.get("job_id")?;
     Ok(Booked {
-        day: rows::moment(row.try_get("day_us")?)?,
-        book: rows::from_name("day's total", row.try_get("book")?)?,
-        device: DeviceId::new(row.try_get::<String, _>("device")?).map_err(|e| rows::damaged("day's total", e))?,
-        share: rows::share(&row.try_get::<String, _>("share")?, Some(job).filter(|j| !j.is_empty()))?,
+        day: rows::moment(row.get("day_us")?)?,
+        book: rows::from_name("day's total", row.get("book")?)?,
+        device: DeviceId::new(row.get::<_, String>("device")?).map_err(|e| rows::damaged("day's total", e))?,
+        share: rows::share(&row.get::<_, String>("share")?, Some(job).filter(|j| !j.is_empty()))?,
         total: total(row)?,
     })
 }
 
-fn total(row: &SqliteRow) -> Result<Total, StoreError> {
-    let mj = |name: &str| rows::from_i64(row.try_get(name)?);
-    let carbon = u64::try_from(row.try_get::<i64, _>("carbon_ug")?).map_err(|e| rows::damaged("emissions", e))?;
+fn total(row: &Row<'_>) -> Result<Total, StoreError> {
+    let mj = |name: &str| rows::from_i64(row.get(name)?);
+    let carbon = u64::try_from(row.get::<_, i64>("carbon_ug")?).map_err(|e| rows::damaged("emissions", e))?;
     Ok(Total {
         energy: mj("energy_mj")?,
         estimated: mj("estimated_mj")?,

@@ -26,8 +26,8 @@ pub(super) fn load(
     let mut found = jobs.query([name.as_str()])?;
     let Some(row) = found.next()? else { return Ok(None) };
     let id: i64 = row.get(0)?;
-    let terms = rows::from_json("recurring job", text(row, 1)?)?;
-    let generator = rows::from_json("recurring job", text(row, 2)?)?;
+    let terms = rows::from_json("recurring job", rows::text(row, 1)?)?;
+    let generator = rows::from_json("recurring job", rows::text(row, 2)?)?;
     let created_at = rows::moment(row.get(3)?)?;
     let earlier = row.get(4)?;
     let (past, runs) = trials(db, id)?;
@@ -122,8 +122,8 @@ fn trial(row: &Row<'_>) -> Result<Trial, StoreError> {
     Ok(Trial {
         number: row.get(0)?,
         batch_size: u64::try_from(batch_size).map_err(|e| rows::damaged("batch size", e))?,
-        kind: kind(text(row, 2)?)?,
-        state: state(text(row, 3)?)?,
+        kind: kind(rows::text(row, 2)?)?,
+        state: state(rows::text(row, 3)?)?,
         cost: Cost::new(row.get(4)?),
         epochs: row.get(5)?,
         epoch_cost: row.get::<_, Option<f64>>(6)?.map(Cost::new),
@@ -148,10 +148,6 @@ fn run(row: &Row<'_>) -> Result<Run, StoreError> {
         ended_at: ended.map(rows::moment).transpose()?,
         reason: row.get(17)?,
     })
-}
-
-fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
-    row.get_ref(column)?.as_str().map_err(|e| rows::damaged("text", e))
 }
 
 const fn kind_name(kind: Kind) -> &'static str {

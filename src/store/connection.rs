@@ -1,0 +1,306 @@
+//! Connections to the database, each on a thread of its own: SQLite blocks, and the runtime's threads must not.
+//!
+//! A caller hands over a closure and waits for its result. Rows are read and turned into domain types on the connection's
+//! thread, so that one message goes each way, whatever the number of rows.
+
+use std::any::Any;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::StoreError;
+
+/// Prepared statements that each connection keeps: more than the store has.
+const STATEMENTS: usize = 128;
+
+/// Opens a connection.
+type Open = dyn Fn() -> Result<Connection, StoreError> + Send + Sync;
+
+enum Request {
+    /// Work, which sends its result to the caller itself.
+    Work(Box<dyn FnOnce(&mut LazyConnection) + Send>),
+    /// Close the connection, send a message, and end the thread.
+    Close(oneshot::Sender<()>),
+}
+
+/// A connection that opens with the first work for it, or with the next one where that failed.
+struct LazyConnection {
+    open: Arc<Open>,
+    connection: Option<Connection>,
+}
+
+impl LazyConnection {
+    fn get(&mut self) -> Result<&mut Connection, StoreError> {
+        match &mut self.connection {
+            Some(connection) => Ok(connection),
+            closed => Ok(closed.insert((self.open)()?)),
+        }
+    }
+}
+
+/// Threads with a connection each, which take work from one queue, in its order.
+#[derive(Clone)]
+pub(super) struct ConnectionPool {
+    requests: mpsc::Sender<Request>,
+    threads: usize,
+}
+
+impl fmt::Debug for ConnectionPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionPool").field("threads", &self.threads).finish_non_exhaustive()
+    }
+}
+
+impl ConnectionPool {
+    /// Starts `threads` threads of this name (at most 15 bytes). They end when the last handle is dropped.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub(super) fn start(
+        name: &str,
+        threads: usize,
+        open: impl Fn() -> Result<Connection, StoreError> + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let (requests, queue) = mpsc::channel();
+        let (queue, open): (_, Arc<Open>) = (Arc::new(Mutex::new(queue)), Arc::new(open));
+        for _ in 0..threads {
+            let (queue, open) = (Arc::clone(&queue), Arc::clone(&open));
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+                serve(&queue, LazyConnection { open, connection: None });
+            })?;
+        }
+        Ok(Self { requests, threads })
+    }
+
+    /// Runs `work` on one of the connections. If the caller goes away, work that has not begun is dropped; work that has
+    /// begun runs to its end. A panic in it is the caller's.
+    ///
+    /// # Errors
+    /// Those of `work`; [`StoreError::Closed`] after [`Self::close`]; [`StoreError::Open`] if there is no connection yet and
+    /// none can be opened.
+    pub(super) async fn run<T, E>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        type Outcome<T> = Result<T, Box<dyn Any + Send>>;
+        let (sender, result) = oneshot::channel::<Outcome<Result<T, E>>>();
+        let request = move |connection: &mut LazyConnection| {
+            if sender.is_closed() {
+                return;
+            }
+            // A transaction that a panic leaves open is rolled back as the stack unwinds.
+            let outcome = catch_unwind(AssertUnwindSafe(|| work(connection.get()?)));
+            // Nobody waits for it any more.
+            let _ = sender.send(outcome);
+        };
+        self.requests.send(Request::Work(Box::new(request))).map_err(|_| StoreError::Closed)?;
+        match result.await {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => Err(StoreError::Closed.into()),
+        }
+    }
+
+    /// Waits for all work handed over so far, and closes the connections.
+    pub(super) async fn close(&self) {
+        let closing: Vec<_> = (0..self.threads)
+            .filter_map(|_| {
+                let (sender, closed) = oneshot::channel();
+                self.requests.send(Request::Close(sender)).ok().map(|()| closed)
+            })
+            .collect();
+        for closed in closing {
+            // A thread that is gone has no connection.
+            let _ = closed.await;
+        }
+    }
+}
+
+fn serve(queue: &Mutex<mpsc::Receiver<Request>>, mut connection: LazyConnection) {
+    loop {
+        // The lock is held while waiting, not while working.
+        let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match request {
+            Ok(Request::Work(work)) => work(&mut connection),
+            Ok(Request::Close(sender)) => {
+                drop(connection);
+                let _ = sender.send(());
+                return;
+            }
+            Err(mpsc::RecvError) => return,
+        }
+    }
+}
+
+/// Opens the database for reading and writing, in WAL mode; waits for other writers for `busy`.
+pub(super) fn open_to_write(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = open(path, flags, busy)?;
+    // A committed row survives the death of the process; what a power cut takes, the counters still know.
+    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
+    Ok(connection)
+}
+
+/// Opens a database that is there for reading alone; waits for other processes' locks for `busy`.
+pub(super) fn open_to_read(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
+    open(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX, busy)
+}
+
+/// Opens a database that nobody has open for reading, without locks and without the files beside it.
+pub(super) fn open_immutable(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    open(Path::new(&immutable_uri(path)), flags, busy)
+}
+
+fn open(path: &Path, flags: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(busy)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(connection)
+}
+
+/// The URI of a file, which has three characters that a path may have as well.
+fn immutable_uri(path: &Path) -> OsString {
+    let mut uri = b"file:".to_vec();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'?' | b'#' | b'%' => uri.extend(format!("%{byte:02x}").bytes()),
+            other => uri.push(*other),
+        }
+    }
+    uri.extend(b"?immutable=1");
+    OsString::from_vec(uri)
+}
+
+/// A transaction that will write: whoever is second waits before it reads.
+pub(super) fn writing(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
+    connection.transaction_with_behavior(TransactionBehavior::Immediate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(threads: usize) -> ConnectionPool {
+        ConnectionPool::start("test", threads, || Ok(Connection::open_in_memory()?)).expect("starts")
+    }
+
+    async fn one(pool: &ConnectionPool) -> Result<i64, StoreError> {
+        pool.run(|db| Ok(db.query_row("SELECT 1", [], |row| row.get(0))?)).await
+    }
+
+    #[tokio::test]
+    async fn all_that_was_handed_over_is_done_before_the_connections_close() {
+        let pool = pool(2);
+        let (sender, done) = mpsc::channel();
+        let slow: Vec<_> = (0..4)
+            .map(|i| {
+                let (pool, sender) = (pool.clone(), sender.clone());
+                tokio::spawn(async move {
+                    let work = move |_: &mut Connection| {
+                        std::thread::sleep(Duration::from_millis(20));
+                        sender.send(i).expect("somebody waits");
+                        Ok::<_, StoreError>(())
+                    };
+                    pool.run(work).await
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        pool.close().await;
+        assert_eq!(done.try_iter().count(), 4);
+        for slow in slow {
+            slow.await.expect("no panic").expect("done");
+        }
+        assert!(matches!(one(&pool).await, Err(StoreError::Closed)));
+        pool.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_the_callers_and_the_next_one_is_served() {
+        let pool = pool(1);
+        let panicking = tokio::spawn({
+            let pool = pool.clone();
+            async move {
+                let work = |db: &mut Connection| -> Result<(), StoreError> {
+                    let tx = writing(db)?;
+                    tx.execute_batch("CREATE TABLE t (a)")?;
+                    panic!("as tested");
+                };
+                pool.run(work).await
+            }
+        });
+        assert!(panicking.await.expect_err("panics").is_panic());
+        let tables = pool.run(|db| Ok::<_, StoreError>(db.table_exists(None, "t")?)).await;
+        assert!(!tables.expect("read"), "it was rolled back");
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_is_dropped_unless_it_has_begun() {
+        let pool = pool(1);
+        let (begun, has_begun) = oneshot::channel();
+        let (end, may_end) = mpsc::channel::<()>();
+        let (sender, done) = mpsc::channel();
+        let first = sender.clone();
+        let running = tokio::spawn({
+            let pool = pool.clone();
+            async move {
+                let work = move |_: &mut Connection| {
+                    begun.send(()).expect("somebody waits");
+                    may_end.recv().expect("told");
+                    first.send("running").expect("somebody waits");
+                    Ok::<_, StoreError>(())
+                };
+                pool.run(work).await
+            }
+        });
+        has_begun.await.expect("begun");
+        let waiting = pool.run(move |_| {
+            sender.send("waiting").expect("somebody waits");
+            Ok::<_, StoreError>(())
+        });
+        assert!(tokio::time::timeout(Duration::from_millis(5), waiting).await.is_err());
+        running.abort();
+        end.send(()).expect("it waits");
+        pool.close().await;
+        assert_eq!(done.iter().collect::<Vec<_>>(), ["running"]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_could_not_be_opened_is_tried_again() {
+        let failures = std::sync::atomic::AtomicU32::new(1);
+        let pool = ConnectionPool::start("test", 1, move || {
+            if failures.swap(0, std::sync::atomic::Ordering::Relaxed) > 0 {
+                return Err(StoreError::Busy);
+            }
+            Ok(Connection::open_in_memory()?)
+        });
+        let pool = pool.expect("starts");
+        assert!(matches!(one(&pool).await, Err(StoreError::Busy)));
+        assert_eq!(one(&pool).await.expect("opened"), 1);
+    }
+
+    #[test]
+    fn a_path_in_a_uri_is_the_path() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a?b#c%20d e.db");
+        Connection::open_with_flags(&path, OpenFlags::default())
+            .expect("made")
+            .execute_batch("CREATE TABLE t (a)")
+            .expect("made");
+        let read = open_immutable(&path, Duration::ZERO).expect("opens");
+        assert!(read.table_exists(None, "t").expect("read"));
+        assert!(read.execute_batch("CREATE TABLE u (a)").is_err());
+    }
+}

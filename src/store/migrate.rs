@@ -1,0 +1,144 @@
+//! The schema's versions. Each migration is a file of SQL that brings the tables from one version to the next.
+//!
+//! The version is in the database's header, where it changes in a migration's own transaction. Until November 2026 it was
+//! in a table of the library that migrated then, with a digest of each file; the first open since takes it over.
+
+use rusqlite::{Connection, OptionalExtension as _};
+use sha2::{Digest as _, Sha384};
+
+use super::StoreError;
+use super::connection::writing;
+
+/// Marks the database as wattune's ("watt" in ASCII), so that nobody's version is taken for ours.
+const APPLICATION_ID: i64 = 0x7761_7474;
+
+/// The table that had the versions before.
+pub(super) const FORMER_TABLE: &str = "_sqlx_migrations";
+
+struct Migration {
+    version: i64,
+    sql: &'static str,
+}
+
+/// Names the migrations' files, oldest first; a file's name begins with its version.
+macro_rules! migrations {
+    ($($version:literal $file:literal),* $(,)?) => {
+        &[$(Migration { version: $version, sql: include_str!(concat!("migrations/", $file)) }),*]
+    };
+}
+
+const MIGRATIONS: &[Migration] = migrations![
+    1 "0001_foundation.sql",
+    2 "0002_signals.sql",
+    3 "0003_demand_response.sql",
+    4 "0004_recurring.sql",
+    5 "0005_ledger.sql",
+    7 "0007_savings.sql",
+    8 "0008_size.sql",
+    9 "0009_recurring.sql",
+    10 "0010_counters.sql",
+    12 "0012_open.sql",
+    13 "0013_estimated.sql",
+];
+
+/// The version of this program's tables.
+pub(super) const fn latest() -> i64 {
+    MIGRATIONS[MIGRATIONS.len() - 1].version
+}
+
+/// The version of a database's tables, wherever it is kept; 0 before the first migration.
+///
+/// # Errors
+/// If it cannot be read: a database that is none of wattune's has neither a version nor the former table.
+pub(super) fn version(db: &Connection) -> rusqlite::Result<i64> {
+    match own_version(db)? {
+        Some(version) => Ok(version),
+        None => {
+            let sql = format!("SELECT MAX(version) FROM {FORMER_TABLE} WHERE success");
+            Ok(db.query_row(&sql, [], |row| row.get::<_, Option<i64>>(0))?.unwrap_or_default())
+        }
+    }
+}
+
+/// Brings a database to this program's version.
+///
+/// # Errors
+/// If it belongs to a newer version, its migrations were not this program's, or a statement fails. What was done until then
+/// stays, and the next start goes on from there.
+pub(super) fn migrate(db: &mut Connection) -> Result<(), StoreError> {
+    // The usual case takes no lock: somebody else may be writing.
+    while own_version(db)? != Some(latest()) || has_former_table(db)? {
+        step(db)?;
+    }
+    Ok(())
+}
+
+/// Takes the version over from the former table, or runs one migration.
+fn step(db: &mut Connection) -> Result<(), StoreError> {
+    let tx = writing(db)?;
+    let own = own_version(&tx)?;
+    if has_former_table(&tx)? {
+        let version = match own {
+            // An earlier version that was refused leaves the table behind, empty.
+            Some(version) => version,
+            None => former_version(&tx)?,
+        };
+        tx.execute_batch(&format!("DROP TABLE {FORMER_TABLE}"))?;
+        set_version(&tx, version)?;
+    } else {
+        let present = own.unwrap_or_default();
+        if present > 0 && !MIGRATIONS.iter().any(|m| m.version == present) {
+            return Err(missing(present));
+        }
+        let Some(next) = MIGRATIONS.iter().find(|m| m.version > present) else { return Ok(()) };
+        tx.execute_batch(next.sql).map_err(|error| match StoreError::from(error) {
+            StoreError::Statement(why) => {
+                StoreError::Migrate(format!("while executing migration {}: {why}", next.version))
+            }
+            other => other,
+        })?;
+        set_version(&tx, next.version)?;
+    }
+    Ok(tx.commit()?)
+}
+
+/// The version in the header, of a database that is marked as wattune's.
+fn own_version(db: &Connection) -> rusqlite::Result<Option<i64>> {
+    let pragma = |name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    if pragma("application_id")? == APPLICATION_ID { pragma("user_version").map(Some) } else { Ok(None) }
+}
+
+fn set_version(db: &Connection, version: i64) -> rusqlite::Result<()> {
+    db.pragma_update(None, "application_id", APPLICATION_ID)?;
+    db.pragma_update(None, "user_version", version)
+}
+
+fn has_former_table(db: &Connection) -> rusqlite::Result<bool> {
+    db.table_exists(None, FORMER_TABLE)
+}
+
+/// The version in the former table, once it is known that all its migrations are this program's, and whole.
+fn former_version(db: &Connection) -> Result<i64, StoreError> {
+    let sql = format!("SELECT version FROM {FORMER_TABLE} WHERE NOT success ORDER BY version LIMIT 1");
+    if let Some(version) = db.query_row(&sql, [], |row| row.get::<_, i64>(0)).optional()? {
+        return Err(StoreError::Migrate(format!("migration {version} is partially applied")));
+    }
+    let mut applied = db.prepare(&format!("SELECT version, checksum FROM {FORMER_TABLE} ORDER BY version"))?;
+    let mut applied = applied.query([])?;
+    let (mut last, mut expected) = (0, MIGRATIONS.iter());
+    while let Some(row) = applied.next()? {
+        last = row.get(0)?;
+        let Some(known) = expected.next().filter(|m| m.version == last) else { return Err(missing(last)) };
+        if row.get::<_, Vec<u8>>(1)? != Sha384::digest(known.sql)[..] {
+            return Err(StoreError::Migrate(format!("migration {last} was previously applied but has been modified")));
+        }
+    }
+    Ok(last)
+}
+
+fn missing(version: i64) -> StoreError {
+    StoreError::Migrate(format!("migration {version} was previously applied but is missing in the resolved migrations"))
+}
+
+#[cfg(test)]
+mod tests;
