@@ -1,6 +1,7 @@
 //! wattune makes GPU training follow the clean hours of the grid: a daemon beside training jobs learns what each job
 //! does at every power limit, follows the carbon-intensity forecast with the limits, and keeps the books of energy and
-//! carbon. This page is the map for readers; `README.md` is for users, `config/wattune.toml` has every setting.
+//! carbon. This page is the map for readers of the source; `docs/` is the book for everybody, and `config/wattune.toml`
+//! has every setting.
 //!
 //! # Ways in
 //!

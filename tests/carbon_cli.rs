@@ -272,15 +272,15 @@ fn a_backtest_has_a_row_per_source_and_horizon() {
 }
 
 #[test]
-fn the_backtest_on_recorded_grids_is_as_the_readme_says() {
+fn the_backtest_on_recorded_grids_is_as_documented() {
     let Some(folder) = traces().map(|folder| folder.join("carbon")) else { return };
     let path = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
     let (actual, said) = (path("SE_2021_hourly.csv"), path("SE_2021H2_carboncast_dayahead.csv"));
     let arguments = ["carbon", "backtest", "--actual", &actual, "--provider-forecast", &said];
     let span = ["--from", "2021-07-01", "--to", "2021-12-28", "--horizon", "24", "--format", "json"];
     let found = Ended::of(&mut wattune(&[&arguments[..], &span[..]].concat())).json();
-    let readme = include_str!("../README.md");
-    let sweden = readme.lines().find(|l| l.starts_with("| Sweden")).expect("a row");
+    let measured = include_str!("../docs/src/explanation/measured.md");
+    let sweden = measured.lines().find(|l| l.starts_with("| Sweden")).expect("a row");
     let shown = |source: &str| {
         let row = found["rows"].as_array().expect("rows").iter().find(|r| r["source"] == source).expect(source);
         let number = |key: &str| row[key].as_f64().expect(key);

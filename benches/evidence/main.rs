@@ -1,5 +1,5 @@
-//! How good the plans are on the recorded traces: prints the tables of `docs/evidence.md`, and fails where a bound that
-//! is stated there does not hold.
+//! How good the plans are on the recorded traces: prints the tables of `docs/src/explanation/evidence.md`, and fails
+//! where a bound that is stated there does not hold.
 //!
 //!     cargo run --release --example evidence [-- [--quick] [miso] [optimality] [forecasts] [pausing] [GRID]…]
 //!

@@ -4,7 +4,7 @@
 //!     cargo test --test trial -- --seeds 20 --minutes 10 --at-once 4
 //!     cargo test --test trial -- --case tests/trial/found/NAME.json
 //!
-//! `docs/trial.md` has the rest.
+//! `docs/src/contributing/trial.md` has the rest.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a command of its own, in real time")]
 
