@@ -4,6 +4,7 @@ mod api;
 mod architecture;
 mod bad_input;
 mod bandit;
+mod book;
 mod capability;
 mod caps;
 mod caps_random;
