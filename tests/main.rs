@@ -39,6 +39,7 @@ mod pausing;
 mod private;
 mod recurring;
 mod recurring_faults;
+mod reference;
 mod report;
 mod report_http;
 mod report_verify;
