@@ -58,6 +58,14 @@ pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) ->
 /// # Errors
 /// If the text cannot be written, which a string always can be.
 pub fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::with_prefix("wattune");
+    registry.register_collector(Box::new(families(status, recurring)));
+    let mut text = String::new();
+    text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn families(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Families {
     let mut families = Families::default();
     daemon(status, &mut families);
     carbon::describe(status, &mut families);
@@ -69,11 +77,7 @@ pub fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -
     if let Some((shown, all)) = recurring {
         recurring::describe(shown, all, &mut families);
     }
-    let mut registry = Registry::with_prefix("wattune");
-    registry.register_collector(Box::new(families));
-    let mut text = String::new();
-    text::encode(&mut text, &registry)?;
-    Ok(text)
+    families
 }
 
 fn daemon(status: &StatusView, families: &mut Families) {

@@ -43,6 +43,12 @@ impl Families {
         let last = self.0.len() - 1;
         &mut self.0[last]
     }
+
+    /// Names of the metrics that have no series now.
+    #[cfg(test)]
+    pub(super) fn without_series(&self) -> Vec<&'static str> {
+        self.0.iter().filter(|f| f.series.is_empty()).map(|f| f.name).collect()
+    }
 }
 
 impl Family {

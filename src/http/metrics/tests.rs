@@ -102,7 +102,7 @@ fn gpu() -> GpuView {
         owner: Some("j-1".into()),
         booked_jobs: Vec::new(),
         power_limit_requested_w: Some(550.0),
-        power_limit_enforced_w: Some(550.0),
+        power_limit_enforced_w: Some(540.0),
         power_limit_wanted_w: Some(550.0),
         clock_limit_mhz: Some(1_110),
         clock_limit_wanted_mhz: Some(1_200),
@@ -116,7 +116,7 @@ fn gpu() -> GpuView {
         foreign_limits: 2,
         restore_failed: false,
         restore_failures: 1,
-        out_of_band_cap_w: None,
+        out_of_band_cap_w: Some(540.0),
         override_until: None,
         power_w: Some(523.25),
         energy_j: 1_234.5,
@@ -139,6 +139,7 @@ fn mute() -> GpuView {
         state: "lost",
         problems: vec!["answer"],
         owner: None,
+        out_of_band_cap_w: None,
         power_limit_requested_w: None,
         power_limit_enforced_w: None,
         power_limit_wanted_w: None,
@@ -367,6 +368,12 @@ fn jobs_and_their_tags_have_so_many_series_and_no_more() {
 #[test]
 fn the_metrics_of_a_busy_daemon() {
     insta::assert_snapshot!(encode(&status(), Some((&[recurring()], 3))).expect("text"));
+}
+
+/// The reference of the documentation is made of the snapshot.
+#[test]
+fn the_busy_daemon_shows_every_metric() {
+    assert_eq!(families(&status(), Some((&[recurring()], 3))).without_series(), [""; 0]);
 }
 
 /// What Prometheus's own linter asks of names: base units, no type in a name, `_total` for counters and for them alone.
