@@ -134,6 +134,22 @@ async fn what_the_gpu_does_not_show_is_not_back() {
 }
 
 #[tokio::test]
+async fn a_limit_that_is_shown_again_is_back_however_long_it_was_not() {
+    let case = Case::of(&[board()]);
+    let daemon = case.start().await;
+    daemon.hold(&case.driver, 0, 240.0).await;
+    // What has been refused for so long is asked again only every few seconds.
+    let unsupported =
+        json!({"fail_calls": {"nvmlDeviceGetPowerManagementLimit": 3, "nvmlDeviceGetEnforcedPowerLimit": 3}});
+    case.driver.set(0, unsupported);
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    case.driver.set(0, json!({"fail_calls": {}}));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+    assert_eq!(case.driver.limit_w(0), FOUND);
+}
+
+#[tokio::test]
 async fn under_a_cap_what_the_gpu_does_not_show_is_not_back_either() {
     let case = Case::of(&[board(), board()]).with("[cap]\nlimit_w = 500\n");
     let daemon = case.start().await;

@@ -137,8 +137,10 @@ impl Capabilities {
 pub enum Depth {
     /// Energy and power only: cheap enough for many times a second.
     Quick,
-    /// Everything.
+    /// Everything, but for what was refused a moment ago.
     Full,
+    /// Everything, at once: for a write, and for giving a limit back.
+    Anew,
 }
 
 /// What a board says at one moment. Absent values are `None`, never zero.
@@ -182,7 +184,7 @@ pub trait GpuDevice: Send {
     fn capabilities(&self) -> &Capabilities;
 
     /// What it says now. With [`Depth::Quick`] only energy and power are filled in. `now` tells what was refused long
-    /// enough ago to be asked again.
+    /// enough ago to be asked again; with [`Depth::Anew`] all is.
     ///
     /// # Errors
     /// [`GpuError::Lost`] if the board is gone. Values that this board does not offer, or that fail for another

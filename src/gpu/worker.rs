@@ -201,7 +201,7 @@ impl Worker {
         &self.observation
     }
 
-    /// Reads the board once: everything if that is due or `full` asks for it, else energy and power only.
+    /// Reads the board once: everything if that is due, or if `full` asks for it, and then also what was refused a moment ago; else energy and power only.
     /// `clock` is read after the driver answered, so that energy and time belong together.
     pub(super) fn sample(&mut self, clock: impl Fn() -> Now, full: bool) {
         let now = clock();
@@ -210,7 +210,12 @@ impl Worker {
         }
         let due = self.last_full.is_none_or(|last| now.monotonic.since(last) >= self.full_every);
         let resets = self.meter.resets();
-        self.read(if due || full { Depth::Full } else { Depth::Quick }, &clock);
+        let depth = match (full, due) {
+            (true, _) => Depth::Anew,
+            (false, true) => Depth::Full,
+            (false, false) => Depth::Quick,
+        };
+        self.read(depth, &clock);
         if self.meter.resets() > resets {
             // The driver started anew: what it said of limits before does not go with this counter.
             self.read(Depth::Full, &clock);
@@ -225,7 +230,7 @@ impl Worker {
         if *self.capabilities != *self.device.capabilities() {
             self.capabilities = Arc::new(self.device.capabilities().clone());
         }
-        if depth == Depth::Full {
+        if depth != Depth::Quick {
             self.count_processes(clock());
         }
     }
@@ -303,7 +308,7 @@ impl Worker {
         let counts = reading.energy.is_some() && still_since.is_none();
         let seen = &mut self.observation;
         match depth {
-            Depth::Full => {
+            Depth::Full | Depth::Anew => {
                 seen.reading = reading;
                 seen.tells_limit.observe(reading.requested.is_some(), now);
                 self.last_full = Some(now.monotonic);

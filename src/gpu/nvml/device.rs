@@ -146,9 +146,9 @@ impl GpuDevice for NvmlDevice {
 
     fn read(&mut self, depth: Depth, now: Monotonic) -> Result<Reading, GpuError> {
         let can = &mut self.capabilities;
-        let mut inquiry = Inquiry::new(&self.device, &mut self.refusals, now);
+        let mut inquiry = Inquiry::new(&self.device, &mut self.refusals, depth, now);
         let mut reading = Reading::default();
-        if depth == Depth::Full {
+        if depth != Depth::Quick {
             let limit = PowerLimit::from_milliwatts;
             let requested = inquiry.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
             (reading.requested, can.limit) = split(requested);
@@ -257,14 +257,20 @@ fn split<T>(answer: Result<T, GpuError>) -> (Option<T>, Result<(), GpuError>) {
 struct Inquiry<'a> {
     device: &'a Device<'static>,
     refusals: &'a mut Refusals,
+    depth: Depth,
     now: Monotonic,
     answered: bool,
     failure: Option<GpuError>,
 }
 
 impl<'a> Inquiry<'a> {
-    fn new(device: &'a Device<'static>, refusals: &'a mut Refusals, now: Monotonic) -> Self {
-        Self { device, refusals, now, answered: false, failure: None }
+    fn new(device: &'a Device<'static>, refusals: &'a mut Refusals, depth: Depth, now: Monotonic) -> Self {
+        Self { device, refusals, depth, now, answered: false, failure: None }
+    }
+
+    /// The last refusal of a call that is not asked again yet.
+    fn held(&self, call: &str) -> Option<&GpuError> {
+        self.refusals.hold(call, self.now).filter(|_| self.depth != Depth::Anew)
     }
 
     fn ask<T>(
@@ -272,7 +278,7 @@ impl<'a> Inquiry<'a> {
         call: &'static str,
         get: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
     ) -> Result<Result<T, GpuError>, GpuError> {
-        if let Some(refused) = self.refusals.hold(call, self.now) {
+        if let Some(refused) = self.held(call) {
             return Ok(Err(refused.clone()));
         }
         let answer = unless_gone(call, get(self.device))?;
@@ -294,7 +300,7 @@ impl<'a> Inquiry<'a> {
         get: impl FnOnce(&Device<'_>) -> Result<Result<T, GpuError>, GpuError>,
     ) -> Result<(), GpuError> {
         let Err(error) = &*known else { return Ok(()) };
-        if self.refusals.hold(error.call(), self.now).is_some() {
+        if self.held(error.call()).is_some() {
             return Ok(());
         }
         *known = get(self.device)?;
