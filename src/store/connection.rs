@@ -4,6 +4,7 @@
 //! thread, so that one message goes each way, whatever the number of rows.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -22,6 +23,36 @@ const STATEMENTS: usize = 128;
 
 /// Opens a connection.
 type Open = dyn Fn() -> Result<Connection, StoreError> + Send + Sync;
+
+/// How long a write waits for other processes that write.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wait {
+    /// A quarter of a second, and not at all while that lock lasts: for callers that try again by themselves, and have others
+    /// waiting for them.
+    Once,
+    /// So long each time.
+    UpTo(Duration),
+}
+
+/// A write waits for a lock in steps of this length,
+const WAIT_STEP: Duration = Duration::from_millis(5);
+/// as many as these with [`Wait::Once`].
+const WAIT_STEPS: i32 = 50;
+
+thread_local! {
+    /// Whether this thread's connection has waited for a lock in vain, and has written nothing since.
+    static GAVE_UP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether to try again to get a lock, for the `attempt`th time.
+fn wait_once(attempt: i32) -> bool {
+    let waits = !GAVE_UP.get() && attempt < WAIT_STEPS;
+    match waits {
+        true => std::thread::sleep(WAIT_STEP),
+        false => GAVE_UP.set(true),
+    }
+    waits
+}
 
 enum Request {
     /// Work, which sends its result to the caller itself.
@@ -42,6 +73,10 @@ impl LazyConnection {
             Some(connection) => Ok(connection),
             closed => Ok(closed.insert((self.open)()?)),
         }
+    }
+
+    fn changes(&self) -> u64 {
+        self.connection.as_ref().map_or(0, Connection::total_changes)
     }
 }
 
@@ -132,7 +167,13 @@ fn serve(queue: &Mutex<mpsc::Receiver<Request>>, mut connection: LazyConnection)
         // The lock is held while waiting, not while working.
         let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match request {
-            Ok(Request::Work(work)) => work(&mut connection),
+            Ok(Request::Work(work)) => {
+                let before = connection.changes();
+                work(&mut connection);
+                if connection.changes() != before {
+                    GAVE_UP.set(false);
+                }
+            }
             Ok(Request::Close(sender)) => {
                 drop(connection);
                 let _ = sender.send(());
@@ -143,10 +184,17 @@ fn serve(queue: &Mutex<mpsc::Receiver<Request>>, mut connection: LazyConnection)
     }
 }
 
-/// Opens the database for reading and writing, in WAL mode; waits for other writers for `busy`.
-pub(super) fn open_to_write(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
+/// Opens the database for reading and writing, in WAL mode.
+pub(super) fn open_to_write(path: &Path, wait: Wait) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let busy = match wait {
+        Wait::Once => WAIT_STEP * WAIT_STEPS.unsigned_abs(),
+        Wait::UpTo(busy) => busy,
+    };
     let connection = open(path, flags, busy)?;
+    if let Wait::Once = wait {
+        connection.busy_handler(Some(wait_once))?;
+    }
     // A committed row survives the death of the process; what a power cut takes, the counters still know.
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
     Ok(connection)
@@ -244,6 +292,28 @@ mod tests {
         assert!(panicking.await.expect_err("panics").is_panic());
         let tables = pool.run(|db| Ok::<_, StoreError>(db.table_exists(None, "t")?)).await;
         assert!(!tables.expect("read"), "it was rolled back");
+    }
+
+    #[tokio::test]
+    async fn a_lock_is_waited_for_once_and_again_after_a_write() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("t.db");
+        let file = path.clone();
+        let pool = ConnectionPool::start("test", 1, move || Ok(open_to_write(&file, Wait::Once)?)).expect("starts");
+        let write = async |sql: &'static str| pool.run(move |db| Ok::<_, StoreError>(db.execute(sql, [])?)).await;
+        // Whether the connection waits shows in what it would do at the first attempt.
+        let waits = async || pool.run(|_| Ok::<_, StoreError>(!GAVE_UP.get())).await.expect("asked");
+        write("CREATE TABLE t (a)").await.expect("made");
+        let mut other = open_to_write(&path, Wait::UpTo(Duration::from_secs(5))).expect("opens");
+        let lock = writing(&mut other).expect("locked");
+        assert!(waits().await);
+        for _ in 0..3 {
+            assert!(matches!(write("INSERT INTO t VALUES (1)").await, Err(StoreError::Busy)));
+            assert!(!waits().await);
+        }
+        lock.commit().expect("committed");
+        write("INSERT INTO t VALUES (1)").await.expect("written");
+        assert!(waits().await);
     }
 
     #[tokio::test]

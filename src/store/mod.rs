@@ -21,7 +21,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use self::connection::{ConnectionPool, open_to_read, open_to_write};
+use self::connection::{ConnectionPool, Wait, open_to_read, open_to_write};
 use crate::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
 use crate::files;
 use crate::profile::{ProgressAccount, Record};
@@ -250,7 +250,7 @@ impl Store {
     /// If the file cannot be opened or belongs to a newer version.
     pub async fn open(state_dir: &Path) -> Result<Self, StoreError> {
         // The control loop waits for this: whoever holds the file for longer is tried again at the next tick.
-        Self::open_with(state_dir, Duration::from_millis(250)).await
+        Self::open_with(state_dir, Wait::Once).await
     }
 
     /// The same for whoever does one thing, which is not tried again: waits some seconds for others that write.
@@ -258,16 +258,16 @@ impl Store {
     /// # Errors
     /// As [`Self::open`].
     pub async fn open_patiently(state_dir: &Path) -> Result<Self, StoreError> {
-        Self::open_with(state_dir, Duration::from_secs(5)).await
+        Self::open_with(state_dir, Wait::UpTo(Duration::from_secs(5))).await
     }
 
-    async fn open_with(state_dir: &Path, busy: Duration) -> Result<Self, StoreError> {
+    async fn open_with(state_dir: &Path, wait: Wait) -> Result<Self, StoreError> {
         let path = state_dir.join(FILE_NAME);
         make_private(&path)
             .map_err(|error| StoreError::Open { path: path.display().to_string(), why: error.to_string() })?;
         let no_thread = |error: std::io::Error| StoreError::no_thread(&path, &error);
         let file = path.clone();
-        let to_write = move || open_to_write(&file, busy).map_err(|error| unopened(&file, error));
+        let to_write = move || open_to_write(&file, wait).map_err(|error| unopened(&file, error));
         let write = ConnectionPool::start("store-write", 1, to_write).map_err(no_thread)?;
         write.run(migrate::migrate).await?;
         write.run(ledger::complete_old_rows).await?;

@@ -110,15 +110,20 @@ pub(crate) fn job(laws: &mut Laws, told: &Told, plan: &JobPlan, record: &Record,
 
 /// How long reports took.
 pub(crate) fn answers(laws: &mut Laws, records: &[Record], p99_ms: Option<f64>) -> f64 {
-    let mut all: Vec<f64> = records.iter().flat_map(|record| record.answers_ms.iter().copied()).collect();
-    all.sort_by(f64::total_cmp);
+    let mut all: Vec<(Instant, Duration)> = records.iter().flat_map(|record| record.answers.iter().copied()).collect();
+    all.sort_by_key(|(_, took)| *took);
     let Some(last) = all.len().checked_sub(1) else { return 0.0 };
-    let p99 = all[last * 99 / 100];
-    if p99_ms.is_some_and(|bound| p99 > bound) {
-        laws.breach(format!("one report in a hundred took more than {p99:.0} ms"));
+    let in_ms = |took: Duration| took.as_secs_f64() * 1e3;
+    let p99 = in_ms(all[last * 99 / 100].1);
+    if let Some(bound) = p99_ms.filter(|bound| p99 > *bound) {
+        let mut slow: Vec<_> = all.iter().filter(|(_, took)| in_ms(*took) > bound).collect();
+        slow.sort();
+        let slow: Vec<String> =
+            slow.iter().map(|(at, took)| format!("{:.0} ms at {:.1} s", in_ms(*took), laws.seconds(*at))).collect();
+        laws.breach(format!("one report in a hundred took more than {p99:.0} ms: {}", slow.join(", ")));
     }
-    if all[last] > 8_000.0 {
-        laws.breach(format!("a report took {:.1} s", all[last] / 1e3));
+    if all[last].1 > Duration::from_secs(8) {
+        laws.breach(format!("a report took {:.1} s", all[last].1.as_secs_f64()));
     }
     p99
 }

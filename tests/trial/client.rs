@@ -59,7 +59,7 @@ pub(crate) struct Record {
     /// All of its declared work was done.
     pub(crate) finished: bool,
     /// How long each answered report took, in milliseconds.
-    pub(crate) answers_ms: Vec<f64>,
+    pub(crate) answers: Vec<(Instant, Duration)>,
     /// What the daemon may not say.
     pub(crate) refusals: Vec<String>,
     /// The daemon warned of it.
@@ -264,7 +264,7 @@ impl Job {
             match answer {
                 Ok(answer) if answer.status().is_success() => {
                     record.last_report = Some(Instant::now());
-                    record.answers_ms.push(asked.elapsed().as_secs_f64() * 1e3);
+                    record.answers.push((asked, asked.elapsed()));
                 }
                 // 503: the daemon says that it cannot at the moment.
                 Ok(answer) if answer.status().as_u16() != 503 => {

@@ -60,6 +60,11 @@ impl Laws {
         self.breaches.push(format!("{:.1} s: {what}", self.begun.elapsed().as_secs_f64()));
     }
 
+    /// When that was, in seconds from the start.
+    pub(crate) fn seconds(&self, at: Instant) -> f64 {
+        at.saturating_duration_since(self.begun).as_secs_f64()
+    }
+
     /// Another program has set a limit. What was there before may be what the daemon gives back, if it was just writing.
     pub(crate) fn set_by_others(&mut self, board: usize, watts: u32, is_sure: bool) {
         if is_sure {
