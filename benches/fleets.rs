@@ -2,10 +2,10 @@
 //! the shape of a day; a cap that changes every hour; deadlines with 3 to 15 % of slack.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use wattune::domain::Slot;
-use wattune::plan::PlanSlot;
-use wattune::plan::fleet::{FleetJob, FleetPoint, FleetProblem};
-use wattune::units::{GramsPerKwh, Samples, SamplesPerSecond, Watts};
+use wattune_core::domain::Slot;
+use wattune_core::plan::PlanSlot;
+use wattune_core::plan::fleet::{FleetJob, FleetPoint, FleetProblem};
+use wattune_core::units::{GramsPerKwh, Samples, SamplesPerSecond, Watts};
 
 /// A repeatable stream of numbers in 0..1 (xorshift).
 struct Noise(u64);

@@ -17,19 +17,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use chrono::{DateTime, TimeDelta, Utc};
 use wattune::clock::{Clock, SystemClock};
-use wattune::domain::{
+use wattune::http::report::{ReportView, page};
+use wattune::store::{Checkpoint, FILE_NAME, Settling, SourceKey, Store, StoreError, StoredJob, StoredProgress, Why};
+use wattune_core::domain::{
     CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
     Provenance, SignalKind, SignalScope, Slot, Unit, Work, Zone,
 };
-use wattune::http::report::{ReportView, page};
-use wattune::ledger::chain::Digest;
-use wattune::ledger::entry::{Control, Entry};
-use wattune::ledger::report::{FunctionalUnit, Wanted};
-use wattune::ledger::verify::Verifier;
-use wattune::ledger::{Interval, Settings, Share};
-use wattune::profile::ProgressAccount;
-use wattune::store::{Checkpoint, FILE_NAME, Settling, SourceKey, Store, StoreError, StoredJob, StoredProgress, Why};
-use wattune::units::{GramsPerKwh, Millijoules, Samples, Seconds};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::entry::{Control, Entry};
+use wattune_core::ledger::report::{FunctionalUnit, Wanted};
+use wattune_core::ledger::verify::Verifier;
+use wattune_core::ledger::{Interval, Settings, Share};
+use wattune_core::profile::ProgressAccount;
+use wattune_core::units::{GramsPerKwh, Millijoules, Samples, Seconds};
 
 const BOARDS: usize = 8;
 /// Minutes of a job, with the idle minutes after it: 1,250 jobs a board and year.

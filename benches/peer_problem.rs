@@ -10,7 +10,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 use wattune::clock::{Clock, SystemClock};
-use wattune::plan::fleet::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, solve_fleet};
+use wattune_core::plan::fleet::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, solve_fleet};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let given: Vec<String> = std::env::args().skip(1).collect();

@@ -7,7 +7,7 @@
 mod fleets;
 
 use divan::{Bencher, black_box};
-use wattune::plan::fleet::solve_fleet;
+use wattune_core::plan::fleet::solve_fleet;
 
 fn main() {
     divan::main();

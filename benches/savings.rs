@@ -13,11 +13,11 @@ use anyhow::{Context as _, bail};
 use chrono::TimeDelta;
 use wattune::controller::Handle;
 use wattune::controller::view::{IntervalView, SavingView};
-use wattune::domain::{CarbonSeries, Objective, SignalKind, SignalScope, Zone};
-use wattune::ledger::Comparison;
 use wattune::providers::{FileSettings, file};
 use wattune::simulate::{Plot, Scenario, TraceProvider, World, power_curve};
-use wattune::units::{Seconds, Watts};
+use wattune_core::domain::{CarbonSeries, Objective, SignalKind, SignalScope, Zone};
+use wattune_core::ledger::Comparison;
+use wattune_core::units::{Seconds, Watts};
 
 const NOISES: [f64; 3] = [0.005, 0.01, 0.02];
 const BUDGETS: [f64; 4] = [0.01, 0.03, 0.05, 0.1];

@@ -87,23 +87,16 @@
 //!
 //! [`Controller::tick`]: controller::Controller::tick
 
-pub mod bandit;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod controller;
 pub mod cpu;
-pub mod domain;
 pub mod files;
-pub mod forecast;
 pub mod gpu;
 pub mod http;
-pub mod ledger;
-pub mod plan;
-pub mod profile;
 pub mod providers;
 pub mod recurring;
 pub mod simulate;
 pub mod store;
 pub mod telemetry;
-pub mod units;

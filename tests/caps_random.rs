@@ -7,16 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use chrono::{DateTime, TimeDelta, Utc};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use wattune::clock::{Clock, ManualClock, Monotonic};
+use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{
     BudgetSettings, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard, Settings,
 };
-use wattune::domain::{Board, ClockLimit, DemandResponse, EventId, JobId, LimitRange, PowerLimit, Work};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use wattune::providers::{CarbonSettings, FeedState};
-use wattune::units::{Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{Board, ClockLimit, DemandResponse, EventId, JobId, LimitRange, PowerLimit, Work};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
 use crate::support;
 
@@ -155,19 +156,19 @@ impl Node {
         }
         let state = tempfile::tempdir().expect("a directory");
         let (feed, signal) = tokio::sync::watch::channel(FeedState::starting(Vec::new(), begin()));
-        let profiling = wattune::profile::Settings {
+        let profiling = wattune_core::profile::Settings {
             step_w: Watts::new(60.0),
             settle_s: Seconds::new(0.5),
             standard_error: 0.05,
-            ..wattune::profile::Settings::default()
+            ..wattune_core::profile::Settings::default()
         };
         let parts = Parts {
             settings: Settings { solve_limit_s: Seconds::new(patience), ..Settings::default() },
             profiling,
-            planning: wattune::plan::Settings {
+            planning: wattune_core::plan::Settings {
                 shortest_slot_s: Seconds::new(5.0),
                 dwell_s: Seconds::ZERO,
-                ..wattune::plan::Settings::default()
+                ..wattune_core::plan::Settings::default()
             },
             carbon: CarbonSettings::default(),
             carbon_budget: BudgetSettings::default(),

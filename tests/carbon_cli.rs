@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use wiremock::matchers::{header, path, path_regex};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use wattune::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune::store::Store;
-use wattune::units::GramsPerKwh;
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::units::GramsPerKwh;
 
 use crate::support::{Ended, now, traces, wattune};
 

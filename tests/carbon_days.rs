@@ -8,13 +8,13 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{Controller, Parts, Phase, ProgressReport, RankBoard, Settings as ControlSettings};
-use wattune::domain::{
-    CarbonSeries, Forecast, Intensity, JobId, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,
-};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, FileProvider, Provider, ProviderError};
-use wattune::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{
+    CarbonSeries, Forecast, Intensity, JobId, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,
+};
+use wattune_core::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
 
 use crate::support;
 
@@ -108,8 +108,8 @@ impl Outage {
         let state = tempfile::tempdir().expect("a directory");
         let parts = Parts {
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
-            profiling: wattune::profile::Settings::default(),
-            planning: wattune::plan::Settings::default(),
+            profiling: wattune_core::profile::Settings::default(),
+            planning: wattune_core::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             cap: wattune::controller::CapSettings::default(),
             carbon_budget: wattune::controller::BudgetSettings::default(),
@@ -127,7 +127,7 @@ impl Outage {
         let mut controller = Controller::start(parts).await.expect("starts");
         controller.tick().await;
         // With known work the sweep is affordable at once.
-        let work = wattune::domain::Work::TotalSamples(wattune::units::Samples::new(1e8));
+        let work = wattune_core::domain::Work::TotalSamples(wattune_core::units::Samples::new(1e8));
         let long = wattune::controller::NewJob { work, ..support::job("long", 0.05) };
         let job = JobId::new(controller.register(long).await.expect("registered").job_id).expect("an id");
         Self { clock, feed, controller, board, job, _state: state }
@@ -136,7 +136,7 @@ impl Outage {
     async fn step(&mut self, span: Seconds) {
         self.clock.advance(span);
         self.feed.poll_due(self.clock.now()).await;
-        let at = self.clock.monotonic().since(wattune::clock::Monotonic::default());
+        let at = self.clock.monotonic().since(wattune_core::time::Monotonic::default());
         let report = ProgressReport { samples: self.board.work_done(), at: Some(at) };
         self.controller.progress(&self.job, report).await.expect("taken");
         self.controller.tick().await;

@@ -8,13 +8,14 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use wattune::clock::{Clock, Monotonic, SystemClock};
+use wattune::clock::{Clock, SystemClock};
 use wattune::controller::{self, Controller, GpuRef, Handle, Parts};
-use wattune::domain::{LimitRange, PowerLimit};
 use wattune::gpu::simulated::{Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::FeedState;
-use wattune::units::{Seconds, Watts};
+use wattune_core::domain::{LimitRange, PowerLimit};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Seconds, Watts};
 
 use crate::nvml::{CURVE, board};
 use crate::support::{Books, Daemon, FakeDriver, Training, eventually, forecast_file};
@@ -273,8 +274,8 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
     let (_feed, signal) = tokio::sync::watch::channel(feed);
     let parts = Parts {
         settings: controller::Settings { tick_s: Seconds::new(0.1), ..controller::Settings::default() },
-        profiling: wattune::profile::Settings::default(),
-        planning: wattune::plan::Settings::default(),
+        profiling: wattune_core::profile::Settings::default(),
+        planning: wattune_core::plan::Settings::default(),
         carbon: wattune::providers::CarbonSettings::default(),
         cap: controller::CapSettings::default(),
         carbon_budget: controller::BudgetSettings::default(),

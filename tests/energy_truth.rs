@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
 use wattune::controller::{Controller, Parts, RankBoard, Settings as ControlSettings};
-use wattune::domain::JobId;
 use wattune::gpu::nvml::{Library, Settings as NvmlSettings};
 use wattune::gpu::thread::Sampling;
-use wattune::ledger::entry::{Close, Entry, Lost};
-use wattune::ledger::verify::Verifier;
 use wattune::providers::{CarbonSettings, FeedState};
 use wattune::store::{Store, StoreError};
-use wattune::units::Seconds;
+use wattune_core::domain::JobId;
+use wattune_core::ledger::entry::{Close, Entry, Lost};
+use wattune_core::ledger::verify::Verifier;
+use wattune_core::units::Seconds;
 
 use crate::support::{self, Books, FakeDriver};
 

@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use wattune::clock::{Clock as _, ManualClock, Monotonic};
+use wattune::clock::{Clock as _, ManualClock};
 use wattune::controller::{
     BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, RankBoard, Settings,
 };
-use wattune::domain::{JobId, LimitRange, PowerLimit, Slot};
 use wattune::gpu::GpuDevice;
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
-use wattune::ledger::Share;
-use wattune::ledger::verify::Verifier;
 use wattune::providers::{CarbonSettings, FeedState};
 use wattune::store::Store;
-use wattune::units::{Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{JobId, LimitRange, PowerLimit, Slot};
+use wattune_core::ledger::Share;
+use wattune_core::ledger::verify::Verifier;
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
 use crate::support;
 
@@ -45,8 +46,8 @@ impl Node {
         let (feed, signal) = tokio::sync::watch::channel(FeedState::starting(Vec::new(), begin()));
         let parts = Parts {
             settings,
-            profiling: wattune::profile::Settings::default(),
-            planning: wattune::plan::Settings::default(),
+            profiling: wattune_core::profile::Settings::default(),
+            planning: wattune_core::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             carbon_budget: BudgetSettings::default(),
             books: Default::default(),

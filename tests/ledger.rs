@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{Controller, Parts, RankBoard, Settings as ControlSettings};
-use wattune::domain::{
-    CarbonSeries, Forecast, Intensity, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,
-};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
-use wattune::ledger::entry::Settlement;
-use wattune::ledger::verify::{Broken, Verified, Verifier};
 use wattune::providers::{Answer, CarbonSettings, FeedState, Provider, ProviderError, Ranks, SourceState};
 use wattune::store::{Store, StoreError, Why};
-use wattune::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{
+    CarbonSeries, Forecast, Intensity, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,
+};
+use wattune_core::ledger::entry::Settlement;
+use wattune_core::ledger::verify::{Broken, Verified, Verifier};
+use wattune_core::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
 
 use crate::nvml::board;
 use crate::support::{Daemon, FakeDriver};

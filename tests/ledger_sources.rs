@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use wattune::controller::{Controller, NewJob};
-use wattune::domain::{Forecast, Intensity, JobId, JobName, Origin, SignalKind, SignalScope, Slot, Zone};
-use wattune::ledger::Share;
-use wattune::ledger::entry::Settlement;
-use wattune::ledger::report::{By, Key, Wanted};
 use wattune::providers::{FeedState, Ranks, SourceState};
 use wattune::store::{Store, ToCorrect};
-use wattune::units::GramsPerKwh;
+use wattune_core::domain::{Forecast, Intensity, JobId, JobName, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::ledger::Share;
+use wattune_core::ledger::entry::Settlement;
+use wattune_core::ledger::report::{By, Key, Wanted};
+use wattune_core::units::GramsPerKwh;
 
 use crate::ledger::{Node, Source, at, forecast, half_hours, reproduce, told, verify};
 use crate::support;
@@ -56,7 +56,7 @@ fn answered(hour: i64, answers: Vec<(Source, Option<Forecast>)>) -> FeedState {
 }
 
 fn factors(settled: &Settlement) -> Vec<(String, String, f64)> {
-    let of = |f: &wattune::ledger::entry::Factor| (f.source.clone(), f.zone.to_string(), f.g_per_kwh.get());
+    let of = |f: &wattune_core::ledger::entry::Factor| (f.source.clone(), f.zone.to_string(), f.g_per_kwh.get());
     settled.factors.iter().map(of).collect()
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wattune::controller::{Controller, NewJob};
-use wattune::domain::{Intensity, JobId, Origin, SignalKind, SignalScope, Slot};
-use wattune::ledger::report::{By, Wanted};
 use wattune::providers::{FeedState, Ranks, SourceState};
-use wattune::units::GramsPerKwh;
+use wattune_core::domain::{Intensity, JobId, Origin, SignalKind, SignalScope, Slot};
+use wattune_core::ledger::report::{By, Wanted};
+use wattune_core::units::GramsPerKwh;
 
 use crate::ledger::{FINAL_AFTER_H, FORECAST, Node, STEPS_AN_HOUR, Source, at, forecast, half_hours};
 use crate::ledger::{newest, reproduce, told, verify};
@@ -34,7 +34,7 @@ async fn sources_that_do_not_say_what_they_mean_are_not_joined() {
                 let source = Source(name);
                 let actual = half_hours(0, 2 * hour, |_| value(100.0, Origin::Measured).filter(|_| came));
                 let told = forecast(&source, hour, Origin::Forecast, actual);
-                let told = wattune::domain::Forecast { kind, scope, ..told };
+                let told = wattune_core::domain::Forecast { kind, scope, ..told };
                 SourceState::starting(&source, usize::from(came), None, at(0)).answered(told.into(), now, 0.5, 4.0)
             };
             let (first, second) = (of("first", false), of("second", true));
@@ -279,7 +279,7 @@ async fn figure(controller: &mut Controller, id: &JobId, hours: i64) -> f64 {
     let account = controller.account_of(id).await.expect("runs").carbon_g.expect("intensities are known");
     assert!((shown / account - 1.0).abs() < 1e-9, "{shown} {account} after {hours} hours");
     let rows = controller.store().intervals_of(id).await.expect("read");
-    let grams = |row: &wattune::ledger::Interval| {
+    let grams = |row: &wattune_core::ledger::Interval| {
         let half = (row.slot.start() - at(0)).num_minutes() / 30;
         let told = told(half, hours).map_or(FORECAST, |told| told.value.get());
         row.energy.to_joules().get() / 3.6e6 * told

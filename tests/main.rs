@@ -24,6 +24,7 @@ mod energy_truth;
 mod faults;
 mod forecast_file;
 mod fuzz;
+mod grids;
 mod guests;
 mod honest_mistakes;
 mod jobs;

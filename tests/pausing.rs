@@ -6,20 +6,21 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Timelike, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use wattune::clock::{Clock, ManualClock, Monotonic};
+use wattune::clock::{Clock, ManualClock};
 use wattune::controller::view::{JobView, ProgressView};
 use wattune::controller::{
     BudgetSettings, CapSettings, ControlError, Controller, NewJob, Parts, Phase, ProgressReport, RankBoard,
     Settings as ControlSettings,
 };
-use wattune::domain::{
-    CarbonSeries, Forecast, Intensity, JobId, LimitRange, Objective, Origin, Pausing, PowerLimit, SignalKind,
-    SignalScope, Slot, Work, Zone,
-};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, Provider, ProviderError};
-use wattune::units::{GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{
+    CarbonSeries, Forecast, Intensity, JobId, LimitRange, Objective, Origin, Pausing, PowerLimit, SignalKind,
+    SignalScope, Slot, Work, Zone,
+};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
 use crate::support;
 
@@ -85,8 +86,8 @@ struct Waiting {
 async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedBoard, state: &Path) -> Controller {
     let parts = Parts {
         settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
-        profiling: wattune::profile::Settings::default(),
-        planning: wattune::plan::Settings::default(),
+        profiling: wattune_core::profile::Settings::default(),
+        planning: wattune_core::plan::Settings::default(),
         carbon: CarbonSettings::default(),
         cap: CapSettings::default(),
         carbon_budget: BudgetSettings::default(),

@@ -5,16 +5,16 @@ use std::path::Path;
 use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use wattune::domain::{
+use wattune::store::{Checkpoint, Settling, SourceKey, Store, StoredJob, StoredProgress, Why};
+use wattune_core::domain::{
     CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
     SignalKind, SignalScope, Slot, Work, Zone,
 };
-use wattune::ledger::chain::Digest;
-use wattune::ledger::entry::Entry;
-use wattune::ledger::{Interval, Settings, Share};
-use wattune::profile::ProgressAccount;
-use wattune::store::{Checkpoint, Settling, SourceKey, Store, StoredJob, StoredProgress, Why};
-use wattune::units::{GramsPerKwh, Millijoules, Samples, Seconds};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::{Interval, Settings, Share};
+use wattune_core::profile::ProgressAccount;
+use wattune_core::units::{GramsPerKwh, Millijoules, Samples, Seconds};
 
 use crate::support::{Ended, wattune};
 

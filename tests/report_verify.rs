@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use serde_json::json;
-use wattune::ledger::verify::Verifier;
 use wattune::store::{FILE_NAME, Store};
+use wattune_core::ledger::verify::Verifier;
 
 use crate::report::{books, outcome, report};
 use crate::support::{Ended, wattune};

@@ -15,13 +15,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use wattune::domain::Pausing;
 use wattune::simulate::policy::{self, Policy};
 use wattune::simulate::replay::{Foresight, Job, RecordedGrid, Sight};
 use wattune::simulate::study::{Found, Study};
+use wattune_core::domain::Pausing;
 
 use wattune::simulate::{IssueTime, Workload, gpu_name, power_curve, read_grid};
-use wattune::units::Seconds;
+use wattune_core::units::Seconds;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use wattune::domain::{Pausing, Slot};
 use wattune::simulate::replay::Foresight;
 use wattune::simulate::study::Found;
+use wattune_core::domain::{Pausing, Slot};
 
 use super::{Bench, Failed, Ground, bound, carbon, mean, of, policies, starts, study_pausing};
 

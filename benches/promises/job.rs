@@ -3,7 +3,7 @@
 use rand::{RngExt as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use wattune::gpu::simulated::{CurvePoint, LoadCurve, SimulatedBoard};
-use wattune::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Work at the original limit after which the speed is drawn again.
 const REDRAWN: Seconds = Seconds::new(0.5);

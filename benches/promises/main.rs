@@ -25,13 +25,13 @@ use wattune::clock::{Clock as _, ManualClock};
 use wattune::controller::{
     BudgetSettings, CapSettings, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Settings,
 };
-use wattune::domain::{JobId, JobName, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Work, Zone};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
-use wattune::profile::{Curve, Settings as ProfileSettings};
 use wattune::providers::{CarbonSettings, Feed, FeedOptions};
 use wattune::simulate::{SyntheticGrid, TraceProvider, power_curve};
-use wattune::units::{Seconds, Watts};
+use wattune_core::domain::{JobId, JobName, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Work, Zone};
+use wattune_core::profile::{Curve, Settings as ProfileSettings};
+use wattune_core::units::{Seconds, Watts};
 
 /// Times a job runs under its name.
 const RUNS: usize = 5;
@@ -197,14 +197,14 @@ pub(crate) fn curve(traces: &Path, workload: &str) -> anyhow::Result<LoadCurve> 
 
 /// The part of the energy that the best constant mix within the budget saves.
 pub(crate) fn static_saving(curve: &LoadCurve, budget: f64) -> Option<f64> {
-    let point = |p: &wattune::gpu::simulated::CurvePoint| wattune::domain::OperatingPoint {
+    let point = |p: &wattune::gpu::simulated::CurvePoint| wattune_core::domain::OperatingPoint {
         setting: vec![PowerLimit::from_watts(p.limit).into()],
-        throughput: wattune::domain::Estimate { mean: p.throughput, relative_error: 0.0 },
-        power: wattune::domain::Estimate { mean: p.power, relative_error: 0.0 },
+        throughput: wattune_core::domain::Estimate { mean: p.throughput, relative_error: 0.0 },
+        power: wattune_core::domain::Estimate { mean: p.power, relative_error: 0.0 },
         measured: Seconds::ZERO,
     };
     let points = curve.points().iter().rev().map(point).collect();
-    let known = Curve::from_profile(&wattune::domain::Profile { points })?;
+    let known = Curve::from_profile(&wattune_core::domain::Profile { points })?;
     let top = *known.ceiling();
     let rate = (top.throughput * (1.0 / (1.0 + budget))).max(known.most_efficient().throughput);
     let power = known.power_at(rate)?;
@@ -241,7 +241,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
     let parts = Parts {
         settings: Settings { solve_limit_s: patient, ..Settings::default() },
         profiling: ProfileSettings::default(),
-        planning: wattune::plan::Settings::default(),
+        planning: wattune_core::plan::Settings::default(),
         carbon: CarbonSettings::default(),
         cap: CapSettings::default(),
         carbon_budget: BudgetSettings::default(),

@@ -18,14 +18,16 @@ use super::signals::{Hangup, stopped};
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Handle;
 use crate::controller::view::{IntervalView, SavingView};
-use crate::domain::{CarbonSeries, ClockLimit, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone};
 use crate::gpu::simulated::LoadCurve;
 use crate::http;
-use crate::ledger;
 use crate::providers::{FileSettings, file};
 use crate::recurring::Recurring;
 use crate::simulate::{Outcome, Plot, Scenario, SyntheticGrid, TraceProvider, Workload, World, power_curve};
-use crate::units::{SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{
+    CarbonSeries, ClockLimit, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone,
+};
+use wattune_core::ledger;
+use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 
 /// Shows the whole daemon at work in a minute: simulated GPUs, an accelerated clock, and a generated grid or recorded
 /// traces. Nothing is measured or set on hardware.

@@ -18,7 +18,7 @@ use crate::gpu::Capabilities;
 use crate::gpu::journal::{Journal, boot_id};
 use crate::gpu::thread::GpuHandle;
 use crate::providers::{self, Provider};
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 /// Checks what the daemon needs: configuration, driver, boards, rights, the node's cap and carbon budget, CPU energy, state
 /// directory, carbon signal, address.

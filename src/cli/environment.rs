@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap::CommandFactory;
 
 use super::Cli;
-use crate::domain::nearest;
+use wattune_core::domain::nearest;
 
 const PREFIX: &str = "WATTUNE_";
 

@@ -12,7 +12,7 @@ use crate::config::{Settings, is_root};
 use crate::gpu::journal::{self, Journal, boot_id};
 use crate::gpu::restore::{Clocks, Restored, restore_all};
 use crate::store;
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 /// Gives every GPU that a daemon left set its found limit back. For when the daemon was killed and will not start again;
 /// a starting daemon does the same.

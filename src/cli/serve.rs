@@ -18,16 +18,16 @@ use crate::controller::{
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
 use crate::cpu::watch::{CpuHandle, Pace};
-use crate::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
 use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::gpu::{GpuDevice, nvml};
 use crate::http;
-use crate::ledger::chain::Digest;
 use crate::providers::{self, Feed, FeedOptions};
 use crate::recurring::Recurring;
-use crate::units::{SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 
 /// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. Whatever ends it, GPUs get the limits back that were found.
 #[derive(Debug, clap::Args)]

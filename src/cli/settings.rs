@@ -8,8 +8,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::environment::OddVariables;
 use crate::config::{Backend, Settings};
-use crate::domain::Zone;
 use crate::providers;
+use wattune_core::domain::Zone;
 
 /// Where the configuration is looked for unless told otherwise.
 const USUAL_FILE: &str = "/etc/wattune/wattune.toml";

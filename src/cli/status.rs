@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Format;
 use super::ask::{Place, USUAL};
-use crate::domain::legible;
+use wattune_core::domain::legible;
 
 /// Asks a running daemon how it is.
 #[derive(Debug, clap::Args)]

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
 
-use crate::domain::with_nearest;
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
-use crate::{controller, cpu, http, ledger, plan, profile, telemetry};
+use crate::{controller, cpu, http, telemetry};
+use wattune_core::domain::with_nearest;
+use wattune_core::{ledger, plan, profile};
 
 /// Which boards the daemon steers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

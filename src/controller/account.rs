@@ -7,11 +7,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::checkpoint::Kept;
 use super::stays::{Away, Gone};
 use super::{Controller, Gpu};
-use crate::domain::{DeviceId, DeviceKind, GpuId, JobId};
 use crate::gpu::Metering;
-use crate::ledger::{self, Interval, OpenInterval, Rule, Share};
 use crate::store::{Checkpoint, StoreError, StoredJob};
-use crate::units::{Millijoules, Seconds};
+use wattune_core::domain::{DeviceId, DeviceKind, GpuId, JobId};
+use wattune_core::ledger::{self, Interval, OpenInterval, Rule, Share};
+use wattune_core::units::{Millijoules, Seconds};
 
 /// Why energy is lost where a counter shows less than when it was read last.
 pub(super) const RESET_UNWATCHED: &str =

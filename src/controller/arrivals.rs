@@ -8,9 +8,9 @@ use tokio::sync::mpsc::Receiver;
 
 use super::start::FULL_READING;
 use super::{Controller, Gpu};
-use crate::domain::DeviceId;
 use crate::gpu::GpuDevice;
 use crate::gpu::thread::GpuHandle;
+use wattune_core::domain::DeviceId;
 
 /// Where GPUs come from that could not be used at the start.
 pub struct Arrivals {

@@ -3,8 +3,8 @@
 use super::concerns::concerns;
 use super::view::GpuView;
 use super::{ControlError, Controller, Gpu, GpuRef};
-use crate::domain::{ClockLimit, PowerLimit};
 use crate::gpu::GpuError;
+use wattune_core::domain::{ClockLimit, PowerLimit};
 
 impl Controller {
     /// The boards, by index.

@@ -9,13 +9,13 @@ use super::saved::SavedTogether;
 use super::signal::same_signal;
 use super::view::{BookedView, LedgerView, SavedView, SettledView};
 use super::{ControlError, Controller};
-use crate::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, PowerLimit, SignalKind, Slot};
-use crate::ledger::apportion::{hour_of, hours_of};
-use crate::ledger::chain::Digest;
-use crate::ledger::entry::{Control, Entry, Lost};
-use crate::ledger::{self, Interval, Total};
 use crate::store::{Settling, SourceKey, StoreError, Why};
-use crate::units::Millijoules;
+use wattune_core::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, PowerLimit, SignalKind, Slot};
+use wattune_core::ledger::apportion::{hour_of, hours_of};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::entry::{Control, Entry, Lost};
+use wattune_core::ledger::{self, Interval, Total};
+use wattune_core::units::Millijoules;
 
 /// So many hours are settled in one tick.
 const SETTLED_AT_ONCE: usize = 24;

@@ -7,9 +7,9 @@ use utoipa::ToSchema;
 use super::emitted::Emitted;
 use super::moment::optional_moment;
 use super::{ControlError, Controller};
-use crate::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
-use crate::ledger::{self, Interval, Share};
-use crate::units::{GramsCo2e, GramsPerKwh, Short};
+use wattune_core::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
+use wattune_core::ledger::{self, Interval, Share};
+use wattune_core::units::{GramsCo2e, GramsPerKwh, Short};
 
 /// Less is a mistake of units: a board at idle emits it within seconds. More is none that jobs could reach.
 const LIMIT_RANGE_G: std::ops::RangeInclusive<f64> = 0.001..=1e12;

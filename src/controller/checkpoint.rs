@@ -10,14 +10,14 @@ use chrono::TimeDelta;
 
 use super::account::{NEVER_COUNTED, RESET_UNWATCHED};
 use super::{Controller, Gpu};
-use crate::clock::{Monotonic, Now};
-use crate::domain::{DeviceId, JobId};
 use crate::gpu::Metering;
 use crate::gpu::journal::boot_id;
-use crate::ledger::entry::Lost;
-use crate::ledger::{Metered, OpenInterval, Rule};
 use crate::store::{LastReport, LastSeen, OpenBooks, StoredProgress};
-use crate::units::Seconds;
+use wattune_core::domain::{DeviceId, JobId};
+use wattune_core::ledger::entry::Lost;
+use wattune_core::ledger::{Metered, OpenInterval, Rule};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::Seconds;
 
 /// A lease is looked at so many times while it lasts: seconds of doubt matter to short ones.
 const LOOKS_PER_LEASE: f64 = 4.0;

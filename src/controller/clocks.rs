@@ -8,11 +8,11 @@ use super::Controller;
 use super::gpu::{Act, Gpu};
 use super::settings::Locking;
 use super::steering::LASTING;
-use crate::clock::{Monotonic, Now};
-use crate::domain::{ClockLimit, ClockRange, EventReasons, GpuId, PowerLimit};
 use crate::gpu::journal::{Journal, JournalError};
 use crate::gpu::{GpuError, Observation, Write};
-use crate::units::Seconds;
+use wattune_core::domain::{ClockLimit, ClockRange, EventReasons, GpuId, PowerLimit};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::Seconds;
 
 /// Under load and without a reason, a free board runs at this part of its highest clock at least. Boards with a higher
 /// clock on paper than they ever reach are taken for locked, and their clocks left alone: the milder mistake.

@@ -3,8 +3,8 @@
 
 use super::gpu::Gpu;
 use super::steering::LASTING;
-use crate::clock::Monotonic;
 use crate::gpu::GpuError;
+use wattune_core::time::Monotonic;
 
 /// What of a GPU is not as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

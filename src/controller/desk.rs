@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use chrono::{DateTime, Utc};
 use tokio::task::JoinHandle;
 
-use crate::clock::Monotonic;
-use crate::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
-use crate::forecast::ErrorPaths;
-use crate::plan::{
+use wattune_core::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
+use wattune_core::forecast::ErrorPaths;
+use wattune_core::plan::{
     Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Together, Unplannable, plan, plan_together,
     steadier, steadier_together,
 };
-use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
 
 use super::share::Share;
 

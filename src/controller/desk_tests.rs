@@ -1,8 +1,8 @@
 use chrono::TimeDelta;
 
 use super::*;
-use crate::domain::{Estimate, OperatingPoint, Slot};
-use crate::units::{Samples, SamplesPerSecond};
+use wattune_core::domain::{Estimate, OperatingPoint, Slot};
+use wattune_core::units::{Samples, SamplesPerSecond};
 
 fn now() -> DateTime<Utc> {
     DateTime::UNIX_EPOCH

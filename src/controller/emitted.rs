@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{ControlError, Controller};
-use crate::domain::{CarbonSeries, DeviceKind, JobId, Slot};
-use crate::ledger::apportion::{hour_of, hours_of};
-use crate::ledger::{self, Emissions, Interval, Share};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, DeviceKind, JobId, Slot};
+use wattune_core::ledger::apportion::{hour_of, hours_of};
+use wattune_core::ledger::{self, Emissions, Interval, Share};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// So many hours are counted anew in one tick, the newest first.
 const RECOUNTED_AT_ONCE: usize = 24;
@@ -149,8 +149,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::{DeviceId, EnergySource, Intensity, Origin};
-    use crate::units::{GramsPerKwh, Millijoules};
+    use wattune_core::domain::{DeviceId, EnergySource, Intensity, Origin};
+    use wattune_core::units::{GramsPerKwh, Millijoules};
 
     fn at(minutes: i64) -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)

@@ -1,8 +1,8 @@
 //! What the controller refuses, and why it cannot start.
 
-use crate::domain::InvalidJob;
 use crate::gpu::journal::JournalError;
 use crate::store::StoreError;
+use wattune_core::domain::InvalidJob;
 
 /// Why a request is not carried out. Each says what would be right.
 #[derive(Debug, thiserror::Error)]

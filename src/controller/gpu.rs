@@ -8,13 +8,13 @@ use super::clocks::Clocks;
 use super::past::Past;
 use super::sharing::Sharing;
 use super::steering::Astray;
-use crate::clock::{Monotonic, Now};
-use crate::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};
 use crate::gpu::journal::{self, Foreign, Journal, JournalError, Standing, WayBack};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write};
-use crate::ledger::{Metered, OpenInterval};
-use crate::units::Seconds;
+use wattune_core::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};
+use wattune_core::ledger::{Metered, OpenInterval};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::Seconds;
 
 /// Somebody's wish by hand, until it expires.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,10 +4,10 @@ use super::Controller;
 use super::show::spelled;
 use super::signal::HORIZONS_H;
 use super::view::{ForeseenView, OutcomeView};
-use crate::domain::{Intensity, Slot};
-use crate::forecast::over_whole;
 use crate::store::{SourceKey, StoreError};
-use crate::units::Seconds;
+use wattune_core::domain::{Intensity, Slot};
+use wattune_core::forecast::over_whole;
+use wattune_core::units::Seconds;
 
 /// Forecasts beside what they were about.
 #[derive(Default)]

@@ -1,9 +1,9 @@
 //! Whose a GPU is: the job that controls it and those that are booked on it beside, be they a thousand.
 
 use super::gpu::Gpu;
-use crate::clock::Monotonic;
-use crate::domain::JobId;
-use crate::units::Seconds;
+use wattune_core::domain::JobId;
+use wattune_core::time::Monotonic;
+use wattune_core::units::Seconds;
 
 /// With no more jobs than this its books turn whenever one comes or goes.
 const FEW_JOBS: usize = 16;

@@ -10,17 +10,17 @@ use super::pacing::Idling;
 use super::reach::Reach;
 use super::reports::SeenReports;
 use super::setback::Setback;
-use crate::clock::{Monotonic, Now};
-use crate::domain::{
+use crate::store::{LastReport, StoredJob, StoredProgress};
+use wattune_core::domain::{
     DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
     SetPoint, Work,
 };
-use crate::ledger::report::Saved;
-use crate::plan::{Doing, Held, Plan};
-use crate::profile::ladder::{GroupRange, Setting};
-use crate::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage, Stalls};
-use crate::store::{LastReport, StoredJob, StoredProgress};
-use crate::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
+use wattune_core::ledger::report::Saved;
+use wattune_core::plan::{Doing, Held, Plan};
+use wattune_core::profile::ladder::{GroupRange, Setting};
+use wattune_core::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage, Stalls};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
 
 /// Reasons to plan again that leave the plan before in force unless the new one is better by a threshold. (Under a new
 /// profile the plan before is judged anew.)

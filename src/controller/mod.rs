@@ -71,18 +71,19 @@ use signal::{Book, Standing, Taken};
 pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
 
-use crate::clock::{Clock, Now};
-use crate::domain::{EventReasons, Forecast, GpuId, JobId, SetPoint};
-use crate::forecast::Model;
+use crate::clock::Clock;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::Restored;
 use crate::gpu::thread::Sampling;
-use crate::plan::Settings as PlanSettings;
-use crate::profile::Settings as ProfileSettings;
-use crate::profile::ladder::Setting;
 use crate::providers::{CarbonSettings, FeedState};
 use crate::store::Store;
-use crate::units::Joules;
+use wattune_core::domain::{EventReasons, Forecast, GpuId, JobId, SetPoint};
+use wattune_core::forecast::Model;
+use wattune_core::plan::Settings as PlanSettings;
+use wattune_core::profile::Settings as ProfileSettings;
+use wattune_core::profile::ladder::Setting;
+use wattune_core::time::Now;
+use wattune_core::units::Joules;
 
 /// Of silent jobs that control nothing so many are ended in one tick.
 const GUESTS_ENDED_AT_ONCE: usize = 16;
@@ -118,7 +119,7 @@ pub struct Controller {
     taken: Vec<Taken>,
     hindsight: Hindsight,
     scores: Vec<view::ScoreView>,
-    scored_at: Option<crate::clock::Monotonic>,
+    scored_at: Option<wattune_core::time::Monotonic>,
     ranks: RankBoard,
     started_at: DateTime<Utc>,
     /// Boards that exist and could not be opened, and what else somebody should look at since the start.
@@ -156,7 +157,7 @@ impl Controller {
     }
 
     /// Time between two ticks.
-    pub fn tick_period(&self) -> crate::units::Seconds {
+    pub fn tick_period(&self) -> wattune_core::units::Seconds {
         self.settings.tick_s
     }
 

@@ -1,12 +1,12 @@
 //! How a job follows its plan: set points that stay for a while, and pauses.
 
 use super::job::{Job, Phase};
-use crate::clock::{Monotonic, Now};
-use crate::domain::Activity;
-use crate::plan::{Doing, Held, Pace, follow};
-use crate::profile::Profiler;
-use crate::profile::ladder::Setting;
-use crate::units::{Samples, Seconds};
+use wattune_core::domain::Activity;
+use wattune_core::plan::{Doing, Held, Pace, follow};
+use wattune_core::profile::Profiler;
+use wattune_core::profile::ladder::Setting;
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::{Samples, Seconds};
 
 /// Of what a job does since its last report.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,7 +84,7 @@ impl Job {
         if *setting == segment.setting {
             return None;
         }
-        let words = |setting: &[crate::domain::SetPoint]| {
+        let words = |setting: &[wattune_core::domain::SetPoint]| {
             setting.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
         };
         let (held, planned) = (words(setting), words(&segment.setting));

@@ -6,8 +6,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::view::LimitSpanView;
 use super::{ControlError, Controller, GpuRef};
-use crate::domain::{JobId, PowerLimit};
-use crate::units::{Millijoules, Seconds, Watts};
+use wattune_core::domain::{JobId, PowerLimit};
+use wattune_core::units::{Millijoules, Seconds, Watts};
 
 /// How far back it goes.
 const KEPT: TimeDelta = TimeDelta::hours(24);

@@ -10,12 +10,12 @@ use super::desk::{Brief, NoPlan, Order, Search, in_words};
 use super::job::{A_NEW_FORECAST, A_NEW_SLOT, Job, PROFILE_CHANGED, Phase};
 use super::share::Share;
 use super::{Controller, Gpu};
-use crate::clock::Now;
-use crate::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Quoted, Slot, TimeSeries, Work};
-use crate::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
-use crate::plan::{Pace, Past, Plan, PlanSlot, Progress, slots_ahead};
-use crate::profile::Stage;
-use crate::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
+use wattune_core::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Quoted, Slot, TimeSeries, Work};
+use wattune_core::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
+use wattune_core::plan::{Pace, Past, Plan, PlanSlot, Progress, slots_ahead};
+use wattune_core::profile::Stage;
+use wattune_core::time::Now;
+use wattune_core::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
 /// Work off the plan by more than this part is a reason to plan again.
 const DEVIATION: f64 = 0.01;

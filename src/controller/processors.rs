@@ -8,12 +8,12 @@ use chrono::{DateTime, Utc};
 use super::checkpoint::as_closed;
 use super::view::{CpuView, CpuZoneView, ProcessesView};
 use super::{ControlError, Controller};
-use crate::clock::Now;
 use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
-use crate::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Processes};
-use crate::ledger::{self, CpuTime, OpenInterval, Rule, whole};
 use crate::store::{Checkpoint, OpenBooks};
-use crate::units::{Millijoules, Seconds};
+use wattune_core::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Processes};
+use wattune_core::ledger::{self, CpuTime, OpenInterval, Rule, whole};
+use wattune_core::time::Now;
+use wattune_core::units::{Millijoules, Seconds};
 
 /// Why energy is lost where a counter fell by more than a turn can be, or another one is read.
 const RESET: &str = "its counter was reset, or another one is read now: what it had counted before that since it was read last is not known";

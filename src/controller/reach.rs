@@ -9,10 +9,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::cap::Claim;
 use super::job::{Group, Job, Known};
 use super::{Controller, Gpu};
-use crate::clock::Now;
-use crate::domain::{CapSchedule, JobId, PowerLimit, Slot};
-use crate::profile::Profiler;
-use crate::units::Watts;
+use wattune_core::domain::{CapSchedule, JobId, PowerLimit, Slot};
+use wattune_core::profile::Profiler;
+use wattune_core::time::Now;
+use wattune_core::units::Watts;
 
 /// A sweep waits for room that comes within so long.
 const PATIENCE: TimeDelta = TimeDelta::hours(1);
@@ -165,7 +165,7 @@ fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Opti
 
 impl Job {
     /// Goes on measuring up to other ceilings; what is known is kept.
-    fn reach_up_to(&mut self, ceilings: &[PowerLimit], settings: crate::profile::Settings) {
+    fn reach_up_to(&mut self, ceilings: &[PowerLimit], settings: wattune_core::profile::Settings) {
         let known = |p: &Profiler| Known { record: p.record().clone(), expected: p.expected() };
         let Some(known) = self.profiler.as_ref().map(known) else { return };
         let whole = std::mem::take(&mut self.whole);
@@ -205,8 +205,8 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::GpuId;
-    use crate::profile::ladder::GroupRange;
+    use wattune_core::domain::GpuId;
+    use wattune_core::profile::ladder::GroupRange;
 
     const fn w(watts: u32) -> PowerLimit {
         PowerLimit::from_milliwatts(watts * 1000)

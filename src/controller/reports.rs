@@ -1,8 +1,8 @@
 //! What a job's reports look like that count something else than they should.
 
-use crate::clock::Monotonic;
-use crate::domain::{JobSpec, Work};
-use crate::units::{Lasting, Samples, Seconds, Short};
+use wattune_core::domain::{JobSpec, Work};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Lasting, Samples, Seconds, Short};
 
 /// So many reports are looked at before anything is said of them,
 const FEW: u32 = 5;
@@ -139,7 +139,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::domain::{GpuId, JobName, Objective};
+    use wattune_core::domain::{GpuId, JobName, Objective};
 
     fn spec(total: Option<f64>, lease: f64) -> JobSpec {
         JobSpec {

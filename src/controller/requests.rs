@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::job::{Group, Job, Known, ProgressReport, profile_key};
 use super::view::{AccountView, GpuView, JobView, ProgressView};
 use super::{ControlError, Controller, Override, show_gpus};
-use crate::domain::{Claim, GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
-use crate::profile::Record;
-use crate::profile::ladder::GroupRange;
 use crate::store::{StoreError, StoredProgress};
-use crate::units::{Joules, Seconds, Short, Watts};
+use wattune_core::domain::{Claim, GpuId, JobId, JobName, JobSpec, Objective, PowerLimit, Work};
+use wattune_core::profile::Record;
+use wattune_core::profile::ladder::GroupRange;
+use wattune_core::units::{Joules, Seconds, Short, Watts};
 
 /// A board as people name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Controller {
             let why = "needs a source of prices and this daemon has none; set source in [price] of its settings, or leave \
                        the price_weight out";
             let field = "objective.price_weight";
-            return Err(ControlError::Invalid(crate::domain::InvalidJob { field, why: why.into() }));
+            return Err(ControlError::Invalid(wattune_core::domain::InvalidJob { field, why: why.into() }));
         }
         if spec.control {
             self.refuse_held_boards(&spec)?;
@@ -393,7 +393,7 @@ impl Controller {
         }
         if !OVERRIDE_RANGE_S.contains(&ttl.get()) {
             let why = format!("is {}; it must be within 1 to 604800 seconds", Short(ttl.get()));
-            return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "ttl_s", why }));
+            return Err(ControlError::Invalid(wattune_core::domain::InvalidJob { field: "ttl_s", why }));
         }
         let Some(gpu) = self.gpus.get_mut(&id) else { return Err(not_found("GPU", which, String::new())) };
         gpu.denied = None;
@@ -510,7 +510,7 @@ fn allowed(gpu: &super::Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Resul
     if asked < range.min || asked > ceiling {
         let found = if ceiling < range.max { " (its found limit; wattune never goes above it)" } else { "" };
         let why = format!("is {limit}; this board takes {} to {ceiling}{found}", range.min);
-        return Err(ControlError::Invalid(crate::domain::InvalidJob { field: "power_limit_w", why }));
+        return Err(ControlError::Invalid(wattune_core::domain::InvalidJob { field: "power_limit_w", why }));
     }
     Ok(asked)
 }

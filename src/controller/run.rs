@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::cap::give_back_within;
 use super::handle::QUEUE;
 use super::{Controller, Requests};
-use crate::domain::GpuId;
 use crate::gpu::journal::{Journal, JournalError, boot_id};
 use crate::gpu::restore::Restored;
+use wattune_core::domain::GpuId;
 
 /// Runs until `cancel`, then shuts down in order. Answers with what became of each board that wattune had set.
 pub async fn run(

@@ -5,9 +5,9 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use super::books::SHOWN_DAYS;
 use super::savings::Sources;
 use super::{ControlError, Controller};
-use crate::domain::{JobId, Slot};
-use crate::ledger::apportion::hour_of;
-use crate::ledger::report::Saved;
+use wattune_core::domain::{JobId, Slot};
+use wattune_core::ledger::apportion::hour_of;
+use wattune_core::ledger::report::Saved;
 
 /// Savings as they were looked at last.
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! A job whose planning died of a fault in the planner: it is left alone for a while, and said so.
 
 use super::job::Job;
-use crate::clock::{Monotonic, Now};
-use crate::units::Seconds;
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::Seconds;
 
 /// Its planning is tried again after this, then after twice as long, and so on.
 const FIRST_REST: Seconds = Seconds::new(60.0);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 /// Whether clocks may be locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -7,10 +7,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::Controller;
 use super::cap::Claim;
 use super::job::{Job, Phase};
-use crate::clock::Now;
-use crate::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
-use crate::profile::Stage;
-use crate::units::{Seconds, Watts};
+use wattune_core::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
+use wattune_core::profile::Stage;
+use wattune_core::time::Now;
+use wattune_core::units::{Seconds, Watts};
 
 /// A sweep's boards are reckoned with at what is being measured for so long; then with their lowest limits.
 const SWEEPING: TimeDelta = TimeDelta::minutes(15);
@@ -144,8 +144,9 @@ impl Controller {
     /// What a cap counts with at each point of a job's profile, and once the job has ended.
     pub(super) fn counted_limits(&self, job: &Job) -> (Vec<Watts>, Watts) {
         let points = job.profile().points;
-        let of_point = |setting: &[crate::domain::SetPoint]| {
-            let of_group = |(group, set): (&super::Group, &crate::domain::SetPoint)| set.limit.watts() * group.boards();
+        let of_point = |setting: &[wattune_core::domain::SetPoint]| {
+            let of_group =
+                |(group, set): (&super::Group, &wattune_core::domain::SetPoint)| set.limit.watts() * group.boards();
             job.groups.iter().zip(setting).map(of_group).sum::<Watts>()
         };
         let floor = |id: &GpuId| self.gpus.get(id).and_then(super::Gpu::range).map_or(Watts::ZERO, |r| r.min.watts());

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::JobId;
-use crate::ledger::Use;
+use wattune_core::domain::JobId;
+use wattune_core::ledger::Use;
 
 /// Use since the books of the board were closed last.
 #[derive(Debug, Default)]

@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use super::Controller;
 use super::job::A_NEW_FORECAST;
 use super::view::ScoreView;
-use crate::clock::Monotonic;
-use crate::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Slot, is_same_quantity};
-use crate::forecast::{Basis, HorizonPolicy, ISSUES_LEARNT_FROM, Model, ModelPolicy, score_issued};
 use crate::providers::{Contribution, Currency, FeedState, Ranks, SourceState};
 use crate::store::{SourceKey, Store, StoreError, Why};
-use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Slot, is_same_quantity};
+use wattune_core::forecast::{Basis, HorizonPolicy, ISSUES_LEARNT_FROM, Model, ModelPolicy, score_issued};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 /// Time between two looks at what the present rests on.
 const LOOK: Seconds = Seconds::new(5.0);

@@ -1,10 +1,10 @@
 //! What a job may still lose to lower limits, by its promises about time, and by how much one is broken.
 
 use super::job::Job;
-use crate::clock::Now;
-use crate::domain::{OperatingPoint, Work};
-use crate::profile::{Slack, reserve};
-use crate::units::{Points, Samples, SamplesPerSecond, Seconds};
+use wattune_core::domain::{OperatingPoint, Work};
+use wattune_core::profile::{Slack, reserve};
+use wattune_core::time::Now;
+use wattune_core::units::{Points, Samples, SamplesPerSecond, Seconds};
 
 /// With fewer reports than this in all, pauses of a job's own cannot be told from slowness in time: it is not slowed.
 const FEWEST_REPORTS: f64 = 40.0;

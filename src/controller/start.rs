@@ -19,17 +19,17 @@ use super::stays::{Away, gone_since};
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
-use crate::domain::{DeviceId, GpuId};
-use crate::forecast::Model;
 use crate::gpu::GpuDevice;
 use crate::gpu::journal::{self, Journal};
 use crate::gpu::restore::restore_all;
 use crate::gpu::thread::{GpuHandle, Sampling};
-use crate::plan::Settings as PlanSettings;
-use crate::profile::Settings as ProfileSettings;
 use crate::providers::{CarbonSettings, FeedState};
 use crate::store::{Store, StoredJob};
-use crate::units::{Seconds, Watts};
+use wattune_core::domain::{DeviceId, GpuId};
+use wattune_core::forecast::Model;
+use wattune_core::plan::Settings as PlanSettings;
+use wattune_core::profile::Settings as ProfileSettings;
+use wattune_core::units::{Seconds, Watts};
 
 /// What a controller is made of.
 pub struct Parts<'a> {

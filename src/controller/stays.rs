@@ -4,12 +4,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Controller;
 use super::job::Job;
-use crate::clock::{Clock, Monotonic};
-use crate::domain::{DeviceId, GpuId};
+use crate::clock::Clock;
 use crate::gpu::journal::boot_id;
-use crate::ledger::Stay;
 use crate::store::{Checkpoint, LastSeen, Store, StoreError, StoredJob};
-use crate::units::Seconds;
+use wattune_core::domain::{DeviceId, GpuId};
+use wattune_core::ledger::Stay;
+use wattune_core::time::Monotonic;
+use wattune_core::units::Seconds;
 
 /// No more ended jobs are looked at after a start.
 const RECALLED: u32 = 1000;

@@ -1,10 +1,10 @@
 //! Whether a GPU's limit is as it is wanted: what is written in vain is a state that people see, and is tried again.
 
 use super::gpu::Gpu;
-use crate::clock::{Monotonic, Now};
-use crate::domain::PowerLimit;
 use crate::gpu::{GpuError, Write};
-use crate::units::{Seconds, Watts};
+use wattune_core::domain::PowerLimit;
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::{Seconds, Watts};
 
 /// What lasts longer than this is a problem.
 pub(super) const LASTING: Seconds = Seconds::new(10.0);

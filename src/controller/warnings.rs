@@ -5,10 +5,10 @@ use chrono::{DateTime, Utc};
 use super::Controller;
 use super::concerns::concerns;
 use super::job::{Job, Phase};
-use crate::clock::Now;
-use crate::domain::Objective;
-use crate::plan::{Promise, Verdict, Weighing};
-use crate::units::{GramsCo2e, Lasting, Points, Rounded, Samples, SamplesPerSecond, Seconds};
+use wattune_core::domain::Objective;
+use wattune_core::plan::{Promise, Verdict, Weighing};
+use wattune_core::time::Now;
+use wattune_core::units::{GramsCo2e, Lasting, Points, Rounded, Samples, SamplesPerSecond, Seconds};
 
 const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it gives weight to prices";
 

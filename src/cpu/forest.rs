@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::{JobId, Process};
+use wattune_core::domain::{JobId, Process};
 
 /// What the kernel says of one process. Times are in its ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::powercap::Powercap;
 use super::usage::{self, TICK_US};
 use super::{JobUsage, Node, Settings, Usage, Zones};
 use crate::clock::Clock;
-use crate::domain::{Claim, InvalidJob, JobId, Processes};
+use wattune_core::domain::{Claim, InvalidJob, JobId, Processes};
 
 /// RAPL, processes and control groups below the settings' roots.
 pub struct LinuxNode {

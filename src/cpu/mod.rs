@@ -22,8 +22,8 @@ use std::path::PathBuf;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
-use crate::units::Seconds;
+use wattune_core::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
+use wattune_core::units::Seconds;
 
 /// `[cpu]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -10,9 +10,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{ZoneReading, Zones};
-use crate::clock::Monotonic;
-use crate::domain::{DeviceId, DeviceKind};
-use crate::units::Seconds;
+use wattune_core::domain::{DeviceId, DeviceKind};
+use wattune_core::time::Monotonic;
+use wattune_core::units::Seconds;
 
 /// Without a sign of change, zones are looked for this often.
 const LOOK_EVERY: Seconds = Seconds::new(10.0);

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{JobUsage, Node, Usage, ZoneReading, Zones};
-use crate::clock::{Clock, Monotonic};
-use crate::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Process, Processes};
+use crate::clock::Clock;
 use crate::gpu::simulated::SimulatedBoard;
-use crate::units::{Joules, Seconds, Watts};
+use wattune_core::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Process, Processes};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Joules, Seconds, Watts};
 
 /// The number of the process that feeds board 0; the others follow.
 pub const FIRST_PID: u32 = 10_000;

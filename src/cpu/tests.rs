@@ -9,9 +9,9 @@ use super::linux::LinuxNode;
 use super::simulated::{FIRST_PID, SimulatedNode};
 use super::watch::{CpuHandle, Observation, Pace};
 use crate::clock::ManualClock;
-use crate::domain::{CgroupPath, Claim, JobId, LimitRange, PowerLimit, Processes};
 use crate::gpu::simulated::{CurvePoint, LoadCurve, Physics, SimulatedBoard};
-use crate::units::{Millijoules, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{CgroupPath, Claim, JobId, LimitRange, PowerLimit, Processes};
+use wattune_core::units::{Millijoules, SamplesPerSecond, Seconds, Watts};
 
 /// A machine of files.
 struct Machine {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 
 use super::forest::Stat;
-use crate::domain::{CgroupPath, InvalidJob, Process};
+use wattune_core::domain::{CgroupPath, InvalidJob, Process};
 
 /// Microseconds in a tick: user space sees 100 in a second on every machine that has NVIDIA GPUs (`USER_HZ`).
 pub(super) const TICK_US: u64 = 10_000;

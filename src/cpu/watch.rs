@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Node, Usage, ZoneReading};
-use crate::clock::{Clock, Monotonic, Now};
-use crate::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
-use crate::ledger::{Mark, Metered, WrappingMeter};
-use crate::units::{Seconds, Watts};
+use crate::clock::Clock;
+use wattune_core::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
+use wattune_core::ledger::{Mark, Metered, WrappingMeter};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::{Seconds, Watts};
 
 /// When the CPUs are read.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -25,9 +25,9 @@ use serde::{Deserialize, Serialize};
 
 pub use way_back::{Standing, WayBack, way_back};
 
-use crate::domain::{ClockLimit, GpuId, PowerLimit};
 use crate::files;
-use crate::units::Millijoules;
+use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
+use wattune_core::units::Millijoules;
 
 /// The journal's file in the state directory.
 pub const FILE_NAME: &str = "found-limits.json";

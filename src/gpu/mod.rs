@@ -14,9 +14,9 @@ mod worker;
 
 pub use worker::{Metering, Observation, ProcessWeights, Telling, Write, WriteOutcome};
 
-use crate::clock::Monotonic;
-use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, LimitRange, PowerLimit};
-use crate::units::{Millijoules, Seconds, Watts};
+use wattune_core::domain::{Board, ClockLimit, ClockRange, EventReasons, LimitRange, PowerLimit};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Millijoules, Seconds, Watts};
 
 /// Why a call to a device failed. `call` is the driver's own name for it, so that a person can look it up.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

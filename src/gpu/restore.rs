@@ -6,8 +6,8 @@ use std::thread;
 use super::journal::{Entry, Foreign, Journal, JournalError, Standing, WayBack, way_back};
 use super::thread::GpuHandle;
 use super::worker::Write;
-use crate::domain::{GpuId, PowerLimit};
-use crate::units::Seconds;
+use wattune_core::domain::{GpuId, PowerLimit};
+use wattune_core::units::Seconds;
 
 /// What had to be done to a board's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,10 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
-use crate::clock::{Clock, Monotonic};
-use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit, SIMULATED_GPU};
-use crate::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
+use crate::clock::Clock;
+use wattune_core::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit, SIMULATED_GPU};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What a job does on one board at one limit.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::worker::{Observation, Worker, Write};
 use super::{Capabilities, GpuDevice, GpuError};
-use crate::clock::{Clock, Monotonic};
-use crate::domain::{Board, PowerLimit};
-use crate::units::{Millijoules, Seconds};
+use crate::clock::Clock;
+use wattune_core::domain::{Board, PowerLimit};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Millijoules, Seconds};
 
 /// When a board is read.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
-use crate::clock::{Monotonic, Now};
-use crate::domain::{ClockLimit, PowerLimit};
-use crate::ledger::{Meter, Metered};
-use crate::units::{Millijoules, Seconds};
+use wattune_core::domain::{ClockLimit, PowerLimit};
+use wattune_core::ledger::{Meter, Metered};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::{Millijoules, Seconds};
 
 /// A lost board is looked for this often.
 const REOPEN_EVERY: Seconds = Seconds::new(2.0);
@@ -371,9 +371,9 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, ManualClock};
-    use crate::domain::LimitRange;
     use crate::gpu::simulated::{Physics, SimulatedBoard};
-    use crate::units::Watts;
+    use wattune_core::domain::LimitRange;
+    use wattune_core::units::Watts;
 
     const fn w(watts: u32) -> PowerLimit {
         PowerLimit::from_milliwatts(watts * 1000)

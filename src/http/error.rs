@@ -7,11 +7,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::guard::Refusal;
-use crate::bandit::{InvalidSpec, Refused};
 use crate::controller::{Busy, ControlError};
-use crate::domain::InvalidJob;
 use crate::recurring::RecurringError;
 use crate::store::StoreError;
+use wattune_core::bandit::{InvalidSpec, Refused};
+use wattune_core::domain::InvalidJob;
 
 /// Media type of a [`Problem`].
 pub const PROBLEM_JSON: &str = "application/problem+json";

@@ -17,7 +17,7 @@ use serde_json::error::Category;
 
 use super::Shared;
 use super::error::Problem;
-use crate::domain::with_nearest;
+use wattune_core::domain::with_nearest;
 
 /// The body of a request, as its author should have written it.
 pub(super) trait Wire: DeserializeOwned {

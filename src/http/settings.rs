@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 /// Settings of the HTTP API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

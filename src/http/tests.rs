@@ -14,7 +14,7 @@ use super::*;
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Requests;
 use crate::store::Store;
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 struct Daemon {
     address: SocketAddr,
@@ -328,11 +328,11 @@ async fn running_trials_have_their_leases_anew_before_the_first_answer() {
     let clock = Arc::new(SystemClock::start());
     let ago = clock.utc() - chrono::TimeDelta::hours(2);
     let recurring = Recurring::new(store.clone(), clock);
-    let name = crate::domain::JobName::new("nightly").expect("a name");
+    let name = wattune_core::domain::JobName::new("nightly").expect("a name");
     let spec = r#"{"batch_sizes":[8],"default_batch_size":8,"max_epochs":9,"target_metric":0.6,"max_power_w":300}"#;
     recurring.put(name.clone(), serde_json::from_str(spec).expect("valid")).await.expect("made");
     recurring.begin(&name, None).await.expect("begun");
-    let silent = move |job: &mut crate::bandit::Job| job.runs[0].lease_until = ago;
+    let silent = move |job: &mut wattune_core::bandit::Job| job.runs[0].lease_until = ago;
     store.change_recurring(&name, Default::default(), silent).await.expect("written");
     let listed = recurring.list("", 9).await.expect("read");
     let shown = recurring.show(&name).await.expect("read");

@@ -12,8 +12,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Wire, optional_object, some_digits};
 use crate::controller::{GpuRef, NewEvent, NewJob, ProgressReport};
-use crate::domain::{Claim, InvalidJob, JobName, Objective, Pausing, Work};
-use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
+use wattune_core::domain::{Claim, InvalidJob, JobName, Objective, Pausing, Work};
+use wattune_core::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
 /// A training run to be registered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -13,8 +13,8 @@ use super::place::Place;
 use super::settings::Common;
 use super::usage::{Requests, Usage};
 use super::{Answer, BaseUrl, CarbonSettings, Contribution, ProviderError, SettingsError, Source};
-use crate::domain::{Method, Provenance, SignalValue, Unit, Zone};
-use crate::units::Seconds;
+use wattune_core::domain::{Method, Provenance, SignalValue, Unit, Zone};
+use wattune_core::units::Seconds;
 
 /// A source's address, its client, and the place it is asked about.
 #[derive(Debug)]
@@ -192,19 +192,19 @@ impl Denied {
 /// What a source behind a network tells of itself, which is what its `api` field knows.
 macro_rules! told_by_api {
     ($unit:ident) => {
-        fn provenance(&self) -> crate::domain::Provenance {
-            self.api.provenance(crate::domain::Unit::$unit)
+        fn provenance(&self) -> wattune_core::domain::Provenance {
+            self.api.provenance(wattune_core::domain::Unit::$unit)
         }
 
         fn source(&self) -> &'static str {
             self.api.source()
         }
 
-        fn zone(&self) -> crate::domain::Zone {
+        fn zone(&self) -> wattune_core::domain::Zone {
             self.api.zone()
         }
 
-        fn cadence(&self) -> crate::units::Seconds {
+        fn cadence(&self) -> wattune_core::units::Seconds {
             self.api.cadence()
         }
 

@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::time::in_range;
-use crate::domain::{Forecast, Quoted, SignalValue, TimeSeries, Zone};
+use wattune_core::domain::{Forecast, Quoted, SignalValue, TimeSeries, Zone};
 
 /// Raised when the form changes; other versions are ignored.
 const VERSION: u32 = 1;

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::redact::Secrets;
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 /// Why a source gave no usable answer. Each message says what failed and what to do; none holds a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

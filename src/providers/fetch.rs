@@ -15,8 +15,8 @@ use super::redact::Secrets;
 use super::settings::Common;
 use super::usage::Usage;
 use super::{CarbonSettings, Headers, ProviderError};
-use crate::ledger::chain::Digest;
-use crate::units::Seconds;
+use wattune_core::ledger::chain::Digest;
+use wattune_core::units::Seconds;
 
 /// Error bodies are read up to here; longer ones are cut, not refused.
 const MAX_ERROR_BYTES: u64 = 64 << 10;

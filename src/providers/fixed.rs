@@ -5,8 +5,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::{Answer, CarbonSettings, Provider, ProviderError};
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// A constant as a source. Plans over it are as good as plans without a forecast can be, and grams are still counted.
 #[derive(Debug)]

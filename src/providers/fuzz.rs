@@ -12,8 +12,8 @@ use super::{
     FileSettings, cache, carbon_aware_sdk, electricity_maps, energinet, energy_charts, fetch, file, price, uk, usage,
     watttime,
 };
-use crate::domain::{Forecast, Origin, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Zone};
-use crate::units::{GramsPerKwh, PricePerMwh};
+use wattune_core::domain::{Forecast, Origin, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Zone};
+use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
 /// Whose parsers a body is given to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::ProviderError;
 use super::error::shortened;
 use super::time::parse_time;
-use crate::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalValue, Slot, TimeSeries};
+use wattune_core::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalValue, Slot, TimeSeries};
 
 /// More points than this in one answer are a mistake or an attack: 72 h of five minutes are 864.
 pub(super) const MOST_POINTS: usize = 20_000;
@@ -128,7 +128,7 @@ pub(super) fn note_short<V: SignalValue>(forecast: &Forecast<V>, now: DateTime<U
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::GramsPerKwh;
+    use wattune_core::units::GramsPerKwh;
 
     #[test]
     fn null_is_absent_zero_is_zero_and_text_may_be_a_number() {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::domain::{Forecast, Quoted, SignalKind, SignalValue, Slot, TimeSeries};
+use wattune_core::domain::{Forecast, Quoted, SignalKind, SignalValue, Slot, TimeSeries};
 
 /// An answer that says the same for the this-many-th time is believed.
 const BELIEVED: u32 = 3;
@@ -182,8 +182,8 @@ fn yardstick<V: SignalValue>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{CarbonSeries, Intensity, Origin, SignalScope, Zone};
-    use crate::units::GramsPerKwh;
+    use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalScope, Zone};
+    use wattune_core::units::GramsPerKwh;
 
     fn at(hours: i64) -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::hours(hours)

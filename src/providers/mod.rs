@@ -32,8 +32,6 @@ mod settings;
 mod source_state;
 mod state;
 mod time;
-#[cfg(test)]
-pub(crate) mod traces;
 mod uk;
 mod usage;
 mod watttime;
@@ -62,8 +60,10 @@ pub use state::{FeedState, Freshness, Ranks, SourceState};
 pub use usage::Requests;
 pub use zones::{SourceZones, ZoneName, zones};
 
-use crate::domain::{Forecast, Provenance, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Zone};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{
+    Forecast, Provenance, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Zone,
+};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// What a source said, and what was odd about it.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use country_boundaries::{BOUNDARIES_ODBL_180X90, CountryBoundaries, LatLon};
 
 use super::price::bidding_zone_named;
 use super::settings::SettingsError;
-use crate::domain::Zone;
+use wattune_core::domain::Zone;
 
 /// A place on the grid.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 pub use super::source_state::{Freshness, SourceState};
-use crate::domain::{Forecast, SignalValue, TimeSeries, is_same_quantity};
-use crate::units::GramsPerKwh;
+use wattune_core::domain::{Forecast, SignalValue, TimeSeries, is_same_quantity};
+use wattune_core::units::GramsPerKwh;
 
 /// Among equals the one that is followed stays, unless another one caught this much more of the possible gain.
 const BETTER_BY: f64 = 0.05;

@@ -14,7 +14,7 @@ use super::place::{bidding_zone, named_countries};
 use super::secret::Secret;
 use super::watttime::WattTime;
 use super::{CarbonAwareSdkSettings, CarbonSettings, ProviderError, Source, abridged};
-use crate::domain::Zone;
+use wattune_core::domain::Zone;
 
 /// A zone as `carbon.zone` takes it, and what it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

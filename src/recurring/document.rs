@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{LONGEST_KEY, RecurringSpec};
-use crate::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run, State, Terms, Trial};
-use crate::domain::{JobId, JobName};
 use crate::store::StoredRecurring;
-use crate::units::{Joules, Seconds};
+use wattune_core::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run, State, Terms, Trial};
+use wattune_core::domain::{JobId, JobName};
+use wattune_core::units::{Joules, Seconds};
 
 /// Imported trials have numbers up to this; those after it go on from there.
 const LAST: u32 = 1_000_000_000;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use tokio_util::sync::CancellationToken;
 
-use crate::bandit::{self, Boards, Ending, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
 use crate::clock::Clock;
-use crate::domain::{JobId, JobName, ProfileKey};
 use crate::store::{Created, InFull, Page, Store, StoreError, StoredRecurring};
+use wattune_core::bandit::{self, Boards, Ending, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
+use wattune_core::domain::{JobId, JobName, ProfileKey};
 
 pub use document::{RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};

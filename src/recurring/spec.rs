@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::bandit::{Boards, InvalidSpec, Knob, PolicyName, Reward, Spec, Target, Terms};
-use crate::domain::{check_intensity, check_power};
-use crate::units::{GramsPerKwh, Seconds, Short, Watts};
+use wattune_core::bandit::{Boards, InvalidSpec, Knob, PolicyName, Reward, Spec, Target, Terms};
+use wattune_core::domain::{check_intensity, check_power};
+use wattune_core::units::{GramsPerKwh, Seconds, Short, Watts};
 
 /// The most samples in a batch.
 const LARGEST_BATCH: u64 = 1 << 40;

@@ -5,9 +5,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{RecurringSpec, TrialKind, TrialState};
-use crate::bandit::{Belief, Cost, Job, Kind, Reward, Run, State, Trial, Verdict, beliefs, doubts, favourite};
 use crate::store::{ListedRecurring, StoredRecurring};
-use crate::units::JOULES_PER_KWH;
+use wattune_core::bandit::{Belief, Cost, Job, Kind, Reward, Run, State, Trial, Verdict, beliefs, doubts, favourite};
+use wattune_core::units::JOULES_PER_KWH;
 
 /// One entry of the list.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -6,9 +6,11 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, TimeSeries, Zone};
 use crate::providers::{Answer, Provider, ProviderError};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{
+    CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, TimeSeries, Zone,
+};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// A generated grid with a solar dip, an evening peak and weather. It belongs to no real place, and says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

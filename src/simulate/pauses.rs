@@ -4,10 +4,10 @@ use chrono::{DateTime, Utc};
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use crate::domain::{CarbonSeries, Slot};
 use crate::gpu::simulated::{CurvePoint, LoadCurve};
-use crate::ledger;
-use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{CarbonSeries, Slot};
+use wattune_core::ledger;
+use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Pauses of a job's own.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::files::{PACKED, is_packed};
 use crate::gpu::simulated::{CurvePoint, LoadCurve};
-use crate::units::{SamplesPerSecond, Watts};
+use wattune_core::units::{SamplesPerSecond, Watts};
 
 /// What a trace row counts as one epoch: a sample stands for a millionth of it, whatever the data set's size.
 const SAMPLES_PER_EPOCH: f64 = 1e6;

@@ -6,11 +6,11 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::pauses::{Pauses, Pausing};
-use crate::domain::{CarbonSeries, Estimate, JobId, OperatingPoint, PowerLimit, Profile, Slot};
 use crate::gpu::simulated::{LoadCurve, SimulatedBoard};
-use crate::ledger::{self, Comparison, Done};
-use crate::profile::Curve;
-use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{CarbonSeries, Estimate, JobId, OperatingPoint, PowerLimit, Profile, Slot};
+use wattune_core::ledger::{self, Comparison, Done};
+use wattune_core::profile::Curve;
+use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// A synchronous training job: all its boards run the same curve, the slowest decides.
 pub struct Training {

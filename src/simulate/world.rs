@@ -20,15 +20,15 @@ use crate::controller::{
 };
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
 use crate::cpu::watch::{CpuHandle, Pace};
-use crate::domain::{CarbonSeries, Claim, JobId, JobName, LimitRange, Objective, PowerLimit, Work};
 use crate::gpu::GpuDevice;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::Sampling;
-use crate::ledger::Comparison;
-use crate::profile::Settings as ProfileSettings;
 use crate::providers::{CarbonSettings, Feed, FeedOptions, Provider};
 use crate::simulate::Truth;
-use crate::units::{Seconds, Watts};
+use wattune_core::domain::{CarbonSeries, Claim, JobId, JobName, LimitRange, Objective, PowerLimit, Work};
+use wattune_core::ledger::Comparison;
+use wattune_core::profile::Settings as ProfileSettings;
+use wattune_core::units::{Seconds, Watts};
 
 /// Time between two reports of a job while it is profiled.
 const FINE: Seconds = Seconds::new(1.0);
@@ -168,7 +168,7 @@ impl World {
         let parts = Parts {
             settings,
             profiling: ProfileSettings::default(),
-            planning: crate::plan::Settings::default(),
+            planning: wattune_core::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             cap: CapSettings::default(),
             carbon_budget: BudgetSettings::default(),
@@ -270,7 +270,7 @@ impl World {
 
     /// Each running job tells how far it is; one that is done says goodbye.
     async fn report(&mut self) {
-        let at = self.clock.monotonic().since(crate::clock::Monotonic::default());
+        let at = self.clock.monotonic().since(wattune_core::time::Monotonic::default());
         for (job, _) in &mut self.jobs {
             let Some(id) = job.id.clone().filter(|_| !job.is_silent()) else { continue };
             let report = ProgressReport { samples: job.done, at: Some(at) };

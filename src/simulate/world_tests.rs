@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use super::*;
 use crate::controller::Handle;
 use crate::controller::view::{IntervalView, SavingView};
-use crate::domain::{ClockLimit, Intensity, Origin, SignalKind, SignalScope, Zone};
-use crate::ledger::entry::Entry;
-use crate::ledger::verify::Verifier;
 use crate::providers::{FileSettings, file};
 use crate::simulate::{SyntheticGrid, power_curve};
-use crate::units::SamplesPerSecond;
+use wattune_core::domain::{ClockLimit, Intensity, Origin, SignalKind, SignalScope, Zone};
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::verify::Verifier;
+use wattune_core::units::SamplesPerSecond;
 
 /// The recorded traces; `None` if they are not there.
 fn traces() -> Option<PathBuf> {

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, params};
 
 use super::{Store, StoreError, rows};
-use crate::domain::{DemandResponse, EventId};
+use wattune_core::domain::{DemandResponse, EventId};
 
 impl Store {
     /// Writes an event, or what became of it, over what is stored of its id.

@@ -22,10 +22,10 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
 use self::connection::{ConnectionPool, Wait, open_to_read, open_to_write};
-use crate::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
 use crate::files;
-use crate::profile::{ProgressAccount, Record};
-use crate::units::{Millijoules, Samples, Seconds};
+use wattune_core::domain::{Activity, DeviceId, JobId, JobSpec, ProfileKey};
+use wattune_core::profile::{ProgressAccount, Record};
+use wattune_core::units::{Millijoules, Samples, Seconds};
 
 pub use ledger::{
     Booked, CorrectionError, Done as Corrected, LastSeen, LedgerPage, LedgerRow, OpenBooks, Settling, TakenUp,

@@ -15,8 +15,8 @@ pub(super) use self::desk::Desk;
 use self::trials::{all_runs, load, outline, save_run};
 use super::connection::writing;
 use super::{Store, StoreError, rows};
-use crate::bandit::{Job, Run};
-use crate::domain::{JobId, JobName};
+use wattune_core::bandit::{Job, Run};
+use wattune_core::domain::{JobId, JobName};
 
 /// A recurring job as it is stored.
 #[derive(Clone, Debug, PartialEq)]

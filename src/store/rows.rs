@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Checkpoint, StoreError, StoredJob};
-use crate::domain::{DeviceId, EnergySource, JobId, Slot};
-use crate::ledger::{Interval, Share};
-use crate::units::Millijoules;
+use wattune_core::domain::{DeviceId, EnergySource, JobId, Slot};
+use wattune_core::ledger::{Interval, Share};
+use wattune_core::units::Millijoules;
 
 /// All rows that a query finds, each turned into something.
 pub(super) fn all<T>(

@@ -7,11 +7,11 @@ use rusqlite::{Connection, Row, params};
 
 use super::connection::writing;
 use super::{Store, StoreError, rows};
-use crate::domain::{
+use wattune_core::domain::{
     CarbonSeries, Forecast, Intensity, Issued, Origin, Provenance, SignalKind, SignalScope, Slot, TimeSeries, Zone,
 };
-use crate::ledger::entry::{Factor, State};
-use crate::units::GramsPerKwh;
+use wattune_core::ledger::entry::{Factor, State};
+use wattune_core::units::GramsPerKwh;
 
 /// How long issued forecasts are kept: as long as models learn from them, with a day to spare.
 const ISSUED_KEPT: TimeDelta = TimeDelta::days(37);

@@ -1,13 +1,13 @@
 //! What is written comes back, and what belongs together is written together.
 
 use super::*;
-use crate::clock::{Monotonic, Now};
-use crate::domain::{
+use wattune_core::domain::{
     CarbonSeries, EnergySource, Forecast, GpuId, Intensity, Objective, Origin, SignalKind, SignalScope, Slot, Work,
     Zone,
 };
-use crate::ledger::{Interval, Metered, OpenInterval, Rule, Share};
-use crate::units::{GramsPerKwh, Samples, Seconds};
+use wattune_core::ledger::{Interval, Metered, OpenInterval, Rule, Share};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::{GramsPerKwh, Samples, Seconds};
 
 fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(seconds)
@@ -31,7 +31,7 @@ fn job_id() -> JobId {
 
 fn job() -> StoredJob {
     let spec = JobSpec {
-        name: crate::domain::JobName::new("resnet50").expect("a name"),
+        name: wattune_core::domain::JobName::new("resnet50").expect("a name"),
         gpus: vec![gpu()],
         batch_size: Some(256),
         work: Work::TotalSamples(Samples::new(1e8)),
@@ -141,7 +141,7 @@ fn what_earlier_versions_stored_of_an_objective_is_read() {
 
 #[tokio::test]
 async fn demand_response_events_are_kept_until_they_are_long_over() {
-    use crate::domain::{DemandResponse, EventId, Level};
+    use wattune_core::domain::{DemandResponse, EventId, Level};
     let (dir, store) = store().await;
     let event = |id: &str, from, to| DemandResponse {
         id: EventId::new(id).expect("an id"),
@@ -167,7 +167,7 @@ async fn demand_response_events_are_kept_until_they_are_long_over() {
 async fn profiles_are_kept_by_job_batch_size_and_boards() {
     let (_dir, store) = store().await;
     let key = |batch_size| ProfileKey {
-        name: crate::domain::JobName::new("resnet50").expect("a name"),
+        name: wattune_core::domain::JobName::new("resnet50").expect("a name"),
         batch_size,
         boards: vec![("A40".into(), 2)],
     };
@@ -176,7 +176,8 @@ async fn profiles_are_kept_by_job_batch_size_and_boards() {
     assert_eq!(store.profile(&key(Some(64))).await.expect("read"), Some(record.clone()));
     assert_eq!(store.profile(&key(None)).await.expect("read"), None);
     let elsewhere = ProfileKey { boards: vec![("A40".into(), 1)], ..key(Some(32)) };
-    let longer = ProfileKey { name: crate::domain::JobName::new("resnet50\"a").expect("a name"), ..key(Some(16)) };
+    let longer =
+        ProfileKey { name: wattune_core::domain::JobName::new("resnet50\"a").expect("a name"), ..key(Some(16)) };
     for other in [key(Some(128)), key(None), elsewhere, longer] {
         store.save_profile(&other, &Record::default(), at(1)).await.expect("written");
     }
@@ -284,13 +285,15 @@ async fn what_the_ledger_closes_can_be_stored() {
 
 /// A recurring job with trials of all kinds, as an import would make it.
 fn recurring() -> StoredRecurring {
-    use crate::bandit::{Cost, Job, Kind, Knob, Outcome, PolicyName, Reward, Run, Spec, State, Target, Terms, Trial};
+    use wattune_core::bandit::{
+        Cost, Job, Kind, Knob, Outcome, PolicyName, Reward, Run, Spec, State, Target, Terms, Trial,
+    };
     let terms = Terms {
         spec: Spec {
             batch_sizes: vec![8, 16],
             default_batch_size: 8,
             max_epochs: 10,
-            knob: Knob { eta: 1.0, max_power: crate::units::Watts::new(300.0) },
+            knob: Knob { eta: 1.0, max_power: wattune_core::units::Watts::new(300.0) },
             beta: Some(2.0),
             window: 0,
             policy: PolicyName::Wattune,
@@ -315,7 +318,7 @@ fn recurring() -> StoredRecurring {
         };
         job.runs.push(Run {
             trial,
-            energy: crate::units::Joules::new(3.0),
+            energy: wattune_core::units::Joules::new(3.0),
             time: Seconds::new(4.0),
             metric: Some(0.25),
             first: (number % 3 == 0).then_some((1, Cost::new(2.0))),
@@ -327,7 +330,7 @@ fn recurring() -> StoredRecurring {
             reason: format!("trial {number}"),
         });
     }
-    StoredRecurring { name: crate::domain::JobName::new("nightly").expect("a name"), created_at: at(0), job }
+    StoredRecurring { name: wattune_core::domain::JobName::new("nightly").expect("a name"), created_at: at(0), job }
 }
 
 #[tokio::test]
@@ -370,7 +373,7 @@ async fn what_was_written_reaches_the_database_beside_requests() {
     let size = || std::fs::metadata(&file).expect("is there").len();
     let (made, before) = (recurring(), size());
     for number in 0..300 {
-        let name = crate::domain::JobName::new(format!("job {number}")).expect("a name");
+        let name = wattune_core::domain::JobName::new(format!("job {number}")).expect("a name");
         store.create_recurring(&StoredRecurring { name, ..made.clone() }, 9).await.expect("writes");
     }
     for _ in 0..1000 {
@@ -386,7 +389,8 @@ async fn what_was_written_reaches_the_database_beside_requests() {
 async fn a_job_that_is_made_anew_goes_on_with_the_numbers_of_the_deleted_one() {
     let (_dir, store) = store().await;
     let made = recurring();
-    let empty = StoredRecurring { job: crate::bandit::Job { runs: Vec::new(), ..made.job.clone() }, ..made.clone() };
+    let empty =
+        StoredRecurring { job: wattune_core::bandit::Job { runs: Vec::new(), ..made.job.clone() }, ..made.clone() };
     let begin = async || {
         let begun = store.change_recurring(&made.name, InFull::default(), |job| job.begin(None, at(10))).await;
         begun.expect("writes").expect("is there").0.expect("begun").number
@@ -404,7 +408,7 @@ async fn a_job_that_is_made_anew_goes_on_with_the_numbers_of_the_deleted_one() {
     assert!(!store.delete_recurring(&made.name).await.expect("writes"), "there is none");
     store.create_recurring(&empty, 9).await.expect("writes");
     assert_eq!((begin().await, begin().await), (14, 15));
-    let other = StoredRecurring { name: crate::domain::JobName::new("other").expect("a name"), ..empty };
+    let other = StoredRecurring { name: wattune_core::domain::JobName::new("other").expect("a name"), ..empty };
     store.create_recurring(&other, 9).await.expect("writes");
     let begun = store.change_recurring(&other.name, InFull::default(), |job| job.begin(None, at(10))).await;
     assert_eq!(begun.expect("writes").expect("is there").0.expect("begun").number, 1);

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use wattune::controller::{GpuRef, NewJob};
-use wattune::domain::{JobName, Objective, Work};
-use wattune::units::Seconds;
+use wattune_core::domain::{JobName, Objective, Work};
+use wattune_core::units::Seconds;
 
 /// For what takes seconds, on a machine that is busy.
 pub(crate) const LONG: Duration = Duration::from_secs(120);

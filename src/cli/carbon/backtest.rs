@@ -9,9 +9,9 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::cli::Issue;
-use crate::domain::{CarbonSeries, Issued};
-use crate::forecast::{BacktestRow, ModelPolicy, Said, Score, backtest};
 use crate::providers::{FileSettings, file};
+use wattune_core::domain::{CarbonSeries, Issued};
+use wattune_core::forecast::{BacktestRow, ModelPolicy, Said, Score, backtest};
 
 /// Makes the forecasts of a past span anew, each from what was known when it was made, and says how good they were.
 ///

@@ -7,10 +7,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Exit, Format, Overrides, chart, daemon};
-use crate::clock::{Clock, Now, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
 use crate::controller::{look, price_view};
 use crate::providers::{self, Feed, FeedOptions};
+use wattune_core::time::Now;
 
 #[derive(Debug, clap::Args)]
 #[group(skip)]

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use crate::simulate::World;
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 /// Progress on the terminal: lines that are redrawn where there is one, a line now and then where there is none.
 pub(super) struct Screen {

@@ -5,9 +5,9 @@ use chrono::TimeDelta;
 use super::{Finding, Verdict, finding};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
-use crate::domain::{CapSchedule, Slot};
 use crate::gpu::thread::GpuHandle;
-use crate::units::Watts;
+use wattune_core::domain::{CapSchedule, Slot};
+use wattune_core::units::Watts;
 
 /// How far ahead caps are looked at: longer than windows take to repeat.
 const AHEAD: TimeDelta = TimeDelta::days(8);
@@ -40,7 +40,7 @@ pub(super) fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     }
     // Events whose notice has not come yet count too: here nobody acts on them.
     let known: Vec<_> =
-        events.into_iter().map(|event| crate::domain::DemandResponse { notice: None, ..event }).collect();
+        events.into_iter().map(|event| wattune_core::domain::DemandResponse { notice: None, ..event }).collect();
     let schedule = CapSchedule::new(&standing, &known, baseline, now);
     let far = known.iter().map(|event| event.over_at()).chain(standing.spans.iter().map(|(span, _)| span.end()));
     let until = far.max().unwrap_or(now).max(now + AHEAD);

@@ -7,11 +7,11 @@ use anyhow::{Context, bail};
 
 use super::table::plain;
 use super::{Place, Time};
-use crate::domain::JobName;
 use crate::http::document::escaped;
 use crate::http::report::{ReportRow, ReportView};
 use crate::http::wire::ledger::RESTATED_BY_PCT;
-use crate::ledger::report::{By, Wanted};
+use wattune_core::domain::JobName;
+use wattune_core::ledger::report::{By, Wanted};
 
 /// A small SVG badge and a Markdown summary with energy, emissions, state and method, for model cards.
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let mut span = args.time.span(now)?;
     if args.time.from.is_none() {
         // A model's runs are all of its runs, whenever they were.
-        span = crate::domain::Slot::new(chrono::DateTime::UNIX_EPOCH, span.end()).unwrap_or(span);
+        span = wattune_core::domain::Slot::new(chrono::DateTime::UNIX_EPOCH, span.end()).unwrap_or(span);
     }
     let by = if args.job.is_some() { By::Job } else { By::Name };
     let wanted = Wanted { by, span, unit: None, restated_by_pct: RESTATED_BY_PCT, now };

@@ -5,10 +5,10 @@ use std::io::Write;
 use super::super::state_dir::{Lock, LockError};
 use super::Place;
 use crate::clock::{Clock, SystemClock};
-use crate::domain::{DeviceId, JobId, SignalKind};
 use crate::http::wire::ledger::exact_span;
-use crate::ledger::Share;
 use crate::store::{Settling, Store, ToCorrect};
+use wattune_core::domain::{DeviceId, JobId, SignalKind};
+use wattune_core::ledger::Share;
 
 /// Gives intervals to somebody else than they were booked to. What was booked stays in the ledger; the correction is a new
 /// entry with its author and reason, and the hours are settled anew: by the daemon within a minute if it runs, else here.

@@ -15,11 +15,11 @@ use clap::{Subcommand, ValueEnum};
 use super::simulate::{check_writable, deliver};
 use super::{Exit, Overrides};
 use crate::clock::{Clock, SystemClock};
-use crate::domain::InvalidJob;
 use crate::http::report::{ReportView, page};
 use crate::http::wire::ledger::{RESTATED_BY_PCT, functional_unit, span};
-use crate::ledger::report::{By, Wanted};
 use crate::store::{FILE_NAME, Store};
+use wattune_core::domain::InvalidJob;
+use wattune_core::ledger::report::{By, Wanted};
 
 /// What was used and emitted, by job, name, GPU, label, day or month.
 ///
@@ -208,7 +208,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
 }
 
 impl Time {
-    fn span(&self, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<crate::domain::Slot> {
+    fn span(&self, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<wattune_core::domain::Slot> {
         span(self.from.as_deref(), self.to.as_deref(), now).map_err(wrong)
     }
 }

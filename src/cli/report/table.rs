@@ -1,7 +1,7 @@
 //! A report for people: as a table and as Markdown.
 
-use crate::domain::legible;
 use crate::http::report::{ReportRow, ReportView};
+use wattune_core::domain::legible;
 
 const HEAD: [&str; 9] = ["row", "kWh", "±%", "gCO2e", "g/kWh", "state", "final %", "unknown %", "estimated %"];
 

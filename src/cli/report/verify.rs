@@ -8,8 +8,8 @@ use anyhow::Context;
 
 use super::super::Format;
 use super::{Exit, Place};
-use crate::ledger::chain::Digest;
-use crate::ledger::verify::{Broken, Verified, Verifier};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::verify::{Broken, Verified, Verifier};
 
 /// Checks an exported ledger, or the database, without a daemon: every digest, every sum, every settlement; of a database
 /// also that all that reports read follows from the ledger.

@@ -9,13 +9,13 @@ use anyhow::{Context, bail};
 
 use super::progress::Progress;
 use super::{Format, check_writable, deliver, once, warn, within};
-use crate::bandit::Spec;
 use crate::simulate::bandit::policy::{self, Knobs, Policy};
 use crate::simulate::bandit::{
     Ends, Expected, Job, Plan, Report, Submission, Switch, Traces, Wanted, What, history, oracle, overlap, read_groups,
     recur, summary,
 };
 use crate::simulate::gpu_name;
+use wattune_core::bandit::Spec;
 
 /// Repeats recurring jobs on recorded training runs, under policies that choose batch size and power limit.
 ///

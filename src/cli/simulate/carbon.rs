@@ -9,13 +9,13 @@ use clap::ValueEnum;
 use super::progress::Progress;
 use super::{Format, check_writable, deliver, once, page, warn, within, write};
 use crate::cli::Issue;
-use crate::domain::{Pausing, Slot};
-use crate::ledger;
 use crate::simulate::policy::{self, Policy};
 use crate::simulate::replay::{Foresight, Job, RecordedGrid, Sayings, Sight};
 use crate::simulate::study::{Found, Row, Study};
 use crate::simulate::{IssueTime, Workload, gpu_name, power_curve, read_grid};
-use crate::units::{Seconds, Watts};
+use wattune_core::domain::{Pausing, Slot};
+use wattune_core::ledger;
+use wattune_core::units::{Seconds, Watts};
 
 /// Replays jobs on recorded intensities under policies and says what each saves in carbon and costs in time.
 ///

@@ -1,9 +1,9 @@
 //! Rows as one self-contained page with plots: no script, nothing loaded, light and dark.
 
-use crate::domain::CarbonSeries;
 use crate::http::document::{Mark, Plot, document, escaped};
 use crate::simulate::replay::{Act, Job, RecordedGrid, Replayed};
 use crate::simulate::study::{Found, Mean, means};
+use wattune_core::domain::CarbonSeries;
 
 /// The page: means, the frontier of each job, and what was done over the intensity, for each job's first start.
 pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String {
@@ -98,7 +98,7 @@ fn limits(found: &Found, of_job: &[&Found], job: &Job, actual: &CarbonSeries) ->
         run.legs.iter().flat_map(leg).collect()
     };
     let span = replayed.legs.first().zip(replayed.legs.last());
-    let span = span.and_then(|(a, b)| crate::domain::Slot::new(a.slot.start(), b.slot.end()));
+    let span = span.and_then(|(a, b)| wattune_core::domain::Slot::new(a.slot.start(), b.slot.end()));
     let came = span.map(|span| actual.within(&span)).unwrap_or_default();
     let intensity = came
         .points()

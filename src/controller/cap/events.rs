@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::NewEvent;
 use crate::controller::{ControlError, Controller};
-use crate::domain::{DemandResponse, EventId, InvalidJob};
+use wattune_core::domain::{DemandResponse, EventId, InvalidJob};
 
 /// No more events than this are kept at a time.
 const MOST_EVENTS: usize = 1000;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::thread;
 
 use super::gate::{Claim, Pass, Stake, gate};
-use crate::domain::{GpuId, PowerLimit};
 use crate::gpu::Observation;
 use crate::gpu::journal::{Journal, Standing, WayBack, way_back};
 use crate::gpu::restore::{Restored, absent, restore_all, restore_only};
 use crate::gpu::thread::GpuHandle;
-use crate::units::Seconds;
+use wattune_core::domain::{GpuId, PowerLimit};
+use wattune_core::units::Seconds;
 
 /// Boards above their found limits first, then what they make room for.
 const ROUNDS: usize = 2;

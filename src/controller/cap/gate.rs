@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::PowerLimit;
+use wattune_core::domain::PowerLimit;
 
 /// What a board's limit is for. In the order in which they bend where not all fit: the first bends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -22,9 +22,9 @@ pub use show::CapView;
 
 use super::reach::Reach;
 use super::{Controller, Gpu, Phase};
-use crate::clock::Now;
-use crate::domain::{CapSchedule, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot, StandingCap};
-use crate::units::{Samples, Seconds, Watts};
+use wattune_core::domain::{CapSchedule, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot, StandingCap};
+use wattune_core::time::Now;
+use wattune_core::units::{Samples, Seconds, Watts};
 
 /// Everything that is known of caps.
 pub(super) struct CapBook {

@@ -5,8 +5,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::super::moment::{moment, optional_moment};
-use crate::domain::{DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, StandingCap, Window, check_level};
-use crate::units::{Seconds, Watts};
+use wattune_core::domain::{
+    DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, StandingCap, Window, check_level,
+};
+use wattune_core::units::{Seconds, Watts};
 
 /// `[cap]`: the most that the power limits of all boards may add up to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use super::{Claim, Stake};
 use crate::controller::Controller;
-use crate::domain::Slot;
-use crate::units::Watts;
+use wattune_core::domain::Slot;
+use wattune_core::units::Watts;
 
 /// The node's cap now.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]

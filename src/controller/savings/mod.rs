@@ -8,15 +8,15 @@ use chrono::TimeDelta;
 
 use super::job::Job;
 use super::{ControlError, Controller};
-use crate::domain::{CarbonSeries, GpuId, JobId, PowerLimit, SetPoint, Slot};
-use crate::ledger::entry::Entry;
-use crate::ledger::frozen::{Counterfactual, Outcome, RULE, Reference, Said};
-use crate::ledger::{Emissions, Interval};
-use crate::plan::Plan;
-use crate::profile::Evidence;
-use crate::profile::ladder::Setting;
 use crate::store::{StoreError, StoredJob};
-use crate::units::{GramsCo2e, Joules, Seconds};
+use wattune_core::domain::{CarbonSeries, GpuId, JobId, PowerLimit, SetPoint, Slot};
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::frozen::{Counterfactual, Outcome, RULE, Reference, Said};
+use wattune_core::ledger::{Emissions, Interval};
+use wattune_core::plan::Plan;
+use wattune_core::profile::Evidence;
+use wattune_core::profile::ladder::Setting;
+use wattune_core::units::{GramsCo2e, Joules, Seconds};
 
 /// So long after its end a job waits for intensities; whoever has not told them by then seldom will.
 const AWAITED: TimeDelta = TimeDelta::days(14);
@@ -93,7 +93,7 @@ impl Controller {
             let expected_carbon_g = expected_carbon_g.flatten();
             Reference { limits, measured: measured.into(), expected_energy_j, expected_carbon_g }
         };
-        let said = |f: &crate::domain::Forecast| Said {
+        let said = |f: &wattune_core::domain::Forecast| Said {
             source: f.source.clone(),
             zone: f.zone.clone(),
             issued_at: f.issued_at,

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use super::{Sources, Which};
 use crate::controller::signal::HORIZONS_H;
 use crate::controller::{ControlError, Controller};
-use crate::domain::{CarbonSeries, DeviceKind, GpuId, Intensity, PowerLimit, Slot};
-use crate::ledger::frozen::{Compared, Counterfactual, Finding, Savings};
-use crate::ledger::pauses::paused;
-use crate::ledger::savings::{Basis, BatchEffect, Epoch, Known, batch_effect, least_constant_power};
-use crate::ledger::{self, Done};
-use crate::profile::{Curve, Evidence};
 use crate::store::StoreError;
-use crate::units::{Joules, Samples, Seconds, Watts};
+use wattune_core::domain::{CarbonSeries, DeviceKind, GpuId, Intensity, PowerLimit, Slot};
+use wattune_core::ledger::frozen::{Compared, Counterfactual, Finding, Savings};
+use wattune_core::ledger::pauses::paused;
+use wattune_core::ledger::savings::{Basis, BatchEffect, Epoch, Known, batch_effect, least_constant_power};
+use wattune_core::ledger::{self, Done};
+use wattune_core::profile::{Curve, Evidence};
+use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
 /// Nobody else may have been on a board meanwhile; intervals beside the job's own touch it for no longer than the
 /// longest time between two readings, and a little.

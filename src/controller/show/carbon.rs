@@ -9,10 +9,10 @@ use crate::controller::view::{
     CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
 use crate::controller::{ControlError, Controller};
-use crate::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin, Slot};
-use crate::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
 use crate::providers::{Currency, FeedState, Freshness, SourceState};
-use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin, Slot};
+use wattune_core::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
+use wattune_core::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 /// How far ahead the forecast is shown.
 const AHEAD: TimeDelta = TimeDelta::hours(48);

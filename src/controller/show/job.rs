@@ -11,16 +11,16 @@ use crate::controller::view::{
     SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
-use crate::domain::{
+use crate::store::{SourceKey, StoredJob};
+use wattune_core::domain::{
     CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, SignalKind,
     Slot, Work,
 };
-use crate::ledger::pauses::paused;
-use crate::ledger::{self, Done, Emissions, Interval};
-use crate::plan::Doing;
-use crate::profile::{Curve, Profiler};
-use crate::store::{SourceKey, StoredJob};
-use crate::units::{GramsCo2e, Millijoules, Samples};
+use wattune_core::ledger::pauses::paused;
+use wattune_core::ledger::{self, Done, Emissions, Interval};
+use wattune_core::plan::Doing;
+use wattune_core::profile::{Curve, Profiler};
+use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 
 /// Energy that does not matter in a comparison, relative to all.
 const NEGLIGIBLE: f64 = 0.002;
@@ -352,7 +352,7 @@ fn clock(setting: &[SetPoint]) -> Option<u32> {
 }
 
 fn points(profile: &Profile) -> Vec<PointView> {
-    let point = |p: &crate::domain::OperatingPoint| PointView {
+    let point = |p: &wattune_core::domain::OperatingPoint| PointView {
         power_limits_w: watts(&p.setting),
         clock_limit_mhz: clock(&p.setting),
         samples_per_s: p.throughput.mean.get(),

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::forecast::Score;
+use wattune_core::forecast::Score;
 
 /// The carbon signal now.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -487,8 +487,8 @@ pub struct ComparisonView {
     pub timing_effect_pct: f64,
 }
 
-impl From<crate::ledger::Comparison> for ComparisonView {
-    fn from(c: crate::ledger::Comparison) -> Self {
+impl From<wattune_core::ledger::Comparison> for ComparisonView {
+    fn from(c: wattune_core::ledger::Comparison) -> Self {
         Self {
             carbon_at_max_g: c.carbon_at_ceiling.get(),
             energy_at_max_j: c.energy_at_ceiling.get(),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::Processes;
+use wattune_core::domain::Processes;
 
 /// The node's CPUs.
 #[derive(Clone, Debug, Serialize, ToSchema)]

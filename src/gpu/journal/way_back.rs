@@ -1,8 +1,8 @@
 //! Whose limit stands on a GPU, and what has to be done about it (pure).
 
 use super::Entry;
-use crate::domain::PowerLimit;
-use crate::units::Millijoules;
+use wattune_core::domain::PowerLimit;
+use wattune_core::units::Millijoules;
 
 /// What has to be done to give a board its found limit back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

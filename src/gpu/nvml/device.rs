@@ -14,10 +14,10 @@ use super::Library;
 use super::error::{gpu_error, is_gone};
 use super::processes::{Sample, since};
 use super::refusals::Refusals;
-use crate::clock::Monotonic;
-use crate::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit};
 use crate::gpu::{Capabilities, Depth, GpuDevice, GpuError, ProcessUse, Reading};
-use crate::units::{Millijoules, Watts};
+use wattune_core::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit};
+use wattune_core::time::Monotonic;
+use wattune_core::units::{Millijoules, Watts};
 
 /// The C functions behind the wrapper's, by the names that people can look up.
 mod call {

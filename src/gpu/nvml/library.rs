@@ -12,9 +12,9 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::error::{is_stale, lookup_error};
 use super::{Boards, NvmlDevice, Problem, Settings};
-use crate::domain::GpuId;
 use crate::files::regular;
 use crate::gpu::GpuError;
+use wattune_core::domain::GpuId;
 
 /// Where the library is looked for: by the name that drivers install, then by that of development packages.
 const USUAL_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];

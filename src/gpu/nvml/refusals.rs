@@ -4,9 +4,9 @@
 //! good. So no answer is final, and none is asked for at a rate that costs: the longer a call has been refused, the longer
 //! it waits.
 
-use crate::clock::Monotonic;
 use crate::gpu::GpuError;
-use crate::units::Seconds;
+use wattune_core::time::Monotonic;
+use wattune_core::units::Seconds;
 
 /// A refused call waits for this part of the time for which it has been refused,
 const PART: f64 = 0.25;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::{Library, NvmlDevice};
-use crate::domain::GpuId;
 use crate::gpu::GpuDevice;
+use wattune_core::domain::GpuId;
 
 /// While the driver counts more GPUs than are open, the others are looked for this often.
 const EVERY: Duration = Duration::from_secs(2);

@@ -1,6 +1,6 @@
 //! A plot as SVG: lines and points over two axes, and one line more with an axis of its own.
 
-use crate::domain::legible;
+use wattune_core::domain::legible;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 300.0;

@@ -2,7 +2,7 @@
 
 use super::family::Families;
 use crate::controller::view::{CarbonView, ForeseenView, ScoreView, SourceView, StatusView};
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let carbon = &status.carbon;

@@ -2,7 +2,7 @@
 
 use super::family::Families;
 use crate::controller::view::GpuView;
-use crate::domain::EventReasons;
+use wattune_core::domain::EventReasons;
 
 const STATES: [&str; 7] = ["free", "job", "override", "foreign", "observed", "lost", "unresponsive"];
 

@@ -7,7 +7,7 @@ use super::family::Families;
 use super::ledger::bounds;
 use crate::controller::Phase;
 use crate::controller::view::{JobView, StatusView};
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 const PHASES: [(Phase, &str); 5] = [
     (Phase::Waiting, "waiting"),

@@ -5,9 +5,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::joules;
-use crate::ledger::Share;
-use crate::ledger::entry::Terms;
-use crate::ledger::report::Correction;
+use wattune_core::ledger::Share;
+use wattune_core::ledger::entry::Terms;
+use wattune_core::ledger::report::Correction;
 
 /// Terms under which books were kept.
 #[derive(Clone, Debug, Serialize, ToSchema)]

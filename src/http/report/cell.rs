@@ -1,6 +1,6 @@
 //! Names as cells of a spreadsheet.
 
-use crate::domain::is_unseen;
+use wattune_core::domain::is_unseen;
 
 /// Names come from clients, and spreadsheets take a cell that begins like a formula for one. Some skip spaces and quotes
 /// before it; some separate cells at semicolons or tabs, or are told to, whatever the file's own separator is.

@@ -8,10 +8,10 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::SignalKind;
-use crate::ledger::entry::{Boundary, METHOD, State};
-use crate::ledger::report::{Key, Report, Row};
-use crate::units::{JOULES_PER_KWH, Joules, Millijoules};
+use wattune_core::domain::SignalKind;
+use wattune_core::ledger::entry::{Boundary, METHOD, State};
+use wattune_core::ledger::report::{Key, Report, Row};
+use wattune_core::units::{JOULES_PER_KWH, Joules, Millijoules};
 
 pub use audit::{
     CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, MethodView, RestatementView, SourceOf,
@@ -165,7 +165,7 @@ impl ReportView {
         let (wanted, books) = (&report.wanted, &report.books);
         let row = |row| ReportRow::of(row, report);
         let hours = (wanted.span.end() - wanted.span.start()).num_hours();
-        let device = |d: &crate::ledger::report::DeviceBalance| DeviceView {
+        let device = |d: &wattune_core::ledger::report::DeviceBalance| DeviceView {
             device: d.device.to_string(),
             jobs_mj: d.jobs.get(),
             idle_mj: d.idle.get(),
@@ -175,7 +175,7 @@ impl ReportView {
             difference_mj: d.difference_mj,
             unequal_blocks: d.unequal_blocks,
         };
-        let gap = |g: &crate::ledger::report::Gap| GapView {
+        let gap = |g: &wattune_core::ledger::report::Gap| GapView {
             device: g.device.to_string(),
             from: g.slot.start(),
             to: g.slot.end(),
@@ -189,7 +189,7 @@ impl ReportView {
                 Err(why) => format!("not filled: {why}"),
             },
         };
-        let restated = |r: &crate::ledger::report::Restatement| RestatementView {
+        let restated = |r: &wattune_core::ledger::report::Restatement| RestatementView {
             hour: r.hour,
             book: if r.book == SignalKind::Marginal { "marginal" } else { "average" },
             version: r.version,
@@ -315,13 +315,13 @@ impl ReportRow {
         let (kind, key, job_id) = named(&row.key, &wanted.by.to_string());
         let total = &row.total;
         let known = total.energy > total.unknown || total.energy == Millijoules::ZERO;
-        let grams = |g: crate::units::GramsCo2e| known.then(|| g.get());
+        let grams = |g: wattune_core::units::GramsCo2e| known.then(|| g.get());
         let (energy_low, energy_high) = row.energy_interval();
         let (carbon_low, carbon_high) = row.carbon_interval();
         let score = row.score.as_ref().ok();
         // Where that book knows nothing, it has no grams either.
         let marginal = row.marginal.filter(|(_, unknown)| *unknown < total.energy);
-        let unit = wanted.unit.map(crate::ledger::report::FunctionalUnit::name).unwrap_or_default();
+        let unit = wanted.unit.map(wattune_core::ledger::report::FunctionalUnit::name).unwrap_or_default();
         Self {
             kind,
             key,

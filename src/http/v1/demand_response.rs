@@ -6,11 +6,11 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 
 use crate::controller::{EventView, NewEvent};
-use crate::domain::{DemandResponse, EventId};
 use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::extract::{Payload, Segment};
 use crate::http::openapi::Problems;
+use wattune_core::domain::{DemandResponse, EventId};
 
 /// All events by their start: those of the settings, those announced, those over for less than a week.
 #[utoipa::path(

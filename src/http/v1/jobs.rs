@@ -7,12 +7,12 @@ use axum::response::IntoResponse;
 
 use crate::controller::view::{AccountView, JobView, PlanView, ProfileView, ProgressView};
 use crate::controller::{NewJob, ProgressReport};
-use crate::domain::JobId;
 use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::extract::{Params, Payload, Segment};
 use crate::http::openapi::Problems;
 use crate::http::wire::{JobState, JobsQuery, RegisterJob, ReportProgress};
+use wattune_core::domain::JobId;
 
 const LATEST_ENDED: u32 = 50;
 

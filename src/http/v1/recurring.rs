@@ -5,8 +5,6 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 
-use crate::bandit::Report;
-use crate::domain::{InvalidJob, JobName};
 use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::extract::{Params, Payload, Segment};
@@ -16,7 +14,9 @@ use crate::http::wire::recurring::{BeginTrial, EndTrial, Metered, RecurringQuery
 use crate::recurring::{
     RecurringDocument, RecurringEntry, RecurringError, RecurringSpec, RecurringView, Told, TrialView, VerdictView,
 };
-use crate::units::Seconds;
+use wattune_core::bandit::Report;
+use wattune_core::domain::{InvalidJob, JobName};
+use wattune_core::units::Seconds;
 
 /// Recurring jobs by name.
 #[utoipa::path(

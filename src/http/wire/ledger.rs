@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::extract::{digits, some_digits};
-use crate::domain::{InvalidJob, Slot};
-use crate::ledger::apportion::hour_of;
-use crate::ledger::report::{By, FunctionalUnit, LEAST_PER_EPOCH, Wanted};
-use crate::ledger::{Interval, Share};
 use crate::store::LedgerPage;
-use crate::units::{Samples, Short};
+use wattune_core::domain::{InvalidJob, Slot};
+use wattune_core::ledger::apportion::hour_of;
+use wattune_core::ledger::report::{By, FunctionalUnit, LEAST_PER_EPOCH, Wanted};
+use wattune_core::ledger::{Interval, Share};
+use wattune_core::units::{Samples, Short};
 
 /// A restatement is listed if an hour's emissions changed by more than so many percent, unless asked otherwise.
 pub const RESTATED_BY_PCT: f64 = 5.0;
@@ -324,7 +324,7 @@ impl LedgerPageView {
             energy_mj: r.energy.get(),
             source: r.source.as_str(),
         };
-        let entry = |(seq, hash, entry): (u64, crate::ledger::chain::Digest, serde_json::Value)| LedgerEntry {
+        let entry = |(seq, hash, entry): (u64, wattune_core::ledger::chain::Digest, serde_json::Value)| LedgerEntry {
             seq,
             hash: hash.to_string(),
             entry,

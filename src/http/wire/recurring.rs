@@ -5,11 +5,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::extract::{Wire, digits, some_digits};
 use super::finite;
-use crate::bandit::{Ending, Report};
-use crate::domain::{InvalidJob, JobId};
 use crate::recurring::{LONGEST_KEY, RecurringDocument, RecurringSpec};
 use crate::store::Page;
-use crate::units::{Joules, Seconds};
+use wattune_core::bandit::{Ending, Report};
+use wattune_core::domain::{InvalidJob, JobId};
+use wattune_core::units::{Joules, Seconds};
 
 impl Wire for RecurringSpec {
     const RIGHT: &'static [(&'static str, &'static str)] = &[
@@ -304,8 +304,8 @@ fn checked_limit(limit: u32) -> Result<u32, InvalidJob> {
 mod tests {
     use super::super::super::extract::read;
     use super::*;
-    use crate::bandit::Terms;
     use crate::http::error::Problem;
+    use wattune_core::bandit::Terms;
 
     fn spec(text: &str) -> Result<Terms, Problem> {
         Ok(Terms::try_from(read::<RecurringSpec>(text.as_bytes())?)?)

@@ -24,8 +24,8 @@ use super::json::series;
 use super::place::{Place, within_country};
 use super::zones::ZoneName;
 use super::{Answer, CarbonSettings, Provider, ProviderError, SettingsError, Settled, Source};
-use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// Data sources renew every five minutes to an hour; somebody else pays for the requests behind these.
 const CADENCE: Seconds = Seconds::new(1800.0);

@@ -3,11 +3,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use crate::domain::Slot;
 use crate::providers::ProviderError;
 use crate::providers::error::shortened;
 use crate::providers::json::{MOST_POINTS, array, malformed, time, unexpected, value};
-use crate::units::GramsPerKwh;
+use wattune_core::domain::Slot;
+use wattune_core::units::GramsPerKwh;
 
 /// No slot is longer.
 const LONGEST: TimeDelta = TimeDelta::days(1);
@@ -138,7 +138,7 @@ fn length(field: Option<&Value>, at: &str) -> Result<Option<TimeDelta>, Provider
     let seconds = field.as_f64().map(|minutes| minutes * 60.0).or_else(|| time_span(field.as_str()?));
     let seconds = seconds.filter(|s| (0.0..=LONGEST.as_seconds_f64()).contains(s));
     let seconds = seconds.ok_or_else(|| unexpected(at, "a length of at most a day", field))?;
-    Ok(Some(crate::units::Seconds::new(seconds).to_delta()).filter(|length| *length > TimeDelta::zero()))
+    Ok(Some(wattune_core::units::Seconds::new(seconds).to_delta()).filter(|length| *length > TimeDelta::zero()))
 }
 
 /// Seconds of "[days.]hours:minutes:seconds[.fraction]".

@@ -26,8 +26,8 @@ use super::{
     Answer, ApiVersion, CarbonSettings, Contribution, ElectricityMapsSettings, EmissionFactors, Provider,
     ProviderError, SettingsError, Settled, Source, abridged,
 };
-use crate::domain::{CarbonSeries, Forecast, Intensity, Method, Origin, SignalKind, SignalScope, Slot};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Method, Origin, SignalKind, SignalScope, Slot};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 

@@ -3,13 +3,13 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use crate::domain::{Intensity, Origin, Slot};
 use crate::providers::ProviderError;
 use crate::providers::error::shortened;
 use crate::providers::fuzz::follow;
 use crate::providers::json::{array, by_starts, malformed, time, unexpected, value};
 use crate::providers::zones::{ZoneName, from_map};
-use crate::units::GramsPerKwh;
+use wattune_core::domain::{Intensity, Origin, Slot};
+use wattune_core::units::GramsPerKwh;
 
 /// A zone's key is short; longer text is none.
 const LONGEST_ZONE: usize = 96;

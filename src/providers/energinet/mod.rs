@@ -19,8 +19,8 @@ use super::api::{Api, told_by_api};
 use super::fuzz::follow;
 use super::json::{array, by_starts, malformed, series, unexpected, utc_time, value};
 use super::{Answer, CarbonSettings, Contribution, Provider, ProviderError, SettingsError, Settled, Source};
-use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 const CADENCE: Seconds = Seconds::new(900.0);
 

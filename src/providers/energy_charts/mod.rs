@@ -19,8 +19,8 @@ use super::fuzz::follow;
 use super::json::{array, by_starts, malformed, series, time, value};
 use super::place::{energy_charts_countries, energy_charts_has};
 use super::{Answer, CarbonSettings, Provider, ProviderError, SettingsError, Settled, Source};
-use crate::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, SignalValue, Slot};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, SignalValue, Slot};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// The forecast is computed anew every hour.
 const CADENCE: Seconds = Seconds::new(3600.0);

@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 use super::cache::{Cache, CacheProblem};
 use super::state::{FeedState, Ranks, SourceState};
 use super::{Answer, Contribution, Provider, ProviderError, Settled};
-use crate::clock::{Clock, Monotonic, Now};
-use crate::domain::{Forecast, Provenance, SignalValue, Slot};
-use crate::units::{GramsPerKwh, Seconds};
+use crate::clock::Clock;
+use wattune_core::domain::{Forecast, Provenance, SignalValue, Slot};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// The longest nap between looks at the clock, which may have been set meanwhile.
 const LONGEST_NAP: Seconds = Seconds::new(60.0);
@@ -389,7 +390,7 @@ fn settle_from<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> Da
 
 /// Asks window by window until now.
 async fn settle<V: SignalValue>(provider: &dyn Provider<V>, from: DateTime<Utc>, now: DateTime<Utc>) -> Settled<V> {
-    let mut came = crate::domain::TimeSeries::default();
+    let mut came = wattune_core::domain::TimeSeries::default();
     let mut at = from;
     for _ in 0..MOST_WINDOWS {
         let Some(span) = Slot::new(at, now) else { break };

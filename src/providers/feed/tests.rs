@@ -9,9 +9,9 @@ use futures_util::future::BoxFuture;
 
 use super::*;
 use crate::clock::{ManualClock, SystemClock};
-use crate::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use crate::providers::{Answer, Freshness};
-use crate::units::GramsPerKwh;
+use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::units::GramsPerKwh;
 
 fn start() -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_000)

@@ -1,9 +1,9 @@
 //! Which column of a file means what.
 
 use super::{FileSignal, ParseError};
-use crate::domain::nearest;
 use crate::providers::FileSettings;
-use crate::units::{GramsPerKwh, PricePerMwh};
+use wattune_core::domain::nearest;
+use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
 /// Names are compared in small letters, without anything but letters and digits.
 const TIME: &[&str] = &[

@@ -4,8 +4,8 @@ use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
 use serde::Deserialize;
 
 use super::ParseError;
-use crate::domain::{CarbonSeries, Intensity, Issued, Origin, SignalKind, SignalScope, SignalValue, Slot, Zone};
-use crate::units::GramsPerKwh;
+use wattune_core::domain::{CarbonSeries, Intensity, Issued, Origin, SignalKind, SignalScope, SignalValue, Slot, Zone};
+use wattune_core::units::GramsPerKwh;
 
 /// What such a file begins with.
 const HEADER: &[u8] = b"issue_date_utc,";

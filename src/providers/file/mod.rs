@@ -28,10 +28,10 @@ use super::{
     Answer, CarbonSettings, Contribution, FileSettings, FileUnit, PriceSettings, Provider, ProviderError,
     SettingsError, Timing,
 };
-use crate::domain::{Forecast, Provenance, Quoted, Slot, TimeSeries, Zone};
 use crate::files;
-use crate::ledger::chain::Digest;
-use crate::units::{GramsPerKwh, PricePerMwh, Seconds};
+use wattune_core::domain::{Forecast, Provenance, Quoted, Slot, TimeSeries, Zone};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::units::{GramsPerKwh, PricePerMwh, Seconds};
 
 const MAX_FILE_BYTES: u64 = 64 << 20;
 

@@ -60,7 +60,7 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::GramsPerKwh;
+    use wattune_core::units::GramsPerKwh;
 
     #[test]
     fn the_separator_is_found_in_the_first_line() {

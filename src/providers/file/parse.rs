@@ -10,12 +10,12 @@ use super::local::LocalTimes;
 use super::numbers::{Numbers, separator};
 use super::signal::FileSignal;
 use super::unit::{check_names, check_values};
-use crate::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalKind, SignalScope, Slot, TimeSeries, Zone};
 use crate::providers::abridged::is_like_key;
 use crate::providers::cache::well_formed;
 use crate::providers::time::{TimeProblem, from_unix};
 use crate::providers::{FileSettings, FileUnit, TimeZoneName};
-use crate::units::GramsPerKwh;
+use wattune_core::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalKind, SignalScope, Slot, TimeSeries, Zone};
+use wattune_core::units::GramsPerKwh;
 
 /// A tree of JSON takes many times the room of its text.
 const MAX_JSON_BYTES: usize = 16 << 20;
@@ -406,7 +406,7 @@ fn read_row<'a, V: FileSignal>(
         (Some(column), _) => time(column, Some(start))?.map(|end| (end, column)),
         (None, Some(column)) => {
             let minutes = number(column, 1.0, (0.0, 527_040.0), "a length in minutes")?;
-            minutes.map(|m| (start + crate::units::Seconds::new(m * 60.0).to_delta(), column))
+            minutes.map(|m| (start + wattune_core::units::Seconds::new(m * 60.0).to_delta(), column))
         }
         (None, None) => None,
     };
@@ -433,7 +433,7 @@ fn slots_of<V>(rows: &[Row<V>], settings: &FileSettings) -> Vec<Option<Slot>> {
     steps.retain(|step| *step > TimeDelta::zero());
     steps.sort_unstable();
     let usual = steps.get(steps.len() / 2).copied().filter(|step| *step <= LONGEST_SLOT);
-    let given = settings.step_s.map(crate::units::Seconds::to_delta).filter(|step| *step <= LONGEST_SLOT);
+    let given = settings.step_s.map(wattune_core::units::Seconds::to_delta).filter(|step| *step <= LONGEST_SLOT);
     let usual = given.or(usual).unwrap_or(TimeDelta::hours(1));
     let mut step = usual;
     let slot = |row: &Row<V>| {

@@ -1,7 +1,7 @@
 //! The signals that files can hold, and what is peculiar to each.
 
-use crate::domain::{SignalValue, Unit};
-use crate::units::{GramsPerKwh, PricePerMwh};
+use wattune_core::domain::{SignalValue, Unit};
+use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
 /// A signal that files can hold.
 pub trait FileSignal: SignalValue {

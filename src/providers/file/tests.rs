@@ -3,8 +3,8 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{CarbonSeries, Origin, SignalKind, SignalScope};
 use crate::providers::{PriceSource, TimeZoneName};
+use wattune_core::domain::{CarbonSeries, Origin, SignalKind, SignalScope};
 
 fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).expect(text).to_utc()

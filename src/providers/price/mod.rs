@@ -25,8 +25,8 @@ use super::{
     Answer, CarbonSettings, FileProvider, PriceSettings, PriceSource, Provider, ProviderError, Requests, SettingsError,
     Settled, Source,
 };
-use crate::domain::{Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
-use crate::units::{PricePerMwh, Seconds};
+use wattune_core::domain::{Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::units::{PricePerMwh, Seconds};
 
 /// Tomorrow's prices come once a day, but not always at the same hour.
 const CADENCE: Seconds = Seconds::new(3600.0);

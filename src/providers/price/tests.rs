@@ -4,9 +4,9 @@ use wiremock::matchers::{path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
-use crate::domain::{Quoted, TimeSeries};
 use crate::providers::json::damage;
 use crate::providers::{BaseUrl, FileSettings};
+use wattune_core::domain::{Quoted, TimeSeries};
 
 /// The documented shape (`carbon-apis.md` §6); 1783807200 is 2026-07-11T22:00:00Z.
 const BODY: &str = r#"{"license_info":"CC BY 4.0","unix_seconds":[1783807200,1783808100,1783809000,1783809900],

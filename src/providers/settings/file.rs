@@ -8,7 +8,7 @@ use tz::TimeZoneRef;
 use tz::datetime::FoundDateTimeKind;
 use tzdb_data::{TZ_NAMES, find_tz, time_zone};
 
-use crate::domain::{Unit, nearest};
+use wattune_core::domain::{Unit, nearest};
 
 /// The zone of a file's times: a name of the IANA database ("Europe/Berlin", "UTC") or an offset ("+01:00").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

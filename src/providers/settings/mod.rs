@@ -22,8 +22,8 @@ pub use sources::{
 pub use types::{BaseUrl, Contribution, Headers, Postcode, RegionId};
 use types::{body_bytes, intensity, interval, jump_factor, timeout};
 
-use crate::domain::{Origin, Zone};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{Origin, Zone};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// `[carbon]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use super::file::{FileUnit, TimeZoneName};
 use super::types::{
     BaseUrl, Contribution, Headers, Postcode, RegionId, interval, per_hour, some_intensity, some_time, some_timeout,
 };
-use crate::domain::{Origin, SignalKind, SignalScope, Zone};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{Origin, SignalKind, SignalScope, Zone};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// What the tables of all sources behind a network have.
 #[derive(Clone, Copy, Debug)]

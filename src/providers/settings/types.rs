@@ -6,10 +6,10 @@ use std::fmt;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::domain::{SignalValue, check_intensity};
 use crate::providers::abridged;
 use crate::providers::time::parse_time;
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{SignalValue, check_intensity};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// A region of the UK Carbon Intensity API, 1 (North Scotland) to 17 (Wales).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 
-use crate::domain::{Forecast, Quoted, SignalValue, TimeSeries};
 use crate::providers::jump::{HeldBack, hold_back, hold_back_past};
 use crate::providers::{Answer, Contribution, Provider, ProviderError, Requests};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{Forecast, Quoted, SignalValue, TimeSeries};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// How long past slots are kept: the reference intensity looks back 30 days.
 const KEPT: TimeDelta = TimeDelta::days(32);

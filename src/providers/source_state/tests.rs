@@ -2,7 +2,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 
 const CADENCE: Seconds = Seconds::new(1800.0);
 

@@ -25,8 +25,8 @@ use super::settings::Common;
 use super::{
     Answer, CarbonSettings, Contribution, Postcode, Provider, ProviderError, RegionId, SettingsError, Settled, Source,
 };
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 const HALF_HOUR: TimeDelta = TimeDelta::minutes(30);
 

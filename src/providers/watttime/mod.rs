@@ -26,8 +26,8 @@ use super::zones::ZoneName;
 use super::{
     Answer, CarbonSettings, Contribution, Provider, ProviderError, SettingsError, Settled, Source, WattTimeSettings,
 };
-use crate::domain::{CarbonSeries, Forecast, Intensity, Origin, Provenance, SignalKind, SignalScope, Slot};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Provenance, SignalKind, SignalScope, Slot};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// Forecasts are renewed every five minutes, which is more often than a plan needs.
 const CADENCE: TimeDelta = TimeDelta::minutes(15);

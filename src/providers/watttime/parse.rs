@@ -3,13 +3,13 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use crate::domain::{Slot, Unit};
 use crate::providers::ProviderError;
 use crate::providers::error::shortened;
 use crate::providers::fuzz::follow;
 use crate::providers::json::{array, by_starts, malformed, scaled, time, unexpected};
 use crate::providers::zones::ZoneName;
-use crate::units::GramsPerKwh;
+use wattune_core::domain::{Slot, Unit};
+use wattune_core::units::GramsPerKwh;
 
 /// The marginal operating emissions rate.
 pub(super) const SIGNAL: &str = "co2_moer";

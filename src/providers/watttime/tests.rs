@@ -5,8 +5,8 @@ use wiremock::matchers::{header, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
-use crate::domain::Zone;
 use crate::providers::BaseUrl;
+use wattune_core::domain::Zone;
 
 const USER: &str = "freddo";
 const PASSWORD: &str = "the_frog!";
@@ -501,8 +501,8 @@ async fn the_account_is_shown_by_nothing_whatever_repeats_it() {
 
 #[tokio::test]
 async fn an_answer_tells_from_which_bodies_it_was_made() {
-    use crate::domain::Unit;
-    use crate::ledger::chain::Digest;
+    use wattune_core::domain::Unit;
+    use wattune_core::ledger::chain::Digest;
 
     let watt = caiso(ok(AHEAD), ok(BEHIND)).await;
     let answer = watt.fetch(NOW).await.expect("read");

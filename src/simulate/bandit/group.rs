@@ -3,8 +3,8 @@
 use super::play::{TRIES, play};
 use super::policy::{Chooses, Knobs, Policy};
 use super::{Done, Ends, Job, Run, SimulationError, Submission};
-use crate::bandit::Generator;
-use crate::units::Seconds;
+use wattune_core::bandit::Generator;
+use wattune_core::units::Seconds;
 
 /// A run that has begun. Its result is known to nobody before its end.
 struct Flight {

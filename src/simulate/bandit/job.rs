@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::traces::{Of, PowerRow, TraceError, TrainRow, power_rows, train_rows};
-use crate::bandit::{Cost, Knob};
 use crate::simulate::gpu_name;
-use crate::units::{Joules, Seconds, Watts};
+use wattune_core::bandit::{Cost, Knob};
+use wattune_core::units::{Joules, Seconds, Watts};
 
 /// Both traces.
 pub struct Traces {

@@ -1,7 +1,7 @@
 //! What a run costs on the mean, known beforehand.
 
 use super::{Arm, Job};
-use crate::bandit::{Cost, Knob};
+use wattune_core::bandit::{Cost, Knob};
 
 /// The best that can be had.
 #[derive(Clone, Copy, Debug, PartialEq)]

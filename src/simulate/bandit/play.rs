@@ -2,8 +2,8 @@
 
 use super::policy::{Chooses, Setting};
 use super::{Epoch, Job};
-use crate::bandit::{Cost, Generator};
-use crate::units::{Joules, Seconds};
+use wattune_core::bandit::{Cost, Generator};
+use wattune_core::units::{Joules, Seconds};
 
 /// Why a recurring job cannot be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

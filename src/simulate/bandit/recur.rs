@@ -3,8 +3,8 @@
 use super::play::{TRIES, play};
 use super::policy::{Knobs, Policy};
 use super::{Done, Job, SimulationError};
-use crate::bandit::{Cost, Generator};
-use crate::units::{Joules, Seconds, Watts};
+use wattune_core::bandit::{Cost, Generator};
+use wattune_core::units::{Joules, Seconds, Watts};
 
 /// A job that recurs.
 #[derive(Clone, Copy, Debug)]

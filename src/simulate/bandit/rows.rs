@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Ends, Job};
-use crate::bandit::Cost;
+use wattune_core::bandit::Cost;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]

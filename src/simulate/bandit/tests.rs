@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::policy::{Knobs, Policy, named};
 use super::*;
-use crate::bandit::Knob;
+use wattune_core::bandit::Knob;
 
 const KNOBS: Knobs = Knobs { eta: 0.5, beta: Some(2.0), window: 0 };
 
@@ -188,7 +188,7 @@ fn overlapping_submissions_go_by_the_best_known_and_failures_are_repeated() {
     assert_eq!(ends.batch_size, 8);
     let what = ("zeus", &certain(), Some("a"), 1);
     let row = summary(what, &ends, 5, |r| Expected {
-        run: crate::bandit::Cost::new(800.0),
+        run: wattune_core::bandit::Cost::new(800.0),
         runs: [1.0, 1.0, 1.0, 2.0, 1.0][r as usize - 1],
     });
     assert!((row.cumulative_regret_runs - (7200.0 / 800.0 - 6.0)).abs() < 1e-12, "{row:?}");
@@ -211,7 +211,7 @@ fn a_recurrence_that_cannot_begin_is_told_and_does_not_end_the_job() {
     let before = certain();
     let mut after = before.clone();
     for epoch in after.arms.iter_mut().flat_map(|arm| &mut arm.levels).flat_map(|level| &mut level.epochs) {
-        epoch.time = crate::units::Seconds::new(30.0);
+        epoch.time = wattune_core::units::Seconds::new(30.0);
     }
     let switch = Some(Switch { at: 4, job: &after, new_board: true });
     let plan = Plan { job: &before, recurrences: 5, knobs: KNOBS, switch };

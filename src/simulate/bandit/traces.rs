@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::Epoch;
-use crate::units::{Seconds, Watts};
+use wattune_core::units::{Seconds, Watts};
 
 /// Why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,8 @@
 //! The Carbon-Aware Zeus prototype: Zeus's cost with carbon in place of energy, decided anew every half hour.
 
-use crate::plan::Unplannable;
 use crate::simulate::replay::{Decision, Step, View, no_horizon};
-use crate::units::{SamplesPerSecond, Seconds, Watts};
+use wattune_core::plan::Unplannable;
+use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 
 /// The prototype's own knob.
 pub(super) const OWN_ETA: f64 = 0.25;

@@ -2,7 +2,7 @@
 
 use super::wattune::planned;
 use crate::simulate::replay::{Decision, View};
-use crate::units::Seconds;
+use wattune_core::units::Seconds;
 
 /// The optimum over the actual intensities, planned once (`planning.md` §5).
 pub(super) fn decide(view: &View<'_>) -> Decision {

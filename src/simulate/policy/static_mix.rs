@@ -1,8 +1,8 @@
 //! The best constant mix of two limits, chosen without knowing the grid.
 
-use crate::plan::Unplannable;
 use crate::simulate::replay::{Act, Decision, Step, View};
-use crate::units::Seconds;
+use wattune_core::plan::Unplannable;
+use wattune_core::units::Seconds;
 
 /// The mix of least energy per sample that keeps the budget, time-shared evenly to the end (`planning.md` §5). Slower
 /// than the most efficient point costs energy too, so that it may use less than the budget.

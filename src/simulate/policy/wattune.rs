@@ -1,10 +1,10 @@
 //! wattune itself: the daemon's planner over the daemon's view of the forecast, made anew for each slot.
 
-use crate::domain::{Objective, Work};
-use crate::forecast::ErrorPaths;
-use crate::plan::{Doing, Plan, PlanSlot, Progress, Request, Settings, WINDOW, plan};
 use crate::simulate::replay::{Act, Decision, Step, View};
-use crate::units::{GramsCo2e, GramsPerKwh, Seconds};
+use wattune_core::domain::{Objective, Work};
+use wattune_core::forecast::ErrorPaths;
+use wattune_core::plan::{Doing, Plan, PlanSlot, Progress, Request, Settings, WINDOW, plan};
+use wattune_core::units::{GramsCo2e, GramsPerKwh, Seconds};
 
 /// [`plan`] with what had been said by now; its first slot is carried out (`planning.md` §4).
 pub(super) fn decide(view: &View<'_>) -> Decision {

@@ -9,7 +9,7 @@ const ETA: f64 = 0.5;
 /// those limits that keep it.
 pub(super) fn decide(view: &View<'_>) -> Decision {
     let slowest = view.curve.ceiling().throughput / (1.0 + view.budget.unwrap_or(f64::INFINITY));
-    let cost = |power: crate::units::Watts, throughput: crate::units::SamplesPerSecond| {
+    let cost = |power: wattune_core::units::Watts, throughput: wattune_core::units::SamplesPerSecond| {
         if throughput < slowest {
             return f64::INFINITY;
         }

@@ -4,11 +4,11 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::domain::{Estimate, OperatingPoint, PowerLimit, Profile};
 use crate::gpu::simulated::LoadCurve;
-use crate::profile::Curve;
 use crate::simulate::Workload;
-use crate::units::{Samples, Seconds, Watts};
+use wattune_core::domain::{Estimate, OperatingPoint, PowerLimit, Profile};
+use wattune_core::profile::Curve;
+use wattune_core::units::{Samples, Seconds, Watts};
 
 /// A training run on one board.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,11 +15,11 @@ pub use job::Job;
 pub use sight::{Foresight, RecordedGrid, Sayings, Sight};
 pub use together::{UnderCap, replay_together};
 
-use crate::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
-use crate::ledger::{self, Comparison, Done};
-use crate::plan::{InvalidProblem, Past, Unplannable};
-use crate::profile::Curve;
-use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use wattune_core::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
+use wattune_core::ledger::{self, Comparison, Done};
+use wattune_core::plan::{InvalidProblem, Past, Unplannable};
+use wattune_core::profile::Curve;
+use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Work that is missing by less than this part of it is rounding.
 const ROUNDING: f64 = 1e-9;

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::domain::{CarbonSeries, Issued, Slot};
-use crate::forecast::{ErrorPaths, HorizonPolicy, Model, ModelPolicy};
-use crate::plan::{PlanSlot, Settings, slots_ahead};
-use crate::units::{GramsPerKwh, Seconds};
+use wattune_core::domain::{CarbonSeries, Issued, Slot};
+use wattune_core::forecast::{ErrorPaths, HorizonPolicy, Model, ModelPolicy};
+use wattune_core::plan::{PlanSlot, Settings, slots_ahead};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// How far back a model learns, and a day more for the slots cut by it.
 const BACK: TimeDelta = TimeDelta::days(29);

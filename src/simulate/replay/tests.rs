@@ -3,12 +3,12 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
-use crate::domain::{Intensity, Issued, Origin};
 use crate::gpu::simulated::{CurvePoint, LoadCurve};
 use crate::providers::file::day_ahead;
 use crate::simulate::policy::{POLICIES, Runs, named};
 use crate::simulate::study::{Figures, Found, Study};
-use crate::units::GramsPerKwh;
+use wattune_core::domain::{Intensity, Issued, Origin};
+use wattune_core::units::GramsPerKwh;
 
 fn at(hours: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::hours(hours)

@@ -3,11 +3,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{ReplayError, Replayed, Run, Setting, Step, View};
-use crate::domain::{Objective, Slot, TimeSeries};
-use crate::plan::{Member, Settings, Shared, Unplannable, plan_together};
-use crate::profile::Curve;
 use crate::simulate::policy::{request, steps};
-use crate::units::{Seconds, Watts};
+use wattune_core::domain::{Objective, Slot, TimeSeries};
+use wattune_core::plan::{Member, Settings, Shared, Unplannable, plan_together};
+use wattune_core::profile::Curve;
+use wattune_core::units::{Seconds, Watts};
 
 /// How jobs are planned together.
 #[derive(Clone, Copy, Debug, PartialEq)]

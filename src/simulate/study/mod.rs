@@ -12,9 +12,9 @@ pub use row::{Figures, Mean, Row, means};
 
 use super::policy::{Policy, Runs, sweep};
 use super::replay::{Decision, Job, ReplayError, Replayed, Setting, Sight, UnderCap, View, replay, replay_together};
-use crate::domain::{Pausing, Profile};
-use crate::ledger;
-use crate::units::{Seconds, Watts};
+use wattune_core::domain::{Pausing, Profile};
+use wattune_core::ledger;
+use wattune_core::units::{Seconds, Watts};
 
 /// What is replayed. Every combination is.
 pub struct Study<'a> {

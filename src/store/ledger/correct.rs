@@ -6,14 +6,14 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
 use super::{INTERVAL, Why, append_entry, settle};
-use crate::domain::{DeviceId, JobId, Slot};
-use crate::ledger::Share;
-use crate::ledger::apportion::hour_of;
-use crate::ledger::entry::{Corrected, Correction, Entry};
-use crate::ledger::report;
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
-use crate::units::Millijoules;
+use wattune_core::domain::{DeviceId, JobId, Slot};
+use wattune_core::ledger::Share;
+use wattune_core::ledger::apportion::hour_of;
+use wattune_core::ledger::entry::{Corrected, Correction, Entry};
+use wattune_core::ledger::report;
+use wattune_core::units::Millijoules;
 
 /// What is to be corrected, by whom and why.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,9 +8,9 @@ use rusqlite::{Connection, Row, params};
 use super::follows::Failed;
 use super::jobs::{of_end, of_registration};
 use super::{digest, open_block};
-use crate::ledger::chain::Digest;
-use crate::ledger::verify::Broken;
 use crate::store::{StoreError, migrate, rows};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::verify::Broken;
 
 /// Kind, name and table of a part of the schema, and the statement that makes it.
 type Schema = BTreeMap<(String, String, String), String>;

@@ -6,11 +6,11 @@ use chrono::DateTime;
 use rusqlite::Connection;
 
 use super::report::{ends, whole_days};
-use crate::domain::{DeviceId, JobId, Slot};
-use crate::ledger::Total;
-use crate::ledger::report::{By, Sum, Whose};
 use crate::store::{StoreError, rows};
-use crate::units::{Micrograms, Millijoules};
+use wattune_core::domain::{DeviceId, JobId, Slot};
+use wattune_core::ledger::Total;
+use wattune_core::ledger::report::{By, Sum, Whose};
+use wattune_core::units::{Micrograms, Millijoules};
 
 /// Sums over the whole days of a span. They come as one text, a line for each row, its fields set apart by spaces, which
 /// no identifier has; in the table's own order, and added up here: to be grouped otherwise the database would sort them

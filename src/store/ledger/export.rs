@@ -4,10 +4,10 @@ use rusqlite::{Connection, Row as TableRow};
 use tokio::sync::mpsc;
 
 use super::{INTERVAL, digest, lines};
-use crate::ledger::chain::Digest;
-use crate::ledger::entry::Row;
-use crate::ledger::verify::{entry_line, last_line, row_line};
 use crate::store::{Store, StoreError, rows};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::entry::Row;
+use wattune_core::ledger::verify::{entry_line, last_line, row_line};
 
 /// Lines go from the connection's thread to the caller in texts of about so many bytes.
 const BATCH: usize = 1 << 16;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use crate::domain::DeviceId;
-use crate::ledger::Interval;
 use crate::store::{StoreError, rows};
+use wattune_core::domain::DeviceId;
+use wattune_core::ledger::Interval;
 
 const DAY_US: i64 = 86_400_000_000;
 

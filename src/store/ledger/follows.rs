@@ -10,12 +10,12 @@ use super::covered::{Jobs, check_pages, compare_checkpoints, compare_schema};
 use super::export::all_lines;
 use super::settle::{settlement, sources_of};
 use super::{Why, day_of_close, share_key};
-use crate::domain::{DeviceId, EnergySource};
-use crate::ledger::entry::{Close, Correction, Entry, RollUp, Settlement};
-use crate::ledger::verify::{Broken, Verified, Verifier};
-use crate::ledger::{Share, Total};
 use crate::store::{Store, StoreError, rows};
-use crate::units::Millijoules;
+use wattune_core::domain::{DeviceId, EnergySource};
+use wattune_core::ledger::entry::{Close, Correction, Entry, RollUp, Settlement};
+use wattune_core::ledger::verify::{Broken, Verified, Verifier};
+use wattune_core::ledger::{Share, Total};
+use wattune_core::units::Millijoules;
 
 /// A table's columns, or those of some of its rows.
 struct Table {

@@ -3,11 +3,11 @@
 use rusqlite::{Connection, Row, params};
 
 use super::append_entry;
-use crate::domain::JobId;
-use crate::ledger::chain::Digest;
-use crate::ledger::entry::{Entry, JobFacts};
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, StoredJob, rows};
+use wattune_core::domain::JobId;
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::entry::{Entry, JobFacts};
 
 impl Store {
     /// Writes a job for the first time, or its present state over the stored one. Its registration and its end are entries

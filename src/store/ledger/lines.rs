@@ -7,8 +7,8 @@ use miniz_oxide::deflate::compress_to_vec_zlib;
 use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use rusqlite::Row;
 
-use crate::ledger::entry::Entry;
 use crate::store::{StoreError, rows};
+use wattune_core::ledger::entry::Entry;
 
 /// More than any line has: what would unpack to more is damaged.
 const LONGEST: usize = 1 << 28;

@@ -31,11 +31,11 @@ use rusqlite::{Connection, Row as TableRow, ToSql, params};
 use self::lines::Kept;
 use super::connection::writing;
 use super::{Checkpoint, Store, StoreError, rows};
-use crate::domain::{DeviceId, EnergySource, JobId, Slot};
-use crate::ledger::block::{balances, cells};
-use crate::ledger::chain::Digest;
-use crate::ledger::entry::{Balance, Close, Entry, Row};
-use crate::ledger::{Interval, Share};
+use wattune_core::domain::{DeviceId, EnergySource, JobId, Slot};
+use wattune_core::ledger::block::{balances, cells};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::entry::{Balance, Close, Entry, Row};
+use wattune_core::ledger::{Interval, Share};
 
 /// Blocks are closed within so many microseconds after the hour that they are of.
 const CLOSED_WITHIN_US: i64 = 600_000_000;

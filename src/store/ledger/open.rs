@@ -9,12 +9,12 @@ use chrono::{DateTime, Utc};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{DeviceId, JobId};
-use crate::ledger::Interval;
-use crate::ledger::entry::{Entry, Lost};
 use crate::store::connection::writing;
 use crate::store::{Checkpoint, Store, StoreError, StoredProgress, rows};
-use crate::units::Seconds;
+use wattune_core::domain::{DeviceId, JobId};
+use wattune_core::ledger::Interval;
+use wattune_core::ledger::entry::{Entry, Lost};
+use wattune_core::units::Seconds;
 
 /// An open interval as it would be closed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,10 +3,10 @@
 use rusqlite::{Connection, Row, params};
 
 use super::{INTERVAL, digest, lines};
-use crate::domain::Slot;
-use crate::ledger::chain::Digest;
-use crate::ledger::{Interval, Share};
 use crate::store::{Store, StoreError, rows};
+use wattune_core::domain::Slot;
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::{Interval, Share};
 
 /// A part of the ledger.
 #[derive(Clone, Debug, PartialEq)]

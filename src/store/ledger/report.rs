@@ -15,18 +15,18 @@ use super::first_seen::first_seen;
 use super::restated::version;
 use super::settle::{believed, keys_of, settlement};
 use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
-use crate::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
-use crate::ledger::apportion::hour_of;
-use crate::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
-use crate::ledger::report::{
-    Books, DeviceBalance, Gap, JobFacts, Piece, Report, SYNTHETIC, Saved, Sum, Wanted, Whose, build,
-};
-use crate::ledger::settlement::parts;
-use crate::ledger::sure::Sure;
-use crate::ledger::{Interval, Share, Total};
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
-use crate::units::Millijoules;
+use wattune_core::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
+use wattune_core::ledger::apportion::hour_of;
+use wattune_core::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
+use wattune_core::ledger::report::{
+    Books, DeviceBalance, Gap, JobFacts, Piece, Report, SYNTHETIC, Saved, Sum, Wanted, Whose, build,
+};
+use wattune_core::ledger::settlement::parts;
+use wattune_core::ledger::sure::Sure;
+use wattune_core::ledger::{Interval, Share, Total};
+use wattune_core::units::Millijoules;
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 

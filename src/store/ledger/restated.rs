@@ -5,11 +5,11 @@ use rusqlite::{Connection, Row, params};
 
 use super::report::ends;
 use super::settle::versions_of;
-use crate::domain::{SignalKind, Slot};
-use crate::ledger::entry::Settlement;
-use crate::ledger::report::{Restatement, Version, Wanted};
 use crate::store::{StoreError, rows};
-use crate::units::Micrograms;
+use wattune_core::domain::{SignalKind, Slot};
+use wattune_core::ledger::entry::Settlement;
+use wattune_core::ledger::report::{Restatement, Version, Wanted};
+use wattune_core::units::Micrograms;
 
 /// Restatements listed in a report; the others are counted.
 const RESTATEMENTS: usize = 500;

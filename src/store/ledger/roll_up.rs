@@ -4,10 +4,10 @@ use chrono::{DateTime, Utc};
 use rusqlite::Connection;
 
 use super::{append_entry, closed_blocks};
-use crate::domain::JobId;
-use crate::ledger::entry::{Entry, RollUp};
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
+use wattune_core::domain::JobId;
+use wattune_core::ledger::entry::{Entry, RollUp};
 
 impl Store {
     /// Rolls up the blocks that were closed before `before`, at most `most` of them, the oldest first. Answers with how

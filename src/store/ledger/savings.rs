@@ -5,9 +5,9 @@ use chrono::TimeDelta;
 use rusqlite::{Connection, params};
 
 use super::lines;
-use crate::domain::{GpuId, JobId, Slot};
-use crate::ledger::entry::Entry;
 use crate::store::{Store, StoreError, rows};
+use wattune_core::domain::{GpuId, JobId, Slot};
+use wattune_core::ledger::entry::Entry;
 
 impl Store {
     /// The entries of a job that are of a kind, `counterfactual` or `outcome`, oldest first.

@@ -6,15 +6,15 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use rusqlite::{Connection, Row, params};
 
 use super::{INTERVAL, append_entry, closed_blocks, lines, share_key};
-use crate::domain::{Origin, SignalKind, Slot};
-use crate::ledger::Interval;
-use crate::ledger::Total;
-use crate::ledger::entry::{Entry, Factor, Settlement};
-use crate::ledger::report::SYNTHETIC;
-use crate::ledger::settlement::{parts, spread};
 use crate::store::connection::writing;
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, rows};
+use wattune_core::domain::{Origin, SignalKind, Slot};
+use wattune_core::ledger::Interval;
+use wattune_core::ledger::Total;
+use wattune_core::ledger::entry::{Entry, Factor, Settlement};
+use wattune_core::ledger::report::SYNTHETIC;
+use wattune_core::ledger::settlement::{parts, spread};
 
 /// Why hours are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,14 +4,16 @@ use chrono::TimeDelta;
 
 use super::report::by_boundary;
 use super::*;
-use crate::domain::{Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone};
-use crate::ledger::chain::Digest;
-use crate::ledger::entry::{Boundary, Terms};
-use crate::ledger::report;
-use crate::ledger::verify::{Broken, Verified, Verifier};
-use crate::ledger::{Settings, Total};
 use crate::store::{Settling, SourceKey, Why};
-use crate::units::{GramsPerKwh, Micrograms, Millijoules};
+use wattune_core::domain::{
+    Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone,
+};
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::entry::{Boundary, Terms};
+use wattune_core::ledger::report;
+use wattune_core::ledger::verify::{Broken, Verified, Verifier};
+use wattune_core::ledger::{Settings, Total};
+use wattune_core::units::{GramsPerKwh, Micrograms, Millijoules};
 
 fn at(minutes: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(1_767_225_600, 0).expect("a moment") + TimeDelta::minutes(minutes)
@@ -131,7 +133,7 @@ async fn totals_follow_what_is_told_and_every_version_stays() {
     let factor = store.factors(&[SourceKey::of(&told)], &span).await.expect("read").remove(0);
     assert_eq!((factor.received, &factor.provenance), (Some(870.4), &provenance));
     let text = serde_json::to_string(&factor).expect("plain data");
-    assert_eq!(serde_json::from_str::<crate::ledger::entry::Factor>(&text).expect("read again"), factor);
+    assert_eq!(serde_json::from_str::<wattune_core::ledger::entry::Factor>(&text).expect("read again"), factor);
 
     // 60 kJ are a 60th of a kWh: 5 g at 300 g/kWh.
     for (now, value, origin, version, micrograms, state) in [

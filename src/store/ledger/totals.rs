@@ -5,11 +5,11 @@ use rusqlite::{Connection, Row, params};
 
 use super::report::{edges, ends, holding_within, whole_days};
 use super::rows;
-use crate::domain::{DeviceId, SignalKind, Slot};
-use crate::ledger::entry::Part;
-use crate::ledger::{Interval, Share, Total};
 use crate::store::{Store, StoreError};
-use crate::units::{Micrograms, Millijoules};
+use wattune_core::domain::{DeviceId, SignalKind, Slot};
+use wattune_core::ledger::entry::Part;
+use wattune_core::ledger::{Interval, Share, Total};
+use wattune_core::units::{Micrograms, Millijoules};
 
 /// A share's energy and emissions within a day, or a part of it.
 #[derive(Clone, Debug, PartialEq)]

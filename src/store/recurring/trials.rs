@@ -3,10 +3,10 @@
 use rusqlite::{Connection, Row, ToSql, named_params, params};
 
 use super::{InFull, Page, StoredRecurring};
-use crate::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
-use crate::domain::{JobId, JobName};
 use crate::store::{StoreError, rows};
-use crate::units::{Joules, Seconds};
+use wattune_core::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
+use wattune_core::domain::{JobId, JobName};
+use wattune_core::units::{Joules, Seconds};
 
 /// What policies look at.
 const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j";

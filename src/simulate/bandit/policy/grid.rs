@@ -1,8 +1,8 @@
 //! Every batch size at every limit once, in order, each measured by a whole run; then the cheapest of them.
 
 use super::{Chooses, Knobs, Setting};
-use crate::bandit::Cost;
 use crate::simulate::bandit::{Done, Job, SimulationError};
+use wattune_core::bandit::Cost;
 
 struct Grid {
     /// What is still to be tried, the next last.

@@ -8,8 +8,8 @@ mod wattune;
 mod zeus;
 
 use super::{Done, Epoch, Job, SimulationError};
-use crate::bandit::{Cost, PolicyName, Spec};
-use crate::units::{Joules, Seconds};
+use wattune_core::bandit::{Cost, PolicyName, Spec};
+use wattune_core::units::{Joules, Seconds};
 
 /// What all policies are told beforehand.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,12 +1,12 @@
-//! The daemon's own policy, [`crate::bandit::wattune`], and how it finds limits: the first batch size is swept whole, another
+//! The daemon's own policy, [`wattune_core::bandit::wattune`], and how it finds limits: the first batch size is swept whole, another
 //! only around the limit of its nearest neighbour.
 
 use std::ops::RangeInclusive;
 
 use super::{Chooses, Knobs, Setting, spec};
-use crate::bandit::{self, Choice, Cost, Generator, Kind, Outcome, PolicyName, Spec, State, Trial};
 use crate::simulate::bandit::job::cheapest;
 use crate::simulate::bandit::{Done, Epoch, Job, SimulationError};
+use wattune_core::bandit::{self, Choice, Cost, Generator, Kind, Outcome, PolicyName, Spec, State, Trial};
 
 /// So many limits on each side of the neighbour's are looked at, and on while the best of them is at the edge.
 const WINDOW: usize = 2;
@@ -50,7 +50,7 @@ impl Wattune {
     }
 
     /// The limit of the nearest batch size, on a logarithmic scale, that was profiled.
-    fn neighbour(&self, job: &Job, arm: usize) -> Option<crate::units::Watts> {
+    fn neighbour(&self, job: &Job, arm: usize) -> Option<wattune_core::units::Watts> {
         #[expect(clippy::cast_precision_loss, reason = "a batch size")]
         let log = |arm: usize| (job.arms[arm].batch_size as f64).ln();
         let away = |other: &usize| (log(*other) - log(arm)).abs();

@@ -1,10 +1,10 @@
-//! Zeus as its simulator runs it. The batch size comes from [`crate::bandit::zeus`]; the rest are the simulator's own rules
+//! Zeus as its simulator runs it. The batch size comes from [`wattune_core::bandit::zeus`]; the rest are the simulator's own rules
 //! where they differ from the service's: what bounds a run, which limit it takes, what profiling costs, and runs without
 //! an epoch.
 
 use super::{Chooses, Knobs, Setting, spec};
-use crate::bandit::{self, Cost, Generator, Kind, Knob, Outcome, PolicyName, Spec, State, Trial};
 use crate::simulate::bandit::{Done, Epoch, Job, SimulationError};
+use wattune_core::bandit::{self, Cost, Generator, Kind, Knob, Outcome, PolicyName, Spec, State, Trial};
 
 /// A run without an epoch is observed at so many times the bound.
 const WITHOUT_EPOCH: f64 = 100.0;

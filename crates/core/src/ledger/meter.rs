@@ -1,7 +1,7 @@
 //! One board's energy as it comes in: counter differences where the counter can be trusted, integrated power elsewhere.
 
-use crate::clock::Monotonic;
 use crate::domain::EnergySource;
+use crate::time::Monotonic;
 use crate::units::{Joules, Millijoules, Seconds, Watts};
 
 /// Readings further apart than this leave a time in which nobody looked.

@@ -64,7 +64,7 @@ fn date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
     #[serde(untagged, expecting = "a date such as \"2026-01-31\"")]
     enum Written {
         Text(String),
-        Date(toml::value::Datetime),
+        Date(toml_datetime::Datetime),
     }
     Ok(Some(match Written::deserialize(deserializer)? {
         Written::Text(text) => text,

@@ -165,7 +165,7 @@ macro_rules! product {
 
 quantity!(/** Power, and power limits. */ Watts, "W");
 quantity!(/** Energy in planning; the books use [`Millijoules`]. */ Joules, "J");
-quantity!(/** A duration. Points in time are `chrono::DateTime<Utc>` or [`crate::clock::Monotonic`]. */ Seconds, "s");
+quantity!(/** A duration. Points in time are `chrono::DateTime<Utc>` or [`crate::time::Monotonic`]. */ Seconds, "s");
 quantity!(/** Work done by a training job, in whatever the job counts: images, tokens, steps. */ Samples, "samples");
 quantity!(/** Throughput of a training job. */ SamplesPerSecond, "samples/s");
 quantity!(/** Greenhouse gas as grams of CO2 equivalent. */ GramsCo2e, "gCO2e");

@@ -2,8 +2,8 @@
 
 use super::ladder::GroupRange;
 use super::{Profiler, Record, Report, Settings, Sight, Stage};
-use crate::clock::Monotonic;
 use crate::domain::{ClockLimit, ClockRange, PowerLimit, SetPoint};
+use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds, Watts};
 
 const HIGHEST: f64 = 1500.0;

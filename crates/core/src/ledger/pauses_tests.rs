@@ -5,12 +5,12 @@ use rand::{RngExt as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::clock::Monotonic;
 use crate::domain::{CarbonSeries, Intensity, Origin, PowerLimit, Slot, TimeSeries};
 use crate::ledger::Done;
 use crate::ledger::savings::{Basis, Epoch, Known, Saving, saving};
 use crate::profile::ladder::{GroupRange, Setting};
 use crate::profile::{Profiler, Record, Report, Settings, Sight, Stalls};
+use crate::time::Monotonic;
 use crate::units::{GramsPerKwh, Samples};
 
 /// Limit, samples per second, watts.

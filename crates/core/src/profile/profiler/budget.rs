@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::{Profiler, Stage};
-use crate::clock::Monotonic;
 use crate::profile::ladder::Setting;
 use crate::profile::slack::Slack;
+use crate::time::Monotonic;
 use crate::units::{Seconds, Watts};
 
 /// The part of a job's slack that all learning together may cost.

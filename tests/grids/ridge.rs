@@ -1,8 +1,8 @@
 //! The local forecaster against a plain ridge regression on the same 28 days.
 
-use super::*;
-use crate::forecast::{ModelPolicy, Said, backtest};
-use crate::providers::traces::trace;
+use super::trace;
+use chrono::TimeDelta;
+use wattune_core::forecast::{ModelPolicy, Said, backtest};
 
 const DAYS: usize = 28;
 /// A day and an hour, and the same time of the second, third and seventh day before.

@@ -2,7 +2,7 @@
 
 use super::ladder::Setting;
 use super::stall::{Known, Stalls, Stretch};
-use crate::clock::Monotonic;
+use crate::time::Monotonic;
 use crate::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
 /// Where nothing was measured, training draws at least about this part of its limit, or of what it draws at the reference

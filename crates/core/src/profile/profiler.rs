@@ -17,8 +17,8 @@ use super::point::{Chunk, Evidence, PointStats, Record};
 use super::settings::Settings;
 use super::stall::{Known as KnownRate, Newest};
 use super::visit::{Shows, Visit};
-use crate::clock::Monotonic;
 use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
+use crate::time::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 use budget::Learning;
 

@@ -4,10 +4,10 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Uniform};
 
-use crate::clock::Monotonic;
 use crate::domain::PowerLimit;
 use crate::profile::ladder::GroupRange;
 use crate::profile::{Profiler, Record, Report, Settings, Sight, Slack, Stage};
+use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds};
 
 const fn w(watts: u32) -> PowerLimit {

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::apportion::{by_hour, by_time};
 use super::{Metered, Rule};
-use crate::clock::{Monotonic, Now};
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
+use crate::time::{Monotonic, Now};
 use crate::units::{Millijoules, Seconds};
 
 /// Whose energy it is.

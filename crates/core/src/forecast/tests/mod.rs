@@ -1,10 +1,8 @@
-//! What holds for every input, scores worked out by hand, and the quality reached on recorded grids.
+//! What holds for every input, and scores worked out by hand. The quality on recorded grids: `tests/grids`.
 
 mod backtests;
-mod oracle;
 mod properties;
 mod scores;
-mod traces;
 
 use chrono::{DateTime, TimeDelta, Utc};
 

@@ -1,36 +1,25 @@
-//! The recorded traces, where they are at hand: `WATTUNE_TRACES` names the folder (default: `../shared/data` beside
-//! the repository). With `WATTUNE_REQUIRE_TRACES=1` their absence is a failure.
+//! What the parsers and the forecast model make of the recorded grids.
 
-use std::path::PathBuf;
+mod quality;
+mod ridge;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use wattune::providers::FileSettings;
+use wattune::providers::file::{ParsedFile, parse, parse_issued};
+use wattune_core::domain::Issued;
 
-use super::FileSettings;
-use super::file::{ParsedFile, parse, parse_issued};
-use crate::domain::Issued;
-
-pub(crate) fn trace(name: &str) -> Option<ParsedFile> {
+fn trace(name: &str) -> Option<ParsedFile> {
     Some(parse(&read(name)?, &FileSettings::default(), None).expect("a recorded trace"))
 }
 
 /// Forecasts with the time of each.
-pub(crate) fn issues(name: &str) -> Option<Vec<Issued>> {
+fn issues(name: &str) -> Option<Vec<Issued>> {
     Some(parse_issued(&read(name)?).expect("recorded forecasts"))
 }
 
 fn read(name: &str) -> Option<Vec<u8>> {
-    let folder = std::env::var_os("WATTUNE_TRACES").map(PathBuf::from);
-    let folder = folder.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"));
-    let path = folder.join("carbon").join(name);
-    match std::fs::read(&path) {
-        Ok(bytes) => Some(bytes),
-        Err(error) => {
-            let required = std::env::var_os("WATTUNE_REQUIRE_TRACES").is_some_and(|v| v == "1");
-            assert!(!required, "{} is required: {error}", path.display());
-            println!("skipped: {} cannot be read ({error}); set WATTUNE_TRACES", path.display());
-            None
-        }
-    }
+    let path = crate::support::traces()?.join("carbon").join(name);
+    Some(std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
 fn hours_after(start: Option<DateTime<Utc>>, hours: i64) -> DateTime<Utc> {

@@ -1,7 +1,7 @@
 //! A counter that starts again from zero at the end of its range: RAPL's microjoules to exact millijoules.
 
 use super::{Metered, rebased};
-use crate::clock::Monotonic;
+use crate::time::Monotonic;
 use crate::units::{Joules, Millijoules, Seconds, Watts};
 
 /// No package draws more than this on average. Readings further apart than a counter takes to run round at this power

@@ -16,7 +16,7 @@ use super::ladder::{GroupRange, Setting};
 use super::pace::{FEW, LEAST_PART, LEAST_PART_OF_SOME, Pace, STEP_MARGIN, Verdict, judge, step};
 use super::progress::ProgressAccount;
 use super::slack::Lost;
-use crate::clock::Monotonic;
+use crate::time::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Stretches that are kept and judged again with each new one.
