@@ -167,7 +167,7 @@ impl Controller {
 
     /// The start of the present slot of the signal: intervals end there, so that each has one intensity.
     fn signal_boundary(&self) -> Option<DateTime<Utc>> {
-        self.book.series.at(self.now().utc).map(|(slot, _)| slot.start())
+        self.signal.book().series().at(self.now().utc).map(|(slot, _)| slot.start())
     }
 
     /// Closes a board's open interval, if it is long enough to be measured, and for as many jobs as it has.
@@ -320,7 +320,7 @@ impl Controller {
             Ok(()) => {
                 self.store_fault = None;
                 let known = self.intensities_over(&self.backlog.intervals).await;
-                let series = known.unwrap_or_else(|_| self.book.series.clone());
+                let series = known.unwrap_or_else(|_| self.signal.book().series().clone());
                 self.budget.add(&self.backlog.intervals, &series);
                 self.ledger.count(&self.backlog.intervals);
                 for row in std::mem::take(&mut self.backlog.intervals) {

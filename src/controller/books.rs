@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
 use super::saved::SavedTogether;
-use super::signal::same_signal;
+use super::signal::{News, same_signal};
 use super::view::{BookedView, LedgerView, SavedView, SettledView};
 use super::{ControlError, Controller};
 use crate::store::{Settling, SourceKey, StoreError, Why};
-use wattune_core::domain::{DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, PowerLimit, SignalKind, Slot};
+use wattune_core::domain::{DeviceId, EnergySource, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
 use wattune_core::ledger::apportion::{hour_of, hours_of};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Control, Entry, Lost};
@@ -82,6 +82,17 @@ impl Ledger {
             let of_gap = |r: &Interval| r.source == EnergySource::CounterGap && r.device == row.device;
             self.gaps += u64::from(of_gap(row) && !before.is_some_and(of_gap));
             before = Some(row);
+        }
+    }
+
+    /// Has the hours settled anew of which something was told, or which have become final.
+    pub(super) fn take_news(&mut self, news: &News, now: DateTime<Utc>) {
+        for slot in news.told.iter().filter(|slot| slot.start() < now) {
+            self.resettle(slot, Why::Intensity);
+            self.news = true;
+        }
+        for hour in &news.finals {
+            self.resettle(hour, Why::Intensity);
         }
     }
 
@@ -207,7 +218,7 @@ impl Controller {
         for _ in 0..SETTLED_AT_ONCE {
             // The newest first: what people look at.
             let Some((hour, reasons)) = self.ledger.next_pending() else { break };
-            let silent = self.silent();
+            let silent = self.signal.silent();
             for why in reasons {
                 // The book of averages last: it takes the hour off the list of those that are due.
                 for (book, sources) in self.books().into_iter().rev() {
@@ -286,10 +297,10 @@ impl Controller {
     /// The books and whose intensities they use: the one of averages always, so that energy is settled even where nothing
     /// is known of the grid; the one of marginal intensities where a source gives them, or gave them.
     fn books(&self) -> Vec<(SignalKind, Vec<SourceKey>)> {
-        let state = self.signal.borrow();
+        let state = self.signal.state();
         let said: Vec<&Forecast> = state.sources.iter().filter_map(|s| s.forecast.as_deref()).collect();
         let of = |kinds: &[SignalKind]| -> Vec<SourceKey> {
-            let leading = self.book.sources.first().filter(|s| kinds.contains(&s.kind));
+            let leading = self.signal.book().sources().first().filter(|s| kinds.contains(&s.kind));
             let first =
                 leading.cloned().or_else(|| said.iter().find(|f| kinds.contains(&f.kind)).map(|f| SourceKey::of(f)));
             let Some(first) = first else { return Vec::new() };
@@ -302,22 +313,6 @@ impl Controller {
         };
         let average = of(&[SignalKind::Average, SignalKind::Unspecified]);
         vec![(SignalKind::Average, average), (SignalKind::Marginal, of(&[SignalKind::Marginal]))]
-    }
-
-    /// Sources of the settings that have said nothing since the start and stand before those that have.
-    pub(super) fn silent(&self) -> Vec<String> {
-        let state = self.signal.borrow();
-        state.sources.iter().take_while(|s| s.forecast.is_none()).map(|s| s.source.to_owned()).collect()
-    }
-
-    /// Has the hours settled and counted anew of which something was told.
-    pub(super) fn told(&mut self, points: &[(Slot, Intensity)]) {
-        let now = self.now().utc;
-        self.recount_in(points.iter().map(|(slot, _)| slot));
-        for (slot, _) in points.iter().filter(|(slot, _)| slot.start() < now) {
-            self.ledger.resettle(slot, Why::Intensity);
-            self.ledger.news = true;
-        }
     }
 
     /// Notes a change of a limit for whoever asks later: who wanted it, and what came of it.

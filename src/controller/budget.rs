@@ -179,7 +179,7 @@ impl Controller {
     pub fn budget_view(&self) -> Option<BudgetView> {
         let now = self.now().utc;
         let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
-        let emitted = self.budget.emitted(&span, self.standing.value);
+        let emitted = self.budget.emitted(&span, self.signal.standing().value);
         let ahead = Slot::new(now.max(span.start()), span.end())?;
         let planned: GramsCo2e =
             self.jobs.values().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();

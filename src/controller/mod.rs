@@ -18,7 +18,6 @@ mod emitted;
 mod error;
 mod gpu;
 mod handle;
-mod hindsight;
 mod holders;
 mod job;
 mod moment;
@@ -61,13 +60,12 @@ pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, Sche
 pub use error::{ControlError, StartError};
 pub use gpu::{Act, Gpu, Override};
 pub use handle::{Busy, Handle, Requests};
-use hindsight::Hindsight;
 pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
 pub use show::{look, price_view};
-use signal::{Book, Standing, Taken};
+use signal::Signal;
 pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
 
@@ -75,10 +73,9 @@ use crate::clock::Clock;
 use crate::gpu::journal::Journal;
 use crate::gpu::restore::Restored;
 use crate::gpu::thread::Sampling;
-use crate::providers::{CarbonSettings, FeedState};
+use crate::providers::FeedState;
 use crate::store::Store;
-use wattune_core::domain::{EventReasons, Forecast, GpuId, JobId, SetPoint};
-use wattune_core::forecast::Model;
+use wattune_core::domain::{EventReasons, GpuId, JobId, SetPoint};
 use wattune_core::plan::Settings as PlanSettings;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::profile::ladder::Setting;
@@ -93,7 +90,6 @@ pub struct Controller {
     settings: Settings,
     profiling: ProfileSettings,
     planning: PlanSettings,
-    carbon: CarbonSettings,
     clock: Arc<dyn Clock>,
     store: Store,
     journal: Journal,
@@ -108,19 +104,7 @@ pub struct Controller {
     saved: saved::SavedJobs,
     cpu: processors::Processors,
     desk: planning::Desk,
-    signal: watch::Receiver<FeedState>,
-    price: Option<PriceSignal>,
-    /// What the followed source says, and what was learnt from what came.
-    forecast: Option<Arc<Forecast>>,
-    model: Model,
-    standing: Standing,
-    book: Book,
-    /// What was stored of each source of the feed.
-    taken: Vec<Taken>,
-    hindsight: Hindsight,
-    scores: Vec<view::ScoreView>,
-    scored_at: Option<wattune_core::time::Monotonic>,
-    ranks: RankBoard,
+    signal: Signal,
     started_at: DateTime<Utc>,
     /// Boards that exist and could not be opened, and what else somebody should look at since the start.
     start_problems: Vec<String>,
@@ -137,7 +121,7 @@ impl Controller {
         self.observe();
         // A cap that falls does not wait for books and plans.
         self.act();
-        self.take_signal().await;
+        self.take_news().await;
         self.end_silent_jobs().await;
         self.account().await;
         self.checkpoint().await;
@@ -163,12 +147,33 @@ impl Controller {
 
     /// The feed, for waiting for its next answer.
     pub fn signal(&self) -> watch::Receiver<FeedState> {
-        self.signal.clone()
+        self.signal.feed()
     }
 
     /// Its books, for what works beside the loop.
     pub fn store(&self) -> Store {
         self.store.clone()
+    }
+
+    /// Takes in what the feed says, and tells those whom it concerns.
+    async fn take_news(&mut self) {
+        let now = self.now();
+        let news = self.signal.take(&self.store, now).await;
+        for fault in &news.faults {
+            self.note_store_fault(fault);
+        }
+        self.ledger.take_news(&news, now.utc);
+        match news.another_series {
+            true => self.recount_everything(),
+            false => self.recount_in(news.told.iter().chain(&news.known)),
+        }
+        if news.first {
+            self.recount_jobs().await;
+        }
+        if let Some(why) = news.replan {
+            self.replan_all(why);
+        }
+        self.recount_hours().await;
     }
 
     fn observe(&mut self) {

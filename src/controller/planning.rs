@@ -180,7 +180,7 @@ impl Controller {
             let ends = order.together.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());
             let until = ends.max().unwrap_or(now.utc);
             order.cap = share.left(now.utc, until);
-            order.carbon_budget = self.budget.left(now.utc, until, self.standing.value);
+            order.carbon_budget = self.budget.left(now.utc, until, self.signal.standing().value);
         }
         order
     }
@@ -295,21 +295,21 @@ impl Controller {
 
     /// The intensities to plan with: the forecast, followed as far as its skill goes, filled and extended.
     pub(super) fn outlook(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
-        let policy = HorizonPolicy { fallback: self.carbon.fallback_g_per_kwh, ..HorizonPolicy::default() };
+        let policy = HorizonPolicy { fallback: self.signal.fallback(), ..HorizonPolicy::default() };
         let nothing = CarbonSeries::default();
-        let (expected, recent) = match &self.forecast {
+        let (expected, recent) = match self.signal.forecast() {
             Some(forecast) => (&forecast.expected, forecast.known()),
             None => (&nothing, CarbonSeries::default()),
         };
-        let slots = slots_ahead(&self.model, expected, (now, until), &policy, &self.planning);
+        let slots = slots_ahead(self.signal.model(), expected, (now, until), &policy, &self.planning);
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
-        let errors = Arc::new(self.model.error_paths());
+        let errors = Arc::new(self.signal.model().error_paths());
         Outlook { slots, errors, reference, prices: self.prices(now), dwell: self.planning.dwell_s }
     }
 
     /// What is known of prices, and their mean; none while the source says nothing about the present.
     fn prices(&self, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
-        let known = self.price.as_ref()?.state.borrow().forecast.as_ref()?.known();
+        let known = self.signal.price()?.state.borrow().forecast.as_ref()?.known();
         known.at(now)?;
         let span = Slot::new(known.start()?, known.end()?)?;
         let (mean, _) = known.mean_over(&span, |price| price.value.get())?;

@@ -85,7 +85,7 @@ impl Controller {
             processes: None,
         };
         let mut spec = spec.check()?;
-        if spec.objective.price_weight > 0.0 && self.price.is_none() {
+        if spec.objective.price_weight > 0.0 && self.signal.price().is_none() {
             let why = "needs a source of prices and this daemon has none; set source in [price] of its settings, or leave \
                        the price_weight out";
             let field = "objective.price_weight";

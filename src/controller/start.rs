@@ -14,7 +14,7 @@ use super::budget::{BudgetBook, BudgetSettings};
 use super::cap::{CapBook, CapSettings, KEPT};
 use super::planning::Desk;
 use super::processors::Processors;
-use super::signal::{Book, PriceSignal, RankBoard, Standing};
+use super::signal::{PriceSignal, RankBoard, Signal};
 use super::stays::{Away, gone_since};
 use super::{Controller, Gpu, Settings, StartError};
 use crate::clock::Clock;
@@ -26,7 +26,6 @@ use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::providers::{CarbonSettings, FeedState};
 use crate::store::{Store, StoredJob};
 use wattune_core::domain::{DeviceId, GpuId};
-use wattune_core::forecast::Model;
 use wattune_core::plan::Settings as PlanSettings;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::units::{Seconds, Watts};
@@ -165,12 +164,12 @@ impl Controller {
         }
         let away = taken.last_seen.map(|seen| Away::until_now(seen, &*parts.clock));
         let backlog = Backlog { recovered, booked_until, heard, gone, away, ..Backlog::default() };
+        let fallback = parts.carbon.fallback_g_per_kwh;
+        let signal = Signal::new(parts.signal, parts.price, fallback, parts.ranks, parts.clock.utc());
         let mut controller = Self {
             settings: parts.settings,
             profiling: parts.profiling,
             planning: parts.planning,
-            standing: Standing::unknown(parts.clock.utc(), parts.carbon.fallback_g_per_kwh),
-            carbon: parts.carbon,
             started_at: parts.clock.utc(),
             clock: parts.clock,
             store,
@@ -186,23 +185,13 @@ impl Controller {
             saved: Default::default(),
             cpu: Processors::new(parts.cpu),
             desk: Desk::default(),
-            signal: parts.signal,
-            forecast: None,
-            price: parts.price,
-            model: Model::default(),
-            book: Book::default(),
-            taken: Vec::new(),
-            hindsight: super::Hindsight::default(),
-            scores: Vec::new(),
-            scored_at: None,
-            ranks: parts.ranks,
+            signal,
             start_problems: parts.problems,
             backlog,
             store_fault: None,
             journal_fault: None,
         };
         controller.open_ledger().await?;
-        controller.signal.mark_changed();
         for gpu in controller.gpus.values_mut() {
             gpu.observe();
         }

@@ -3,9 +3,7 @@
 use super::{issues, trace};
 use chrono::{DateTime, TimeDelta, Utc};
 use wattune_core::domain::{CarbonSeries, Intensity, Slot};
-use wattune_core::forecast::{
-    BacktestRow, HorizonPolicy, Model, ModelPolicy, Pair, Said, Score, backtest, score,
-};
+use wattune_core::forecast::{BacktestRow, HorizonPolicy, Model, ModelPolicy, Pair, Said, Score, backtest, score};
 
 fn before(series: &CarbonSeries, t: DateTime<Utc>) -> CarbonSeries {
     series.within(&Slot::new(DateTime::UNIX_EPOCH, t).expect("after the epoch"))

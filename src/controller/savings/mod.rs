@@ -110,7 +110,7 @@ impl Controller {
             planned_energy_j: plan.expected.energy,
             planned_carbon_g: plan.expected.carbon,
             planned_end: plan.expected.ends_at,
-            forecast: self.forecast.as_deref().map(said),
+            forecast: self.signal.forecast().map(said),
         }
     }
 

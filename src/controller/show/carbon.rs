@@ -3,8 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::spelled;
-use crate::controller::hindsight::Hindsight;
-use crate::controller::signal::{Level, PriceSignal, Standing};
+use crate::controller::signal::{Hindsight, Level, PriceSignal, Standing};
 use crate::controller::view::{
     CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
@@ -20,13 +19,13 @@ const AHEAD: TimeDelta = TimeDelta::hours(48);
 impl Controller {
     /// The carbon signal now.
     pub fn carbon_now(&self) -> CarbonView {
-        let state = self.signal.borrow();
+        let state = self.signal.state();
         self.seen(&state).view()
     }
 
     /// What is expected of the grid from now on, two days at most; nothing while nothing is known but the constant.
     pub fn carbon_forecast(&self) -> Vec<IntensityView> {
-        let state = self.signal.borrow();
+        let state = self.signal.state();
         self.seen(&state).ahead()
     }
 
@@ -34,12 +33,12 @@ impl Controller {
         Seen {
             now: self.now().utc,
             state,
-            forecast: self.forecast.as_deref(),
-            model: &self.model,
-            standing: self.standing,
-            scores: &self.scores,
-            hindsight: &self.hindsight,
-            fallback: self.carbon.fallback_g_per_kwh,
+            forecast: self.signal.forecast(),
+            model: self.signal.model(),
+            standing: self.signal.standing(),
+            scores: self.signal.scores(),
+            hindsight: self.signal.hindsight(),
+            fallback: self.signal.fallback(),
         }
     }
 
@@ -56,7 +55,7 @@ impl Controller {
         let Some(span) = Slot::new(now - Seconds::new(hours * 3600.0).to_delta(), now) else { return Ok(Vec::new()) };
         let series = self.best_intensities(&span).await?.within(&span);
         let mut finals = Vec::new();
-        for key in &self.book.sources {
+        for key in self.signal.book().sources() {
             let own = self.store.intensities(std::slice::from_ref(key), &span).await?;
             finals.push((own, self.store.settled_until(key).await?));
         }
@@ -85,13 +84,13 @@ impl Controller {
 
     /// The day-ahead price; absent unless the settings name a source.
     pub fn price_now(&self) -> Option<PriceView> {
-        let PriceSignal { state, currency } = self.price.as_ref()?;
+        let PriceSignal { state, currency } = self.signal.price()?;
         Some(price_view(&state.borrow(), currency, self.now().utc))
     }
 
     /// The price of the present slot.
     pub(super) fn price_of_the_present(&self) -> Option<PresentPrice> {
-        let PriceSignal { state, currency } = self.price.as_ref()?;
+        let PriceSignal { state, currency } = self.signal.price()?;
         let forecast = state.borrow().forecast.clone()?;
         let (_, price) = forecast.best_at(self.now().utc)?;
         let (zone, currency) = (forecast.zone.to_string(), currency.as_str().to_owned());

@@ -295,25 +295,25 @@ impl Controller {
     /// What jobs' grams are reckoned with: the best that is known of a time, and where settled hours rest on other sources
     /// than those that speak now, what these said, so that a job's grams are those of reports.
     pub(in crate::controller) async fn booked_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        let is_marginal = self.book.sources.first().is_some_and(|key| key.kind == SignalKind::Marginal);
+        let is_marginal = self.signal.book().sources().first().is_some_and(|key| key.kind == SignalKind::Marginal);
         let book = if is_marginal { SignalKind::Marginal } else { SignalKind::Average };
-        let speak = match self.book.sources.as_slice() {
+        let speak = match self.signal.book().sources() {
             [] => self.store.latest_sources(book).await?,
             speak => speak.to_vec(),
         };
-        self.best_of(&self.store.believed(book, &speak, &self.silent(), span).await?, span).await
+        self.best_of(&self.store.believed(book, &speak, &self.signal.silent(), span).await?, span).await
     }
 
     /// The best that those sources know of a time that speak now.
     pub(in crate::controller) async fn best_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        self.best_of(&self.book.sources, span).await
+        self.best_of(self.signal.book().sources(), span).await
     }
 
     /// The best that is known of a time: what the store has, as hours are settled by it, and what is in memory where it has
     /// nothing: the slot in progress may not be stored yet. While nothing can be written, memory knows better.
     async fn best_of(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, ControlError> {
         let stored = self.store.intensities(sources, span).await?;
-        let known = self.book.series.within(span);
+        let known = self.signal.book().series().within(span);
         let (mut series, over) = if self.store_fault.is_none() { (known, stored) } else { (stored, known) };
         series.overwrite(&over);
         Ok(series)

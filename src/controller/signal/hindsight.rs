@@ -1,0 +1,82 @@
+//! What the followed source expected of the present, and of the newest time of which it has told what came.
+
+use chrono::{DateTime, Utc};
+
+use super::HORIZONS_H;
+use crate::controller::show::spelled;
+use crate::controller::view::{ForeseenView, OutcomeView};
+use crate::store::{SourceKey, Store, StoreError};
+use wattune_core::domain::{Forecast, Intensity, Slot};
+use wattune_core::forecast::over_whole;
+use wattune_core::units::Seconds;
+
+/// Forecasts beside what they were about.
+#[derive(Default)]
+pub(in crate::controller) struct Hindsight {
+    /// What it was worked out for: nothing else can change it.
+    about: Option<About>,
+    /// What was expected of the present slot.
+    pub(in crate::controller) foreseen: Vec<ForeseenView>,
+    /// The newest outcome.
+    pub(in crate::controller) outcome: Option<OutcomeView>,
+}
+
+#[derive(Clone, PartialEq)]
+struct About {
+    source: SourceKey,
+    present: Option<Slot>,
+    outcome: Option<(Slot, Intensity)>,
+}
+
+impl Hindsight {
+    /// Looks up the forecasts of slots that have not been looked at.
+    pub(super) async fn look_back(
+        &mut self,
+        forecast: Option<&Forecast>,
+        store: &Store,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let about = forecast.map(|forecast| About {
+            source: SourceKey::of(forecast),
+            present: forecast.best_at(now).map(|(slot, _)| slot),
+            outcome: (forecast.actual.points().iter())
+                .rfind(|(slot, i)| slot.start() <= now && i.origin.is_outcome())
+                .copied(),
+        });
+        if self.about != about {
+            *self = Self::of(about, store).await?;
+        }
+        Ok(())
+    }
+
+    async fn of(about: Option<About>, store: &Store) -> Result<Self, StoreError> {
+        let Some(About { source, present, outcome }) = &about else { return Ok(Self::default()) };
+        let foreseen = match present {
+            Some(slot) => foreseen(source, slot, store).await?,
+            None => Vec::new(),
+        };
+        let outcome = match outcome {
+            Some((slot, intensity)) => Some(OutcomeView {
+                start: slot.start(),
+                end: slot.end(),
+                intensity_g_per_kwh: intensity.value.get(),
+                origin: spelled(&intensity.origin).unwrap_or_default(),
+                foreseen: self::foreseen(source, slot, store).await?,
+            }),
+            None => None,
+        };
+        Ok(Self { about, foreseen, outcome })
+    }
+}
+
+/// What was expected of a slot some time before it began, by the newest forecast that was at hand then.
+async fn foreseen(source: &SourceKey, slot: &Slot, store: &Store) -> Result<Vec<ForeseenView>, StoreError> {
+    let mut foreseen = Vec::new();
+    for horizon_h in HORIZONS_H {
+        let by = slot.start() - Seconds::new(horizon_h * 3600.0).to_delta();
+        let issued = store.issued_by(source, by).await?;
+        let expected = issued.and_then(|issued| over_whole(&issued.series, slot));
+        foreseen.extend(expected.map(|g| ForeseenView { horizon_h, intensity_g_per_kwh: g.get() }));
+    }
+    Ok(foreseen)
+}

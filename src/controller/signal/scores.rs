@@ -1,0 +1,86 @@
+//! How well each source forecast lately.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::controller::view::ScoreView;
+use crate::providers::{FeedState, Ranks, SourceState};
+use crate::store::{SourceKey, Store, StoreError};
+use wattune_core::domain::{CarbonSeries, Issued, Slot};
+use wattune_core::forecast::score_issued;
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::Seconds;
+
+/// Time between two scorings.
+const SCORE: Seconds = Seconds::new(3600.0);
+
+/// How far back forecasts are scored.
+const SCORED: TimeDelta = TimeDelta::days(14);
+
+/// The horizons at which forecasts are held against what came, in hours.
+pub(in crate::controller) const HORIZONS_H: [f64; 2] = [1.0, 24.0];
+
+/// Where the ranks of the feed are kept.
+pub type RankBoard = Arc<Mutex<Ranks>>;
+
+/// The newest scores, and where the feed is told of them: it orders equals by it.
+pub(super) struct Scores {
+    pub(super) newest: Vec<ScoreView>,
+    scored_at: Option<Monotonic>,
+    ranks: RankBoard,
+}
+
+impl Scores {
+    pub(super) fn new(ranks: RankBoard) -> Self {
+        Self { newest: Vec::new(), scored_at: None, ranks }
+    }
+
+    /// Scores the sources now and then.
+    pub(super) async fn keep(&mut self, store: &Store, state: &FeedState, now: Now) -> Result<(), StoreError> {
+        if self.scored_at.is_some_and(|at| now.monotonic.since(at) < SCORE) {
+            return Ok(());
+        }
+        self.scored_at = Some(now.monotonic);
+        let scores = scores(store, now.utc).await?;
+        let caught = |source: &SourceState| {
+            let of = scores.iter().find(|s| s.source == source.source && s.horizon_h == HORIZONS_H[1])?;
+            Some((source.source, of.caught_gain?))
+        };
+        *self.ranks.lock().unwrap_or_else(PoisonError::into_inner) = state.sources.iter().filter_map(caught).collect();
+        self.newest = scores;
+        Ok(())
+    }
+}
+
+/// As of when it could be used: what was made earlier than it was fetched was of no use before.
+pub(super) fn at_hand(issued: Issued) -> Issued {
+    Issued { issued_at: issued.issued_at.max(issued.retrieved_at), ..issued }
+}
+
+/// How well each source forecast over the last fortnight, from what the store knows.
+///
+/// # Errors
+/// If it cannot be read.
+pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>, StoreError> {
+    let since = now - SCORED;
+    let issued = store.issued_since(since).await?;
+    let mut left: Vec<&Issued> = issued.iter().collect();
+    let mut scores = Vec::new();
+    while let Some(first) = left.first().copied() {
+        let (alike, others): (Vec<&Issued>, Vec<&Issued>) = left.into_iter().partition(|i| i.is_like(first));
+        left = others;
+        let Some(span) = Slot::new(since, now) else { break };
+        let (source, zone) = (first.source.clone(), first.zone.clone());
+        let key = SourceKey { source, zone, kind: first.kind, scope: first.scope };
+        let mut came = store.intensities(std::slice::from_ref(&key), &span).await?;
+        came =
+            CarbonSeries::from_points(came.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect()).0;
+        let alike: Vec<Issued> = alike.into_iter().cloned().map(at_hand).collect();
+        for horizon_h in HORIZONS_H {
+            let score = score_issued(&alike, &came, now, Seconds::new(horizon_h * 3600.0));
+            scores.push(ScoreView::new(&first.source, first.zone.as_str(), horizon_h, &score));
+        }
+    }
+    Ok(scores)
+}

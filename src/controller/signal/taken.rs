@@ -1,0 +1,125 @@
+//! What a source of the feed said: told to the store once, as it came.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::News;
+use super::book::{changes, withdrawn};
+use crate::providers::{Contribution, SourceState};
+use crate::store::{SourceKey, Store, StoreError};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot};
+
+/// What was taken of a source's states.
+#[derive(Default)]
+pub(super) struct Taken {
+    forecast: Option<Arc<Forecast>>,
+    issued: Option<Arc<Forecast>>,
+    final_until: Option<DateTime<Utc>>,
+    /// What was expected of slots that began up to here is stored.
+    begun_until: Option<DateTime<Utc>>,
+}
+
+impl Taken {
+    /// Stores what a source said that it had not said before: what came with its provenance, its newest forecast as it
+    /// was issued, and what is final.
+    pub(super) async fn take(
+        &mut self,
+        source: &SourceState,
+        store: &Store,
+        news: &mut News,
+    ) -> Result<(), StoreError> {
+        let Some(newest) = &source.forecast else { return Ok(()) };
+        if self.forecast.as_ref() != Some(newest) {
+            self.take_outcomes(newest, source.contributes, store, news).await?;
+        }
+        let issued = source.issued.as_ref().filter(|i| !i.expected.is_empty());
+        if let Some(issued) = issued
+            && self.issued.as_ref().is_none_or(|before| before.expected != issued.expected)
+        {
+            store.append_issued(issued).await?;
+            self.issued = Some(Arc::clone(issued));
+        }
+        if source.final_until > self.final_until
+            && let Some(until) = source.final_until
+        {
+            let key = SourceKey::of(newest);
+            let before = store.settled_until(&key).await?;
+            store.settle(&key, until).await?;
+            let hours = store.unsettled_hours(before.unwrap_or_default() - TimeDelta::hours(1)).await?;
+            let hours = hours.into_iter().filter(|hour| *hour < until);
+            news.finals.extend(hours.filter_map(|hour| Slot::new(hour, hour + TimeDelta::hours(1))));
+            self.final_until = source.final_until;
+        }
+        Ok(())
+    }
+
+    async fn take_outcomes(
+        &mut self,
+        newest: &Arc<Forecast>,
+        contributes: Contribution,
+        store: &Store,
+        news: &mut News,
+    ) -> Result<(), StoreError> {
+        let before = self.forecast.as_ref().filter(|b| SourceKey::of(b) == SourceKey::of(newest));
+        let mut came = changes(&newest.actual, before.map(|b| &b.actual));
+        let withdrawn = match before {
+            Some(before) => withdrawn(&before.actual, newest),
+            // What is not asked for was not taken back.
+            None if contributes == Contribution::Forecast => Vec::new(),
+            None => withdrawn_since(newest, store).await?,
+        };
+        if before.is_none() {
+            came = not_stored(newest, came, store).await?;
+            self.begun_until = None;
+        }
+        store.withdraw_intensities(newest, &withdrawn).await?;
+        store.append_intensities(newest, &came).await?;
+        news.told.extend(came.iter().chain(&withdrawn).map(|(slot, _)| *slot));
+        self.forecast = Some(Arc::clone(newest));
+        Ok(())
+    }
+
+    /// Stores what is expected of slots as they begin: whether what came will ever be told is not known then. Later ones
+    /// stand in the forecasts as they were issued.
+    pub(super) async fn store_begun(&mut self, now: DateTime<Utc>, store: &Store) -> Result<(), StoreError> {
+        let Some(forecast) = &self.forecast else { return Ok(()) };
+        let points = forecast.expected.points();
+        let from = self.begun_until.map_or(0, |until| points.partition_point(|(slot, _)| slot.start() <= until));
+        let to = points.partition_point(|(slot, _)| slot.start() <= now);
+        let mut begun = points.get(from..to).unwrap_or_default().to_vec();
+        // A generated grid's expectation would take the place of what it has told already.
+        let told = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
+        begun.retain(|(slot, i)| !told(slot) || (self.begun_until.is_some() && i.origin != Origin::Synthetic));
+        if self.begun_until.is_none() {
+            begun = not_stored(forecast, begun, store).await?;
+        }
+        if !begun.is_empty() {
+            store.append_intensities(forecast, &begun).await?;
+        }
+        self.begun_until = Some(now);
+        Ok(())
+    }
+}
+
+/// Those points that the store does not have: an earlier run may have stored what the cache gave back.
+async fn not_stored(
+    newest: &Forecast,
+    points: Vec<(Slot, Intensity)>,
+    store: &Store,
+) -> Result<Vec<(Slot, Intensity)>, StoreError> {
+    let span = points.first().zip(points.last()).and_then(|(a, b)| Slot::new(a.0.start(), b.0.end()));
+    let Some(span) = span else { return Ok(points) };
+    let stored = store.intensities(&[SourceKey::of(newest)], &span).await?;
+    Ok(points.into_iter().filter(|p| stored.at(p.0.start()) != Some(p)).collect())
+}
+
+/// What an earlier run stored of the past that a source does not say any more.
+async fn withdrawn_since(newest: &Forecast, store: &Store) -> Result<Vec<(Slot, Intensity)>, StoreError> {
+    let said = if newest.actual.is_empty() { &newest.expected } else { &newest.actual };
+    let span = said.start().zip(said.end()).and_then(|(start, end)| Slot::new(start, end));
+    let Some(span) = span else { return Ok(Vec::new()) };
+    let stored = store.intensities(&[SourceKey::of(newest)], &span).await?;
+    let came = stored.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect();
+    Ok(withdrawn(&CarbonSeries::from_points(came).0, newest))
+}

@@ -1,0 +1,116 @@
+//! What new answers of the feed are news of, and what they are not.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::sync::watch;
+
+use super::*;
+use crate::providers::{CarbonSettings, FixedProvider, SourceState};
+use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Zone};
+use wattune_core::time::Monotonic;
+use wattune_core::units::Seconds;
+
+fn at(hours: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::hours(hours)
+}
+
+fn now(seconds: i64) -> Now {
+    let monotonic = Monotonic::default().after(Seconds::from_delta(TimeDelta::seconds(seconds)));
+    Now { utc: at(0) + TimeDelta::seconds(seconds), monotonic }
+}
+
+/// Hours from `from` to `to`, all with this value.
+fn hours(from: i64, to: i64, value: f64, origin: Origin) -> CarbonSeries {
+    let slot = |h| Slot::new(at(h), at(h + 1)).expect("an hour");
+    let value = GramsPerKwh::new(value);
+    CarbonSeries::from_points((from..to).map(|h| (slot(h), Intensity { value, origin })).collect()).0
+}
+
+fn said(expected: f64, came: CarbonSeries) -> Arc<Forecast> {
+    Arc::new(Forecast {
+        zone: Zone::new("DE").expect("a zone"),
+        source: "fixed".into(),
+        kind: SignalKind::Average,
+        scope: SignalScope::Lifecycle,
+        issued_at: at(0),
+        retrieved_at: at(0),
+        provenance: Default::default(),
+        expected: hours(0, 24, expected, Origin::Forecast),
+        actual: came,
+    })
+}
+
+/// A feed with one source that says this.
+fn feed(forecast: &Arc<Forecast>) -> FeedState {
+    let source = SourceState::starting(&FixedProvider::new(&CarbonSettings::default()), 0, None, at(0));
+    let mut state = FeedState::starting(vec![SourceState { forecast: Some(forecast.clone()), ..source }], at(0));
+    state.forecast = Some(forecast.clone());
+    state
+}
+
+fn owner(state: FeedState) -> (watch::Sender<FeedState>, Signal) {
+    let (publish, feed) = watch::channel(state);
+    let fallback = GramsPerKwh::new(475.0);
+    (publish, Signal::new(feed, None, fallback, RankBoard::default(), at(0)))
+}
+
+#[tokio::test]
+async fn an_answer_is_news_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    let came = hours(-24, 0, 300.0, Origin::Measured);
+    let (publish, mut signal) = owner(feed(&said(400.0, came.clone())));
+    let news = signal.take(&store, now(0)).await;
+    assert!(news.first && news.another_series && news.faults.is_empty(), "{news:?}");
+    assert_eq!((news.told.len(), news.replan), (24, Some(A_NEW_FORECAST)));
+    assert_eq!(signal.standing().value, GramsPerKwh::new(400.0));
+
+    let news = signal.take(&store, now(1)).await;
+    assert!(!news.first && !news.another_series && news.told.is_empty() && news.replan.is_none(), "{news:?}");
+
+    // An hour has come, and nothing else is expected.
+    let mut later = came.clone();
+    later.overwrite(&hours(0, 1, 410.0, Origin::Measured));
+    publish.send_replace(feed(&said(400.0, later)));
+    let news = signal.take(&store, now(3600)).await;
+    assert_eq!((news.told.len(), news.known.len(), news.replan), (1, 1, None), "{news:?}");
+
+    publish.send_replace(feed(&said(200.0, came)));
+    let news = signal.take(&store, now(3601)).await;
+    assert_eq!(news.replan, Some(A_NEW_FORECAST));
+    assert!(!news.first, "{news:?}");
+}
+
+#[tokio::test]
+async fn what_is_taken_back_is_told_and_what_is_final_is_said_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    let (publish, mut signal) = owner(feed(&said(400.0, hours(-24, 0, 300.0, Origin::Measured))));
+    signal.take(&store, now(0)).await;
+    // The source does not say any more what came in an hour of which it spoke.
+    let mut kept = hours(-24, -6, 300.0, Origin::Measured);
+    kept.overwrite(&hours(-5, 0, 300.0, Origin::Measured));
+    publish.send_replace(feed(&said(400.0, kept.clone())));
+    let news = signal.take(&store, now(1)).await;
+    let gone = Slot::new(at(-6), at(-5)).expect("an hour");
+    assert_eq!((news.told.as_slice(), news.another_series), ([gone].as_slice(), false), "{news:?}");
+
+    let mut state = feed(&said(400.0, kept));
+    state.sources[0].final_until = Some(at(-3));
+    publish.send_replace(state.clone());
+    let news = signal.take(&store, now(2)).await;
+    assert!(news.told.is_empty() && news.faults.is_empty(), "{news:?}");
+    publish.send_replace(state);
+    assert!(signal.take(&store, now(3)).await.finals.is_empty());
+    assert_eq!(store.settled_until(&signal.book().sources()[0]).await.expect("read"), Some(at(-3)));
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_a_fault_and_is_told_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).await.expect("opens");
+    store.close().await;
+    let (_publish, mut signal) = owner(feed(&said(400.0, CarbonSeries::default())));
+    let news = signal.take(&store, now(0)).await;
+    assert!(!news.faults.is_empty() && news.first, "{news:?}");
+    assert_eq!(signal.standing().value, GramsPerKwh::new(400.0), "planning goes on");
+}
