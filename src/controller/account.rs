@@ -58,7 +58,7 @@ impl Controller {
         let now = self.now();
         let answers = |gpu: &Gpu| gpu.seen.at.is_some() && gpu.seen.fault.is_none();
         let is_new = |gpu: &&Gpu| gpu.books.is_none() && answers(gpu);
-        let ids: Vec<GpuId> = self.gpus.values().filter(is_new).map(|gpu| gpu.id().clone()).collect();
+        let ids: Vec<GpuId> = self.gpus.iter().filter(is_new).map(|gpu| gpu.id().clone()).collect();
         for id in ids {
             let device = DeviceId::from(&id);
             let is_known = self.backlog.recovered.iter().any(|c| c.device == device);
@@ -84,8 +84,7 @@ impl Controller {
             let point = Checkpoint { device, counter, at, read_from, holders, rebased_mj, estimated };
             self.backlog.checkpoints.push(point);
         }
-        let ids: Vec<GpuId> = self.gpus.keys().cloned().collect();
-        for id in ids {
+        for id in self.gpus.ids() {
             self.settle_recovered(&id);
         }
     }
@@ -148,7 +147,7 @@ impl Controller {
         };
         let due = self
             .gpus
-            .values()
+            .iter()
             .filter(|gpu| gpu.books.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b) && !waits(gpu, b)));
         let ids: Vec<GpuId> = due.map(|gpu| gpu.id().clone()).collect();
         self.close_zones(is_due);
@@ -299,8 +298,7 @@ impl Controller {
     }
 
     pub(super) fn close_all_books(&mut self) {
-        let ids: Vec<GpuId> = self.gpus.keys().cloned().collect();
-        for id in ids {
+        for id in self.gpus.ids() {
             self.close_books_now(&id);
         }
     }

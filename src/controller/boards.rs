@@ -1,7 +1,9 @@
 //! Views of the boards, and what somebody should look at.
 
-use super::concerns::concerns;
-use super::view::GpuView;
+use super::cap::Passes;
+use super::gpus::concerns;
+use super::show::megahertz;
+use super::view::{GpuView, LimitSpanView};
 use super::{ControlError, Controller, Gpu, GpuRef};
 use crate::gpu::GpuError;
 use wattune_core::domain::{ClockLimit, PowerLimit};
@@ -9,7 +11,8 @@ use wattune_core::domain::{ClockLimit, PowerLimit};
 impl Controller {
     /// The boards, by index.
     pub fn gpus(&self) -> Vec<GpuView> {
-        let mut views: Vec<GpuView> = self.gpus.values().map(|g| self.gpu_view(g)).collect();
+        let passes = self.passes(self.now());
+        let mut views: Vec<GpuView> = self.gpus.iter().map(|g| self.gpu_view(g, &passes)).collect();
         views.sort_by_key(|g| g.index);
         views
     }
@@ -19,11 +22,23 @@ impl Controller {
     /// # Errors
     /// If there is none of that name.
     pub fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
-        let id = self.resolve(which)?;
-        self.gpus.get(&id).map(|g| self.gpu_view(g)).ok_or_else(|| ControlError::Conflict("the GPU has gone".into()))
+        let id = self.gpus.resolve(which)?;
+        self.gpus
+            .get(&id)
+            .map(|g| self.gpu_view(g, &self.passes(self.now())))
+            .ok_or_else(|| ControlError::Conflict("the GPU has gone".into()))
     }
 
-    fn gpu_view(&self, gpu: &Gpu) -> GpuView {
+    /// A board's limits and draw of the last day, as far as this daemon has seen it.
+    ///
+    /// # Errors
+    /// If there is no such board.
+    pub fn gpu_history(&self, which: &GpuRef) -> Result<Vec<LimitSpanView>, ControlError> {
+        let id = self.gpus.resolve(which)?;
+        Ok(self.gpus.get(&id).map(|g| g.past.view()).unwrap_or_default())
+    }
+
+    fn gpu_view(&self, gpu: &Gpu, passes: &Passes) -> GpuView {
         let (board, capabilities) = (gpu.handle.board(), gpu.handle.capabilities());
         let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
         let clocks = capabilities.clocks.as_ref().ok();
@@ -44,8 +59,9 @@ impl Controller {
             )
         });
         let now = self.now();
-        let wanted = self.wanted(gpu.id(), now).map(|set| set.limit);
-        let held = self.passes(now).get(gpu.id()).and_then(|(stake, pass)| {
+        let set = self.wanted_under(passes, gpu.id(), now);
+        let wanted = set.map(|set| set.limit);
+        let held = passes.get(gpu.id()).and_then(|(stake, pass)| {
             let cut = (pass.limit < stake.wanted).then(|| {
                 format!(
                     "the node's cap lets it have {} of {}; the rest comes back when the cap lifts",
@@ -57,7 +73,7 @@ impl Controller {
             let told: Vec<String> = cut.into_iter().chain(waits).collect();
             (!told.is_empty()).then(|| told.join("; "))
         });
-        let unset = self.journal_fault.as_ref().filter(|_| wanted.is_some() && wanted != reading.requested);
+        let unset = self.gpus.journal_fault().filter(|_| wanted.is_some() && wanted != reading.requested);
         let concerns = concerns(gpu, now.monotonic);
         let mut kinds: Vec<&'static str> = concerns.iter().map(|(concern, _)| concern.as_str()).collect();
         kinds.dedup();
@@ -66,7 +82,7 @@ impl Controller {
         details.extend(capped);
         details.extend(held);
         // What was done last explains the present only while the board is away from what was found.
-        if details.is_empty() && self.journal.entry(gpu.id()).is_some() {
+        if details.is_empty() && self.gpus.journal().entry(gpu.id()).is_some() {
             details.extend(gpu.remark.clone());
         }
         GpuView {
@@ -83,7 +99,7 @@ impl Controller {
             power_limit_requested_w: reading.requested.map(watts),
             power_limit_enforced_w: reading.enforced.map(watts),
             power_limit_wanted_w: wanted.map(watts),
-            power_limit_found_w: self.journal.entry(gpu.id()).map(|e| watts(e.found)),
+            power_limit_found_w: self.gpus.journal().entry(gpu.id()).map(|e| watts(e.found)),
             power_limit_default_w: range.map(|r| watts(r.default)),
             foreign_limits: gpu.yields,
             restore_failed: gpu.not_back.is_some(),
@@ -91,10 +107,10 @@ impl Controller {
             power_limit_min_w: range.map(|r| watts(r.min)),
             power_limit_max_w: range.map(|r| watts(r.max)),
             clock_limit_mhz: gpu.clock_lock().map(ClockLimit::megahertz),
-            clock_limit_wanted_mhz: self.clock_wanted(gpu.id()),
+            clock_limit_wanted_mhz: megahertz(set),
             clock_limit_min_mhz: clocks.map(|c| c.min().megahertz()),
             clock_limit_max_mhz: clocks.map(|c| c.max().megahertz()),
-            clocks_left_alone: self.why_clocks_left_alone(gpu),
+            clocks_left_alone: gpu.why_clocks_left_alone(self.settings.clocks),
             out_of_band_cap_w: cap.map(watts),
             override_until: gpu.manual.map(|m| m.until_utc),
             power_w: reading.power.map(|p| p.get()),
@@ -115,9 +131,9 @@ impl Controller {
 
     /// What somebody should look at, in one sentence each.
     pub(super) fn problems(&self) -> Vec<String> {
-        let mut problems = self.start_problems.clone();
+        let mut problems = self.gpus.problems().to_vec();
         problems.extend(self.store_fault.iter().map(|f| format!("books: {f}")));
-        problems.extend(self.journal_fault.iter().map(|f| format!("no limit is set: {f}")));
+        problems.extend(self.gpus.journal_fault().iter().map(|f| format!("no limit is set: {f}")));
         problems.extend(self.cap_problems());
         problems.extend(self.cpu_problems());
         problems.extend(self.desk.broken.iter().cloned());
@@ -132,13 +148,13 @@ impl Controller {
             format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
         }));
         let now = self.now().monotonic;
-        let mut gpus: Vec<&Gpu> = self.gpus.values().collect();
+        let mut gpus: Vec<&Gpu> = self.gpus.iter().collect();
         gpus.sort_by_key(|g| g.handle.board().index);
         for gpu in gpus {
             let index = gpu.handle.board().index;
             problems.extend(concerns(gpu, now).into_iter().map(|(_, why)| format!("GPU {index}: {why}")));
         }
-        for (id, entry) in self.journal.entries().filter(|(id, _)| !self.gpus.contains_key(*id)) {
+        for (id, entry) in self.gpus.journal().entries().filter(|(id, _)| !self.gpus.contains(id)) {
             problems.push(format!(
                 "GPU {id} was set by wattune and is not there now; its limit of {} comes back once it is there again, with \
                  this daemon or `wattune restore`",

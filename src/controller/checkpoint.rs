@@ -61,7 +61,7 @@ impl Controller {
         let now = self.now();
         self.backlog.kept.at = Some(now.monotonic);
         let open: Vec<OpenBooks> =
-            self.gpus.values().filter_map(|gpu| self.open_books_of(gpu)).chain(self.open_zones()).collect();
+            self.gpus.iter().filter_map(|gpu| self.open_books_of(gpu)).chain(self.open_zones()).collect();
         let leases = self.jobs.values().map(|job| (job.id.clone(), job.lease_left(now))).collect();
         let last_seen = LastSeen { at: now.utc, boot_id: boot_id(), uptime: self.clock.uptime(), leases };
         let progress = self.unkept_progress();

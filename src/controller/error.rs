@@ -37,6 +37,13 @@ pub enum ControlError {
     Store(#[from] StoreError),
 }
 
+impl ControlError {
+    /// There is no such thing; `hint` says what there is.
+    pub(super) fn not_found(what: &'static str, given: impl ToString, hint: String) -> Self {
+        Self::NotFound { what, given: given.to_string(), hint }
+    }
+}
+
 /// Why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

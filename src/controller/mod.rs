@@ -5,24 +5,19 @@
 //! The plan is data; the controller carries it out.
 
 mod account;
-mod arrivals;
 mod boards;
 mod books;
 mod budget;
 mod cap;
 mod checkpoint;
-mod clocks;
-mod concerns;
 mod desk;
 mod emitted;
 mod error;
-mod gpu;
+mod gpus;
 mod handle;
-mod holders;
 mod job;
 mod moment;
 mod pacing;
-mod past;
 mod planning;
 mod processors;
 mod reach;
@@ -34,13 +29,11 @@ mod savings;
 mod setback;
 mod settings;
 mod share;
-mod sharing;
 mod show;
 mod signal;
 mod slack;
 mod start;
 mod stays;
-mod steering;
 pub mod view;
 mod warnings;
 
@@ -50,7 +43,6 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-pub use arrivals::Arrivals;
 pub use books::Bookkeeping;
 use books::Change;
 use budget::BudgetBook;
@@ -58,7 +50,8 @@ pub use budget::{BudgetSettings, BudgetView, Period};
 use cap::CapBook;
 pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
 pub use error::{ControlError, StartError};
-pub use gpu::{Act, Gpu, Override};
+pub use gpus::{Act, Arrivals, Gpu, Override};
+use gpus::{Gpus, Wish};
 pub use handle::{Busy, Handle, Requests};
 pub use job::{Group, Job, Phase, ProgressReport};
 pub use requests::{GpuRef, NewJob};
@@ -70,12 +63,10 @@ pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
 
 use crate::clock::Clock;
-use crate::gpu::journal::Journal;
 use crate::gpu::restore::Restored;
-use crate::gpu::thread::Sampling;
 use crate::providers::FeedState;
 use crate::store::Store;
-use wattune_core::domain::{EventReasons, GpuId, JobId, SetPoint};
+use wattune_core::domain::{DeviceId, EventReasons, GpuId, JobId, SetPoint};
 use wattune_core::plan::Settings as PlanSettings;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::profile::ladder::Setting;
@@ -92,11 +83,7 @@ pub struct Controller {
     planning: PlanSettings,
     clock: Arc<dyn Clock>,
     store: Store,
-    journal: Journal,
-    gpus: BTreeMap<GpuId, Gpu>,
-    handles: arrivals::Handles,
-    arrivals: Option<Arrivals>,
-    sampling: Sampling,
+    gpus: Gpus,
     jobs: BTreeMap<JobId, Job>,
     caps: CapBook,
     budget: BudgetBook,
@@ -106,12 +93,9 @@ pub struct Controller {
     desk: planning::Desk,
     signal: Signal,
     started_at: DateTime<Utc>,
-    /// Boards that exist and could not be opened, and what else somebody should look at since the start.
-    start_problems: Vec<String>,
     /// Books that could not be written yet.
     backlog: account::Backlog,
     store_fault: Option<String>,
-    journal_fault: Option<String>,
 }
 
 impl Controller {
@@ -177,32 +161,55 @@ impl Controller {
     }
 
     fn observe(&mut self) {
-        for gpu in self.gpus.values_mut() {
-            gpu.observe();
-        }
+        self.gpus.observe();
         self.observe_cpu();
-        for gpu in self.gpus.values_mut() {
+        for gpu in self.gpus.iter_mut() {
             gpu.observe_sharing(&self.cpu.seen.usage.owners);
         }
         let now = self.now();
         self.open_books();
-        let gpus = &self.gpus;
         for job in self.jobs.values_mut() {
-            show_gpus(job, gpus, now);
+            show_gpus(job, &self.gpus, now);
         }
-        let mut written = Vec::new();
-        for gpu in self.gpus.values_mut() {
-            written.extend(gpu.written.take().map(|w| (gpu.id().clone(), w)));
-        }
-        for (id, w) in written {
+        for (id, w) in self.gpus.take_written() {
             let what = if w.failed { "power limit refused" } else { "power limit" };
             let (before, enforced) = (w.before, w.shown);
             self.note_control(&id, Change { what, foreign: false, before, asked: Some(w.asked), enforced });
         }
-        for gpu in self.gpus.values_mut() {
-            if gpu.manual.is_some_and(|m| m.until < now.monotonic) {
-                gpu.manual = None;
+        self.gpus.expire_overrides(now);
+    }
+
+    /// Takes GPUs up from now on as they come.
+    pub fn await_arrivals(&mut self, arrivals: Arrivals) {
+        self.gpus.await_arrivals(arrivals);
+    }
+
+    /// Takes up the GPUs that came since the last tick, with what is owed to them and the jobs that wait for them.
+    async fn take_up_arrivals(&mut self) {
+        while let Some(mut gpu) = self.gpus.next_arrival(&self.clock, self.settings.call_timeout_s).await {
+            let id = gpu.id().clone();
+            let device = DeviceId::from(&id);
+            if gpu.handle.capabilities().energy_counter.is_err() {
+                match self.store.booked_until(&device).await {
+                    Ok(until) => self.backlog.booked_until.extend(until.map(|until| (device, until))),
+                    Err(error) => self.note_store_fault(&error),
+                }
             }
+            let mut goes_on = false;
+            for job in self.jobs.values().filter(|job| job.spec.gpus.contains(&id)) {
+                match job.spec.control && gpu.owner.is_none() {
+                    true => {
+                        gpu.owner = Some(job.id.clone());
+                        goes_on = true;
+                    }
+                    false => gpu.guests.push(job.id.clone()),
+                }
+            }
+            self.gpus.take_up(gpu);
+            if goes_on {
+                self.gpus.leave_as_before(&id);
+            }
+            self.replan_all("a GPU came back");
         }
     }
 
@@ -222,76 +229,66 @@ impl Controller {
 
     fn act(&mut self) {
         let now = self.now();
-        let passes = self.passes(now);
-        let mut fault = None;
-        let ids: Vec<GpuId> = self.gpus.keys().cloned().collect();
-        for id in ids {
-            let wish = self.wish(&id, now);
-            let (wanted, may_write) = match passes.get(&id) {
-                Some((stake, pass)) => (Self::let_through(wish, stake, pass), pass.now),
-                None => (wish, true),
-            };
-            let Some(gpu) = self.gpus.get_mut(&id) else { continue };
-            gpu.unjournalled = None;
-            if wanted.is_some()
-                && self.settings.enable_persistence
-                && let Err(error) = gpu.persist(&mut self.journal, now)
-            {
-                gpu.unjournalled = Some(in_full(&error));
-                fault = Some(in_full(&error));
-                continue;
-            }
-            let acted = match may_write {
-                true => gpu.act(wanted, &mut self.journal, now),
-                false => gpu.wait(&mut self.journal, now),
-            };
-            match acted {
-                Ok(Act::Nothing) => {}
-                Ok(Act::Asked { from, to }) => {
-                    tracing::info!(gpu.uuid = %id, power.from_w = from.watts().get(), power.limit_w = to.watts().get(),
-                        "GPU {id}: power limit {from} → {to}");
-                    self.close_books_of(&id);
-                }
-                Ok(Act::Clocks(what)) => {
-                    tracing::info!(gpu.uuid = %id, "GPU {id}: {what}");
-                    self.close_books_of(&id);
-                }
-                Ok(Act::Yielded(foreign)) => {
+        self.note_cap(now);
+        let wishes = self.wishes(now);
+        for (id, act) in self.gpus.act(&wishes, &self.settings, now) {
+            match act {
+                Act::Asked { .. } | Act::Clocks(_) => self.close_books_of(&id),
+                Act::Yielded(foreign) => {
                     let (what, enforced) = ("power limit found changed", Some(foreign.limit));
                     let change = Change { what, foreign: true, before: None, asked: None, enforced };
                     self.note_control(&id, change);
-                    tracing::warn!(gpu.uuid = %id, "GPU {id}: somebody else set {}; leaving it alone", foreign.limit);
                     self.replan_all("a GPU was taken over by somebody else");
                 }
-                Ok(Act::GivenBack(limit)) => {
-                    tracing::info!(gpu.uuid = %id, "GPU {id}: back at its found limit of {limit}");
-                }
-                Err(error) => {
-                    gpu.unjournalled = Some(in_full(&error));
-                    fault = Some(in_full(&error));
-                }
-            }
-            let Some(gpu) = self.gpus.get(&id) else { continue };
-            let original = match self.settings.observe {
-                true => Ok(()),
-                false => gpu.keep_original(&mut self.journal, now),
-            };
-            if let Err(error) = original.and_then(|()| self.journal.leave_to_others(&id, gpu.foreign)) {
-                fault = Some(in_full(&error));
+                Act::Nothing | Act::GivenBack(_) => {}
             }
         }
-        if let Some(fault) = &fault
-            && self.journal_fault.as_ref() != Some(fault)
-        {
-            tracing::error!("no limit is set: {fault}");
+    }
+
+    /// What is to become of each GPU now, as far as the node's cap lets it through.
+    fn wishes(&self, now: Now) -> BTreeMap<GpuId, Wish> {
+        let passes = self.passes(now);
+        let wish = |id: GpuId| {
+            let wanted = self.wanted_under(&passes, &id, now);
+            let may_write = passes.get(&id).is_none_or(|(_, pass)| pass.now);
+            (id, Wish { wanted, may_write })
+        };
+        self.gpus.ids().into_iter().map(wish).collect()
+    }
+
+    /// Notes what each GPU's limit is and what it draws, for its last day.
+    fn remember(&mut self) {
+        let now = self.now();
+        let wishes = self.wishes(now);
+        for gpu in self.gpus.iter_mut() {
+            let wanted = wishes.get(gpu.id()).and_then(|wish| wish.wanted);
+            gpu.remember(wanted.map(|set| set.limit), now);
         }
-        self.journal_fault = fault;
+    }
+
+    /// Jobs whose boards' clocks turned out not to be wattune's go on with limits alone.
+    fn withdraw_clocks(&mut self) {
+        for job in self.jobs.values_mut() {
+            let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
+            let why = job.spec.gpus.iter().find_map(|id| self.gpus.get(id)?.why_no_clocks());
+            let Some(why) = why else { continue };
+            tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
+            profiler.leave_clocks();
+            // Its plan may hold points that are not to be had any more.
+            job.plan = None;
+            job.replan = Some("clocks are not to be locked");
+        }
     }
 
     /// The set point that is wanted on a board now, as far as the node's cap lets it through; `None` for what was found.
     fn wanted(&self, id: &GpuId, now: Now) -> Option<SetPoint> {
+        self.wanted_under(&self.passes(now), id, now)
+    }
+
+    /// The same where the cap lets this through.
+    fn wanted_under(&self, passes: &cap::Passes, id: &GpuId, now: Now) -> Option<SetPoint> {
         let wish = self.wish(id, now);
-        match self.passes(now).get(id) {
+        match passes.get(id) {
             Some((stake, pass)) => Self::let_through(wish, stake, pass),
             None => wish,
         }
@@ -307,7 +304,7 @@ impl Controller {
             return Some(manual.limit.into());
         }
         let job = self.jobs.get(gpu.owner.as_ref()?)?;
-        let ceiling = gpu.ceiling(&self.journal)?;
+        let ceiling = self.gpus.ceiling(id)?;
         job.wanted(id, now).map(|set| SetPoint { limit: set.limit.min(ceiling), ..set })
     }
 
@@ -320,25 +317,10 @@ impl Controller {
     /// The last things to do: limits given back, then books closed and jobs stored. Jobs stay registered; the next
     /// daemon takes them up again. Answers with what became of each board that wattune had set.
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
-        let (handles, timeout) = (self.handles.all(), self.settings.restore_timeout());
         // The cap is kept beyond the daemon's end, unless the settings say otherwise.
-        let cap = self.cap_at_exit();
-        let mut journal = self.journal;
-        let restored = tokio::task::spawn_blocking(move || {
-            let restored = cap::give_back_within(&mut journal, &handles, timeout, cap);
-            (journal, restored)
-        });
-        let restored = match restored.await {
-            Ok((journal, restored)) => {
-                self.journal = journal;
-                restored
-            }
-            // Whoever supervises the loop tries once more.
-            Err(died) => std::panic::resume_unwind(died.into_panic()),
-        };
-        for gpu in self.gpus.values_mut() {
-            gpu.observe();
-        }
+        let (timeout, cap) = (self.settings.restore_timeout(), self.cap_at_exit());
+        let (gpus, restored) = self.gpus.give_back(timeout, cap).await;
+        self.gpus = gpus;
         self.refresh_cpu().await;
         self.close_all_books();
         self.write_backlog().await;
@@ -352,14 +334,14 @@ impl Controller {
 }
 
 /// Shows a job what its GPUs show: the setting in force, why any of them is slowed, and their energy.
-fn show_gpus(job: &mut Job, gpus: &BTreeMap<GpuId, Gpu>, now: Now) {
+fn show_gpus(job: &mut Job, gpus: &Gpus, now: Now) {
     let (setting, reasons) = in_force(job, gpus);
     let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
     job.see(now, setting, reasons, energy);
 }
 
 /// The set point in force on each group of a job's boards, if all boards of a group agree, and why any of them is slowed.
-fn in_force(job: &Job, gpus: &BTreeMap<GpuId, Gpu>) -> (Option<Setting>, EventReasons) {
+fn in_force(job: &Job, gpus: &Gpus) -> (Option<Setting>, EventReasons) {
     let mut reasons = EventReasons::default();
     let mut setting = Setting::with_capacity(job.groups.len());
     for group in &job.groups {
@@ -394,7 +376,7 @@ fn in_full(error: &dyn std::error::Error) -> String {
 
 /// Energy of a group's boards up to `now`. Boards are read some milliseconds before: what they drew since is reckoned
 /// from their power, or short windows would be wrong by that much.
-fn group_energy(members: &[GpuId], gpus: &BTreeMap<GpuId, Gpu>, now: Now) -> Joules {
+fn group_energy(members: &[GpuId], gpus: &Gpus, now: Now) -> Joules {
     let energy = |gpu: &Gpu| {
         let since = gpu.seen.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();
         let drawn = gpu.seen.reading.power.unwrap_or_default() * since;

@@ -123,7 +123,7 @@ impl Controller {
             (_, _, Some(manual)) if held(gpu) => manual.limit.watts(),
             (_, Some(range), _) => range.min.watts(),
         };
-        self.gpus.values().filter(|gpu| !is_mine(gpu)).map(least).sum()
+        self.gpus.iter().filter(|gpu| !is_mine(gpu)).map(least).sum()
     }
 }
 

@@ -71,7 +71,7 @@ impl Controller {
     /// For boards that do not exist or that another job controls, for what [`JobSpec::check`] refuses, and where as many
     /// jobs are open as the settings allow. Nothing is changed then.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
-        let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.resolve(g)).collect::<Result<_, _>>()?;
+        let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let spec = JobSpec {
             name: new.name,
             gpus,
@@ -206,8 +206,8 @@ impl Controller {
         for id in &spec.gpus {
             let gpu = self.gpus.get(id)?;
             let (model, range) = (gpu.handle.board().model.clone(), gpu.range()?);
-            let (ceiling, found) = (gpu.ceiling(&self.journal)?, gpu.found(&self.journal));
-            let clocks = self.lockable_clocks(gpu);
+            let (ceiling, found) = (self.gpus.ceiling(id)?, self.gpus.found(id));
+            let clocks = gpu.lockable_clocks(self.settings.clocks);
             match groups.iter_mut().find(|g| g.model == model) {
                 Some(group) => {
                     group.members.push(id.clone());
@@ -280,7 +280,7 @@ impl Controller {
             self.act();
             self.store_profile(id).await;
         }
-        self.progress_view(id).ok_or_else(|| not_found("job", id, String::new()))
+        self.progress_view(id).ok_or_else(|| ControlError::not_found("job", id, String::new()))
     }
 
     /// Writes down how far a job is. Its next report counts on from here even if another daemon takes it, so that what it
@@ -385,7 +385,7 @@ impl Controller {
     /// In observe mode, on boards that cannot be set, and for limits outside the board's range: from its minimum up to
     /// its ceiling.
     pub async fn set_override(&mut self, which: &GpuRef, limit: Watts, ttl: Seconds) -> Result<GpuView, ControlError> {
-        let id = self.resolve(which)?;
+        let id = self.gpus.resolve(which)?;
         let now = self.now();
         if self.settings.observe {
             let why = "this daemon observes only (observe = true, or --observe); it sets no limit".to_owned();
@@ -395,11 +395,14 @@ impl Controller {
             let why = format!("is {}; it must be within 1 to 604800 seconds", Short(ttl.get()));
             return Err(ControlError::Invalid(wattune_core::domain::InvalidJob { field: "ttl_s", why }));
         }
-        let Some(gpu) = self.gpus.get_mut(&id) else { return Err(not_found("GPU", which, String::new())) };
+        let ceiling = self.gpus.ceiling(&id);
+        let Some(gpu) = self.gpus.get_mut(&id) else {
+            return Err(ControlError::not_found("GPU", which, String::new()));
+        };
         gpu.denied = None;
         // Asking by hand means taking the board back from whoever set it.
         let foreign = gpu.foreign.take();
-        let asked = match allowed(gpu, gpu.ceiling(&self.journal), limit) {
+        let asked = match allowed(gpu, ceiling, limit) {
             Ok(asked) => asked,
             Err(refused) => {
                 gpu.foreign = foreign;
@@ -437,7 +440,7 @@ impl Controller {
     /// # Errors
     /// If there is no such board. A board without an override is left as it is.
     pub async fn release_override(&mut self, which: &GpuRef) -> Result<GpuView, ControlError> {
-        let id = self.resolve(which)?;
+        let id = self.gpus.resolve(which)?;
         if let Some(gpu) = self.gpus.get_mut(&id) {
             gpu.manual = None;
             gpu.foreign = None;
@@ -461,39 +464,13 @@ impl Controller {
         }
     }
 
-    pub(super) fn resolve(&self, which: &GpuRef) -> Result<GpuId, ControlError> {
-        let matches = |gpu: &&super::Gpu| {
-            let board = gpu.handle.board();
-            match which {
-                GpuRef::Index(index) => board.index == *index,
-                GpuRef::Id(id) => board.id.as_str() == id || board.pci_bus_id.eq_ignore_ascii_case(id),
-            }
-        };
-        let mut found = self.gpus.values().filter(matches);
-        if let Some(gpu) = found.next() {
-            // The driver numbers GPUs anew when one comes back.
-            return match found.next() {
-                Some(other) => Err(ControlError::Conflict(format!(
-                    "{which} is the index of both {} and {} since one of them came after the start; name the GPU by its UUID",
-                    gpu.id(),
-                    other.id()
-                ))),
-                None => Ok(gpu.id().clone()),
-            };
-        }
-        let known: Vec<String> =
-            self.gpus.values().map(|g| format!("{} ({})", g.handle.board().index, g.id())).collect();
-        let known = if known.is_empty() { "no GPU at all".to_owned() } else { known.join(", ") };
-        Err(not_found("GPU", which, format!("; this machine has {known}")))
-    }
-
     pub(super) async fn no_such_job(&self, id: &JobId) -> ControlError {
         match self.store.job(id).await {
             Ok(Some(job)) => {
                 let (at, why) = job.ended.unwrap_or((job.registered_at, "unknown".into()));
                 ControlError::Conflict(format!("job {id} ended at {}: {why}; register it again", at.format("%FT%TZ")))
             }
-            _ => not_found("job", id, "; jobs are registered with POST /v1/jobs".into()),
+            _ => ControlError::not_found("job", id, "; jobs are registered with POST /v1/jobs".into()),
         }
     }
 }
@@ -515,10 +492,6 @@ fn allowed(gpu: &super::Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Resul
     Ok(asked)
 }
 
-fn not_found(what: &'static str, given: impl ToString, hint: String) -> ControlError {
-    ControlError::NotFound { what, given: given.to_string(), hint }
-}
-
 /// How far apart two batch sizes are.
 #[expect(clippy::cast_precision_loss, reason = "batch sizes are far below 2^52")]
 fn octaves(a: u64, b: u64) -> f64 {
@@ -533,11 +506,11 @@ impl Controller {
     /// If there is none of that id.
     pub async fn job(&self, id: &JobId) -> Result<JobView, ControlError> {
         if let Some(job) = self.jobs.get(id) {
-            return Ok(self.job_view(job));
+            return Ok(self.job_view(job, &self.passes(self.now())));
         }
         match self.store.job(id).await? {
             Some(stored) => self.ended_view_of(stored).await,
-            None => Err(not_found("job", id, "; jobs are registered with POST /v1/jobs".into())),
+            None => Err(ControlError::not_found("job", id, "; jobs are registered with POST /v1/jobs".into())),
         }
     }
 }

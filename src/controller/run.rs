@@ -1,7 +1,5 @@
 //! The loop of a running daemon: a timer and events activate the tick; questions are answered in between.
 
-use std::path::Path;
-
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -70,9 +68,9 @@ pub async fn supervise(
     requests: Requests,
     cancel: CancellationToken,
 ) -> Result<Ended, JournalError> {
-    let (handles, timeout) = (controller.handles.clone(), controller.settings.restore_timeout());
+    let (handles, timeout) = (controller.gpus.handles(), controller.settings.restore_timeout());
     let (cap, keeps) = (controller.caps.last(), controller.caps.keeps_on_exit());
-    let state_dir = controller.journal.path().parent().map(Path::to_path_buf).unwrap_or_default();
+    let state_dir = controller.gpus.state_dir().to_path_buf();
     let died = match tokio::spawn(run(controller, requests, cancel)).await {
         Ok(restored) => return Ok(Ended { restored, died: None }),
         Err(died) => died.to_string(),

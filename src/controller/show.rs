@@ -7,6 +7,7 @@ pub use carbon::{look, price_view};
 
 use super::Controller;
 use super::view::{PlanningView, StatusView, StorageView};
+use wattune_core::domain::{ClockLimit, SetPoint};
 
 impl Controller {
     /// The daemon as a whole.
@@ -49,10 +50,15 @@ impl Controller {
     fn storage_view(&self) -> StorageView {
         StorageView {
             fault: self.store_fault.clone(),
-            journal_fault: self.journal_fault.clone(),
+            journal_fault: self.gpus.journal_fault().cloned(),
             unwritten_intervals: self.backlog.intervals.len(),
         }
     }
+}
+
+/// What a set point locks clocks to, in MHz.
+pub(super) fn megahertz(set: Option<SetPoint>) -> Option<u32> {
+    set?.clock.map(ClockLimit::megahertz)
 }
 
 /// A unit variant as serde spells it.

@@ -8,15 +8,15 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 use super::account::Backlog;
-use super::arrivals::Handles;
 use super::books::{Bookkeeping, Ledger};
 use super::budget::{BudgetBook, BudgetSettings};
 use super::cap::{CapBook, CapSettings, KEPT};
+use super::gpus::{FULL_READING, Gpus};
 use super::planning::Desk;
 use super::processors::Processors;
 use super::signal::{PriceSignal, RankBoard, Signal};
 use super::stays::{Away, gone_since};
-use super::{Controller, Gpu, Settings, StartError};
+use super::{Controller, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
 use crate::gpu::GpuDevice;
@@ -65,9 +65,6 @@ pub struct Parts<'a> {
     /// What is known to be wrong already.
     pub problems: Vec<String>,
 }
-
-/// Boards answer in full this often.
-pub(super) const FULL_READING: Seconds = Seconds::new(1.0);
 
 /// Puts boards behind their handles. In observe mode nothing is ever written through them.
 pub fn open_handles(
@@ -144,9 +141,7 @@ impl Controller {
             Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
         };
         let (store, caps) = caps?;
-        let all = Handles::default();
-        handles.iter().for_each(|handle| all.add(handle.clone()));
-        let gpus: BTreeMap<_, _> = handles.into_iter().map(|h| (h.board().id.clone(), Gpu::new(h))).collect();
+        let gpus = Gpus::new(journal, handles, parts.sampling, parts.problems);
         // First of all: what follows is read from the books as they are with it.
         let taken = store.take_up_open().await?;
         let recovered = store.checkpoints().await?;
@@ -156,7 +151,7 @@ impl Controller {
             |job: &StoredJob| job.progress.last.map_or(job.registered_at, |l| l.received.max(job.registered_at));
         let heard = open_jobs.iter().map(|job| (job.id.clone(), heard(job))).collect();
         let mut booked_until = BTreeMap::new();
-        for gpu in gpus.values().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
+        for gpu in gpus.iter().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
             let device = DeviceId::from(gpu.id());
             if let Some(until) = store.booked_until(&device).await?.max(taken.known_until.get(&device).copied()) {
                 booked_until.insert(device, until);
@@ -173,11 +168,7 @@ impl Controller {
             started_at: parts.clock.utc(),
             clock: parts.clock,
             store,
-            journal,
             gpus,
-            handles: all,
-            arrivals: None,
-            sampling: parts.sampling,
             jobs: BTreeMap::new(),
             caps,
             budget: BudgetBook::new(parts.carbon_budget),
@@ -186,15 +177,11 @@ impl Controller {
             cpu: Processors::new(parts.cpu),
             desk: Desk::default(),
             signal,
-            start_problems: parts.problems,
             backlog,
             store_fault: None,
-            journal_fault: None,
         };
         controller.open_ledger().await?;
-        for gpu in controller.gpus.values_mut() {
-            gpu.observe();
-        }
+        controller.gpus.observe();
         for job in open_jobs {
             let id = job.id.clone();
             match controller.make_job(job.id, job.spec, job.progress, job.registered_at).await {
@@ -204,9 +191,7 @@ impl Controller {
                     let is_steered = job.spec.control;
                     controller.admit(job);
                     for board in boards.iter().filter(|_| is_steered) {
-                        if let Some(gpu) = controller.gpus.get_mut(board) {
-                            gpu.leave_as_before(&controller.journal);
-                        }
+                        controller.gpus.leave_as_before(board);
                     }
                     if let Some(processes) = processes {
                         controller.follow(&id, &processes).await;

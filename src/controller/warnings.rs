@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::Controller;
-use super::concerns::concerns;
+use super::gpus::concerns;
 use super::job::{Job, Phase};
 use wattune_core::domain::Objective;
 use wattune_core::plan::{Promise, Verdict, Weighing};

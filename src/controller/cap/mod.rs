@@ -91,7 +91,7 @@ pub(super) type Passes = BTreeMap<GpuId, (Stake, Pass)>;
 impl Controller {
     /// What a share of the cap is of: the largest limits of all boards.
     pub(super) fn baseline(&self) -> Watts {
-        self.gpus.values().filter_map(Gpu::range).map(|r| r.max.watts()).sum()
+        self.gpus.largest_limits()
     }
 
     /// The cap over time as it is known now.
@@ -130,11 +130,15 @@ impl Controller {
         self.cap_soon(&self.cap_schedule(now), now).filter(|_| self.caps.keeps_on_exit())
     }
 
+    /// Notes the cap that is about to hold for whoever has to give boards back without the controller.
+    pub(super) fn note_cap(&self, now: Now) {
+        let cap = self.cap_soon(&self.cap_schedule(now.utc), now.utc);
+        self.caps.last.set(cap.filter(|_| !self.settings.observe));
+    }
+
     /// What the cap lets through on each board that counts. Empty where there is no cap.
     pub(super) fn passes(&self, now: Now) -> Passes {
-        let schedule = self.cap_schedule(now.utc);
-        let cap = self.cap_soon(&schedule, now.utc);
-        self.caps.last.set(cap.filter(|_| !self.settings.observe));
+        let cap = self.cap_soon(&self.cap_schedule(now.utc), now.utc);
         if cap.is_none() || self.settings.observe {
             return BTreeMap::new();
         }
@@ -145,12 +149,12 @@ impl Controller {
 
     /// Each board that tells its limit, as the cap sees it.
     pub(super) fn stakes(&self, now: Now) -> Vec<(GpuId, Stake)> {
-        self.gpus.iter().filter_map(|(id, gpu)| Some((id.clone(), self.stake(gpu, now)?))).collect()
+        self.gpus.iter().filter_map(|gpu| Some((gpu.id().clone(), self.stake(gpu, now)?))).collect()
     }
 
     fn stake(&self, gpu: &Gpu, now: Now) -> Option<Stake> {
         let in_force = gpu.in_force()?;
-        let found = gpu.found(&self.journal).unwrap_or(in_force);
+        let found = self.gpus.found(gpu.id()).unwrap_or(in_force);
         let wish = self.wish(gpu.id(), now).map(|set| set.limit);
         let claim = self.claim(gpu);
         let (floor, ceiling) = match gpu.range() {

@@ -88,7 +88,7 @@ impl Controller {
             problems.push(format!("the limits in force add up to {sum}, {} above the node's cap of {cap}", sum - cap));
         }
         let silent: Vec<String> =
-            self.gpus.values().filter(|g| g.in_force().is_none()).map(|g| g.handle.board().index.to_string()).collect();
+            self.gpus.iter().filter(|g| g.in_force().is_none()).map(|g| g.handle.board().index.to_string()).collect();
         if !silent.is_empty() {
             problems.push(format!("the node's cap does not count GPU {}: no limit is told", silent.join(", ")));
         }

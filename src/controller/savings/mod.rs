@@ -119,7 +119,7 @@ impl Controller {
         let of = |id: &GpuId| {
             let gpu = self.gpus.get(id)?;
             match which {
-                Which::Found => gpu.found(&self.journal),
+                Which::Found => self.gpus.found(id),
                 Which::Max => gpu.range().map(|range| range.max),
             }
         };

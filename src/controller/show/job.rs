@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::spelled;
+use super::{megahertz, spelled};
+use crate::controller::cap::Passes;
 use crate::controller::emitted::{Emitted, of_job};
 use crate::controller::job::Job;
 use crate::controller::savings::Sources;
@@ -30,7 +31,8 @@ impl Controller {
     pub fn jobs(&self) -> Vec<JobView> {
         let mut jobs: Vec<&Job> = self.jobs.values().collect();
         jobs.sort_by_key(|j| j.registered_at);
-        jobs.into_iter().map(|j| self.job_view(j)).collect()
+        let passes = self.passes(self.now());
+        jobs.into_iter().map(|j| self.job_view(j, &passes)).collect()
     }
 
     /// The jobs that ended last, newest first.
@@ -58,10 +60,10 @@ impl Controller {
         Ok(JobView { broken_promises: broken.len(), warnings: broken, ..view })
     }
 
-    pub(in crate::controller) fn job_view(&self, job: &Job) -> JobView {
+    pub(in crate::controller) fn job_view(&self, job: &Job, passes: &Passes) -> JobView {
         let now = self.now();
-        let limits: Vec<Option<f64>> =
-            job.spec.gpus.iter().map(|g| self.wanted(g, now).map(|set| set.limit.watts().get())).collect();
+        let sets: Vec<_> = job.spec.gpus.iter().map(|gpu| self.wanted_under(passes, gpu, now)).collect();
+        let limits: Vec<Option<f64>> = sets.iter().map(|set| Some(set.as_ref()?.limit.watts().get())).collect();
         let mut booked = job.emissions.sum().clone();
         booked.add(job.beside.sum());
         JobView {
@@ -70,7 +72,7 @@ impl Controller {
             reason: job.reason.clone(),
             power_limit_w: limits.first().copied().flatten(),
             power_limits_w: limits,
-            clock_limit_mhz: job.spec.gpus.first().and_then(|g| self.clock_wanted(g)),
+            clock_limit_mhz: sets.first().copied().and_then(megahertz),
             slowdown: job.slowdown(),
             energy_j: Some(booked.energy.get()),
             carbon_g: booked.mean_intensity().map(|_| booked.carbon.get()),
@@ -90,12 +92,12 @@ impl Controller {
 
     pub(in crate::controller) fn progress_view(&self, id: &JobId) -> Option<ProgressView> {
         let job = self.jobs.get(id)?;
-        let first = job.spec.gpus.first()?;
+        let wanted = self.wanted(job.spec.gpus.first()?, self.now());
         Some(ProgressView {
             phase: job.phase,
             reason: job.reason.clone(),
-            power_limit_w: self.wanted(first, self.now()).map(|set| set.limit.watts().get()),
-            clock_limit_mhz: self.clock_wanted(first),
+            power_limit_w: wanted.map(|set| set.limit.watts().get()),
+            clock_limit_mhz: megahertz(wanted),
             resume_at: job.resume_at(self.now()),
             slowdown: job.slowdown(),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),

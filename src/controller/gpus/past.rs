@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::view::LimitSpanView;
-use super::{ControlError, Controller, GpuRef};
+use super::gpu::Gpu;
+use crate::controller::view::LimitSpanView;
 use wattune_core::domain::{JobId, PowerLimit};
+use wattune_core::time::Now;
 use wattune_core::units::{Millijoules, Seconds, Watts};
 
 /// How far back it goes.
@@ -20,13 +21,13 @@ const MOST: usize = 1440;
 
 /// What stays the same during a span.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Standing {
+struct Standing {
     /// The limit in force, as the board told it.
-    pub(super) limit: Option<PowerLimit>,
+    limit: Option<PowerLimit>,
     /// The limit that was wanted.
-    pub(super) wanted: Option<PowerLimit>,
+    wanted: Option<PowerLimit>,
     /// The job that controlled the board.
-    pub(super) job: Option<JobId>,
+    job: Option<JobId>,
 }
 
 /// From one look to another.
@@ -41,7 +42,7 @@ struct Span {
 
 /// A board's last day, oldest first, without overlaps.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(in crate::controller) struct Past {
     spans: VecDeque<Span>,
     /// The board's energy at the last look.
     metered: Option<Millijoules>,
@@ -49,7 +50,7 @@ pub(super) struct Past {
 
 impl Past {
     /// Takes a look at `now`. What is seen counts since the look before.
-    pub(super) fn look(&mut self, now: DateTime<Utc>, standing: Standing, metered: Option<Millijoules>) {
+    fn look(&mut self, now: DateTime<Utc>, standing: Standing, metered: Option<Millijoules>) {
         // A clock that was set back tells some times again.
         while self.spans.back().is_some_and(|last| last.start >= now) {
             self.spans.pop_back();
@@ -82,7 +83,8 @@ impl Past {
         }
     }
 
-    fn view(&self) -> Vec<LimitSpanView> {
+    /// The spans, for the API.
+    pub(in crate::controller) fn view(&self) -> Vec<LimitSpanView> {
         let watts = |l: PowerLimit| l.watts().get();
         let power = |energy: Millijoules, span: &Span| -> Watts {
             energy.to_joules() / Seconds::from_delta(span.end - span.start)
@@ -101,28 +103,15 @@ impl Past {
     }
 }
 
-impl Controller {
-    /// Looks at every board, for [`Self::gpu_history`].
-    pub(super) fn remember(&mut self) {
-        let now = self.now();
-        let wanted: Vec<_> = self.gpus.keys().map(|id| self.wanted(id, now).map(|set| set.limit)).collect();
-        for (gpu, wanted) in self.gpus.values_mut().zip(wanted) {
-            let (reading, can) = (&gpu.seen.reading, gpu.handle.capabilities());
-            let answers = gpu.seen.fault.is_none();
-            let limit = reading.enforced.or(reading.requested).filter(|_| answers);
-            let told = answers && (can.energy_counter.is_ok() || can.power.is_ok());
-            let metered = told.then_some(gpu.seen.metered.drawn);
-            gpu.past.look(now.utc, Standing { limit, wanted, job: gpu.owner.clone() }, metered);
-        }
-    }
-
-    /// A board's limits and draw of the last day, as far as this daemon has seen it.
-    ///
-    /// # Errors
-    /// If there is no such board.
-    pub fn gpu_history(&self, which: &GpuRef) -> Result<Vec<LimitSpanView>, ControlError> {
-        let id = self.resolve(which)?;
-        Ok(self.gpus.get(&id).map(|g| g.past.view()).unwrap_or_default())
+impl Gpu {
+    /// Notes the limit that it shows, the one that was wanted, and what it drew.
+    pub(in crate::controller) fn remember(&mut self, wanted: Option<PowerLimit>, now: Now) {
+        let (reading, can) = (&self.seen.reading, self.handle.capabilities());
+        let answers = self.seen.fault.is_none();
+        let limit = reading.enforced.or(reading.requested).filter(|_| answers);
+        let told = answers && (can.energy_counter.is_ok() || can.power.is_ok());
+        let metered = told.then_some(self.seen.metered.drawn);
+        self.past.look(now.utc, Standing { limit, wanted, job: self.owner.clone() }, metered);
     }
 }
 

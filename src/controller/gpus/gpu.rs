@@ -43,7 +43,7 @@ pub struct Gpu {
     /// Jobs that are booked on it without controlling it.
     pub guests: Vec<JobId>,
     /// Of its jobs those that came since its books turned last, where that is too early to turn them again.
-    pub(super) newcomers: BTreeSet<JobId>,
+    pub(in crate::controller) newcomers: BTreeSet<JobId>,
     /// A manual override.
     pub manual: Option<Override>,
     /// Somebody else's limit, which is respected.
@@ -63,31 +63,31 @@ pub struct Gpu {
     /// The open interval of its books; none before the board answered for the first time.
     pub books: Option<OpenInterval>,
     /// When its books were opened, and what its meter said then.
-    pub(super) opened: Option<(Now, Metered)>,
+    pub(in crate::controller) opened: Option<(Now, Metered)>,
     /// Whether the time before that was called lost, as nothing tells of it yet.
-    pub(super) is_given_up: bool,
+    pub(in crate::controller) is_given_up: bool,
     /// What resets of its counter moved readings by before this daemon's meter began, in millijoules.
-    pub(super) rebased_before: i64,
+    pub(in crate::controller) rebased_before: i64,
     /// What was done to it last, for people.
     pub remark: Option<String>,
-    pub(super) clocks: Clocks,
-    pub(super) past: Past,
-    pub(super) sharing: Sharing,
-    pub(super) astray: Option<Astray>,
+    pub(in crate::controller) clocks: Clocks,
+    pub(in crate::controller) past: Past,
+    pub(in crate::controller) sharing: Sharing,
+    pub(in crate::controller) astray: Option<Astray>,
     /// Why the last write of a limit failed; none if it did not.
-    pub(super) write_error: Option<GpuError>,
-    pub(super) denied_since: Option<Monotonic>,
+    pub(in crate::controller) write_error: Option<GpuError>,
+    pub(in crate::controller) denied_since: Option<Monotonic>,
     held: Option<Held>,
     in_flight: Option<(Write, Monotonic)>,
     /// What the last finished write of a limit was, for the ledger: the limit before, the one asked for, the one shown.
-    pub(super) written: Option<Written>,
+    pub(in crate::controller) written: Option<Written>,
     before: Option<PowerLimit>,
     last_asked: Option<Monotonic>,
     /// The limit that was written last, whatever came of it.
     last_limit: Option<PowerLimit>,
     /// [`Observation::restarts`] when the board last showed the limit it is held at.
     restarts_seen: u32,
-    pub(super) cap: Option<PowerLimit>,
+    pub(in crate::controller) cap: Option<PowerLimit>,
     /// The limit that it told last, whatever became of it since.
     told: Option<PowerLimit>,
     /// Whether the last write of a limit failed.
@@ -95,7 +95,7 @@ pub struct Gpu {
     /// Whether the last write of a limit was to give the found one back.
     giving_back: bool,
     /// Whether it came after the start, and wattune has set nothing on it since: its default limit is then nobody's wish.
-    pub(super) came_late: bool,
+    pub(in crate::controller) came_late: bool,
     /// How often in a row that did not bring it back.
     in_vain: u32,
     /// Whether a limit was written that the journal does not know to be done.
@@ -112,11 +112,11 @@ struct Held {
 
 /// A write of a limit that came to its end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
-    pub(super) before: Option<PowerLimit>,
-    pub(super) asked: PowerLimit,
-    pub(super) shown: Option<PowerLimit>,
-    pub(super) failed: bool,
+pub(in crate::controller) struct Written {
+    pub(in crate::controller) before: Option<PowerLimit>,
+    pub(in crate::controller) asked: PowerLimit,
+    pub(in crate::controller) shown: Option<PowerLimit>,
+    pub(in crate::controller) failed: bool,
 }
 
 /// What acting on a board came to.
@@ -371,7 +371,7 @@ impl Gpu {
     ///
     /// # Errors
     /// If the journal cannot be written.
-    pub(super) fn keep_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
+    pub(in crate::controller) fn keep_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let is_free_to_set = self.owner.is_some() && self.in_flight.is_none() && self.why_no_control().is_none();
         match self.seen.reading.requested.filter(|_| is_free_to_set) {
             Some(current) => journal.note_original(self.id(), current, self.seen.counter, now.utc),
@@ -380,7 +380,7 @@ impl Gpu {
     }
 
     /// Leaves the board to whoever had set it when an earlier daemon ended.
-    pub(super) fn leave_as_before(&mut self, journal: &Journal) {
+    pub(in crate::controller) fn leave_as_before(&mut self, journal: &Journal) {
         let default = self.range().map(|range| range.default);
         self.foreign = journal.left_to_others(self.id(), self.seen.reading.requested, default);
     }
@@ -560,15 +560,15 @@ impl Gpu {
         Ok(())
     }
 
-    pub(super) fn asked_lately(&self, now: Now) -> bool {
+    pub(in crate::controller) fn asked_lately(&self, now: Now) -> bool {
         self.asked_within(RETRY_REFUSED, now)
     }
 
-    pub(super) fn asked_within(&self, span: Seconds, now: Now) -> bool {
+    pub(in crate::controller) fn asked_within(&self, span: Seconds, now: Now) -> bool {
         self.last_asked.is_some_and(|at| now.monotonic.since(at) < span)
     }
 
-    pub(super) fn ask(&mut self, write: Write, now: Now) {
+    pub(in crate::controller) fn ask(&mut self, write: Write, now: Now) {
         self.last_asked = Some(now.monotonic);
         if self.handle.request(write, self.seen.reading.requested) {
             self.in_flight = Some((write, now.monotonic));

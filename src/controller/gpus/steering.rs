@@ -7,7 +7,7 @@ use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
 
 /// What lasts longer than this is a problem.
-pub(super) const LASTING: Seconds = Seconds::new(10.0);
+pub(in crate::controller) const LASTING: Seconds = Seconds::new(10.0);
 /// Drivers round what they are given; a limit further off than this, and than a part of it, is another one.
 const ROUNDED: Watts = Watts::new(3.0);
 const ROUNDED_PART: f64 = 0.02;
@@ -22,7 +22,7 @@ const DENIED_LONGEST: Seconds = Seconds::new(300.0);
 
 /// A limit that is wanted and not there.
 #[derive(Clone, Debug)]
-pub(super) struct Astray {
+pub(in crate::controller) struct Astray {
     since: Now,
     /// How many ticks have found it so: between two ticks of a fast clock much time passes.
     looks: u32,
@@ -74,7 +74,7 @@ impl Gpu {
     }
 
     /// A cap shows only while more than it is asked for. Below it, the last one seen is taken to be there still.
-    pub(super) fn notice_cap(&mut self) {
+    pub(in crate::controller) fn notice_cap(&mut self) {
         let reading = &self.seen.reading;
         let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
         if enforced < requested && !enforced.same_as(requested) {
@@ -91,7 +91,7 @@ impl Gpu {
     }
 
     /// Compares what the GPU shows with what is wanted of it; with `None`, nothing is.
-    pub(super) fn compare(&mut self, wanted: Option<PowerLimit>, shown: PowerLimit, now: Now) {
+    pub(in crate::controller) fn compare(&mut self, wanted: Option<PowerLimit>, shown: PowerLimit, now: Now) {
         let Some(wanted) = wanted.filter(|wanted| !wanted.same_as(shown) && !is_rounded(*wanted, shown)) else {
             self.astray = None;
             return;
@@ -103,14 +103,14 @@ impl Gpu {
     }
 
     /// Whether what was written in vain has to wait before it is written again.
-    pub(super) fn waits_to_write_again(&self, now: Now) -> bool {
+    pub(in crate::controller) fn waits_to_write_again(&self, now: Now) -> bool {
         let astray = self.astray.as_ref();
         let pause = astray.map(|astray| (now.monotonic.since(astray.since.monotonic) * PART).min(LONGEST));
         pause.is_some_and(|pause| self.asked_within(pause, now))
     }
 
     /// Why its limit is not as wanted, once that has lasted.
-    pub(super) fn why_astray(&self, now: Monotonic) -> Option<String> {
+    pub(in crate::controller) fn why_astray(&self, now: Monotonic) -> Option<String> {
         let lasts = |a: &&Astray| a.looks > 2 && now.since(a.since.monotonic) > LASTING;
         let Astray { since, wanted, shown, error, .. } = self.astray.as_ref().filter(lasts)?;
         let why = match error {
@@ -124,14 +124,14 @@ impl Gpu {
     }
 
     /// Notes that limits may not be written now.
-    pub(super) fn deny(&mut self, error: GpuError, at: Monotonic) {
+    pub(in crate::controller) fn deny(&mut self, error: GpuError, at: Monotonic) {
         self.denied = Some(error);
         self.denied_since.get_or_insert(at);
     }
 
     /// Tries whether limits may be written again where they were not, by writing the limit that is there. Answers whether
     /// that was asked for.
-    pub(super) fn probe_denial(&mut self, current: PowerLimit, now: Now) -> bool {
+    pub(in crate::controller) fn probe_denial(&mut self, current: PowerLimit, now: Now) -> bool {
         if self.denied.is_none() {
             self.denied_since = None;
             return false;

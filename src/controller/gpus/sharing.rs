@@ -7,7 +7,7 @@ use wattune_core::ledger::Use;
 
 /// Use since the books of the board were closed last.
 #[derive(Debug, Default)]
-pub(super) struct Sharing {
+pub(in crate::controller) struct Sharing {
     /// What the board said of each process last.
     last: BTreeMap<u32, u64>,
     /// Whose a process was when that was known: it may have ended since.
@@ -18,7 +18,7 @@ pub(super) struct Sharing {
 
 impl Sharing {
     /// Takes what the board says of each process since it is asked; the numbers only grow.
-    pub(super) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
+    pub(in crate::controller) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
         for (pid, used) in seen {
             let before = self.last.insert(*pid, *used).unwrap_or_default();
             let more = used.saturating_sub(before);
@@ -35,14 +35,14 @@ impl Sharing {
     }
 
     /// What the holders used, and begins anew. Jobs that hold the board no more count as others.
-    pub(super) fn take(&mut self, holders: &[JobId]) -> Use {
+    pub(in crate::controller) fn take(&mut self, holders: &[JobId]) -> Use {
         let used = self.so_far(holders);
         (self.jobs, self.others) = (BTreeMap::new(), 0);
         used
     }
 
     /// What the holders used so far. Jobs that hold the board no more count as others.
-    pub(super) fn so_far(&self, holders: &[JobId]) -> Use {
+    pub(in crate::controller) fn so_far(&self, holders: &[JobId]) -> Use {
         let mut used = Use { others: self.others, ..Use::default() };
         for (job, weight) in &self.jobs {
             if holders.contains(job) { used.jobs.push((job.clone(), *weight)) } else { used.others += weight }
@@ -51,7 +51,7 @@ impl Sharing {
     }
 
     /// Forgets everything: the board has one holder again.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::controller) fn clear(&mut self) {
         *self = Self::default();
     }
 }

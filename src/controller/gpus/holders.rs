@@ -17,23 +17,23 @@ impl Gpu {
     }
 
     /// How many they are.
-    pub(super) fn booked(&self) -> usize {
+    pub(in crate::controller) fn booked(&self) -> usize {
         self.owner.iter().count() + self.guests.len()
     }
 
     /// Those that have held it since its books turned last.
-    pub(super) fn settled_holders(&self) -> Vec<JobId> {
+    pub(in crate::controller) fn settled_holders(&self) -> Vec<JobId> {
         self.owner.iter().chain(&self.guests).filter(|id| !self.newcomers.contains(*id)).cloned().collect()
     }
 
     /// Whether a row for each of its jobs is more than should be written every few seconds.
-    pub(super) fn has_many_jobs(&self) -> bool {
+    pub(in crate::controller) fn has_many_jobs(&self) -> bool {
         self.booked() > FEW_JOBS
     }
 
     /// Whether its books are not to turn at this moment for the sake of jobs that come or go: each turn writes a row for
     /// each of its jobs, so that many jobs would else cost the square of their number.
-    pub(super) fn is_crowded(&self, at: Monotonic) -> bool {
+    pub(in crate::controller) fn is_crowded(&self, at: Monotonic) -> bool {
         let jobs = self.booked() - self.newcomers.len();
         let Some(books) = self.books.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
         #[expect(clippy::cast_precision_loss, reason = "jobs of a GPU are counted in thousands")]

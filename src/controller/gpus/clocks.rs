@@ -4,13 +4,12 @@
 //! the board shows under load does not speak against it. For the same reason a lock that was there before could not be
 //! given back: clocks are locked only on boards that were seen to run freely, and the way back is to unlock them.
 
-use super::Controller;
 use super::gpu::{Act, Gpu};
-use super::settings::Locking;
 use super::steering::LASTING;
+use crate::controller::settings::Locking;
 use crate::gpu::journal::{Journal, JournalError};
 use crate::gpu::{GpuError, Observation, Write};
-use wattune_core::domain::{ClockLimit, ClockRange, EventReasons, GpuId, PowerLimit};
+use wattune_core::domain::{ClockLimit, ClockRange, EventReasons, PowerLimit};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
@@ -26,7 +25,7 @@ const PERSISTENT: Seconds = Seconds::new(5.0);
 
 /// What is known of one board's clocks.
 #[derive(Debug, Default)]
-pub(super) struct Clocks {
+pub(in crate::controller) struct Clocks {
     /// The lock that wattune has written.
     held: Option<Held>,
     /// Whether the lock was taken away, or never came to be, which the journal does not know yet.
@@ -82,7 +81,7 @@ fn unexplained_clock(seen: &Observation) -> Option<u32> {
 
 impl Gpu {
     /// Takes in what the board shows of its clocks.
-    pub(super) fn observe_clocks(&mut self) {
+    pub(in crate::controller) fn observe_clocks(&mut self) {
         let restarts = self.seen.restarts();
         if self.clocks.held.is_some_and(|h| h.restarts != restarts) {
             self.clocks.held = None;
@@ -114,7 +113,7 @@ impl Gpu {
     }
 
     /// Takes in how a write to its clocks ended.
-    pub(super) fn take_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
+    pub(in crate::controller) fn take_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
         match (write, result) {
             (Write::LockClocks(clock), Ok(())) => {
                 let restarts = self.seen.restarts();
@@ -147,7 +146,7 @@ impl Gpu {
 
     /// A new owner, or somebody by hand, asks anew: what was not allowed before may be now, and what it finds is what
     /// counts.
-    pub(super) fn ask_clocks_anew(&mut self) {
+    pub(in crate::controller) fn ask_clocks_anew(&mut self) {
         self.clocks.off = None;
         self.clocks.failing = None;
         self.clocks.free = None;
@@ -164,7 +163,7 @@ impl Gpu {
     }
 
     /// Why its clocks are not as wanted although the driver has taken them, or not free again, once that has lasted.
-    pub(super) fn why_clocks_astray(&self, now: Monotonic) -> Option<String> {
+    pub(in crate::controller) fn why_clocks_astray(&self, now: Monotonic) -> Option<String> {
         if self.clocks.refused {
             return Some("its clocks are still locked: the driver refuses to unlock them; it is tried again".into());
         }
@@ -184,7 +183,7 @@ impl Gpu {
     }
 
     /// Brings the clocks nearer to `wanted`: `None` is no lock. The limit is `limit` and settled.
-    pub(super) fn pursue_clocks(
+    pub(in crate::controller) fn pursue_clocks(
         &mut self,
         wanted: Option<ClockLimit>,
         limit: PowerLimit,
@@ -251,36 +250,17 @@ impl Gpu {
     }
 }
 
-impl Controller {
-    /// The clocks that a board may be locked to, if the settings and the board allow it.
-    pub(super) fn lockable_clocks(&self, gpu: &Gpu) -> Option<ClockRange> {
-        let capabilities = gpu.handle.capabilities();
-        let wanted = self.settings.clocks == Locking::Auto && capabilities.why_no_clocks().is_none();
+impl Gpu {
+    /// The clocks that it may be locked to, if the settings and the board allow it.
+    pub(in crate::controller) fn lockable_clocks(&self, locking: Locking) -> Option<ClockRange> {
+        let capabilities = self.handle.capabilities();
+        let wanted = locking == Locking::Auto && capabilities.why_no_clocks().is_none();
         capabilities.clocks.as_ref().ok().filter(|_| wanted).cloned()
     }
 
-    /// What a board's clocks are to be locked to now, in MHz.
-    pub(super) fn clock_wanted(&self, gpu: &GpuId) -> Option<u32> {
-        self.wanted(gpu, self.now())?.clock.map(ClockLimit::megahertz)
-    }
-
-    /// Why a board's clocks are left alone, by the settings or for its own reasons.
-    pub(super) fn why_clocks_left_alone(&self, gpu: &Gpu) -> Option<String> {
-        let off = (self.settings.clocks == Locking::Off).then(|| "switched off (control.clocks = \"off\")".to_owned());
-        off.or_else(|| gpu.why_no_clocks())
-    }
-
-    /// Jobs whose boards' clocks turned out not to be wattune's go on with limits alone.
-    pub(super) fn withdraw_clocks(&mut self) {
-        for job in self.jobs.values_mut() {
-            let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
-            let why = job.spec.gpus.iter().find_map(|id| self.gpus.get(id)?.why_no_clocks());
-            let Some(why) = why else { continue };
-            tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
-            profiler.leave_clocks();
-            // Its plan may hold points that are not to be had any more.
-            job.plan = None;
-            job.replan = Some("clocks are not to be locked");
-        }
+    /// Why its clocks are left alone, by the settings or for its own reasons.
+    pub(in crate::controller) fn why_clocks_left_alone(&self, locking: Locking) -> Option<String> {
+        let off = (locking == Locking::Off).then(|| "switched off (control.clocks = \"off\")".to_owned());
+        off.or_else(|| self.why_no_clocks())
     }
 }

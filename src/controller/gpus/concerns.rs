@@ -8,7 +8,7 @@ use wattune_core::time::Monotonic;
 
 /// What of a GPU is not as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Concern {
+pub(in crate::controller) enum Concern {
     /// It does not answer.
     Answer,
     /// Its energy is not measured, or only estimated.
@@ -25,7 +25,7 @@ pub(super) enum Concern {
 
 impl Concern {
     /// The name in API and metrics.
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(in crate::controller) const fn as_str(self) -> &'static str {
         match self {
             Self::Answer => "answer",
             Self::Energy => "energy",
@@ -37,7 +37,7 @@ impl Concern {
     }
 
     /// Whether it keeps the GPU from being steered.
-    pub(super) const fn is_of_steering(self) -> bool {
+    pub(in crate::controller) const fn is_of_steering(self) -> bool {
         matches!(self, Self::Answer | Self::Limit | Self::Clocks)
     }
 }
@@ -47,7 +47,7 @@ const LIKELY: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
 /// Returns all that is the matter with a GPU now. What has lasted for no longer than ten seconds is left out, if it was
 /// fine before.
-pub(super) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
+pub(in crate::controller) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
     let mut concerns: Vec<(Concern, String)> = Vec::new();
     if let Some((error, since)) = &seen.fault {

@@ -1,0 +1,130 @@
+//! Finding, steering and giving back, on simulated GPUs.
+
+use std::sync::Arc;
+
+use chrono::DateTime;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::controller::open_handles;
+use crate::gpu::journal::boot_id;
+use crate::gpu::simulated::{Physics, SimulatedBoard};
+use wattune_core::domain::LimitRange;
+
+fn w(watts: u32) -> PowerLimit {
+    PowerLimit::from_milliwatts(watts * 1000)
+}
+
+struct Room {
+    clock: Arc<ManualClock>,
+    state: tempfile::TempDir,
+    gpus: Gpus,
+}
+
+impl Room {
+    /// With so many GPUs, found at 280 W.
+    fn of(count: u32) -> Self {
+        let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
+        let state = tempfile::tempdir().expect("a directory");
+        let devices = (0..count).map(|index| device(&clock, index)).collect();
+        let dyn_clock: Arc<dyn Clock> = clock.clone();
+        let handles = open_handles(devices, &dyn_clock, Sampling::OnRequest, Seconds::new(1.0));
+        let journal = Journal::open(state.path(), boot_id()).expect("opens");
+        let mut gpus = Gpus::new(journal, handles, Sampling::OnRequest, Vec::new());
+        gpus.observe();
+        Self { clock, state, gpus }
+    }
+
+    /// A second later everything is brought nearer to these limits.
+    fn act(&mut self, wanted: Option<u32>) -> Vec<(GpuId, Act)> {
+        self.clock.advance(Seconds::new(1.0));
+        self.gpus.observe();
+        let wish = Wish { wanted: wanted.map(|watts| w(watts).into()), may_write: true };
+        let wishes = self.gpus.ids().into_iter().map(|id| (id, wish)).collect();
+        let done = self.gpus.act(&wishes, &Settings::default(), self.clock.now());
+        self.gpus.observe();
+        done
+    }
+
+    fn limits(&self) -> Vec<Option<PowerLimit>> {
+        self.gpus.iter().map(|gpu| gpu.seen.reading.requested).collect()
+    }
+}
+
+fn device(clock: &Arc<ManualClock>, index: u32) -> Box<dyn GpuDevice> {
+    let range = LimitRange { min: w(100), max: w(300), default: w(300) };
+    let (idle, settling) = (Watts::new(30.0), Seconds::new(1.0));
+    let physics = Physics { range, found: w(280), idle, settling, noise: 0.0, seed: u64::from(index) };
+    Box::new(SimulatedBoard::new(physics, clock.clone()).device(index, "A40"))
+}
+
+#[test]
+fn people_name_gpus_by_index_uuid_or_bus() {
+    let room = Room::of(2);
+    let ids = room.gpus.ids();
+    for (name, found) in [("1", &ids[1]), (ids[0].as_str(), &ids[0]), ("SIMULATED:01", &ids[1])] {
+        assert_eq!(room.gpus.resolve(&GpuRef::parse(name)).expect("known"), *found, "{name}");
+    }
+    let refused = room.gpus.resolve(&GpuRef::Index(7)).expect_err("unknown").to_string();
+    assert!(refused.contains("no GPU \"7\"") && refused.contains("this machine has 0 ("), "{refused}");
+}
+
+#[test]
+fn what_is_wanted_is_written_once_and_what_was_found_comes_back() {
+    let mut room = Room::of(2);
+    let done = room.act(Some(200));
+    assert!(done.iter().all(|(_, act)| matches!(act, Act::Asked { .. })) && done.len() == 2, "{done:?}");
+    assert_eq!(room.limits(), [Some(w(200)); 2]);
+    assert_eq!(room.gpus.take_written().len(), 2);
+    assert!(room.act(Some(200)).is_empty() && room.gpus.take_written().is_empty());
+    let id = room.gpus.ids().remove(0);
+    assert_eq!((room.gpus.found(&id), room.gpus.ceiling(&id)), (Some(w(280)), Some(w(280))));
+    room.act(None);
+    assert_eq!(room.limits(), [Some(w(280)); 2]);
+    room.act(None);
+    assert!(room.gpus.journal().entry(&id).is_none());
+}
+
+#[test]
+fn without_a_journal_nothing_is_set() {
+    let mut room = Room::of(1);
+    // A directory stands where the journal is written.
+    std::fs::create_dir(room.state.path().join("found-limits.json")).expect("made");
+    assert!(room.act(Some(200)).is_empty());
+    let fault = room.gpus.journal_fault().expect("told").clone();
+    assert!(fault.contains("found-limits.json"), "{fault}");
+    assert_eq!(room.limits(), [Some(w(280))]);
+    std::fs::remove_dir(room.state.path().join("found-limits.json")).expect("removed");
+    room.act(Some(200));
+    assert_eq!((room.limits(), room.gpus.journal_fault()), (vec![Some(w(200))], None));
+}
+
+#[tokio::test]
+async fn a_gpu_that_comes_late_is_taken_up_once() {
+    let mut room = Room::of(1);
+    let (sender, devices) = tokio::sync::mpsc::channel(4);
+    let problem = "GPU 1 cannot be used".to_owned();
+    room.gpus.problems.push(problem.clone());
+    room.gpus.await_arrivals(Arrivals { devices, problems: [(1, problem)].into() });
+    for index in [1, 0, 1] {
+        sender.try_send(device(&room.clock, index)).expect("room for it");
+    }
+    let clock: Arc<dyn Clock> = room.clock.clone();
+    let mut came = 0;
+    while let Some(gpu) = room.gpus.next_arrival(&clock, Seconds::new(1.0)).await {
+        assert!(gpu.came_late && gpu.seen.at.is_some());
+        room.gpus.take_up(gpu);
+        came += 1;
+    }
+    assert_eq!((came, room.gpus.ids().len(), room.gpus.handles().all().len()), (1, 2, 2));
+    assert!(room.gpus.problems().is_empty());
+}
+
+#[tokio::test]
+async fn at_the_end_all_are_given_back() {
+    let mut room = Room::of(2);
+    room.act(Some(150));
+    let (gpus, restored) = room.gpus.give_back(Seconds::new(1.0), None).await;
+    assert_eq!(restored.len(), 2, "{restored:?}");
+    assert!(gpus.iter().all(|gpu| gpu.seen.reading.requested == Some(w(280))));
+}
