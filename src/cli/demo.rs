@@ -351,7 +351,7 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
 
 fn table(report: &Report) -> String {
     let mut text = format!(
-        "\nEach job against itself at the largest limit, by the simulated boards' truth ({}).\n\n",
+        "\nEach job against itself at the largest limit, by the simulator's ground truth ({}).\n\n",
         report.carbon_source
     );
     let width = report.jobs.iter().map(|j| j.name.chars().count()).max().unwrap_or(0).max(3);
@@ -383,13 +383,15 @@ fn table(report: &Report) -> String {
         );
         if let Some(told) = job.reported_carbon_reduction_pct {
             let told = (-told.mean, -told.high, -told.low);
-            text +=
-                &format!("{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})\n", "  as told", "", told.0, told.1, told.2);
+            text += &format!(
+                "{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})\n",
+                "  reported", "", told.0, told.1, told.2
+            );
         }
     }
     text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \
              following\nthe grid adds, less what profiling costs. Both in percent of the carbon at the largest limit.\n\
-             As told: what the daemon reports from its own measurements, with its interval at 95 %.\n";
+             Reported: the daemon's own estimate, with a 95 % confidence interval.\n";
     text
 }
 

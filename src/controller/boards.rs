@@ -132,10 +132,10 @@ impl Controller {
     /// What somebody should look at, in one sentence each.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = self.gpus.problems().to_vec();
-        problems.extend(self.store_fault.iter().map(|f| format!("books: {f}")));
+        problems.extend(self.accounting.store_fault().iter().map(|f| format!("books: {f}")));
         problems.extend(self.gpus.journal_fault().iter().map(|f| format!("no limit is set: {f}")));
         problems.extend(self.cap_problems());
-        problems.extend(self.cpu_problems());
+        problems.extend(self.accounting.cpu_problems());
         problems.extend(self.desk.broken.iter().cloned());
         problems.extend(self.desk.apart.iter().map(|why| {
             format!(

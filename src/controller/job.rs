@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 
 use super::ControlError;
-use super::emitted::Emitted;
+use super::accounting::Emitted;
 use super::pacing::Idling;
 use super::reach::Reach;
+use super::replan::ReplanReason;
 use super::reports::SeenReports;
 use super::setback::Setback;
 use crate::store::{LastReport, StoredJob, StoredProgress};
@@ -21,12 +22,6 @@ use wattune_core::profile::ladder::{GroupRange, Setting};
 use wattune_core::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage, Stalls};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
-
-/// Reasons to plan again that leave the plan before in force unless the new one is better by a threshold. (Under a new
-/// profile the plan before is judged anew.)
-pub(super) const A_NEW_SLOT: &str = "a new slot";
-pub(super) const A_NEW_FORECAST: &str = "a new forecast";
-pub(super) const PROFILE_CHANGED: &str = "the profile changed";
 
 /// A client's monotonic clock does not run for centuries: it counted something else than seconds.
 const LATEST_AT: Seconds = Seconds::new(1e10);
@@ -94,7 +89,7 @@ pub struct Job {
     /// The out-of-band cap that the plan was made under.
     pub planned_under: Option<PowerLimit>,
     /// Why a new plan is due.
-    pub replan: Option<&'static str>,
+    pub replan: Option<ReplanReason>,
     /// How often it had been profiled anew when its references were frozen last.
     pub(super) frozen: Option<u32>,
     /// What the daemon does for it.
@@ -161,7 +156,7 @@ impl Job {
             unplannable: None,
             setback: None,
             planned_under: None,
-            replan: Some("new job"),
+            replan: Some(ReplanReason::NewJob),
             frozen: None,
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
@@ -290,7 +285,7 @@ impl Job {
             let before = profiler.stage();
             profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
             if profiler.stage() != before {
-                self.replan = Some(PROFILE_CHANGED);
+                self.replan = Some(ReplanReason::ProfileChanged);
             }
         }
         Ok(())

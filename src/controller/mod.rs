@@ -4,14 +4,10 @@
 //! own: the next tick is the retry. Everything else asks through a [`Handle`], one question at a time, between ticks.
 //! The plan is data; the controller carries it out.
 
-mod account;
+mod accounting;
 mod boards;
-mod books;
-mod budget;
 mod cap;
-mod checkpoint;
 mod desk;
-mod emitted;
 mod error;
 mod gpus;
 mod handle;
@@ -19,8 +15,8 @@ mod job;
 mod moment;
 mod pacing;
 mod planning;
-mod processors;
 mod reach;
+mod replan;
 mod reports;
 mod requests;
 mod run;
@@ -33,7 +29,6 @@ mod show;
 mod signal;
 mod slack;
 mod start;
-mod stays;
 pub mod view;
 mod warnings;
 
@@ -43,10 +38,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-pub use books::Bookkeeping;
-use books::Change;
-use budget::BudgetBook;
-pub use budget::{BudgetSettings, BudgetView, Period};
+use accounting::{Accounting, Change, Intensities, Node};
+pub use accounting::{Bookkeeping, BudgetSettings, BudgetView, Period};
 use cap::CapBook;
 pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
 pub use error::{ControlError, StartError};
@@ -54,6 +47,7 @@ pub use gpus::{Act, Arrivals, Gpu, Override};
 use gpus::{Gpus, Wish};
 pub use handle::{Busy, Handle, Requests};
 pub use job::{Group, Job, Phase, ProgressReport};
+pub use replan::ReplanReason;
 pub use requests::{GpuRef, NewJob};
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
@@ -65,7 +59,7 @@ pub use start::{Parts, open_handles};
 use crate::clock::Clock;
 use crate::gpu::restore::Restored;
 use crate::providers::FeedState;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use wattune_core::domain::{DeviceId, EventReasons, GpuId, JobId, SetPoint};
 use wattune_core::plan::Settings as PlanSettings;
 use wattune_core::profile::Settings as ProfileSettings;
@@ -86,16 +80,11 @@ pub struct Controller {
     gpus: Gpus,
     jobs: BTreeMap<JobId, Job>,
     caps: CapBook,
-    budget: BudgetBook,
-    ledger: books::Ledger,
+    accounting: Accounting,
     saved: saved::SavedJobs,
-    cpu: processors::Processors,
     desk: planning::Desk,
     signal: Signal,
     started_at: DateTime<Utc>,
-    /// Books that could not be written yet.
-    backlog: account::Backlog,
-    store_fault: Option<String>,
 }
 
 impl Controller {
@@ -108,9 +97,7 @@ impl Controller {
         self.take_news().await;
         self.end_silent_jobs().await;
         self.account().await;
-        self.checkpoint().await;
         self.keep_ledger().await;
-        self.count_budget().await;
         self.equip_jobs().await;
         self.withdraw_clocks();
         self.fit_sweeps();
@@ -143,38 +130,42 @@ impl Controller {
     async fn take_news(&mut self) {
         let now = self.now();
         let news = self.signal.take(&self.store, now).await;
+        let (accounting, mut node) = self.accounts();
         for fault in &news.faults {
-            self.note_store_fault(fault);
+            accounting.note_store_fault(fault);
         }
-        self.ledger.take_news(&news, now.utc);
+        accounting.take_news(&news, now.utc);
         match news.another_series {
-            true => self.recount_everything(),
-            false => self.recount_in(news.told.iter().chain(&news.known)),
+            true => accounting.recount_everything(&mut node),
+            false => accounting.recount_in(&mut node, news.told.iter().chain(&news.known)),
         }
         if news.first {
-            self.recount_jobs().await;
+            accounting.recount_jobs(&mut node).await;
         }
+        accounting.recount_hours(&mut node).await;
         if let Some(why) = news.replan {
             self.replan_all(why);
         }
-        self.recount_hours().await;
     }
 
     fn observe(&mut self) {
         self.gpus.observe();
-        self.observe_cpu();
+        self.accounting.observe_cpu();
         for gpu in self.gpus.iter_mut() {
-            gpu.observe_sharing(&self.cpu.seen.usage.owners);
+            gpu.observe_sharing(self.accounting.process_owners());
         }
         let now = self.now();
-        self.open_books();
+        let (accounting, mut node) = self.accounts();
+        accounting.open_books(&mut node);
         for job in self.jobs.values_mut() {
             show_gpus(job, &self.gpus, now);
         }
         for (id, w) in self.gpus.take_written() {
             let what = if w.failed { "power limit refused" } else { "power limit" };
             let (before, enforced) = (w.before, w.shown);
-            self.note_control(&id, Change { what, foreign: false, before, asked: Some(w.asked), enforced });
+            let change = Change { what, foreign: false, before, asked: Some(w.asked), enforced };
+            let (accounting, mut node) = self.accounts();
+            accounting.note_control(&mut node, &id, change);
         }
         self.gpus.expire_overrides(now);
     }
@@ -191,8 +182,9 @@ impl Controller {
             let device = DeviceId::from(&id);
             if gpu.handle.capabilities().energy_counter.is_err() {
                 match self.store.booked_until(&device).await {
-                    Ok(until) => self.backlog.booked_until.extend(until.map(|until| (device, until))),
-                    Err(error) => self.note_store_fault(&error),
+                    Ok(Some(until)) => self.accounting.know_booked_until(device, until),
+                    Ok(None) => {}
+                    Err(error) => self.accounting.note_store_fault(&error),
                 }
             }
             let mut goes_on = false;
@@ -209,8 +201,87 @@ impl Controller {
             if goes_on {
                 self.gpus.leave_as_before(&id);
             }
-            self.replan_all("a GPU came back");
+            self.replan_all(ReplanReason::GpuCameBack);
         }
+    }
+
+    /// The books, and what they are kept of.
+    fn accounts(&mut self) -> (&mut Accounting, Node<'_>) {
+        let Self { accounting, gpus, jobs, signal, store, settings, clock, started_at, .. } = self;
+        (accounting, Node { gpus, jobs, signal, store, settings, clock: &**clock, started_at: *started_at })
+    }
+
+    /// What grams are reckoned with.
+    fn intensities(&self) -> Intensities<'_> {
+        self.accounting.intensities(&self.signal, &self.store)
+    }
+
+    /// Closes the intervals that are long enough, and writes them and what is open down.
+    async fn account(&mut self) {
+        let (accounting, mut node) = self.accounts();
+        let is_closed = accounting.close_due(&mut node);
+        let is_due = is_closed || self.jobs.values().any(|job| job.unsaved);
+        if is_due || self.accounting.has_unwritten() {
+            self.write_backlog().await;
+        }
+        if is_due {
+            let (accounting, mut node) = self.accounts();
+            accounting.store_jobs(&mut node).await;
+        }
+        let (accounting, mut node) = self.accounts();
+        accounting.checkpoint(&mut node).await;
+    }
+
+    /// Writes what was booked. Jobs of whose energy something was read only after they had ended are reckoned again.
+    async fn write_backlog(&mut self) {
+        let (accounting, mut node) = self.accounts();
+        if let Some(late) = accounting.write_backlog(&mut node).await {
+            self.reckon_late(late).await;
+        }
+    }
+
+    /// Keeps the ledger: a step of it in each tick. What fails is tried again at the next one.
+    async fn keep_ledger(&mut self) {
+        if self.accounting.store_fault().is_none() {
+            let kept = match self.step_ledger().await {
+                Ok(()) => self.look_at_savings().await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(ControlError::Store(error)) = kept {
+                self.accounting.note_store_fault(&error);
+            }
+        }
+        let (accounting, mut node) = self.accounts();
+        accounting.count_budget(&mut node).await;
+    }
+
+    async fn step_ledger(&mut self) -> Result<(), StoreError> {
+        let (accounting, mut node) = self.accounts();
+        if let Some(ending) = accounting.begin_hour(&mut node).await? {
+            self.reckon_before_roll_up(ending).await?;
+            let (accounting, mut node) = self.accounts();
+            accounting.roll_up(&mut node).await?;
+        }
+        let (accounting, mut node) = self.accounts();
+        if accounting.look_for_due(&mut node).await? {
+            self.reckon_what_came().await?;
+        }
+        let (accounting, mut node) = self.accounts();
+        accounting.settle_hours(&mut node).await
+    }
+
+    /// Closes the ledger, at the end.
+    async fn finish_ledger(&mut self) {
+        if let Err(error) = self.end_ledger().await {
+            self.accounting.note_store_fault(&error);
+        }
+    }
+
+    async fn end_ledger(&mut self) -> Result<(), StoreError> {
+        let (accounting, mut node) = self.accounts();
+        accounting.end_block(&mut node).await?;
+        self.step_ledger().await?;
+        self.accounting.put_off(&self.store).await
     }
 
     async fn end_silent_jobs(&mut self) {
@@ -232,13 +303,14 @@ impl Controller {
         self.note_cap(now);
         let wishes = self.wishes(now);
         for (id, act) in self.gpus.act(&wishes, &self.settings, now) {
+            let (accounting, mut node) = self.accounts();
             match act {
-                Act::Asked { .. } | Act::Clocks(_) => self.close_books_of(&id),
+                Act::Asked { .. } | Act::Clocks(_) => accounting.close_books_of(&mut node, &id),
                 Act::Yielded(foreign) => {
                     let (what, enforced) = ("power limit found changed", Some(foreign.limit));
                     let change = Change { what, foreign: true, before: None, asked: None, enforced };
-                    self.note_control(&id, change);
-                    self.replan_all("a GPU was taken over by somebody else");
+                    accounting.note_control(&mut node, &id, change);
+                    self.replan_all(ReplanReason::GpuTakenOver);
                 }
                 Act::Nothing | Act::GivenBack(_) => {}
             }
@@ -276,7 +348,7 @@ impl Controller {
             profiler.leave_clocks();
             // Its plan may hold points that are not to be had any more.
             job.plan = None;
-            job.replan = Some("clocks are not to be locked");
+            job.replan = Some(ReplanReason::ClocksLeftAlone);
         }
     }
 
@@ -308,7 +380,7 @@ impl Controller {
         job.wanted(id, now).map(|set| SetPoint { limit: set.limit.min(ceiling), ..set })
     }
 
-    fn replan_all(&mut self, why: &'static str) {
+    fn replan_all(&mut self, why: ReplanReason) {
         for job in self.jobs.values_mut() {
             job.replan.get_or_insert(why);
         }
@@ -321,13 +393,16 @@ impl Controller {
         let (timeout, cap) = (self.settings.restore_timeout(), self.cap_at_exit());
         let (gpus, restored) = self.gpus.give_back(timeout, cap).await;
         self.gpus = gpus;
-        self.refresh_cpu().await;
-        self.close_all_books();
+        let (accounting, mut node) = self.accounts();
+        accounting.refresh_cpu(&mut node).await;
+        accounting.close_all_books(&mut node);
         self.write_backlog().await;
-        self.checkpoint_now().await;
+        let (accounting, mut node) = self.accounts();
+        accounting.checkpoint_now(&mut node).await;
         self.finish_ledger().await;
-        self.store_jobs().await;
-        self.tell_unwritten();
+        let (accounting, mut node) = self.accounts();
+        accounting.store_jobs(&mut node).await;
+        accounting.tell_unwritten();
         self.store.close().await;
         restored
     }

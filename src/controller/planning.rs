@@ -7,7 +7,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::cap::Passes;
 pub(super) use super::desk::Desk;
 use super::desk::{Brief, NoPlan, Order, Search, in_words};
-use super::job::{A_NEW_FORECAST, A_NEW_SLOT, Job, PROFILE_CHANGED, Phase};
+use super::job::{Job, Phase};
+use super::replan::ReplanReason;
 use super::share::Share;
 use super::{Controller, Gpu};
 use wattune_core::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Quoted, Slot, TimeSeries, Work};
@@ -25,8 +26,6 @@ const DEVIATION_PART: f64 = 0.02;
 /// So is a lag of less than this part of what the job may still lose, and of less than this part of its time.
 const LAG: f64 = 0.05;
 const LEAST_LAG: f64 = 0.0002;
-/// Nothing has changed for the job itself.
-const WITH_OTHERS: &str = "with others of the node";
 /// Plans that are better by less than this part are the same but for rounding.
 const WORTH_TELLING: f64 = 1e-6;
 /// No horizon is built further than this; the planner repeats its mean beyond.
@@ -156,7 +155,7 @@ impl Controller {
         let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
         for id in before.iter().chain(members) {
             if let Some(job) = self.jobs.get_mut(id) {
-                job.replan.get_or_insert("what the node's cap or carbon budget leaves has changed");
+                job.replan.get_or_insert(ReplanReason::OtherShare);
             }
         }
         if share.is_none() {
@@ -180,7 +179,7 @@ impl Controller {
             let ends = order.together.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());
             let until = ends.max().unwrap_or(now.utc);
             order.cap = share.left(now.utc, until);
-            order.carbon_budget = self.budget.left(now.utc, until, self.signal.standing().value);
+            order.carbon_budget = self.accounting.budget().left(now.utc, until, self.signal.standing().value);
         }
         order
     }
@@ -197,10 +196,9 @@ impl Controller {
             let (limits, at_rest) = self.counted_limits(job);
             let window = self.settings.window_s;
             if let Some(job) = self.jobs.get_mut(id) {
-                let why = job.replan.take().unwrap_or(WITH_OTHERS);
+                let why = job.replan.take().unwrap_or(ReplanReason::WithOthers);
                 tracing::debug!(job.id = %id, "job {id}: planned again ({why})");
-                let routine = matches!(why, A_NEW_SLOT | A_NEW_FORECAST | PROFILE_CHANGED | WITH_OTHERS);
-                let before = job.plan.clone().filter(|_| routine && job.planned_under == allowed);
+                let before = job.plan.clone().filter(|_| why.is_routine() && job.planned_under == allowed);
                 job.planned_under = allowed;
                 let brief = job.brief(now, &shared, window, max_power, allowed, limits, at_rest);
                 briefs.push(Brief { before, better_by: self.planning.better_by, ..brief });
@@ -321,7 +319,7 @@ impl Job {
     /// Looks for reasons to plan again: a slot that ended, work off the plan, a cap that came or went.
     fn notice_reasons(&mut self, now: Now, allowed: Option<PowerLimit>) {
         let Some(plan) = &self.plan else {
-            self.replan.get_or_insert("no plan yet");
+            self.replan.get_or_insert(ReplanReason::NoPlan);
             return;
         };
         if self.replan.is_some() {
@@ -332,11 +330,11 @@ impl Job {
         let since = Seconds::from_delta(now.utc - plan.made_at);
         let done = samples - plan.samples_done;
         if self.slot_ended(now) {
-            self.replan = Some(A_NEW_SLOT);
+            self.replan = Some(ReplanReason::NewSlot);
         } else if allowed != self.planned_under {
-            self.replan = Some("an out-of-band cap came, changed or lifted");
+            self.replan = Some(ReplanReason::OutOfBandCap);
         } else if self.is_off(planned - done, planned, since, now) {
-            self.replan = Some("progress is off the plan");
+            self.replan = Some(ReplanReason::OffThePlan);
         }
     }
 

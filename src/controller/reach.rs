@@ -8,6 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::cap::Claim;
 use super::job::{Group, Job, Known};
+use super::replan::ReplanReason;
 use super::{Controller, Gpu};
 use wattune_core::domain::{CapSchedule, JobId, PowerLimit, Slot};
 use wattune_core::profile::Profiler;
@@ -175,7 +176,7 @@ impl Job {
         self.whole = whole;
         // A plan knows points by their places in the profile.
         self.plan = None;
-        self.replan = Some("it can be measured up to other limits");
+        self.replan = Some(ReplanReason::OtherCeilings);
     }
 
     /// What a cap keeps from its sweep, in one sentence.

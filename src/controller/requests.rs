@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::job::{Group, Job, Known, ProgressReport, profile_key};
+use super::replan::ReplanReason;
 use super::view::{AccountView, GpuView, JobView, ProgressView};
 use super::{ControlError, Controller, Override, show_gpus};
 use crate::store::{StoreError, StoredProgress};
@@ -95,7 +96,8 @@ impl Controller {
             self.refuse_held_boards(&spec)?;
         }
         self.refuse_too_many(&spec)?;
-        spec.processes = self.find_processes(new.claim).await?;
+        let (accounting, node) = self.accounts();
+        spec.processes = accounting.find_processes(&node, new.claim).await?;
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
         let job = self.make_job(id.clone(), spec, StoredProgress::default(), self.now().utc).await?;
         self.store.save_job(&job.stored(None)).await?;
@@ -103,7 +105,8 @@ impl Controller {
         let processes = job.spec.processes.clone();
         self.admit(job);
         if let Some(processes) = processes {
-            self.follow(&id, &processes).await;
+            let (accounting, mut node) = self.accounts();
+            accounting.follow(&mut node, &id, &processes).await;
         }
         self.plan_one(&id).await;
         self.job(&id).await
@@ -231,7 +234,8 @@ impl Controller {
     /// Gives a job its place on its boards.
     pub(super) fn admit(&mut self, job: Job) {
         for id in &job.spec.gpus {
-            let turned = self.turn_books_of(id, false);
+            let (accounting, mut node) = self.accounts();
+            let turned = accounting.turn_books_of(&mut node, id, false);
             let Some(gpu) = self.gpus.get_mut(id) else { continue };
             if !turned {
                 gpu.newcomers.insert(job.id.clone());
@@ -278,7 +282,8 @@ impl Controller {
         let moved = stage_now != stage || self.jobs.get(id).is_some_and(|j| j.phase != phase);
         if moved {
             self.act();
-            self.store_profile(id).await;
+            let (accounting, mut node) = self.accounts();
+            accounting.store_profile(&mut node, id).await;
         }
         self.progress_view(id).ok_or_else(|| ControlError::not_found("job", id, String::new()))
     }
@@ -289,7 +294,7 @@ impl Controller {
         let Some(job) = self.jobs.get(id) else { return };
         let saved = self.store.save_job(&job.stored(None)).await;
         if let Err(error) = &saved {
-            self.note_store_fault(error);
+            self.accounting.note_store_fault(error);
         }
         if let Some(job) = self.jobs.get_mut(id) {
             job.unsaved |= saved.is_err();
@@ -321,7 +326,8 @@ impl Controller {
                 if let Some(gpu) = self.gpus.get_mut(&gpu) {
                     gpu.observe();
                 }
-                self.close_books_of(&gpu);
+                let (accounting, mut node) = self.accounts();
+                accounting.close_books_of(&mut node, &gpu);
             }
             self.write_backlog().await;
             self.keep_progress(id).await;
@@ -350,11 +356,14 @@ impl Controller {
     pub(super) async fn end_job(&mut self, id: &JobId, reason: &str) -> Result<(), ControlError> {
         let boards = self.jobs.get(id).map(|j| j.spec.gpus.clone()).unwrap_or_default();
         if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
-            self.unfollow(id).await;
+            let (accounting, mut node) = self.accounts();
+            accounting.unfollow(&mut node, id).await;
         }
-        self.store_profile(id).await;
+        let (accounting, mut node) = self.accounts();
+        accounting.store_profile(&mut node, id).await;
         for gpu in &boards {
-            self.turn_books_of(gpu, true);
+            let (accounting, mut node) = self.accounts();
+            accounting.turn_books_of(&mut node, gpu, true);
             let Some(gpu) = self.gpus.get_mut(gpu) else { continue };
             if gpu.owner.as_ref() == Some(id) {
                 gpu.owner = None;
@@ -364,15 +373,16 @@ impl Controller {
             gpu.newcomers.remove(id);
         }
         let Some(job) = self.jobs.remove(id) else { return Ok(()) };
-        self.remember_gone(&job);
+        let (accounting, mut node) = self.accounts();
+        accounting.remember_gone(&mut node, &job);
         let ended = job.stored(Some((self.now().utc, reason.to_owned())));
         self.write_backlog().await;
         // What was written now is in what is reckoned below.
-        self.backlog.late.remove(id);
+        self.accounting.forget_late(id);
         tracing::info!(job.id = %id, "job {id} ({}) ended: {reason}", job.spec.name);
         if let Err(error) = self.store.save_job(&ended).await {
-            self.note_store_fault(&error);
-            self.backlog.ended.push(ended);
+            self.accounting.note_store_fault(&error);
+            self.accounting.keep_ended(ended);
             return Ok(());
         }
         self.note_outcome(&job, &ended, "it ended").await;
@@ -412,7 +422,7 @@ impl Controller {
         let wish = Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() };
         let before = gpu.manual.replace(wish);
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), "GPU {id}: set by hand to {asked} for {ttl}");
-        self.replan_all("a limit was set by hand");
+        self.replan_all(ReplanReason::SetByHand);
         self.plan().await;
         // A write that is still on its way would hide whether this one can be done.
         self.await_write(&id).await;
@@ -446,7 +456,7 @@ impl Controller {
             gpu.foreign = None;
             gpu.denied = None;
         }
-        self.replan_all("a manual override ended");
+        self.replan_all(ReplanReason::OverrideEnded);
         self.plan().await;
         self.act();
         self.gpu(which)

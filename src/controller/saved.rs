@@ -1,8 +1,10 @@
 //! What jobs saved, as far as it is known now: of those that run so far, of those that ended lately together.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
-use super::books::SHOWN_DAYS;
+use super::accounting::SHOWN_DAYS;
 use super::savings::Sources;
 use super::{ControlError, Controller};
 use wattune_core::domain::{JobId, Slot};
@@ -16,6 +18,8 @@ pub(super) struct SavedJobs {
     looked: Option<DateTime<Utc>>,
     /// The jobs that ran then.
     running: Vec<JobId>,
+    /// Jobs that ended and wait for intensities of their time.
+    pub(super) awaited: BTreeSet<JobId>,
     /// Of the jobs that ended in the last 30 days.
     pub(super) ended: Option<SavedTogether>,
 }
@@ -72,8 +76,8 @@ impl Controller {
     async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
         let stored = job.stored(None);
-        let rows = self.rows_of(id).await?;
-        let (emissions, series) = self.settle(&rows).await?;
+        let rows = self.accounting.rows_of(id, &self.store).await?;
+        let (emissions, series) = self.intensities().settle(&rows).await?;
         let sources = Sources { stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
         let done = self.done(&sources).await?;
         let savings = self.savings(&sources, done).await?;

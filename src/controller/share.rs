@@ -103,7 +103,7 @@ impl Controller {
     /// What the cap and the budget leave for whom; `None` where there is neither.
     pub(super) fn share(&self, now: Now) -> Option<Share> {
         let schedule = self.cap_schedule(now.utc);
-        let budget = self.budget.settings.span(now.utc);
+        let budget = self.accounting.budget().settings.span(now.utc);
         if schedule.is_empty() && budget.is_none() {
             return None;
         }

@@ -22,13 +22,13 @@ impl Controller {
             carbon: self.carbon_now(),
             price: self.price_of_the_present(),
             cap: self.cap_view(),
-            carbon_budget: self.budget_view(),
-            ledger: self.ledger.view(self.saved.ended),
+            carbon_budget: self.accounting.budget_view(&self.jobs, &self.signal, self.now().utc),
+            ledger: self.accounting.ledger_view(self.saved.ended),
             planning: self.planning_view(),
             storage: self.storage_view(),
             problems: self.problems(),
             gpus,
-            cpu: self.cpu_view(),
+            cpu: self.accounting.cpu_view(),
             jobs: self.jobs(),
             jobs_left_out: 0,
             problems_left_out: 0,
@@ -49,9 +49,9 @@ impl Controller {
 impl Controller {
     fn storage_view(&self) -> StorageView {
         StorageView {
-            fault: self.store_fault.clone(),
+            fault: self.accounting.store_fault().cloned(),
             journal_fault: self.gpus.journal_fault().cloned(),
-            unwritten_intervals: self.backlog.intervals.len(),
+            unwritten_intervals: self.accounting.unwritten().len(),
         }
     }
 }

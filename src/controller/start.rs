@@ -7,15 +7,11 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-use super::account::Backlog;
-use super::books::{Bookkeeping, Ledger};
-use super::budget::{BudgetBook, BudgetSettings};
+use super::accounting::{Accounting, Away, Backlog, Bookkeeping, BudgetSettings, gone_since};
 use super::cap::{CapBook, CapSettings, KEPT};
 use super::gpus::{FULL_READING, Gpus};
 use super::planning::Desk;
-use super::processors::Processors;
 use super::signal::{PriceSignal, RankBoard, Signal};
-use super::stays::{Away, gone_since};
 use super::{Controller, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
@@ -171,16 +167,13 @@ impl Controller {
             gpus,
             jobs: BTreeMap::new(),
             caps,
-            budget: BudgetBook::new(parts.carbon_budget),
-            ledger: Ledger::new(parts.books),
+            accounting: Accounting::new(parts.books, parts.carbon_budget, parts.cpu, backlog),
             saved: Default::default(),
-            cpu: Processors::new(parts.cpu),
             desk: Desk::default(),
             signal,
-            backlog,
-            store_fault: None,
         };
-        controller.open_ledger().await?;
+        controller.accounting.open_ledger(&controller.store, now).await?;
+        controller.recall_awaited().await?;
         controller.gpus.observe();
         for job in open_jobs {
             let id = job.id.clone();
@@ -194,13 +187,15 @@ impl Controller {
                         controller.gpus.leave_as_before(board);
                     }
                     if let Some(processes) = processes {
-                        controller.follow(&id, &processes).await;
+                        let (accounting, mut node) = controller.accounts();
+                        accounting.follow(&mut node, &id, &processes).await;
                     }
                 }
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }
         }
-        controller.recount_jobs().await;
+        let (accounting, mut node) = controller.accounts();
+        accounting.recount_jobs(&mut node).await;
         for problem in controller.cap_problems() {
             tracing::warn!("{problem}");
         }

@@ -60,7 +60,7 @@ impl Controller {
         for id in due {
             let earlier = match self.counterfactuals(&id).await {
                 Ok(earlier) => earlier,
-                Err(error) => return self.note_store_fault(&error),
+                Err(error) => return self.accounting.note_store_fault(&error),
             };
             let Some(job) = self.jobs.get(&id) else { continue };
             // After a restart of the daemon it stands in the ledger already.
@@ -168,11 +168,11 @@ impl Controller {
         let outcome = match self.reckon(job, stored, why).await {
             Ok(Some(outcome)) => outcome,
             Ok(None) => return,
-            Err(ControlError::Store(error)) => return self.note_store_fault(&error),
+            Err(ControlError::Store(error)) => return self.accounting.note_store_fault(&error),
             Err(_) => return,
         };
         if outcome.savings.is_provisional() {
-            self.ledger.awaited.insert(stored.id.clone());
+            self.saved.awaited.insert(stored.id.clone());
         }
         self.write_note(Entry::Outcome(Box::new(outcome))).await;
     }
@@ -187,7 +187,7 @@ impl Controller {
             if stored.ended.as_ref().is_some_and(|(at, _)| *at >= since)
                 && self.outcome(&stored.id).await?.is_some_and(|outcome| outcome.savings.is_provisional())
             {
-                self.ledger.awaited.insert(stored.id);
+                self.saved.awaited.insert(stored.id);
             }
         }
         Ok(())
@@ -196,11 +196,11 @@ impl Controller {
     /// Jobs that ended before all intensities of their time had come are reckoned again once these have.
     pub(super) async fn reckon_what_came(&mut self) -> Result<(), StoreError> {
         let since = self.now().utc - AWAITED;
-        for id in self.ledger.awaited.clone() {
+        for id in self.saved.awaited.clone() {
             let stored = self.store.job(&id).await?;
             let recent = stored.filter(|j| j.ended.as_ref().is_some_and(|(at, _)| *at >= since));
             let Some(stored) = recent else {
-                self.ledger.awaited.remove(&id);
+                self.saved.awaited.remove(&id);
                 continue;
             };
             let (spec, progress) = (stored.spec.clone(), stored.progress);
@@ -211,7 +211,7 @@ impl Controller {
                 Err(ControlError::Store(error)) => return Err(error),
                 Err(_) => continue,
             };
-            self.ledger.awaited.remove(&id);
+            self.saved.awaited.remove(&id);
             if let Some(outcome) = outcome {
                 self.write_note(Entry::Outcome(Box::new(outcome))).await;
             }
@@ -220,13 +220,13 @@ impl Controller {
     }
 
     /// Jobs of whose energy something was read only after they had ended are reckoned again.
-    pub(super) async fn reckon_late(&mut self) {
-        for id in self.backlog.late.clone() {
+    pub(super) async fn reckon_late(&mut self, late: BTreeSet<JobId>) {
+        for id in late {
             let stored = match self.store.job(&id).await {
                 Ok(stored) => stored.filter(|job| job.ended.is_some()),
-                Err(error) => return self.note_store_fault(&error),
+                Err(error) => return self.accounting.note_store_fault(&error),
             };
-            self.backlog.late.remove(&id);
+            self.accounting.forget_late(&id);
             let Some(stored) = stored else { continue };
             let (spec, progress) = (stored.spec.clone(), stored.progress);
             let Ok(job) = self.make_job(id, spec, progress, stored.registered_at).await else { continue };
@@ -240,8 +240,8 @@ impl Controller {
         if self.counterfactuals(&stored.id).await?.is_empty() {
             return Ok(None);
         }
-        let rows = self.rows_of(&stored.id).await?;
-        let (emissions, series) = self.settle(&rows).await?;
+        let rows = self.accounting.rows_of(&stored.id, &self.store).await?;
+        let (emissions, series) = self.intensities().settle(&rows).await?;
         let sources = Sources { stored, job, rows: &rows, series: &series, emissions: &emissions };
         let known = self.done(&sources).await?;
         let savings = self.savings(&sources, known).await?;
@@ -282,7 +282,7 @@ impl Controller {
             Entry::Counterfactual(it) if it.job == *id => Some(*it),
             _ => None,
         };
-        Ok(written.into_iter().chain(self.ledger.notes.iter().cloned()).filter_map(is_one).collect())
+        Ok(written.into_iter().chain(self.accounting.notes().cloned()).filter_map(is_one).collect())
     }
 
     /// What came of a job, as written last.
@@ -292,16 +292,17 @@ impl Controller {
             Entry::Outcome(it) if it.job == *id => Some(*it),
             _ => None,
         };
-        Ok(written.into_iter().chain(self.ledger.notes.iter().cloned()).filter_map(is_one).next_back())
+        Ok(written.into_iter().chain(self.accounting.notes().cloned()).filter_map(is_one).next_back())
     }
 
     /// Writes an entry now if that is possible, else at a later tick.
     async fn write_note(&mut self, entry: Entry) {
-        self.ledger.notes.push(entry);
-        if self.store_fault.is_none()
-            && let Err(error) = self.write_notes().await
-        {
-            self.note_store_fault(&error);
+        self.accounting.note(entry);
+        if self.accounting.store_fault().is_none() {
+            let (accounting, mut node) = self.accounts();
+            if let Err(error) = accounting.write_notes(&mut node).await {
+                accounting.note_store_fault(&error);
+            }
         }
     }
 }

@@ -53,7 +53,7 @@ impl Controller {
         }
         let now = self.now().utc;
         let Some(span) = Slot::new(now - Seconds::new(hours * 3600.0).to_delta(), now) else { return Ok(Vec::new()) };
-        let series = self.best_intensities(&span).await?.within(&span);
+        let series = self.intensities().best(&span).await?.within(&span);
         let mut finals = Vec::new();
         for key in self.signal.book().sources() {
             let own = self.store.intensities(std::slice::from_ref(key), &span).await?;

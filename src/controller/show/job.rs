@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{megahertz, spelled};
+use crate::controller::accounting::by_kind;
 use crate::controller::cap::Passes;
-use crate::controller::emitted::{Emitted, of_job};
 use crate::controller::job::Job;
 use crate::controller::savings::Sources;
 use crate::controller::view::{
@@ -12,13 +12,12 @@ use crate::controller::view::{
     SegmentView,
 };
 use crate::controller::{ControlError, Controller, Phase};
-use crate::store::{SourceKey, StoredJob};
+use crate::store::StoredJob;
 use wattune_core::domain::{
-    CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, SignalKind,
-    Slot, Work,
+    CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Work,
 };
 use wattune_core::ledger::pauses::paused;
-use wattune_core::ledger::{self, Done, Emissions, Interval};
+use wattune_core::ledger::{self, Done};
 use wattune_core::plan::Doing;
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
@@ -52,7 +51,7 @@ impl Controller {
         let Some((at, _)) = stored.ended else { return Ok(view) };
         let id = stored.id.clone();
         let carbon = match stored.spec.objective.carbon_budget {
-            Some(_) => self.settle(&self.rows_of(&id).await?).await?.0.carbon,
+            Some(_) => self.intensities().settle(&self.accounting.rows_of(&id, &self.store).await?).await?.0.carbon,
             None => GramsCo2e::ZERO,
         };
         let job = self.make_job(id, stored.spec, stored.progress, stored.registered_at).await?;
@@ -85,7 +84,7 @@ impl Controller {
             resume_at: job.resume_at(now),
             broken_promises: job.broken_promises(now),
             warnings: self.warnings_of(job),
-            processes: job.spec.processes.as_ref().map(|p| self.processes_view(&job.id, p)),
+            processes: job.spec.processes.as_ref().map(|p| self.accounting.processes_view(&job.id, p)),
             ..ended_view(&job.stored(None))
         }
     }
@@ -185,10 +184,12 @@ impl Controller {
     pub async fn account_of(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
         // The books of a running job reach as far as its reports do.
         for gpu in self.jobs.get(id).map(|j| j.spec.gpus.clone()).unwrap_or_default() {
-            self.close_books_of(&gpu);
+            let (accounting, mut node) = self.accounts();
+            accounting.close_books_of(&mut node, &gpu);
         }
         if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
-            self.refresh_cpu().await;
+            let (accounting, mut node) = self.accounts();
+            accounting.refresh_cpu(&mut node).await;
         }
         let ended;
         let (stored, job) = match self.jobs.get(id) {
@@ -199,8 +200,8 @@ impl Controller {
                 (stored, &ended)
             }
         };
-        let rows = self.rows_of(id).await?;
-        let (emissions, series) = self.settle(&rows).await?;
+        let rows = self.accounting.rows_of(id, &self.store).await?;
+        let (emissions, series) = self.intensities().settle(&rows).await?;
         let account = stored.progress.account;
         let sources = Sources { stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
         let known = self.done(&sources).await?;
@@ -239,86 +240,6 @@ impl Controller {
             ended_at: stored.ended.as_ref().map(|(at, _)| *at),
             end_reason: stored.ended.map(|(_, why)| why),
         })
-    }
-
-    /// The intervals of a job, those that are not written yet with them.
-    pub(in crate::controller) async fn rows_of(&self, id: &JobId) -> Result<Vec<Interval>, ControlError> {
-        let mut rows = self.store.intervals_of(id).await?;
-        let unwritten = self.backlog.intervals.iter();
-        rows.extend(unwritten.filter(|r| r.share == ledger::Share::Job(id.clone())).cloned());
-        Ok(rows)
-    }
-
-    /// What rows of the books come to with the best intensities known now, and these: they reach further by half of the
-    /// time, as what the rows are compared with may have taken longer.
-    pub(in crate::controller) async fn settle(
-        &self,
-        rows: &[Interval],
-    ) -> Result<(Emissions, CarbonSeries), ControlError> {
-        let series = self.intensities_over(rows).await?;
-        Ok((ledger::emissions(rows, &series), series))
-    }
-
-    /// The best that is known of the time of rows, and of half of it more.
-    pub(in crate::controller) async fn intensities_over(
-        &self,
-        rows: &[Interval],
-    ) -> Result<CarbonSeries, ControlError> {
-        let first = rows.iter().map(|row| row.slot.start()).min();
-        let last = rows.iter().map(|row| row.slot.end()).max();
-        match first.zip(last).and_then(|(first, last)| Slot::new(first, last + (last - first) / 2)) {
-            Some(span) => self.booked_intensities(&span).await,
-            None => Ok(CarbonSeries::default()),
-        }
-    }
-
-    /// Has every job show what the books hold for it: those that an earlier daemon took up began there.
-    pub(in crate::controller) async fn recount_jobs(&mut self) {
-        self.recount_budget().await;
-        let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
-        for id in ids {
-            let counted = match self.store.intervals_of(&id).await {
-                Ok(rows) => self.intensities_over(&rows).await.map(|series| (rows, series)),
-                Err(error) => Err(error.into()),
-            };
-            match (counted, self.jobs.get_mut(&id)) {
-                (Ok((rows, series)), Some(job)) => {
-                    job.used = by_kind(&rows);
-                    job.emissions = Emitted::of(of_job(&rows, &id, true), &series);
-                    job.beside = Emitted::of(of_job(&rows, &id, false), &series);
-                }
-                (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
-                _ => {}
-            }
-        }
-        self.ledger.recount.clear();
-    }
-
-    /// What jobs' grams are reckoned with: the best that is known of a time, and where settled hours rest on other sources
-    /// than those that speak now, what these said, so that a job's grams are those of reports.
-    pub(in crate::controller) async fn booked_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        let is_marginal = self.signal.book().sources().first().is_some_and(|key| key.kind == SignalKind::Marginal);
-        let book = if is_marginal { SignalKind::Marginal } else { SignalKind::Average };
-        let speak = match self.signal.book().sources() {
-            [] => self.store.latest_sources(book).await?,
-            speak => speak.to_vec(),
-        };
-        self.best_of(&self.store.believed(book, &speak, &self.signal.silent(), span).await?, span).await
-    }
-
-    /// The best that those sources know of a time that speak now.
-    pub(in crate::controller) async fn best_intensities(&self, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        self.best_of(self.signal.book().sources(), span).await
-    }
-
-    /// The best that is known of a time: what the store has, as hours are settled by it, and what is in memory where it has
-    /// nothing: the slot in progress may not be stored yet. While nothing can be written, memory knows better.
-    async fn best_of(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, ControlError> {
-        let stored = self.store.intensities(sources, span).await?;
-        let known = self.signal.book().series().within(span);
-        let (mut series, over) = if self.store_fault.is_none() { (known, stored) } else { (stored, known) };
-        series.overwrite(&over);
-        Ok(series)
     }
 
     fn running(&self, id: &JobId) -> Result<&Job, ControlError> {
@@ -428,13 +349,4 @@ fn objective_view(objective: &Objective) -> ObjectiveView {
 
 fn in_joules(energy: &BTreeMap<DeviceKind, Millijoules>) -> BTreeMap<String, f64> {
     energy.iter().filter_map(|(kind, energy)| Some((spelled(kind)?, energy.to_joules().get()))).collect()
-}
-
-/// Energy by what used it.
-fn by_kind(rows: &[Interval]) -> BTreeMap<DeviceKind, Millijoules> {
-    let mut sums = BTreeMap::new();
-    for row in rows {
-        *sums.entry(row.device.kind()).or_default() += row.energy;
-    }
-    sums
 }

@@ -21,7 +21,7 @@ use scores::{Scores, at_hand};
 pub(super) use standing::{Level, Standing};
 use taken::Taken;
 
-use super::job::A_NEW_FORECAST;
+use super::replan::ReplanReason;
 use super::view::ScoreView;
 use crate::providers::{Currency, FeedState};
 use crate::store::{SourceKey, Store, StoreError};
@@ -52,7 +52,7 @@ pub(super) struct News {
     /// For the first time since the start something is forecast.
     pub(super) first: bool,
     /// Why everything is planned anew.
-    pub(super) replan: Option<&'static str>,
+    pub(super) replan: Option<ReplanReason>,
     /// What could not be read or written.
     pub(super) faults: Vec<StoreError>,
 }
@@ -142,7 +142,7 @@ impl Signal {
         news.first = before.is_none();
         self.learn(&newest, store, now.utc, news).await;
         if before.is_none_or(|b| b.expected != newest.expected || b.source != newest.source) {
-            news.replan = Some(A_NEW_FORECAST);
+            news.replan = Some(ReplanReason::NewForecast);
         }
     }
 
@@ -170,7 +170,7 @@ impl Signal {
         }
         let found = Standing::of(&self.model, self.forecast.as_deref(), &self.feed.borrow(), self.fallback, now.utc);
         if self.standing.take(found, now) {
-            news.replan.get_or_insert("the signal rests on another basis");
+            news.replan.get_or_insert(ReplanReason::AnotherBasis);
         }
         if matches!(found.level, Level::Local | Level::DailyShape)
             && self.book.series().at(now.utc).is_none()

@@ -61,7 +61,7 @@ async fn an_answer_is_news_once() {
     let (publish, mut signal) = owner(feed(&said(400.0, came.clone())));
     let news = signal.take(&store, now(0)).await;
     assert!(news.first && news.another_series && news.faults.is_empty(), "{news:?}");
-    assert_eq!((news.told.len(), news.replan), (24, Some(A_NEW_FORECAST)));
+    assert_eq!((news.told.len(), news.replan), (24, Some(ReplanReason::NewForecast)));
     assert_eq!(signal.standing().value, GramsPerKwh::new(400.0));
 
     let news = signal.take(&store, now(1)).await;
@@ -76,7 +76,7 @@ async fn an_answer_is_news_once() {
 
     publish.send_replace(feed(&said(200.0, came)));
     let news = signal.take(&store, now(3601)).await;
-    assert_eq!(news.replan, Some(A_NEW_FORECAST));
+    assert_eq!(news.replan, Some(ReplanReason::NewForecast));
     assert!(!news.first, "{news:?}");
 }
 

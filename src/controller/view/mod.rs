@@ -20,7 +20,7 @@ pub use ledger::{BookedView, LedgerView, SavedView, SettledView};
 pub use processors::{CpuView, CpuZoneView, ProcessesView};
 pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
 
-use super::budget::BudgetView;
+use super::accounting::BudgetView;
 use super::cap::CapView;
 use super::job::Phase;
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 use super::checkpoint::as_closed;
-use super::view::{CpuView, CpuZoneView, ProcessesView};
-use super::{ControlError, Controller};
+use super::{Accounting, Node};
+use crate::controller::ControlError;
+use crate::controller::view::{CpuView, CpuZoneView, ProcessesView};
 use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
 use crate::store::{Checkpoint, OpenBooks};
 use wattune_core::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Processes};
@@ -20,9 +21,9 @@ const RESET: &str = "its counter was reset, or another one is read now: what it 
 
 /// The node's CPUs as the controller knows them.
 #[derive(Default)]
-pub(super) struct Processors {
+pub(in crate::controller) struct Processors {
     handle: Option<CpuHandle>,
-    pub(super) seen: Arc<Observation>,
+    pub(in crate::controller) seen: Arc<Observation>,
     books: BTreeMap<DeviceId, ZoneBooks>,
 }
 
@@ -48,7 +49,7 @@ impl ZoneBooks {
 }
 
 impl Processors {
-    pub(super) fn new(handle: Option<CpuHandle>) -> Self {
+    pub(in crate::controller) fn new(handle: Option<CpuHandle>) -> Self {
         Self { handle, ..Self::default() }
     }
 
@@ -60,13 +61,18 @@ impl Processors {
     }
 }
 
-impl Controller {
+impl Accounting {
     /// Takes in what is known of the CPUs now, and opens the books of zones that are read for the first time.
-    pub(super) fn observe_cpu(&mut self) {
+    pub(in crate::controller) fn observe_cpu(&mut self) {
         let Some(handle) = &self.cpu.handle else { return };
         handle.refresh();
         self.cpu.seen = handle.observe();
         self.open_zone_books();
+    }
+
+    /// Whose each process is.
+    pub(in crate::controller) fn process_owners(&self) -> &BTreeMap<u32, JobId> {
+        &self.cpu.seen.usage.owners
     }
 
     fn open_zone_books(&mut self) {
@@ -142,7 +148,7 @@ impl Controller {
 
     /// Closes the intervals of zones for which `due` says so, if they are long enough to be measured. Answers whether
     /// there were any.
-    pub(super) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) -> bool {
+    pub(in crate::controller) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) -> bool {
         let seen = self.cpu.seen.clone();
         let devices: Vec<DeviceId> = self.cpu.books.keys().cloned().collect();
         let mut any = false;
@@ -187,7 +193,7 @@ impl Controller {
     }
 
     /// The open intervals of zones as they would be closed now.
-    pub(super) fn open_zones(&self) -> Vec<OpenBooks> {
+    pub(in crate::controller) fn open_zones(&self) -> Vec<OpenBooks> {
         let time = &self.cpu.seen.time;
         let open = |(device, books): (&DeviceId, &ZoneBooks)| {
             let (zone, at) = self.cpu.read(device)?;
@@ -224,16 +230,20 @@ impl Controller {
     ///
     /// # Errors
     /// If they are not there, or are another job's.
-    pub(super) async fn find_processes(&self, claim: Option<Claim>) -> Result<Option<Processes>, ControlError> {
+    pub(in crate::controller) async fn find_processes(
+        &self,
+        node: &Node<'_>,
+        claim: Option<Claim>,
+    ) -> Result<Option<Processes>, ControlError> {
         let Some(claim) = claim else { return Ok(None) };
         let field = if matches!(claim, Claim::Pids(_)) { "pids" } else { "cgroup" };
         let invalid = |why: &str| ControlError::Invalid(InvalidJob { field, why: why.to_owned() });
         let Some(handle) = self.cpu.handle.clone() else {
             return Err(invalid("cannot be followed: this daemon looks at no processes; leave it out"));
         };
-        let found = self.off_thread(move || handle.resolve(&claim)).await;
+        let found = self.off_thread(node, move || handle.resolve(&claim)).await;
         let processes = found.ok_or_else(|| invalid("cannot be looked up now; ask again"))??;
-        for job in self.jobs.values() {
+        for job in node.jobs.values() {
             if let Some(shared) = job.spec.processes.as_ref().and_then(|theirs| processes.shared_with(theirs)) {
                 return Err(ControlError::Conflict(format!(
                     "{field}: {shared} is already counted for job {} ({}); end that job first, or name other processes",
@@ -245,10 +255,10 @@ impl Controller {
     }
 
     /// Begins to count a job's CPU time; what was used before is booked without it.
-    pub(super) async fn follow(&mut self, job: &JobId, processes: &Processes) {
+    pub(in crate::controller) async fn follow(&mut self, node: &mut Node<'_>, job: &JobId, processes: &Processes) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         let (id, processes) = (job.clone(), processes.clone());
-        if self.off_thread(move || handle.follow(&id, &processes)).await.is_none() {
+        if self.off_thread(node, move || handle.follow(&id, &processes)).await.is_none() {
             tracing::error!(job.id = %job, "the CPU time of job {job} is not counted: /proc does not answer");
         }
         self.observe_cpu();
@@ -256,32 +266,36 @@ impl Controller {
     }
 
     /// Books a job's CPU time up to now and counts it no longer.
-    pub(super) async fn unfollow(&mut self, job: &JobId) {
+    pub(in crate::controller) async fn unfollow(&mut self, node: &mut Node<'_>, job: &JobId) {
         let Some(handle) = self.cpu.handle.clone() else { return };
-        self.refresh_cpu().await;
+        self.refresh_cpu(node).await;
         self.turn_zones();
         let id = job.clone();
-        if self.off_thread(move || handle.unfollow(&id)).await.is_none() {
+        if self.off_thread(node, move || handle.unfollow(&id)).await.is_none() {
             tracing::error!(job.id = %job, "the processes of job {job} are still followed: /proc does not answer");
         }
     }
 
     /// Reads the CPUs now and closes their books.
-    pub(super) async fn refresh_cpu(&mut self) {
+    pub(in crate::controller) async fn refresh_cpu(&mut self, node: &mut Node<'_>) {
         let Some(handle) = self.cpu.handle.clone() else { return };
-        self.off_thread(move || drop(handle.sample())).await;
+        self.off_thread(node, move || drop(handle.sample())).await;
         self.observe_cpu();
         self.close_zones(|_| true);
     }
 
     /// Carries out what can block, at most as long as a call of the driver may take. `None` if it takes longer.
-    async fn off_thread<T: Send + 'static>(&self, what: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    async fn off_thread<T: Send + 'static>(
+        &self,
+        node: &Node<'_>,
+        what: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         let done = tokio::task::spawn_blocking(what);
-        tokio::time::timeout(self.settings.call_timeout_s.to_std(), done).await.ok()?.ok()
+        tokio::time::timeout(node.settings.call_timeout_s.to_std(), done).await.ok()?.ok()
     }
 
     /// The CPUs; absent where the daemon does not look at them.
-    pub(super) fn cpu_view(&self) -> Option<CpuView> {
+    pub(in crate::controller) fn cpu_view(&self) -> Option<CpuView> {
         let (handle, seen) = (self.cpu.handle.as_ref()?, &self.cpu.seen);
         let zone = |zone: &ZoneState| CpuZoneView {
             device: zone.device.to_string(),
@@ -311,7 +325,7 @@ impl Controller {
     }
 
     /// What somebody should look at. That a machine has no RAPL at all is no such thing; the CPUs' view says it.
-    pub(super) fn cpu_problems(&self) -> Vec<String> {
+    pub(in crate::controller) fn cpu_problems(&self) -> Vec<String> {
         let seen = &self.cpu.seen;
         let of_all = seen.problems.iter().filter(|_| !seen.zones.is_empty()).chain(&seen.usage.problem);
         let of_all = of_all.map(|problem| format!("CPU: {problem}"));
@@ -319,7 +333,7 @@ impl Controller {
     }
 
     /// A running job's processes.
-    pub(super) fn processes_view(&self, job: &JobId, processes: &Processes) -> ProcessesView {
+    pub(in crate::controller) fn processes_view(&self, job: &JobId, processes: &Processes) -> ProcessesView {
         let usage = self.cpu.seen.usage.jobs.get(job);
         ProcessesView {
             running: usage.map(|usage| usage.running),

@@ -2,9 +2,9 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::Controller;
-use super::job::Job;
+use super::{Accounting, Node};
 use crate::clock::Clock;
+use crate::controller::job::Job;
 use crate::gpu::journal::boot_id;
 use crate::store::{Checkpoint, LastSeen, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, GpuId};
@@ -19,13 +19,13 @@ const RECALLED: u32 = 1000;
 const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
 
 /// A job that has ended.
-pub(super) struct Gone {
+pub(in crate::controller) struct Gone {
     boards: Vec<GpuId>,
     stay: Stay,
 }
 
 /// The time between the last daemon and this one.
-pub(super) struct Away {
+pub(in crate::controller) struct Away {
     seen: LastSeen,
     /// From then until this daemon began.
     span: Seconds,
@@ -35,7 +35,7 @@ pub(super) struct Away {
 
 impl Away {
     /// That ends now.
-    pub(super) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
+    pub(in crate::controller) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
         let by_machine = seen.uptime.zip(clock.uptime()).filter(|(then, now)| seen.boot_id == boot_id() && now >= then);
         // The wall clock may have been set meanwhile.
         let span = by_machine.map_or_else(|| Seconds::from_delta(clock.utc() - seen.at), |(then, now)| now - then);
@@ -53,7 +53,7 @@ impl Away {
 ///
 /// # Errors
 /// If they cannot be read.
-pub(super) async fn gone_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<Gone>, StoreError> {
+pub(in crate::controller) async fn gone_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<Gone>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     let gone = |job: &StoredJob| {
         let until = job.ended.as_ref().map(|(at, _)| *at)?;
@@ -66,31 +66,31 @@ pub(super) async fn gone_since(store: &Store, points: &[Checkpoint]) -> Result<V
     Ok(ended.iter().filter_map(gone).collect())
 }
 
-impl Controller {
+impl Accounting {
     /// Keeps in mind on which boards a job was that ends now: those that have not answered since this daemon began.
-    pub(super) fn remember_gone(&mut self, job: &Job) {
-        let now = self.now().utc;
+    pub(in crate::controller) fn remember_gone(&mut self, node: &mut Node<'_>, job: &Job) {
+        let now = node.now().utc;
         for board in &job.spec.gpus {
             let device = DeviceId::from(board);
             let Some(point) = self.backlog.recovered.iter().find(|point| point.device == device) else { continue };
-            let stays = self.stays_of(job, point.at).into_iter();
+            let stays = self.stays_of(node, job, point.at).into_iter();
             let gone = stays.map(|stay| Stay { until: stay.until.or(Some(now)), ..stay });
             self.backlog.gone.extend(gone.map(|stay| Gone { boards: vec![board.clone()], stay }));
         }
     }
 
     /// Who held a board since it was read last, `since`, by an earlier daemon.
-    pub(super) fn stays_on(&self, board: &GpuId, since: DateTime<Utc>) -> Vec<Stay> {
-        let going_on = self.jobs.values().filter(|job| job.spec.gpus.contains(board));
+    pub(in crate::controller) fn stays_on(&self, node: &Node<'_>, board: &GpuId, since: DateTime<Utc>) -> Vec<Stay> {
+        let going_on = node.jobs.values().filter(|job| job.spec.gpus.contains(board));
         let gone = self.backlog.gone.iter().filter(|gone| gone.boards.contains(board)).map(|gone| gone.stay.clone());
-        let mut stays: Vec<Stay> = gone.chain(going_on.flat_map(|job| self.stays_of(job, since))).collect();
+        let mut stays: Vec<Stay> = gone.chain(going_on.flat_map(|job| self.stays_of(node, job, since))).collect();
         stays.sort_by_key(|stay| stay.from);
         stays
     }
 
     /// When a job held its boards since then, as far as anybody can tell: a job that was heard of before this daemon
     /// began and again held them in between if its lease was not over.
-    fn stays_of(&self, job: &Job, since: DateTime<Utc>) -> Vec<Stay> {
+    fn stays_of(&self, node: &Node<'_>, job: &Job, since: DateTime<Utc>) -> Vec<Stay> {
         let stay = |from, until| Stay { job: job.id.clone(), from, until };
         let Some(heard) = self.backlog.heard.get(&job.id) else { return vec![stay(job.registered_at, None)] };
         let away = self.backlog.away.as_ref();
@@ -102,9 +102,9 @@ impl Controller {
         };
         let goes_on = match away {
             Some(away) if job.is_alive() => away.span <= away.lease_left(job),
-            Some(away) => away.span + self.now().monotonic.since(away.back) <= away.lease_left(job),
+            Some(away) => away.span + node.now().monotonic.since(away.back) <= away.lease_left(job),
             None => {
-                let again = if job.is_alive() { self.started_at } else { self.now().utc };
+                let again = if job.is_alive() { node.started_at } else { node.now().utc };
                 Seconds::from_delta(again - since.max(*heard)) <= job.spec.lease
             }
         };
@@ -113,6 +113,6 @@ impl Controller {
         }
         let last = was_there.map_or(*heard, |away| away.seen.at.max(*heard));
         let before = (last - since >= MOMENT).then(|| stay(from, Some(last)));
-        before.into_iter().chain(job.is_alive().then(|| stay(self.started_at, None))).collect()
+        before.into_iter().chain(job.is_alive().then(|| stay(node.started_at, None))).collect()
     }
 }

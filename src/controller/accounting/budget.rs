@@ -1,13 +1,18 @@
 //! A carbon budget of the node: what all of its jobs together may emit within a span of time, such as a month.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Datelike, Days, Months, NaiveTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::emitted::Emitted;
-use super::moment::optional_moment;
-use super::{ControlError, Controller};
-use wattune_core::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
+use super::{Accounting, Node};
+use crate::controller::ControlError;
+use crate::controller::job::Job;
+use crate::controller::moment::optional_moment;
+use crate::controller::signal::Signal;
+use wattune_core::domain::{CarbonSeries, DeviceKind, JobId, Slot, TimeSeries};
 use wattune_core::ledger::{self, Interval, Share};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Short};
 
@@ -107,19 +112,19 @@ impl BudgetSettings {
 
 /// The budget, and what has been emitted of it.
 #[derive(Default)]
-pub(super) struct BudgetBook {
-    pub(super) settings: BudgetSettings,
+pub(in crate::controller) struct BudgetBook {
+    pub(in crate::controller) settings: BudgetSettings,
     /// What all jobs have used since the beginning of a span.
     counted: Option<(Slot, Emitted)>,
 }
 
 impl BudgetBook {
-    pub(super) fn new(settings: BudgetSettings) -> Self {
+    pub(in crate::controller) fn new(settings: BudgetSettings) -> Self {
         Self { settings, counted: None }
     }
 
     /// Adds closed intervals to what was counted.
-    pub(super) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
+    pub(in crate::controller) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         for row in ledger::within(rows, span).iter().filter(|row| counts(row)) {
             sum.add(row, series);
@@ -127,13 +132,13 @@ impl BudgetBook {
     }
 
     /// Counts an hour anew.
-    pub(super) fn recount(&mut self, hour: DateTime<Utc>, rows: &[Interval], series: &CarbonSeries) {
+    pub(in crate::controller) fn recount(&mut self, hour: DateTime<Utc>, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         sum.recount(hour, ledger::within(rows, span).iter().filter(|row| counts(row)), series);
     }
 
     /// The hours in which something was counted.
-    pub(super) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
+    pub(in crate::controller) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
         self.counted.iter().flat_map(|(_, sum)| sum.hours())
     }
 
@@ -144,7 +149,7 @@ impl BudgetBook {
     }
 
     /// What is left for each span up to `until`; nothing where there is no budget.
-    pub(super) fn left(
+    pub(in crate::controller) fn left(
         &self,
         now: DateTime<Utc>,
         until: DateTime<Utc>,
@@ -174,15 +179,19 @@ pub struct BudgetView {
     pub expected_g: f64,
 }
 
-impl Controller {
+impl Accounting {
     /// The budget's present span; `None` where there is no budget, or it is over.
-    pub fn budget_view(&self) -> Option<BudgetView> {
-        let now = self.now().utc;
+    pub(in crate::controller) fn budget_view(
+        &self,
+        jobs: &BTreeMap<JobId, Job>,
+        signal: &Signal,
+        now: DateTime<Utc>,
+    ) -> Option<BudgetView> {
         let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
-        let emitted = self.budget.emitted(&span, self.signal.standing().value);
+        let emitted = self.budget.emitted(&span, signal.standing().value);
         let ahead = Slot::new(now.max(span.start()), span.end())?;
         let planned: GramsCo2e =
-            self.jobs.values().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
+            jobs.values().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
         Some(BudgetView {
             from: span.start(),
             until: span.end(),
@@ -194,30 +203,30 @@ impl Controller {
     }
 
     /// Sees to it that what was emitted within the present span is known: from the books, when a span begins.
-    pub(super) async fn count_budget(&mut self) {
-        let span = self.budget.settings.span(self.now().utc);
+    pub(in crate::controller) async fn count_budget(&mut self, node: &mut Node<'_>) {
+        let span = self.budget.settings.span(node.now().utc);
         if self.budget.counted.as_ref().map(|(of, _)| *of) != span {
-            self.recount_budget().await;
+            self.recount_budget(node).await;
         }
     }
 
     /// Counts it anew, with the intensities known now.
-    pub(super) async fn recount_budget(&mut self) {
-        let Some(span) = self.budget.settings.span(self.now().utc) else {
+    pub(in crate::controller) async fn recount_budget(&mut self, node: &mut Node<'_>) {
+        let Some(span) = self.budget.settings.span(node.now().utc) else {
             self.budget.counted = None;
             return;
         };
-        match self.emitted_within(&span).await {
+        match self.emitted_within(node, &span).await {
             Ok(emitted) => self.budget.counted = Some((span, emitted)),
             Err(ControlError::Store(error)) => self.note_store_fault(&error),
             Err(_) => {}
         }
     }
 
-    async fn emitted_within(&self, span: &Slot) -> Result<Emitted, ControlError> {
-        let mut rows = ledger::within(&self.store.intervals_of_jobs(span).await?, span);
+    async fn emitted_within(&self, node: &Node<'_>, span: &Slot) -> Result<Emitted, ControlError> {
+        let mut rows = ledger::within(&node.store.intervals_of_jobs(span).await?, span);
         rows.retain(counts);
-        let series = self.booked_intensities(span).await?;
+        let series = self.intensities(node.signal, node.store).booked(span).await?;
         Ok(Emitted::of(&rows, &series))
     }
 }

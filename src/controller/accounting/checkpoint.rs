@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 
-use super::account::{NEVER_COUNTED, RESET_UNWATCHED};
-use super::{Controller, Gpu};
+use super::intervals::{NEVER_COUNTED, RESET_UNWATCHED};
+use super::{Accounting, Node};
+use crate::controller::gpus::Gpu;
 use crate::gpu::Metering;
 use crate::gpu::journal::boot_id;
 use crate::store::{LastReport, LastSeen, OpenBooks, StoredProgress};
@@ -28,7 +29,7 @@ const MOST_REPORTS: usize = 64;
 
 /// What was written down last.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(in crate::controller) struct Kept {
     at: Option<Monotonic>,
     /// The last report of each open job.
     reports: BTreeMap<JobId, LastReport>,
@@ -36,36 +37,36 @@ pub(super) struct Kept {
     failed: bool,
 }
 
-impl Controller {
+impl Accounting {
     /// Writes down what is open, if it is time for that. What fails is tried again at the next checkpoint.
-    pub(super) async fn checkpoint(&mut self) {
-        if self.is_checkpoint_due() {
-            self.checkpoint_now().await;
+    pub(in crate::controller) async fn checkpoint(&mut self, node: &mut Node<'_>) {
+        if self.is_checkpoint_due(node) {
+            self.checkpoint_now(node).await;
         }
     }
 
-    fn is_checkpoint_due(&self) -> bool {
-        let now = self.now().monotonic;
-        let shortest = self.jobs.values().map(|job| job.spec.lease / LOOKS_PER_LEASE).reduce(Seconds::min);
-        let period = shortest.map_or(self.settings.checkpoint_s, |lease| lease.min(self.settings.checkpoint_s));
+    fn is_checkpoint_due(&self, node: &Node<'_>) -> bool {
+        let now = node.now().monotonic;
+        let shortest = node.jobs.values().map(|job| job.spec.lease / LOOKS_PER_LEASE).reduce(Seconds::min);
+        let period = shortest.map_or(node.settings.checkpoint_s, |lease| lease.min(node.settings.checkpoint_s));
         // Ticks come a little early or late.
-        self.backlog.kept.at.is_none_or(|at| now.since(at) + self.settings.tick_s / 2.0 >= period)
+        self.backlog.kept.at.is_none_or(|at| now.since(at) + node.settings.tick_s / 2.0 >= period)
     }
 
     /// Writes down what is open.
-    pub(super) async fn checkpoint_now(&mut self) {
+    pub(in crate::controller) async fn checkpoint_now(&mut self, node: &mut Node<'_>) {
         // What is open begins where the rows end that are not written yet.
         if !self.backlog.intervals.is_empty() || !self.backlog.checkpoints.is_empty() {
             return;
         }
-        let now = self.now();
+        let now = node.now();
         self.backlog.kept.at = Some(now.monotonic);
         let open: Vec<OpenBooks> =
-            self.gpus.iter().filter_map(|gpu| self.open_books_of(gpu)).chain(self.open_zones()).collect();
-        let leases = self.jobs.values().map(|job| (job.id.clone(), job.lease_left(now))).collect();
-        let last_seen = LastSeen { at: now.utc, boot_id: boot_id(), uptime: self.clock.uptime(), leases };
-        let progress = self.unkept_progress();
-        let outcome = self.store.keep_open(&open, &last_seen, &progress).await;
+            node.gpus.iter().filter_map(|gpu| self.open_books_of(node, gpu)).chain(self.open_zones()).collect();
+        let leases = node.jobs.values().map(|job| (job.id.clone(), job.lease_left(now))).collect();
+        let last_seen = LastSeen { at: now.utc, boot_id: boot_id(), uptime: node.clock.uptime(), leases };
+        let progress = self.unkept_progress(node);
+        let outcome = node.store.keep_open(&open, &last_seen, &progress).await;
         if let Err(error) = &outcome {
             self.note_store_fault(error);
         } else if self.backlog.kept.failed {
@@ -75,28 +76,28 @@ impl Controller {
         kept.failed = outcome.is_err();
         if outcome.is_ok() {
             kept.reports.extend(progress.into_iter().filter_map(|(id, progress)| Some((id, progress.last?))));
-            kept.reports.retain(|id, _| self.jobs.contains_key(id));
+            kept.reports.retain(|id, _| node.jobs.contains_key(id));
         }
     }
 
     /// The progress of jobs that have reported since it was written down last.
-    fn unkept_progress(&self) -> Vec<(JobId, StoredProgress)> {
+    fn unkept_progress(&self, node: &Node<'_>) -> Vec<(JobId, StoredProgress)> {
         let reports = &self.backlog.kept.reports;
-        let steered = self.jobs.values().filter(|job| job.spec.control);
-        let all = steered.chain(self.jobs.values().filter(|job| !job.spec.control));
+        let steered = node.jobs.values().filter(|job| job.spec.control);
+        let all = steered.chain(node.jobs.values().filter(|job| !job.spec.control));
         let unkept = all.filter(|job| job.progress.last.as_ref() != reports.get(&job.id));
         unkept.take(MOST_REPORTS).map(|job| (job.id.clone(), job.progress)).collect()
     }
 
     /// A board's open interval as it would be closed with the newest reading of its energy.
-    fn open_books_of(&self, gpu: &Gpu) -> Option<OpenBooks> {
+    fn open_books_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenBooks> {
         let (seen, books, device) = (&gpu.seen, gpu.books.as_ref()?, DeviceId::from(gpu.id()));
         let reading = Metering { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
         if reading.counter.is_some() && gpu.has_many_jobs() {
             // A row for each of them every few seconds is too much, and the counter knows what a kill would cost.
             return None;
         }
-        let rule = self.rule_so_far(gpu.id())?;
+        let rule = self.rule_so_far(node, gpu.id())?;
         let why = if books.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
         let Some(open) = as_closed(&device, books, reading.at, reading.metered, &rule, why) else {
             // Too short to be measured. Nothing else tells where the books of a board without a counter end.
@@ -110,7 +111,7 @@ impl Controller {
 }
 
 /// An open interval as it would be closed now, without its checkpoint. `None` if it is too short for that.
-pub(super) fn as_closed(
+pub(in crate::controller) fn as_closed(
     device: &DeviceId,
     books: &OpenInterval,
     at: Now,

@@ -5,24 +5,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{ControlError, Controller};
+use super::{Accounting, Node};
+use crate::controller::ControlError;
 use wattune_core::domain::{CarbonSeries, DeviceKind, JobId, Slot};
 use wattune_core::ledger::apportion::{hour_of, hours_of};
 use wattune_core::ledger::{self, Emissions, Interval, Share};
-use wattune_core::units::{GramsPerKwh, Seconds};
+use wattune_core::units::{GramsPerKwh, Millijoules, Seconds};
 
 /// So many hours are counted anew in one tick, the newest first.
 const RECOUNTED_AT_ONCE: usize = 24;
 
 /// Energy and what it emitted, by UTC hour.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Emitted {
+pub(in crate::controller) struct Emitted {
     hours: BTreeMap<DateTime<Utc>, Emissions>,
     sum: Emissions,
 }
 
 impl Emitted {
-    pub(super) fn of<'a>(rows: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Self {
+    pub(in crate::controller) fn of<'a>(rows: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Self {
         let mut all = Self::default();
         for row in rows {
             all.add(row, series);
@@ -31,14 +32,14 @@ impl Emitted {
     }
 
     /// Adds a row of the books.
-    pub(super) fn add(&mut self, row: &Interval, series: &CarbonSeries) {
+    pub(in crate::controller) fn add(&mut self, row: &Interval, series: &CarbonSeries) {
         let more = ledger::emissions([row], series);
         self.hours.entry(hour_of(row.slot.start())).or_default().add(&more);
         self.sum.add(&more);
     }
 
     /// Puts rows in the place of all that was added of an hour.
-    pub(super) fn recount<'a>(
+    pub(in crate::controller) fn recount<'a>(
         &mut self,
         hour: DateTime<Utc>,
         rows: impl IntoIterator<Item = &'a Interval>,
@@ -55,12 +56,12 @@ impl Emitted {
     }
 
     /// All of it.
-    pub(super) fn sum(&self) -> &Emissions {
+    pub(in crate::controller) fn sum(&self) -> &Emissions {
         &self.sum
     }
 
     /// The mean intensity over a span, from the hours in it; `None` where none of their energy has an intensity.
-    pub(super) fn mean_intensity_over(&self, span: &Slot) -> Option<GramsPerKwh> {
+    pub(in crate::controller) fn mean_intensity_over(&self, span: &Slot) -> Option<GramsPerKwh> {
         let (mut time, mut sum) = (Seconds::ZERO, 0.0);
         for (hour, emissions) in &self.hours {
             let part = Slot::new(*hour, *hour + TimeDelta::hours(1)).and_then(|hour| hour.intersection(span));
@@ -73,57 +74,83 @@ impl Emitted {
     }
 
     /// The hours in which there is something.
-    pub(super) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
+    pub(in crate::controller) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
         self.hours.keys().copied()
     }
 }
 
-impl Controller {
+impl Accounting {
     /// Has what was emitted in these times counted anew: something else is known of them than when it was booked.
-    pub(super) fn recount_in<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) {
-        let now = self.now().utc;
+    pub(in crate::controller) fn recount_in<'a>(
+        &mut self,
+        node: &mut Node<'_>,
+        slots: impl IntoIterator<Item = &'a Slot>,
+    ) {
+        let now = node.now().utc;
         let past = slots.into_iter().filter(|slot| slot.start() < now);
         self.ledger.recount.extend(past.flat_map(hours_of).filter(|hour| *hour < now));
     }
 
     /// The same of all times.
-    pub(super) fn recount_everything(&mut self) {
-        let counted = self.counted_hours().collect::<Vec<_>>();
+    pub(in crate::controller) fn recount_everything(&mut self, node: &mut Node<'_>) {
+        let counted = self.counted_hours(node).collect::<Vec<_>>();
         self.ledger.recount.extend(counted);
     }
 
     /// Hours of which a running job or the budget holds a sum.
-    fn counted_hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
-        let of_jobs = self.jobs.values().flat_map(|job| job.emissions.hours().chain(job.beside.hours()));
+    fn counted_hours(&self, node: &Node<'_>) -> impl Iterator<Item = DateTime<Utc>> {
+        let of_jobs = node.jobs.values().flat_map(|job| job.emissions.hours().chain(job.beside.hours()));
         of_jobs.chain(self.budget.hours())
     }
 
     /// Counts some of the hours anew that wait for it.
-    pub(super) async fn recount_hours(&mut self) {
+    pub(in crate::controller) async fn recount_hours(&mut self, node: &mut Node<'_>) {
         if self.ledger.recount.is_empty() {
             return;
         }
-        let counted: BTreeSet<_> = self.counted_hours().collect();
+        let counted: BTreeSet<_> = self.counted_hours(node).collect();
         self.ledger.recount.retain(|hour| counted.contains(hour));
         for _ in 0..RECOUNTED_AT_ONCE {
             let Some(hour) = self.ledger.recount.last().copied() else { return };
-            match self.recount_hour(hour).await {
+            match self.recount_hour(node, hour).await {
                 Err(ControlError::Store(error)) => return self.note_store_fault(&error),
                 Err(_) | Ok(()) => self.ledger.recount.remove(&hour),
             };
         }
     }
 
-    async fn recount_hour(&mut self, hour: DateTime<Utc>) -> Result<(), ControlError> {
-        let rows = self.store.job_rows_of(hour).await?;
-        let series = self.intensities_over(&rows).await?;
+    /// Has every job show what the books hold for it: those that an earlier daemon took up began there.
+    pub(in crate::controller) async fn recount_jobs(&mut self, node: &mut Node<'_>) {
+        self.recount_budget(node).await;
+        let ids: Vec<JobId> = node.jobs.keys().cloned().collect();
+        for id in ids {
+            let counted = match node.store.intervals_of(&id).await {
+                Ok(rows) => self.intensities(node.signal, node.store).over(&rows).await.map(|series| (rows, series)),
+                Err(error) => Err(error.into()),
+            };
+            match (counted, node.jobs.get_mut(&id)) {
+                (Ok((rows, series)), Some(job)) => {
+                    job.used = by_kind(&rows);
+                    job.emissions = Emitted::of(of_job(&rows, &id, true), &series);
+                    job.beside = Emitted::of(of_job(&rows, &id, false), &series);
+                }
+                (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
+                _ => {}
+            }
+        }
+        self.ledger.recount.clear();
+    }
+
+    async fn recount_hour(&mut self, node: &mut Node<'_>, hour: DateTime<Utc>) -> Result<(), ControlError> {
+        let rows = node.store.job_rows_of(hour).await?;
+        let series = self.intensities(node.signal, node.store).over(&rows).await?;
         let mut of_jobs: BTreeMap<&JobId, Vec<&Interval>> = BTreeMap::new();
         for row in &rows {
             if let Share::Job(id) = &row.share {
                 of_jobs.entry(id).or_default().push(row);
             }
         }
-        for (id, job) in &mut self.jobs {
+        for (id, job) in node.jobs.iter_mut() {
             let own = of_jobs.get(id).map(Vec::as_slice).unwrap_or_default();
             let (boards, beside): (Vec<&Interval>, Vec<&Interval>) =
                 own.iter().partition(|row| row.device.kind() == DeviceKind::Gpu);
@@ -136,11 +163,24 @@ impl Controller {
 }
 
 /// A job's rows of boards, or of what is beside them.
-pub(super) fn of_job<'a>(rows: &'a [Interval], id: &'a JobId, of_boards: bool) -> impl Iterator<Item = &'a Interval> {
+pub(in crate::controller) fn of_job<'a>(
+    rows: &'a [Interval],
+    id: &'a JobId,
+    of_boards: bool,
+) -> impl Iterator<Item = &'a Interval> {
     let is_its = move |row: &&Interval| {
         matches!(&row.share, Share::Job(of) if of == id) && (row.device.kind() == DeviceKind::Gpu) == of_boards
     };
     rows.iter().filter(is_its)
+}
+
+/// Energy by what used it.
+pub(in crate::controller) fn by_kind(rows: &[Interval]) -> BTreeMap<DeviceKind, Millijoules> {
+    let mut sums = BTreeMap::new();
+    for row in rows {
+        *sums.entry(row.device.kind()).or_default() += row.energy;
+    }
+    sums
 }
 
 #[cfg(test)]

@@ -6,18 +6,20 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::checkpoint::Kept;
 use super::stays::{Away, Gone};
-use super::{Controller, Gpu};
+use super::{Accounting, Node};
+use crate::controller::gpus::Gpu;
+use crate::controller::job::Job;
 use crate::gpu::Metering;
-use crate::store::{Checkpoint, StoreError, StoredJob};
+use crate::store::{Checkpoint, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, DeviceKind, GpuId, JobId};
 use wattune_core::ledger::{self, Interval, OpenInterval, Rule, Share};
 use wattune_core::units::{Millijoules, Seconds};
 
 /// Why energy is lost where a counter shows less than when it was read last.
-pub(super) const RESET_UNWATCHED: &str =
+pub(in crate::controller) const RESET_UNWATCHED: &str =
     "its counter was reset while nobody looked: what it had counted before that since it was read last is not known";
 /// Why energy is lost where no counter is.
-pub(super) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
+pub(in crate::controller) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
 /// Why energy is lost between two daemons where no counter is.
 const NOT_KEPT: &str =
     "it has no energy counter, and no daemon ran, or one was ended before it had written down what it read";
@@ -31,38 +33,38 @@ const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
 
 /// What was booked and is not written yet. The database may be away for a while; the books are not lost.
 #[derive(Default)]
-pub(super) struct Backlog {
-    pub(super) intervals: Vec<Interval>,
-    pub(super) checkpoints: Vec<Checkpoint>,
-    pub(super) ended: Vec<StoredJob>,
+pub(in crate::controller) struct Backlog {
+    pub(in crate::controller) intervals: Vec<Interval>,
+    pub(in crate::controller) checkpoints: Vec<Checkpoint>,
+    pub(in crate::controller) ended: Vec<StoredJob>,
     /// Where each board's books stood when the last daemon stopped.
-    pub(super) recovered: Vec<Checkpoint>,
+    pub(in crate::controller) recovered: Vec<Checkpoint>,
     /// Until when boards without a counter were booked by then.
-    pub(super) booked_until: BTreeMap<DeviceId, DateTime<Utc>>,
+    pub(in crate::controller) booked_until: BTreeMap<DeviceId, DateTime<Utc>>,
     /// When jobs that it left were heard of last.
-    pub(super) heard: BTreeMap<JobId, DateTime<Utc>>,
+    pub(in crate::controller) heard: BTreeMap<JobId, DateTime<Utc>>,
     /// When it was seen last, and for how long it was away.
-    pub(super) away: Option<Away>,
+    pub(in crate::controller) away: Option<Away>,
     /// Jobs that ended since such a board was read, and held it.
-    pub(super) gone: Vec<Gone>,
+    pub(in crate::controller) gone: Vec<Gone>,
     /// Jobs of whose energy something was written after they had ended.
-    pub(super) late: BTreeSet<JobId>,
+    pub(in crate::controller) late: BTreeSet<JobId>,
     /// What was kept of the open intervals.
-    pub(super) kept: Kept,
+    pub(in crate::controller) kept: Kept,
 }
 
-impl Controller {
+impl Accounting {
     /// Opens the books of boards that answer for the first time. What the counter knows of the time since the last
     /// daemon's checkpoint becomes intervals of its own, once it is read.
-    pub(super) fn open_books(&mut self) {
-        let now = self.now();
+    pub(in crate::controller) fn open_books(&mut self, node: &mut Node<'_>) {
+        let now = node.now();
         let answers = |gpu: &Gpu| gpu.seen.at.is_some() && gpu.seen.fault.is_none();
         let is_new = |gpu: &&Gpu| gpu.books.is_none() && answers(gpu);
-        let ids: Vec<GpuId> = self.gpus.iter().filter(is_new).map(|gpu| gpu.id().clone()).collect();
+        let ids: Vec<GpuId> = node.gpus.iter().filter(is_new).map(|gpu| gpu.id().clone()).collect();
         for id in ids {
             let device = DeviceId::from(&id);
             let is_known = self.backlog.recovered.iter().any(|c| c.device == device);
-            let Some(gpu) = self.gpus.get_mut(&id) else { continue };
+            let Some(gpu) = node.gpus.get_mut(&id) else { continue };
             if is_known && gpu.seen.metered_at.is_none() {
                 // Opened without a first value of anything, the books would never know what the gap used.
                 continue;
@@ -84,19 +86,19 @@ impl Controller {
             let point = Checkpoint { device, counter, at, read_from, holders, rebased_mj, estimated };
             self.backlog.checkpoints.push(point);
         }
-        for id in self.gpus.ids() {
-            self.settle_recovered(&id);
+        for id in node.gpus.ids() {
+            self.settle_recovered(node, &id);
         }
     }
 
     /// Books what a board used since the last daemon's checkpoint, once its counter is read: less what was integrated since
     /// then. A counter that says less than power did is ahead in the books, and is booked again from there on.
-    fn settle_recovered(&mut self, id: &GpuId) {
+    fn settle_recovered(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let device = DeviceId::from(id);
         let Some(place) = self.backlog.recovered.iter().position(|c| c.device == device) else { return };
-        let now = self.now();
-        let stays = self.stays_on(id, self.backlog.recovered[place].at);
-        let Some(gpu) = self.gpus.get_mut(id) else { return };
+        let now = node.now();
+        let stays = self.stays_on(node, id, self.backlog.recovered[place].at);
+        let Some(gpu) = node.gpus.get_mut(id) else { return };
         let (Some((opened, first)), Some(books)) = (gpu.opened, &gpu.books) else { return };
         let Some(counter) = gpu.seen.counter else {
             if now.monotonic.since(opened.monotonic) > GIVEN_UP && !std::mem::replace(&mut gpu.is_given_up, true) {
@@ -128,11 +130,11 @@ impl Controller {
         self.backlog.checkpoints.push(point);
     }
 
-    /// Closes the intervals that are long enough and writes them down.
-    pub(super) async fn account(&mut self) {
-        let now = self.now();
-        let due = self.settings.interval_s - self.settings.tick_s;
-        let boundary = self.signal_boundary();
+    /// Closes the intervals that are long enough. Answers whether a board's was.
+    pub(in crate::controller) fn close_due(&mut self, node: &mut Node<'_>) -> bool {
+        let now = node.now();
+        let due = node.settings.interval_s - node.settings.tick_s;
+        let boundary = self.signal_boundary(node);
         let is_due = move |books: &OpenInterval| {
             // Whose it was turned: the less is read since, the better it is known which part is whose.
             books.has_turned()
@@ -145,59 +147,49 @@ impl Controller {
         let waits = |gpu: &Gpu, books: &OpenInterval| {
             gpu.is_crowded(now.monotonic) && !boundary.is_some_and(|b| books.start() < b && b <= now.utc)
         };
-        let due = self
-            .gpus
-            .iter()
-            .filter(|gpu| gpu.books.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b) && !waits(gpu, b)));
-        let ids: Vec<GpuId> = due.map(|gpu| gpu.id().clone()).collect();
+        let is_due_on = |gpu: &&Gpu| gpu.books.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b) && !waits(gpu, b));
+        let ids: Vec<GpuId> = node.gpus.iter().filter(is_due_on).map(|gpu| gpu.id().clone()).collect();
         self.close_zones(is_due);
-        let unsaved = self.jobs.values().any(|job| job.unsaved);
-        if ids.is_empty() && self.backlog.is_empty() && !unsaved {
-            return;
-        }
         for id in &ids {
-            self.close_books_now(id);
+            self.close_books_now(node, id);
         }
-        self.write_backlog().await;
-        if !ids.is_empty() || unsaved {
-            self.store_jobs().await;
-        }
+        !ids.is_empty()
     }
 
     /// The start of the present slot of the signal: intervals end there, so that each has one intensity.
-    fn signal_boundary(&self) -> Option<DateTime<Utc>> {
-        self.signal.book().series().at(self.now().utc).map(|(slot, _)| slot.start())
+    fn signal_boundary(&self, node: &Node<'_>) -> Option<DateTime<Utc>> {
+        node.signal.book().series().at(node.now().utc).map(|(slot, _)| slot.start())
     }
 
     /// Closes a board's open interval, if it is long enough to be measured, and for as many jobs as it has.
-    pub(super) fn close_books_of(&mut self, id: &GpuId) {
-        let now = self.now().monotonic;
-        if !self.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
-            self.close_books_now(id);
+    pub(in crate::controller) fn close_books_of(&mut self, node: &mut Node<'_>, id: &GpuId) {
+        let now = node.now().monotonic;
+        if !node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
+            self.close_books_now(node, id);
         }
     }
 
     /// Closes a board's open interval, if it is long enough to be measured.
-    fn close_books_now(&mut self, id: &GpuId) {
-        let Some(gpu) = self.gpus.get(id) else { return };
+    fn close_books_now(&mut self, node: &mut Node<'_>, id: &GpuId) {
+        let Some(gpu) = node.gpus.get(id) else { return };
         let seen = &gpu.seen;
         let newest = seen.metered_at.map(|at| Metering { at, metered: seen.metered, counter: seen.counter });
         // What it used while it was silent is shared out over that time alone.
         let turned = gpu.books.as_ref().is_some_and(OpenInterval::has_turned);
         for reading in seen.found_again.filter(|_| turned).into_iter().chain(newest) {
-            self.close_books_at(id, reading);
+            self.close_books_at(node, id, reading);
         }
     }
 
     /// Closes it up to the moment at which the energy was read: a board that is silent keeps its interval open.
-    fn close_books_at(&mut self, id: &GpuId, reading: Metering) {
-        self.settle_recovered(id);
+    fn close_books_at(&mut self, node: &mut Node<'_>, id: &GpuId, reading: Metering) {
+        self.settle_recovered(node, id);
         let Metering { at, metered, .. } = reading;
-        if !self.gpus.get(id).and_then(|gpu| gpu.books.as_ref()).is_some_and(|books| books.can_close(at)) {
+        if !node.gpus.get(id).and_then(|gpu| gpu.books.as_ref()).is_some_and(|books| books.can_close(at)) {
             return;
         }
-        let Some(rule) = self.rule_of(id) else { return };
-        let Some(gpu) = self.gpus.get_mut(id) else { return };
+        let Some(rule) = self.rule_of(node, id) else { return };
+        let Some(gpu) = node.gpus.get_mut(id) else { return };
         let holders = gpu.holders();
         let Some(books) = gpu.books.as_mut() else { return };
         let (lost, unread) = (books.has_lost(metered).then(|| books.start()), books.was_unread(metered));
@@ -213,7 +205,7 @@ impl Controller {
             );
         }
         let until = books.start();
-        let Some(point) = self.gpus.get(id).and_then(|gpu| self.point_of(gpu, holders, &reading, until)) else {
+        let Some(point) = node.gpus.get(id).and_then(|gpu| self.point_of(gpu, holders, &reading, until)) else {
             return;
         };
         self.backlog.checkpoints.retain(|c| c.device != point.device);
@@ -222,7 +214,7 @@ impl Controller {
 
     /// The checkpoint that goes with an interval that ends `at` with this reading, so that a gap joins it without a seam.
     /// `None` for a board whose counter was never read.
-    pub(super) fn point_of(
+    pub(in crate::controller) fn point_of(
         &self,
         gpu: &Gpu,
         holders: Vec<JobId>,
@@ -246,19 +238,19 @@ impl Controller {
     }
 
     /// What a board's energy is split by now, with what was used of it since it was asked last.
-    fn rule_of(&mut self, id: &GpuId) -> Option<Rule> {
-        let rule = self.rule_so_far(id)?;
-        let gpu = self.gpus.get_mut(id)?;
+    fn rule_of(&mut self, node: &mut Node<'_>, id: &GpuId) -> Option<Rule> {
+        let rule = self.rule_so_far(node, id)?;
+        let gpu = node.gpus.get_mut(id)?;
         let jobs = gpu.settled_holders();
         gpu.sharing.take(&jobs);
         Some(rule)
     }
 
     /// The same for a look that begins nothing anew.
-    pub(super) fn rule_so_far(&self, id: &GpuId) -> Option<Rule> {
+    pub(in crate::controller) fn rule_so_far(&self, node: &Node<'_>, id: &GpuId) -> Option<Rule> {
         // Use says nothing of jobs that did not tell their processes.
-        let told = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
-        let gpu = self.gpus.get(id)?;
+        let told = |id: &JobId| node.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
+        let gpu = node.gpus.get(id)?;
         let (jobs, unknown_user) = (gpu.settled_holders(), gpu.has_unknown_user());
         let used = Some(gpu.sharing.so_far(&jobs)).filter(|_| jobs.iter().all(told));
         Some(Rule::Holders { jobs, unknown_user, used })
@@ -267,123 +259,154 @@ impl Controller {
     /// Books what a board used so far, right before a job comes to it or leaves it. What could not be read yet stays
     /// theirs who hold it now. Not so where many jobs hold it and its books turned a short while ago: who comes then has
     /// no part of what it uses until they turn again, and who goes none since they did. Answers whether it was done.
-    pub(super) fn turn_books_of(&mut self, id: &GpuId, is_leaving: bool) -> bool {
-        let now = self.now().monotonic;
-        if self.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
+    pub(in crate::controller) fn turn_books_of(&mut self, node: &mut Node<'_>, id: &GpuId, is_leaving: bool) -> bool {
+        let now = node.now().monotonic;
+        if node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
             return false;
         }
-        if let Some(gpu) = self.gpus.get_mut(id) {
+        if let Some(gpu) = node.gpus.get_mut(id) {
             gpu.observe();
         }
-        self.close_books_now(id);
-        self.turn_unread(id, is_leaving);
+        self.close_books_now(node, id);
+        self.turn_unread(node, id, is_leaving);
         true
     }
 
-    fn turn_unread(&mut self, id: &GpuId, is_leaving: bool) {
-        let now = self.now().monotonic;
-        let Some(gpu) = self.gpus.get(id) else { return };
+    fn turn_unread(&mut self, node: &mut Node<'_>, id: &GpuId, is_leaving: bool) {
+        let now = node.now().monotonic;
+        let Some(gpu) = node.gpus.get(id) else { return };
         // The moment since the last reading of a board that answers is not worth a row after a job's final account.
-        let is_due = |books: &OpenInterval| !is_leaving || books.is_unread(now, self.settings.sample_s);
+        let is_due = |books: &OpenInterval| !is_leaving || books.is_unread(now, node.settings.sample_s);
         // Of a board that tells nothing there is nothing to share.
         if gpu.seen.metered_at.is_none() || !gpu.books.as_ref().is_some_and(is_due) {
             return;
         }
-        let Some(rule) = self.rule_of(id) else { return };
-        let Some(gpu) = self.gpus.get_mut(id) else { return };
+        let Some(rule) = self.rule_of(node, id) else { return };
+        let Some(gpu) = node.gpus.get_mut(id) else { return };
         if let Some(books) = gpu.books.as_mut() {
             books.turn(now, rule);
             gpu.newcomers.clear();
         }
     }
 
-    pub(super) fn close_all_books(&mut self) {
-        for id in self.gpus.ids() {
-            self.close_books_now(&id);
+    pub(in crate::controller) fn close_all_books(&mut self, node: &mut Node<'_>) {
+        for id in node.gpus.ids() {
+            self.close_books_now(node, &id);
         }
     }
 
-    /// Writes what was booked. On failure everything stays in the backlog for the next tick.
-    pub(super) async fn write_backlog(&mut self) {
+    /// Writes what was booked. On failure everything stays in the backlog for the next tick. Answers with the jobs of whose
+    /// energy something was written after they had ended; `None` if not all could be written.
+    pub(in crate::controller) async fn write_backlog(&mut self, node: &mut Node<'_>) -> Option<BTreeSet<JobId>> {
         if self.backlog.is_empty() {
-            return;
+            return None;
         }
-        // Before the checkpoint moves: what it hides is found only once.
-        if let Err(error) = self.write_notes().await {
+        if let Err(error) = self.write_all(node).await {
             self.note_store_fault(&error);
-            return;
+            return None;
         }
+        Some(self.backlog.late.clone())
+    }
+
+    async fn write_all(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+        // Before the checkpoint moves: what it hides is found only once.
+        self.write_notes(node).await?;
         let backlog = &self.backlog;
-        match self.store.append(&backlog.intervals, &backlog.checkpoints).await {
-            Ok(()) => {
-                self.store_fault = None;
-                let known = self.intensities_over(&self.backlog.intervals).await;
-                let series = known.unwrap_or_else(|_| self.signal.book().series().clone());
-                self.budget.add(&self.backlog.intervals, &series);
-                self.ledger.count(&self.backlog.intervals);
-                for row in std::mem::take(&mut self.backlog.intervals) {
-                    let Share::Job(id) = &row.share else { continue };
-                    if let Some(job) = self.jobs.get_mut(id) {
-                        *job.used.entry(row.device.kind()).or_default() += row.energy;
-                        let sum = match row.device.kind() {
-                            DeviceKind::Gpu => &mut job.emissions,
-                            DeviceKind::Cpu | DeviceKind::Dram => &mut job.beside,
-                        };
-                        sum.add(&row, &series);
-                    } else {
-                        self.backlog.late.insert(id.clone());
-                    }
-                }
-                self.backlog.checkpoints.clear();
-            }
-            Err(error) => {
-                self.note_store_fault(&error);
-                return;
+        node.store.append(&backlog.intervals, &backlog.checkpoints).await?;
+        self.store_fault = None;
+        let known = self.intensities(node.signal, node.store).over(&self.backlog.intervals).await;
+        let series = known.unwrap_or_else(|_| node.signal.book().series().clone());
+        self.budget.add(&self.backlog.intervals, &series);
+        self.ledger.count(&self.backlog.intervals);
+        for row in std::mem::take(&mut self.backlog.intervals) {
+            let Share::Job(id) = &row.share else { continue };
+            if let Some(job) = node.jobs.get_mut(id) {
+                *job.used.entry(row.device.kind()).or_default() += row.energy;
+                let sum = match row.device.kind() {
+                    DeviceKind::Gpu => &mut job.emissions,
+                    DeviceKind::Cpu | DeviceKind::Dram => &mut job.beside,
+                };
+                sum.add(&row, &series);
+            } else {
+                self.backlog.late.insert(id.clone());
             }
         }
+        self.backlog.checkpoints.clear();
         while let Some(job) = self.backlog.ended.last() {
-            if let Err(error) = self.store.save_job(job).await {
-                self.note_store_fault(&error);
-                return;
-            }
+            node.store.save_job(job).await?;
             self.backlog.ended.pop();
         }
-        self.reckon_late().await;
+        Ok(())
+    }
+
+    /// A job that has just been reckoned, or is about to be, with all that was written.
+    pub(in crate::controller) fn forget_late(&mut self, id: &JobId) {
+        self.backlog.late.remove(id);
+    }
+
+    /// A job that has ended and could not be stored.
+    pub(in crate::controller) fn keep_ended(&mut self, job: StoredJob) {
+        self.backlog.ended.push(job);
+    }
+
+    /// A board without a counter has come of which an earlier daemon booked until then.
+    pub(in crate::controller) fn know_booked_until(&mut self, device: DeviceId, until: DateTime<Utc>) {
+        self.backlog.booked_until.insert(device, until);
+    }
+
+    /// Whether anything waits to be written.
+    pub(in crate::controller) fn has_unwritten(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// What was booked and is not written yet.
+    pub(in crate::controller) fn unwritten(&self) -> &[Interval] {
+        &self.backlog.intervals
+    }
+
+    /// The intervals of a job, those that are not written yet with them.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(in crate::controller) async fn rows_of(&self, id: &JobId, store: &Store) -> Result<Vec<Interval>, StoreError> {
+        let mut rows = store.intervals_of(id).await?;
+        rows.extend(self.backlog.intervals.iter().filter(|r| r.share == Share::Job(id.clone())).cloned());
+        Ok(rows)
     }
 
     /// Stores the progress of all jobs where it changed, at once, and what was learned of them.
-    pub(super) async fn store_jobs(&mut self) {
-        let has_changed = |job: &&super::Job| job.unsaved || job.saved_progress != Some(job.progress);
-        let changed: Vec<StoredJob> = self.jobs.values().filter(has_changed).map(|job| job.stored(None)).collect();
-        if let Err(error) = self.store.save_jobs(&changed).await {
+    pub(in crate::controller) async fn store_jobs(&mut self, node: &mut Node<'_>) {
+        let has_changed = |job: &&Job| job.unsaved || job.saved_progress != Some(job.progress);
+        let changed: Vec<StoredJob> = node.jobs.values().filter(has_changed).map(|job| job.stored(None)).collect();
+        if let Err(error) = node.store.save_jobs(&changed).await {
             self.note_store_fault(&error);
             return;
         }
         for stored in changed {
-            if let Some(job) = self.jobs.get_mut(&stored.id) {
+            if let Some(job) = node.jobs.get_mut(&stored.id) {
                 job.unsaved = false;
                 job.saved_progress = Some(stored.progress);
             }
         }
-        let ids: Vec<JobId> = self.jobs.keys().cloned().collect();
+        let ids: Vec<JobId> = node.jobs.keys().cloned().collect();
         for id in ids {
-            self.store_profile(&id).await;
+            self.store_profile(node, &id).await;
         }
     }
 
     /// Stores what was learned of a job, if that changed.
-    pub(super) async fn store_profile(&mut self, id: &JobId) {
-        let now = self.now().utc;
-        let Some(job) = self.jobs.get_mut(id) else { return };
+    pub(in crate::controller) async fn store_profile(&mut self, node: &mut Node<'_>, id: &JobId) {
+        let now = node.now().utc;
+        let Some(job) = node.jobs.get_mut(id) else { return };
         let Some(record) = job.record_to_save() else { return };
         let key = job.key.clone();
-        if let Err(error) = self.store.save_profile(&key, &record, now).await {
+        if let Err(error) = node.store.save_profile(&key, &record, now).await {
             self.note_store_fault(&error);
         }
     }
 
     /// Says what ends with this daemon because it could not be written.
-    pub(super) fn tell_unwritten(&self) {
+    pub(in crate::controller) fn tell_unwritten(&self) {
         let unwritten = &self.backlog.intervals;
         if !unwritten.is_empty() {
             let energy: Millijoules = unwritten.iter().map(|row| row.energy).sum();
@@ -394,14 +417,6 @@ impl Controller {
                 energy.to_joules().get()
             );
         }
-    }
-
-    pub(super) fn note_store_fault(&mut self, error: &StoreError) {
-        let text = super::in_full(error);
-        if self.store_fault.as_ref() != Some(&text) {
-            tracing::error!("{text}; what is booked is kept in memory until it can be written");
-        }
-        self.store_fault = Some(text);
     }
 }
 

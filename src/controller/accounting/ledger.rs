@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
-use super::saved::SavedTogether;
-use super::signal::{News, same_signal};
-use super::view::{BookedView, LedgerView, SavedView, SettledView};
-use super::{ControlError, Controller};
-use crate::store::{Settling, SourceKey, StoreError, Why};
+use super::{Accounting, Node};
+use crate::controller::saved::SavedTogether;
+use crate::controller::signal::{News, Signal, same_signal};
+use crate::controller::view::{BookedView, LedgerView, SavedView, SettledView};
+use crate::store::{Settling, SourceKey, Store, StoreError, Why};
 use wattune_core::domain::{DeviceId, EnergySource, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
 use wattune_core::ledger::apportion::{hour_of, hours_of};
 use wattune_core::ledger::chain::Digest;
@@ -25,7 +25,7 @@ const ROLLED_AT_ONCE: u32 = 24;
 const LOOK_BACK: TimeDelta = TimeDelta::days(60);
 
 /// The view sums up so many UTC days, today's among them.
-pub(super) const SHOWN_DAYS: i64 = 30;
+pub(in crate::controller) const SHOWN_DAYS: i64 = 30;
 
 /// Under which terms the books are kept.
 #[derive(Clone, Debug, Default)]
@@ -43,8 +43,8 @@ type Counted = (DateTime<Utc>, u64, u64);
 
 /// What is to be done on the ledger.
 #[derive(Default)]
-pub(super) struct Ledger {
-    pub(super) keeping: Bookkeeping,
+pub(in crate::controller) struct Ledger {
+    keeping: Bookkeeping,
     /// The hour in which the last block was closed.
     closed: Option<DateTime<Utc>>,
     /// The minute in which was looked for hours that are due.
@@ -53,12 +53,10 @@ pub(super) struct Ledger {
     pending: BTreeSet<(DateTime<Utc>, Why)>,
     /// Hours in which something else is known than when running jobs' sums were made.
     pub(super) recount: BTreeSet<DateTime<Utc>>,
-    /// Jobs that ended and wait for intensities of their time.
-    pub(super) awaited: BTreeSet<JobId>,
     /// Whether something was told of the past since these were looked at.
     news: bool,
     /// What is to be noted and was not written yet.
-    pub(super) notes: Vec<Entry>,
+    notes: Vec<Entry>,
     /// What was booked since the start, by device, share and source.
     booked: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
     gaps: u64,
@@ -73,7 +71,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Counts rows that were written.
-    pub(super) fn count(&mut self, rows: &[Interval]) {
+    pub(in crate::controller) fn count(&mut self, rows: &[Interval]) {
         let mut before: Option<&Interval> = None;
         for row in rows {
             let key = (row.device.clone(), row.share.name(), row.source);
@@ -86,7 +84,7 @@ impl Ledger {
     }
 
     /// Has the hours settled anew of which something was told, or which have become final.
-    pub(super) fn take_news(&mut self, news: &News, now: DateTime<Utc>) {
+    pub(in crate::controller) fn take_news(&mut self, news: &News, now: DateTime<Utc>) {
         for slot in news.told.iter().filter(|slot| slot.start() < now) {
             self.resettle(slot, Why::Intensity);
             self.news = true;
@@ -97,7 +95,13 @@ impl Ledger {
     }
 
     /// Notes a time in which a device used energy of which nothing tells how much.
-    pub(super) fn lose(&mut self, device: &DeviceId, from: DateTime<Utc>, until: DateTime<Utc>, why: &str) {
+    pub(in crate::controller) fn lose(
+        &mut self,
+        device: &DeviceId,
+        from: DateTime<Utc>,
+        until: DateTime<Utc>,
+        why: &str,
+    ) {
         tracing::warn!("energy of {device} between {from} and {until} is in no book: {why}");
         let (device, why) = (device.clone(), why.to_owned());
         // A wall clock that was set back meanwhile must not hide it.
@@ -106,7 +110,7 @@ impl Ledger {
         self.lost += 1;
     }
 
-    pub(super) fn view(&self, saved: Option<SavedTogether>) -> LedgerView {
+    pub(in crate::controller) fn view(&self, saved: Option<SavedTogether>) -> LedgerView {
         let joules = |energy: Millijoules| energy.to_joules().get();
         let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
             device: device.to_string(),
@@ -137,12 +141,12 @@ impl Ledger {
         }
     }
 
-    pub(super) fn new(keeping: Bookkeeping) -> Self {
+    pub(in crate::controller) fn new(keeping: Bookkeeping) -> Self {
         Self { keeping, ..Self::default() }
     }
 
     /// Has the hours of a span settled anew.
-    pub(super) fn resettle(&mut self, span: &Slot, why: Why) {
+    pub(in crate::controller) fn resettle(&mut self, span: &Slot, why: Why) {
         self.pending.extend(hours_of(span).map(|hour| (hour, why)));
     }
 
@@ -157,73 +161,81 @@ impl Ledger {
     }
 }
 
-impl Controller {
+impl Accounting {
     /// Notes the terms under which books are kept, unless they stand there already, and which hours may still change.
     ///
     /// # Errors
     /// If the ledger cannot be read or written.
-    pub(super) async fn open_ledger(&mut self) -> Result<(), StoreError> {
-        let now = self.now().utc;
+    pub(in crate::controller) async fn open_ledger(
+        &mut self,
+        store: &Store,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         let keeping = &self.ledger.keeping;
         let terms = keeping.settings.terms(now, &keeping.host, keeping.digest);
-        let known = match self.store.newest_entry("terms").await? {
+        let known = match store.newest_entry("terms").await? {
             Some(Entry::Terms(before)) => ledger::entry::Terms { at: now, ..before } == terms,
             _ => false,
         };
         if !known {
-            self.store.note(&Entry::Terms(terms)).await?;
+            store.note(&Entry::Terms(terms)).await?;
         }
-        let open = self.store.unsettled_hours(now - LOOK_BACK).await?;
+        let open = store.unsettled_hours(now - LOOK_BACK).await?;
         self.ledger.pending = open.into_iter().map(|hour| (hour, Why::Intensity)).collect();
-        self.recall_awaited().await?;
         Ok(())
     }
 
-    /// Keeps the ledger: a step of it in each tick. What fails is tried again at the next one.
-    pub(super) async fn keep_ledger(&mut self) {
-        if self.store_fault.is_some() {
-            return;
+    /// Closes the block of the hour before in a new hour. Answers with the jobs whose minutes are rolled up next, if it is
+    /// one.
+    pub(in crate::controller) async fn begin_hour(
+        &mut self,
+        node: &mut Node<'_>,
+    ) -> Result<Option<Vec<JobId>>, StoreError> {
+        let now = node.now().utc;
+        self.write_notes(node).await?;
+        if self.ledger.closed == Some(hour_of(now)) {
+            return Ok(None);
         }
-        if let Err(error) = self.step_ledger().await {
-            return self.note_store_fault(&error);
-        }
-        if let Err(ControlError::Store(error)) = self.look_at_savings().await {
-            self.note_store_fault(&error);
-        }
+        self.close_block(node).await?;
+        self.ledger.closed = Some(hour_of(now));
+        Ok(Some(node.store.jobs_to_roll_up(now - self.ledger.keeping.settings.keep(), ROLLED_AT_ONCE).await?))
     }
 
-    async fn step_ledger(&mut self) -> Result<(), StoreError> {
-        let now = self.now().utc;
-        self.write_notes().await?;
-        let hour = hour_of(now);
-        if self.ledger.closed != Some(hour) {
-            self.close_block().await?;
-            self.ledger.closed = Some(hour);
-            let keep = self.ledger.keeping.settings.keep();
-            let ending = self.store.jobs_to_roll_up(now - keep, ROLLED_AT_ONCE).await?;
-            self.reckon_before_roll_up(ending).await?;
-            self.store.roll_up(now - keep, ROLLED_AT_ONCE, now).await?;
-        }
+    /// Rolls up minutes that are kept no longer.
+    pub(in crate::controller) async fn roll_up(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+        let now = node.now().utc;
+        node.store.roll_up(now - self.ledger.keeping.settings.keep(), ROLLED_AT_ONCE, now).await?;
+        Ok(())
+    }
+
+    /// Counts the gaps, and once a minute takes up the hours that are due. Answers whether something was told of the past
+    /// since.
+    pub(in crate::controller) async fn look_for_due(&mut self, node: &mut Node<'_>) -> Result<bool, StoreError> {
+        let now = node.now().utc;
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
-        self.count_gaps(now, minute).await?;
-        if self.ledger.looked != Some(minute) {
-            // The hour in progress waits: it would only be settled again.
-            self.take_due(hour).await?;
-            self.ledger.looked = Some(minute);
-            if std::mem::take(&mut self.ledger.news) {
-                self.reckon_what_came().await?;
-            }
+        self.count_gaps(node, now, minute).await?;
+        if self.ledger.looked == Some(minute) {
+            return Ok(false);
         }
+        // The hour in progress waits: it would only be settled again.
+        self.take_due(node, hour_of(now)).await?;
+        self.ledger.looked = Some(minute);
+        Ok(std::mem::take(&mut self.ledger.news))
+    }
+
+    /// Settles some of the hours that wait for it.
+    pub(in crate::controller) async fn settle_hours(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+        let now = node.now().utc;
         let before = self.ledger.settlements;
         for _ in 0..SETTLED_AT_ONCE {
             // The newest first: what people look at.
             let Some((hour, reasons)) = self.ledger.next_pending() else { break };
-            let silent = self.signal.silent();
+            let silent = node.signal.silent();
             for why in reasons {
                 // The book of averages last: it takes the hour off the list of those that are due.
-                for (book, sources) in self.books().into_iter().rev() {
+                for (book, sources) in books(node.signal).into_iter().rev() {
                     let settling = Settling { book, sources: &sources, silent: &silent, at: now, why };
-                    self.ledger.settlements += u64::from(self.store.settle_hour(hour, &settling).await?);
+                    self.ledger.settlements += u64::from(node.store.settle_hour(hour, &settling).await?);
                 }
             }
             self.ledger.pending.retain(|(other, _)| *other != hour);
@@ -232,37 +244,42 @@ impl Controller {
             && let Ok(today) = now.duration_trunc(TimeDelta::days(1))
         {
             let first = today - TimeDelta::days(SHOWN_DAYS - 1);
-            self.ledger.settled = Some(self.store.settled_since(first, SignalKind::Average).await?);
+            self.ledger.settled = Some(node.store.settled_since(first, SignalKind::Average).await?);
         }
         Ok(())
     }
 
     /// Counts the gaps of the last day, each minute and whenever one was found.
-    async fn count_gaps(&mut self, now: DateTime<Utc>, minute: DateTime<Utc>) -> Result<(), StoreError> {
+    async fn count_gaps(
+        &mut self,
+        node: &mut Node<'_>,
+        now: DateTime<Utc>,
+        minute: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
         let found = (minute, self.ledger.gaps, self.ledger.lost);
         if self.ledger.of_the_day.is_some_and(|(at, ..)| at == found) {
             return Ok(());
         }
         let Some(day) = Slot::new(now - TimeDelta::days(1), now + TimeDelta::hours(1)) else { return Ok(()) };
         let (known, unknown): (Vec<_>, Vec<_>) =
-            self.store.gaps(&day).await?.into_iter().partition(|gap| gap.energy.is_ok());
+            node.store.gaps(&day).await?.into_iter().partition(|gap| gap.energy.is_ok());
         self.ledger.of_the_day = Some((found, known.len() as u64, unknown.len() as u64));
         Ok(())
     }
 
     /// Writes what was noted, oldest first.
-    pub(super) async fn write_notes(&mut self) -> Result<(), StoreError> {
+    pub(in crate::controller) async fn write_notes(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         while let Some(note) = self.ledger.notes.first() {
-            self.store.note(note).await?;
+            node.store.note(note).await?;
             self.ledger.notes.remove(0);
         }
         Ok(())
     }
 
     /// Ends the open block: its hours are due to be settled.
-    pub(super) async fn close_block(&mut self) -> Result<(), StoreError> {
-        let now = self.now().utc;
-        let Some(close) = self.store.close_block(now).await? else { return Ok(()) };
+    pub(in crate::controller) async fn close_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+        let now = node.now().utc;
+        let Some(close) = node.store.close_block(now).await? else { return Ok(()) };
         self.ledger.looked = None;
         self.ledger.difference_mj += close.balances.iter().map(|b| b.difference_mj.unsigned_abs()).sum::<u64>();
         self.ledger.closed_at = Some(now);
@@ -270,8 +287,8 @@ impl Controller {
     }
 
     /// Takes up the hours before `end` that are due because of what was booked or corrected, by whomever.
-    async fn take_due(&mut self, end: DateTime<Utc>) -> Result<(), StoreError> {
-        for (hour, why) in self.store.due_hours().await? {
+    async fn take_due(&mut self, node: &mut Node<'_>, end: DateTime<Utc>) -> Result<(), StoreError> {
+        for (hour, why) in node.store.due_hours().await? {
             if hour < end {
                 self.ledger.pending.insert((hour, why));
             }
@@ -279,45 +296,40 @@ impl Controller {
         Ok(())
     }
 
-    /// Closes the books, at the end. Whoever stops a daemon waits for that: hours that are more than one step's are left
-    /// to the next start.
-    pub(super) async fn finish_ledger(&mut self) {
-        if let Err(error) = self.end_ledger().await {
-            self.note_store_fault(&error);
-        }
+    /// At the end: closes the block and takes up all hours that are due.
+    pub(in crate::controller) async fn end_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+        self.close_block(node).await?;
+        self.take_due(node, DateTime::<Utc>::MAX_UTC).await
     }
 
-    async fn end_ledger(&mut self) -> Result<(), StoreError> {
-        self.close_block().await?;
-        self.take_due(DateTime::<Utc>::MAX_UTC).await?;
-        self.step_ledger().await?;
-        self.store.put_off(&self.ledger.pending).await
+    /// Leaves the hours that are not settled yet to the next start: whoever stops a daemon waits for it.
+    pub(in crate::controller) async fn put_off(&self, store: &Store) -> Result<(), StoreError> {
+        store.put_off(&self.ledger.pending).await
     }
 
-    /// The books and whose intensities they use: the one of averages always, so that energy is settled even where nothing
-    /// is known of the grid; the one of marginal intensities where a source gives them, or gave them.
-    fn books(&self) -> Vec<(SignalKind, Vec<SourceKey>)> {
-        let state = self.signal.state();
-        let said: Vec<&Forecast> = state.sources.iter().filter_map(|s| s.forecast.as_deref()).collect();
-        let of = |kinds: &[SignalKind]| -> Vec<SourceKey> {
-            let leading = self.signal.book().sources().first().filter(|s| kinds.contains(&s.kind));
-            let first =
-                leading.cloned().or_else(|| said.iter().find(|f| kinds.contains(&f.kind)).map(|f| SourceKey::of(f)));
-            let Some(first) = first else { return Vec::new() };
-            let all = said.iter().map(|f| SourceKey::of(f));
-            let mut keys: Vec<SourceKey> = all.filter(|key| same_signal(key, &first)).collect();
-            if keys.is_empty() {
-                keys.push(first);
-            }
-            keys
-        };
-        let average = of(&[SignalKind::Average, SignalKind::Unspecified]);
-        vec![(SignalKind::Average, average), (SignalKind::Marginal, of(&[SignalKind::Marginal]))]
+    /// Notes an entry; it is written with the next ones.
+    pub(in crate::controller) fn note(&mut self, entry: Entry) {
+        self.ledger.notes.push(entry);
+    }
+
+    /// Entries that are not written yet.
+    pub(in crate::controller) fn notes(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.ledger.notes.iter()
+    }
+
+    /// Has the hours settled anew of which something was told.
+    pub(in crate::controller) fn take_news(&mut self, news: &News, now: DateTime<Utc>) {
+        self.ledger.take_news(news, now);
+    }
+
+    /// The ledger as the API shows it.
+    pub(in crate::controller) fn ledger_view(&self, saved: Option<SavedTogether>) -> LedgerView {
+        self.ledger.view(saved)
     }
 
     /// Notes a change of a limit for whoever asks later: who wanted it, and what came of it.
-    pub(super) fn note_control(&mut self, id: &GpuId, change: Change) {
-        let who = match self.gpus.get(id) {
+    pub(in crate::controller) fn note_control(&mut self, node: &mut Node<'_>, id: &GpuId, change: Change) {
+        let who = match node.gpus.get(id) {
             _ if change.foreign => "somebody outside".to_owned(),
             Some(gpu) if gpu.manual.is_some() => "a manual override".to_owned(),
             Some(gpu) => match &gpu.owner {
@@ -328,7 +340,7 @@ impl Controller {
         };
         let milliwatts = |limit: Option<PowerLimit>| limit.map(PowerLimit::milliwatts);
         self.ledger.notes.push(Entry::Control(Control {
-            at: self.now().utc,
+            at: node.now().utc,
             who,
             what: change.what.into(),
             device: DeviceId::from(id),
@@ -340,10 +352,31 @@ impl Controller {
 }
 
 /// A change of a board's limit.
-pub(super) struct Change {
-    pub(super) what: &'static str,
-    pub(super) foreign: bool,
-    pub(super) before: Option<PowerLimit>,
-    pub(super) asked: Option<PowerLimit>,
-    pub(super) enforced: Option<PowerLimit>,
+pub(in crate::controller) struct Change {
+    pub(in crate::controller) what: &'static str,
+    pub(in crate::controller) foreign: bool,
+    pub(in crate::controller) before: Option<PowerLimit>,
+    pub(in crate::controller) asked: Option<PowerLimit>,
+    pub(in crate::controller) enforced: Option<PowerLimit>,
+}
+
+/// The books and whose intensities they use: the one of averages always, so that energy is settled even where nothing
+/// is known of the grid; the one of marginal intensities where a source gives them, or gave them.
+fn books(signal: &Signal) -> Vec<(SignalKind, Vec<SourceKey>)> {
+    let state = signal.state();
+    let said: Vec<&Forecast> = state.sources.iter().filter_map(|s| s.forecast.as_deref()).collect();
+    let of = |kinds: &[SignalKind]| -> Vec<SourceKey> {
+        let leading = signal.book().sources().first().filter(|s| kinds.contains(&s.kind));
+        let first =
+            leading.cloned().or_else(|| said.iter().find(|f| kinds.contains(&f.kind)).map(|f| SourceKey::of(f)));
+        let Some(first) = first else { return Vec::new() };
+        let all = said.iter().map(|f| SourceKey::of(f));
+        let mut keys: Vec<SourceKey> = all.filter(|key| same_signal(key, &first)).collect();
+        if keys.is_empty() {
+            keys.push(first);
+        }
+        keys
+    };
+    let average = of(&[SignalKind::Average, SignalKind::Unspecified]);
+    vec![(SignalKind::Average, average), (SignalKind::Marginal, of(&[SignalKind::Marginal]))]
 }

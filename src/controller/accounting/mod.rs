@@ -1,0 +1,93 @@
+//! The books: intervals of GPUs and CPUs, what is open over a kill, the ledger's upkeep, what jobs and the node emitted.
+
+mod budget;
+mod checkpoint;
+mod cpu;
+mod emitted;
+mod intensities;
+mod intervals;
+mod ledger;
+mod stays;
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+
+pub(super) use budget::BudgetBook;
+pub use budget::{BudgetSettings, BudgetView, Period};
+pub(super) use cpu::Processors;
+pub(super) use emitted::{Emitted, by_kind};
+pub(super) use intensities::Intensities;
+pub(super) use intervals::Backlog;
+pub use ledger::Bookkeeping;
+pub(super) use ledger::{Change, Ledger, SHOWN_DAYS};
+pub(super) use stays::{Away, gone_since};
+
+use super::gpus::Gpus;
+use super::job::Job;
+use super::signal::Signal;
+use super::{Settings, in_full};
+use crate::clock::Clock;
+use crate::cpu::watch::CpuHandle;
+use crate::store::{Store, StoreError};
+use wattune_core::domain::JobId;
+use wattune_core::time::Now;
+
+/// What the books are kept of, and where.
+pub(super) struct Node<'a> {
+    pub(super) gpus: &'a mut Gpus,
+    pub(super) jobs: &'a mut BTreeMap<JobId, Job>,
+    pub(super) signal: &'a Signal,
+    pub(super) store: &'a Store,
+    pub(super) settings: &'a Settings,
+    pub(super) clock: &'a dyn Clock,
+    /// When the daemon was started.
+    pub(super) started_at: DateTime<Utc>,
+}
+
+impl Node<'_> {
+    fn now(&self) -> Now {
+        self.clock.now()
+    }
+}
+
+/// Owns the books.
+pub(super) struct Accounting {
+    ledger: Ledger,
+    /// Books that could not be written yet, and what the last daemon left.
+    backlog: Backlog,
+    cpu: Processors,
+    budget: BudgetBook,
+    store_fault: Option<String>,
+}
+
+impl Accounting {
+    pub(super) fn new(keeping: Bookkeeping, budget: BudgetSettings, cpu: Option<CpuHandle>, backlog: Backlog) -> Self {
+        let (ledger, cpu, budget) = (Ledger::new(keeping), Processors::new(cpu), BudgetBook::new(budget));
+        Self { ledger, backlog, cpu, budget, store_fault: None }
+    }
+
+    /// The node's carbon budget.
+    pub(super) fn budget(&self) -> &BudgetBook {
+        &self.budget
+    }
+
+    /// Why nothing can be written, if that is so.
+    pub(super) fn store_fault(&self) -> Option<&String> {
+        self.store_fault.as_ref()
+    }
+
+    /// Notes that something could not be read or written.
+    pub(super) fn note_store_fault(&mut self, error: &StoreError) {
+        let text = in_full(error);
+        if self.store_fault.as_ref() != Some(&text) {
+            tracing::error!("{text}; what is booked is kept in memory until it can be written");
+        }
+        self.store_fault = Some(text);
+    }
+
+    /// What grams are reckoned with.
+    pub(super) fn intensities<'a>(&self, signal: &'a Signal, store: &'a Store) -> Intensities<'a> {
+        Intensities::new(signal, store, self.store_fault.is_none())
+    }
+}
