@@ -1,6 +1,6 @@
 //! Views of the boards, and what somebody should look at.
 
-use super::cap::Passes;
+use super::cap::LimitGrants;
 use super::gpus::concerns;
 use super::show::megahertz;
 use super::view::{GpuView, LimitSpanView};
@@ -35,10 +35,10 @@ impl Controller {
     /// If there is no such board.
     pub fn gpu_history(&self, which: &GpuRef) -> Result<Vec<LimitSpanView>, ControlError> {
         let id = self.gpus.resolve(which)?;
-        Ok(self.gpus.get(&id).map(|g| g.past.view()).unwrap_or_default())
+        Ok(self.gpus.get(&id).map(|g| g.history.view()).unwrap_or_default())
     }
 
-    fn gpu_view(&self, gpu: &Gpu, passes: &Passes) -> GpuView {
+    fn gpu_view(&self, gpu: &Gpu, passes: &LimitGrants) -> GpuView {
         let (board, capabilities) = (gpu.handle.board(), gpu.handle.capabilities());
         let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
         let clocks = capabilities.clocks.as_ref().ok();
@@ -136,14 +136,14 @@ impl Controller {
         problems.extend(self.gpus.journal_fault().iter().map(|f| format!("no limit is set: {f}")));
         problems.extend(self.cap_problems());
         problems.extend(self.accounting.cpu_problems());
-        problems.extend(self.desk.broken.iter().cloned());
-        problems.extend(self.desk.apart.iter().map(|why| {
+        problems.extend(self.planner.broken.iter().cloned());
+        problems.extend(self.planner.apart.iter().map(|why| {
             format!(
                 "the jobs that share the node's cap or carbon budget could not be planned together, by a fault in wattune \
                  ({why}); each is planned alone, and limits are lowered where their sum exceeds the cap"
             )
         }));
-        problems.extend(self.desk.search.as_ref().map(|search| {
+        problems.extend(self.planner.search.as_ref().map(|search| {
             let since = self.now().monotonic.since(search.since);
             format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
         }));

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 
 use super::ControlError;
-use super::accounting::Emitted;
+use super::accounting::HourlyEmissions;
 use super::pacing::Idling;
-use super::reach::Reach;
 use super::replan::ReplanReason;
 use super::reports::SeenReports;
 use super::setback::Setback;
+use super::sweep_ceiling::SweepCeiling;
 use crate::store::{LastReport, StoredJob, StoredProgress};
 use wattune_core::domain::{
     DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
@@ -71,7 +71,7 @@ pub struct Job {
     /// The ceilings of its groups where no cap for some time lowers them.
     pub(super) whole: Vec<PowerLimit>,
     /// What the node's cap makes of its sweep.
-    pub(super) reach: Reach,
+    pub(super) reach: SweepCeiling,
     /// Under which its profile is kept.
     pub key: ProfileKey,
     /// When it was registered.
@@ -97,9 +97,9 @@ pub struct Job {
     /// Why it is in that phase, in one sentence.
     pub reason: String,
     /// What it used up to the last closed interval, and emitted by the intensities known now.
-    pub(super) emissions: Emitted,
+    pub(super) emissions: HourlyEmissions,
     /// What it used of CPU packages and memory, and emitted with that; promises are about boards alone.
-    pub(super) beside: Emitted,
+    pub(super) beside: HourlyEmissions,
     /// The energy of both by what used it.
     pub used: BTreeMap<DeviceKind, Millijoules>,
     /// What it saved so far against the limit found, as looked at last.
@@ -148,7 +148,7 @@ impl Job {
             spec,
             groups: Vec::new(),
             whole: Vec::new(),
-            reach: Reach::Whole,
+            reach: SweepCeiling::Whole,
             registered_at,
             progress: stored,
             profiler: None,
@@ -160,8 +160,8 @@ impl Job {
             frozen: None,
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
-            emissions: Emitted::default(),
-            beside: Emitted::default(),
+            emissions: HourlyEmissions::default(),
+            beside: HourlyEmissions::default(),
             used: BTreeMap::new(),
             saved: None,
             held: None,

@@ -7,15 +7,14 @@
 mod accounting;
 mod boards;
 mod cap;
-mod desk;
+mod datetime_serde;
 mod error;
 mod gpus;
 mod handle;
 mod job;
-mod moment;
 mod pacing;
+mod planner;
 mod planning;
-mod reach;
 mod replan;
 mod reports;
 mod requests;
@@ -24,11 +23,12 @@ mod saved;
 mod savings;
 mod setback;
 mod settings;
-mod share;
+mod shared_budget;
 mod show;
 mod signal;
 mod slack;
 mod start;
+mod sweep_ceiling;
 pub mod view;
 mod warnings;
 
@@ -82,7 +82,7 @@ pub struct Controller {
     caps: CapBook,
     accounting: Accounting,
     saved: saved::SavedJobs,
-    desk: planning::Desk,
+    planner: planning::Planner,
     signal: Signal,
     started_at: DateTime<Utc>,
 }
@@ -94,7 +94,7 @@ impl Controller {
         self.observe();
         // A cap that falls does not wait for books and plans.
         self.act();
-        self.take_news().await;
+        self.take_signal().await;
         self.end_silent_jobs().await;
         self.account().await;
         self.keep_ledger().await;
@@ -127,23 +127,23 @@ impl Controller {
     }
 
     /// Takes in what the feed says, and tells those whom it concerns.
-    async fn take_news(&mut self) {
+    async fn take_signal(&mut self) {
         let now = self.now();
-        let news = self.signal.take(&self.store, now).await;
+        let update = self.signal.take(&self.store, now).await;
         let (accounting, mut node) = self.accounts();
-        for fault in &news.faults {
+        for fault in &update.faults {
             accounting.note_store_fault(fault);
         }
-        accounting.take_news(&news, now.utc);
-        match news.another_series {
+        accounting.take_update(&update, now.utc);
+        match update.is_other_series {
             true => accounting.recount_everything(&mut node),
-            false => accounting.recount_in(&mut node, news.told.iter().chain(&news.known)),
+            false => accounting.recount_in(&mut node, update.reported.iter().chain(&update.revised)),
         }
-        if news.first {
+        if update.is_first {
             accounting.recount_jobs(&mut node).await;
         }
         accounting.recount_hours(&mut node).await;
-        if let Some(why) = news.replan {
+        if let Some(why) = update.replan {
             self.replan_all(why);
         }
     }
@@ -358,7 +358,7 @@ impl Controller {
     }
 
     /// The same where the cap lets this through.
-    fn wanted_under(&self, passes: &cap::Passes, id: &GpuId, now: Now) -> Option<SetPoint> {
+    fn wanted_under(&self, passes: &cap::LimitGrants, id: &GpuId, now: Now) -> Option<SetPoint> {
         let wish = self.wish(id, now);
         match passes.get(id) {
             Some((stake, pass)) => Self::let_through(wish, stake, pass),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::cap::Passes;
-pub(super) use super::desk::Desk;
-use super::desk::{Brief, NoPlan, Order, Search, in_words};
+use super::cap::LimitGrants;
 use super::job::{Job, Phase};
+pub(super) use super::planner::Planner;
+use super::planner::{NoPlan, PlanBatch, PlanInput, Search, in_words};
 use super::replan::ReplanReason;
-use super::share::Share;
+use super::shared_budget::SharedBudget;
 use super::{Controller, Gpu};
 use wattune_core::domain::{CarbonSeries, GpuId, JobId, Objective, PowerLimit, Quoted, Slot, TimeSeries, Work};
 use wattune_core::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
@@ -44,7 +44,7 @@ impl Controller {
     /// Plans every job that has a reason to, and sees to the phase of each. Plans are searched for on other threads; a
     /// search that takes longer than the settings allow is told to stop, the plans before stay in force until it has.
     pub(super) async fn plan(&mut self) {
-        if self.desk.search.as_ref().is_some_and(Search::is_finished) {
+        if self.planner.search.as_ref().is_some_and(Search::is_finished) {
             self.await_plans(Seconds::ZERO).await;
         }
         let now = self.now();
@@ -52,13 +52,13 @@ impl Controller {
         for id in &ids {
             self.look_at(id, now);
         }
-        if self.desk.search.is_none() {
+        if self.planner.search.is_none() {
             let share = self.share(now);
             self.notice_share(share.as_ref());
             let order = self.order(now, share.as_ref());
             if !order.is_empty() {
-                self.desk.share.clone_from(&share);
-                self.desk.search = Some(Search::begin(order, share, now.monotonic));
+                self.planner.share.clone_from(&share);
+                self.planner.search = Some(Search::begin(order, share, now.monotonic));
                 if self.settings.solve_limit_s > Seconds::ZERO {
                     self.await_plans(self.settings.solve_limit_s).await;
                 }
@@ -84,7 +84,7 @@ impl Controller {
         let passes = self.passes(now);
         self.look_at(id, now);
         let is_due = |job: &Job| job.replan.is_some() && job.is_profiled() && !job.rests_from_planning(now);
-        let finished = self.desk.search.as_ref().is_some_and(Search::is_finished);
+        let finished = self.planner.search.as_ref().is_some_and(Search::is_finished);
         if finished || !passes.is_empty() || self.share(now).is_some() || self.jobs.get(id).is_some_and(is_due) {
             return self.plan().await;
         }
@@ -103,7 +103,7 @@ impl Controller {
     }
 
     /// Has a job do what its plan says now, and says why.
-    fn follow_plan_of(&mut self, id: &JobId, now: Now, passes: &Passes) {
+    fn follow_plan_of(&mut self, id: &JobId, now: Now, passes: &LimitGrants) {
         let pace = self.pace(id);
         if let Some(job) = self.jobs.get_mut(id) {
             job.follow_plan(now, &pace);
@@ -113,18 +113,18 @@ impl Controller {
 
     /// Waits for the search in progress, at most `patience`, and takes what it found.
     async fn await_plans(&mut self, patience: Seconds) {
-        let Some(mut search) = self.desk.search.take() else { return };
+        let Some(mut search) = self.planner.search.take() else { return };
         let Some(solved) = search.outcome(patience).await else {
-            self.desk.search = Some(search);
+            self.planner.search = Some(search);
             return;
         };
-        self.desk.took = Some(self.now().monotonic.since(search.since));
+        self.planner.took = Some(self.now().monotonic.since(search.since));
         // What came late may be for another cap than the present one; then it is planned anew, and not carried out.
         let is_stale = patience <= Seconds::ZERO && search.share != self.share(self.now());
         let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
-        self.desk.apart = solved.apart;
+        self.planner.apart = solved.apart;
         if let Some(broken) = solved.broken.filter(|_| !is_stale) {
-            self.desk.broken = broken.iter().map(in_words).collect();
+            self.planner.broken = broken.iter().map(in_words).collect();
         }
         let now = self.now();
         for (id, outcome) in solved.plans {
@@ -147,11 +147,11 @@ impl Controller {
 
     /// Has those that share a cap planned anew where it, or what others take of it, has changed; and those that did, once
     /// it is gone.
-    fn notice_share(&mut self, share: Option<&Share>) {
-        if self.desk.share.as_ref() == share {
+    fn notice_share(&mut self, share: Option<&SharedBudget>) {
+        if self.planner.share.as_ref() == share {
             return;
         }
-        let before = self.desk.share.as_ref().map(|s| s.members.clone()).unwrap_or_default();
+        let before = self.planner.share.as_ref().map(|s| s.members.clone()).unwrap_or_default();
         let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
         for id in before.iter().chain(members) {
             if let Some(job) = self.jobs.get_mut(id) {
@@ -159,33 +159,33 @@ impl Controller {
             }
         }
         if share.is_none() {
-            self.desk.share = None;
-            self.desk.apart = None;
-            self.desk.broken.clear();
+            self.planner.share = None;
+            self.planner.apart = None;
+            self.planner.broken.clear();
         }
     }
 
     /// What is to be planned now. Jobs that share a cap are planned together or not at all.
-    fn order(&mut self, now: Now, share: Option<&Share>) -> Order {
+    fn order(&mut self, now: Now, share: Option<&SharedBudget>) -> PlanBatch {
         // A sweep is not interrupted by a plan; what it learns is planned with when it is done.
         let is_due = |job: &&Job| job.replan.is_some() && job.is_profiled() && !job.rests_from_planning(now);
         let mut due: Vec<JobId> = self.jobs.values().filter(is_due).map(|j| j.id.clone()).collect();
         let members = share.map(|s| s.members.clone()).unwrap_or_default();
         let anew = due.iter().any(|id| members.contains(id));
         due.retain(|id| !members.contains(id));
-        let mut order = Order { alone: self.briefs(&due, now), ..Order::default() };
+        let mut order = PlanBatch { alone: self.briefs(&due, now), ..PlanBatch::default() };
         if let Some(share) = share.filter(|_| anew) {
             order.together = self.briefs(&members, now);
             let ends = order.together.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());
             let until = ends.max().unwrap_or(now.utc);
             order.cap = share.left(now.utc, until);
-            order.carbon_budget = self.accounting.budget().left(now.utc, until, self.signal.standing().value);
+            order.carbon_budget = self.accounting.budget().left(now.utc, until, self.signal.basis().value);
         }
         order
     }
 
     /// What the plans of these jobs are made from. The reasons to plan them are done with.
-    fn briefs(&mut self, ids: &[JobId], now: Now) -> Vec<Brief> {
+    fn briefs(&mut self, ids: &[JobId], now: Now) -> Vec<PlanInput> {
         let jobs = || ids.iter().filter_map(|id| self.jobs.get(id));
         let Some(until) = jobs().map(|job| self.horizon_end(job, now)).max() else { return Vec::new() };
         let shared = self.outlook(now.utc, until);
@@ -201,14 +201,14 @@ impl Controller {
                 let before = job.plan.clone().filter(|_| why.is_routine() && job.planned_under == allowed);
                 job.planned_under = allowed;
                 let brief = job.brief(now, &shared, window, max_power, allowed, limits, at_rest);
-                briefs.push(Brief { before, better_by: self.planning.better_by, ..brief });
+                briefs.push(PlanInput { before, better_by: self.planning.better_by, ..brief });
             }
         }
         briefs
     }
 
     /// Puts the present choice's reason in words.
-    fn explain(&mut self, id: &JobId, now: Now, passes: &Passes) {
+    fn explain(&mut self, id: &JobId, now: Now, passes: &LimitGrants) {
         let Some(allowed) = self.jobs.get(id).map(|j| self.allowed(j)) else { return };
         let held = self.held_by_cap(id, now, passes);
         if let Some(job) = self.jobs.get_mut(id) {
@@ -221,13 +221,13 @@ impl Controller {
 
     /// How steadily a job follows its plan. Those under a cap change together, when their plans say so.
     fn pace(&self, id: &JobId) -> Pace {
-        let shares = self.desk.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
+        let shares = self.planner.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
         let dwell = if shares { Seconds::ZERO } else { self.planning.dwell_s };
         Pace { dwell, ramp_per_min: self.planning.ramp_w_per_min }
     }
 
     /// What the node's cap makes of a job's wishes, if it does not let all of them through.
-    fn held_by_cap(&self, id: &JobId, now: Now, passes: &Passes) -> Option<Held> {
+    fn held_by_cap(&self, id: &JobId, now: Now, passes: &LimitGrants) -> Option<CapReduction> {
         let job = self.jobs.get(id)?;
         let cut = job.spec.gpus.iter().filter_map(|gpu| {
             let (stake, pass) = passes.get(gpu)?;
@@ -236,7 +236,7 @@ impl Controller {
         let (limit, wanted) = cut.min()?;
         let cap = self.cap_schedule(now.utc);
         let (cap, source) = cap.binding_at(now.utc).map(|(cap, source)| (cap, source.to_string())).unzip();
-        Some(Held { limit, wanted, cap, source })
+        Some(CapReduction { limit, wanted, cap, source })
     }
 
     /// A cap that a lower limit hides may have lifted: each slot's plan is made as if, and made again if it has not.
@@ -378,14 +378,14 @@ impl Job {
         allowed: Option<PowerLimit>,
         limits: Vec<Watts>,
         at_rest: Watts,
-    ) -> Brief {
+    ) -> PlanInput {
         let profile = self.profile();
         let (samples, elapsed) = self.progress_now(now);
         let work = match self.spec.work {
             Work::TotalSamples(total) => Work::TotalSamples(total - Samples::new(self.progress.first_samples)),
             Work::Unknown => Work::Unknown,
         };
-        Brief {
+        PlanInput {
             id: self.id.clone(),
             now: now.utc,
             horizon: outlook.slots.clone(),
@@ -416,7 +416,7 @@ impl Job {
     }
 
     /// Puts the present choice's reason in words.
-    fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<Held>) {
+    fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
         if self.phase == Phase::Profiling {
             let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|w| w.iter().map(|s| s.limit).max());
             if let (Some(cap), Some(wanted)) = (allowed, wanted)
@@ -449,7 +449,7 @@ impl Job {
 }
 
 /// What the node's cap makes of a wish.
-struct Held {
+struct CapReduction {
     limit: PowerLimit,
     wanted: PowerLimit,
     /// The cap now; absent where it only begins soon.
@@ -457,7 +457,7 @@ struct Held {
     source: Option<String>,
 }
 
-impl std::fmt::Display for Held {
+impl std::fmt::Display for CapReduction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "held down to {} by the node's cap", self.limit)?;
         match (self.cap, &self.source) {

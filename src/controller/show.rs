@@ -40,8 +40,8 @@ impl Controller {
     fn planning_view(&self) -> PlanningView {
         let now = self.now().monotonic;
         PlanningView {
-            last_search_s: self.desk.took.map(|s| s.get()),
-            late_s: self.desk.search.as_ref().map(|search| now.since(search.since).get()),
+            last_search_s: self.planner.took.map(|s| s.get()),
+            late_s: self.planner.search.as_ref().map(|search| now.since(search.since).get()),
         }
     }
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-use super::accounting::{Accounting, Away, Backlog, Bookkeeping, BudgetSettings, gone_since};
+use super::accounting::{Accounting, Backlog, Bookkeeping, BudgetSettings, Downtime, gone_since};
 use super::cap::{CapBook, CapSettings, KEPT};
 use super::gpus::{FULL_READING, Gpus};
-use super::planning::Desk;
+use super::planning::Planner;
 use super::signal::{PriceSignal, RankBoard, Signal};
 use super::{Controller, Settings, StartError};
 use crate::clock::Clock;
@@ -153,7 +153,7 @@ impl Controller {
                 booked_until.insert(device, until);
             }
         }
-        let away = taken.last_seen.map(|seen| Away::until_now(seen, &*parts.clock));
+        let away = taken.last_seen.map(|seen| Downtime::until_now(seen, &*parts.clock));
         let backlog = Backlog { recovered, booked_until, heard, gone, away, ..Backlog::default() };
         let fallback = parts.carbon.fallback_g_per_kwh;
         let signal = Signal::new(parts.signal, parts.price, fallback, parts.ranks, parts.clock.utc());
@@ -169,7 +169,7 @@ impl Controller {
             caps,
             accounting: Accounting::new(parts.books, parts.carbon_budget, parts.cpu, backlog),
             saved: Default::default(),
-            desk: Desk::default(),
+            planner: Planner::default(),
             signal,
         };
         controller.accounting.open_ledger(&controller.store, now).await?;

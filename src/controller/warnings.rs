@@ -17,8 +17,8 @@ impl Controller {
     /// together cannot keep, and what is the matter with its boards.
     pub(super) fn warnings_of(&self, job: &Job) -> Vec<String> {
         let mut warnings = job.warnings(self.now());
-        if self.desk.share.as_ref().is_some_and(|share| share.members.contains(&job.id)) {
-            warnings.extend(self.desk.broken.iter().cloned());
+        if self.planner.share.as_ref().is_some_and(|share| share.members.contains(&job.id)) {
+            warnings.extend(self.planner.broken.iter().cloned());
         }
         if job.spec.control && !self.settings.observe {
             let now = self.now().monotonic;

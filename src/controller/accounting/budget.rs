@@ -6,11 +6,11 @@ use chrono::{DateTime, Datelike, Days, Months, NaiveTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::emitted::Emitted;
+use super::hourly_emissions::HourlyEmissions;
 use super::{Accounting, Node};
 use crate::controller::ControlError;
+use crate::controller::datetime_serde::optional_moment;
 use crate::controller::job::Job;
-use crate::controller::moment::optional_moment;
 use crate::controller::signal::Signal;
 use wattune_core::domain::{CarbonSeries, DeviceKind, JobId, Slot, TimeSeries};
 use wattune_core::ledger::{self, Interval, Share};
@@ -115,7 +115,7 @@ impl BudgetSettings {
 pub(in crate::controller) struct BudgetBook {
     pub(in crate::controller) settings: BudgetSettings,
     /// What all jobs have used since the beginning of a span.
-    counted: Option<(Slot, Emitted)>,
+    counted: Option<(Slot, HourlyEmissions)>,
 }
 
 impl BudgetBook {
@@ -188,7 +188,7 @@ impl Accounting {
         now: DateTime<Utc>,
     ) -> Option<BudgetView> {
         let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
-        let emitted = self.budget.emitted(&span, signal.standing().value);
+        let emitted = self.budget.emitted(&span, signal.basis().value);
         let ahead = Slot::new(now.max(span.start()), span.end())?;
         let planned: GramsCo2e =
             jobs.values().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
@@ -223,11 +223,11 @@ impl Accounting {
         }
     }
 
-    async fn emitted_within(&self, node: &Node<'_>, span: &Slot) -> Result<Emitted, ControlError> {
+    async fn emitted_within(&self, node: &Node<'_>, span: &Slot) -> Result<HourlyEmissions, ControlError> {
         let mut rows = ledger::within(&node.store.intervals_of_jobs(span).await?, span);
         rows.retain(counts);
         let series = self.intensities(node.signal, node.store).booked(span).await?;
-        Ok(Emitted::of(&rows, &series))
+        Ok(HourlyEmissions::of(&rows, &series))
     }
 }
 

@@ -43,7 +43,7 @@ impl<'a> Intensities<'a> {
     /// What jobs' grams are reckoned with: the best that is known of a time, and where settled hours rest on other sources
     /// than those that speak now, what these said, so that a job's grams are those of reports.
     pub(in crate::controller) async fn booked(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        let sources = self.signal.book().sources();
+        let sources = self.signal.accounting_series().sources();
         let is_marginal = sources.first().is_some_and(|key| key.kind == SignalKind::Marginal);
         let book = if is_marginal { SignalKind::Marginal } else { SignalKind::Average };
         let speak = match sources {
@@ -55,14 +55,14 @@ impl<'a> Intensities<'a> {
 
     /// The best that those sources know of a time that speak now.
     pub(in crate::controller) async fn best(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
-        self.best_of(self.signal.book().sources(), span).await
+        self.best_of(self.signal.accounting_series().sources(), span).await
     }
 
     /// What the store has, as hours are settled by it, and what is in memory where it has nothing: the slot in progress
     /// may not be stored yet.
     async fn best_of(self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, ControlError> {
         let stored = self.store.intensities(sources, span).await?;
-        let known = self.signal.book().series().within(span);
+        let known = self.signal.accounting_series().series().within(span);
         let (mut series, over) = if self.is_stored { (known, stored) } else { (stored, known) };
         series.overwrite(&over);
         Ok(series)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::checkpoint::Kept;
-use super::stays::{Away, Gone};
+use super::occupancy::{Downtime, EndedOccupancy};
 use super::{Accounting, Node};
 use crate::controller::gpus::Gpu;
 use crate::controller::job::Job;
@@ -44,9 +44,9 @@ pub(in crate::controller) struct Backlog {
     /// When jobs that it left were heard of last.
     pub(in crate::controller) heard: BTreeMap<JobId, DateTime<Utc>>,
     /// When it was seen last, and for how long it was away.
-    pub(in crate::controller) away: Option<Away>,
+    pub(in crate::controller) away: Option<Downtime>,
     /// Jobs that ended since such a board was read, and held it.
-    pub(in crate::controller) gone: Vec<Gone>,
+    pub(in crate::controller) gone: Vec<EndedOccupancy>,
     /// Jobs of whose energy something was written after they had ended.
     pub(in crate::controller) late: BTreeSet<JobId>,
     /// What was kept of the open intervals.
@@ -97,7 +97,7 @@ impl Accounting {
         let device = DeviceId::from(id);
         let Some(place) = self.backlog.recovered.iter().position(|c| c.device == device) else { return };
         let now = node.now();
-        let stays = self.stays_on(node, id, self.backlog.recovered[place].at);
+        let stays = self.occupancy_of(node, id, self.backlog.recovered[place].at);
         let Some(gpu) = node.gpus.get_mut(id) else { return };
         let (Some((opened, first)), Some(books)) = (gpu.opened, &gpu.books) else { return };
         let Some(counter) = gpu.seen.counter else {
@@ -158,7 +158,7 @@ impl Accounting {
 
     /// The start of the present slot of the signal: intervals end there, so that each has one intensity.
     fn signal_boundary(&self, node: &Node<'_>) -> Option<DateTime<Utc>> {
-        node.signal.book().series().at(node.now().utc).map(|(slot, _)| slot.start())
+        node.signal.accounting_series().series().at(node.now().utc).map(|(slot, _)| slot.start())
     }
 
     /// Closes a board's open interval, if it is long enough to be measured, and for as many jobs as it has.
@@ -315,7 +315,7 @@ impl Accounting {
         node.store.append(&backlog.intervals, &backlog.checkpoints).await?;
         self.store_fault = None;
         let known = self.intensities(node.signal, node.store).over(&self.backlog.intervals).await;
-        let series = known.unwrap_or_else(|_| node.signal.book().series().clone());
+        let series = known.unwrap_or_else(|_| node.signal.accounting_series().series().clone());
         self.budget.add(&self.backlog.intervals, &series);
         self.ledger.count(&self.backlog.intervals);
         for row in std::mem::take(&mut self.backlog.intervals) {

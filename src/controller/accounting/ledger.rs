@@ -7,7 +7,7 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
 use super::{Accounting, Node};
 use crate::controller::saved::SavedTogether;
-use crate::controller::signal::{News, Signal, same_signal};
+use crate::controller::signal::{Signal, SignalUpdate, same_signal};
 use crate::controller::view::{BookedView, LedgerView, SavedView, SettledView};
 use crate::store::{Settling, SourceKey, Store, StoreError, Why};
 use wattune_core::domain::{DeviceId, EnergySource, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
@@ -53,8 +53,8 @@ pub(in crate::controller) struct Ledger {
     pending: BTreeSet<(DateTime<Utc>, Why)>,
     /// Hours in which something else is known than when running jobs' sums were made.
     pub(super) recount: BTreeSet<DateTime<Utc>>,
-    /// Whether something was told of the past since these were looked at.
-    news: bool,
+    /// Whether past hours got new values since the jobs that wait for them were looked at.
+    has_new_values: bool,
     /// What is to be noted and was not written yet.
     notes: Vec<Entry>,
     /// What was booked since the start, by device, share and source.
@@ -83,13 +83,13 @@ impl Ledger {
         }
     }
 
-    /// Has the hours settled anew of which something was told, or which have become final.
-    pub(in crate::controller) fn take_news(&mut self, news: &News, now: DateTime<Utc>) {
-        for slot in news.told.iter().filter(|slot| slot.start() < now) {
+    /// Marks the hours with new, withdrawn or final values to be settled again.
+    pub(in crate::controller) fn take_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
+        for slot in update.reported.iter().filter(|slot| slot.start() < now) {
             self.resettle(slot, Why::Intensity);
-            self.news = true;
+            self.has_new_values = true;
         }
-        for hour in &news.finals {
+        for hour in &update.finalised {
             self.resettle(hour, Why::Intensity);
         }
     }
@@ -220,7 +220,7 @@ impl Accounting {
         // The hour in progress waits: it would only be settled again.
         self.take_due(node, hour_of(now)).await?;
         self.ledger.looked = Some(minute);
-        Ok(std::mem::take(&mut self.ledger.news))
+        Ok(std::mem::take(&mut self.ledger.has_new_values))
     }
 
     /// Settles some of the hours that wait for it.
@@ -317,9 +317,9 @@ impl Accounting {
         self.ledger.notes.iter()
     }
 
-    /// Has the hours settled anew of which something was told.
-    pub(in crate::controller) fn take_news(&mut self, news: &News, now: DateTime<Utc>) {
-        self.ledger.take_news(news, now);
+    /// Marks the hours with new, withdrawn or final values to be settled again.
+    pub(in crate::controller) fn take_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
+        self.ledger.take_update(update, now);
     }
 
     /// The ledger as the API shows it.
@@ -366,7 +366,7 @@ fn books(signal: &Signal) -> Vec<(SignalKind, Vec<SourceKey>)> {
     let state = signal.state();
     let said: Vec<&Forecast> = state.sources.iter().filter_map(|s| s.forecast.as_deref()).collect();
     let of = |kinds: &[SignalKind]| -> Vec<SourceKey> {
-        let leading = signal.book().sources().first().filter(|s| kinds.contains(&s.kind));
+        let leading = signal.accounting_series().sources().first().filter(|s| kinds.contains(&s.kind));
         let first =
             leading.cloned().or_else(|| said.iter().find(|f| kinds.contains(&f.kind)).map(|f| SourceKey::of(f)));
         let Some(first) = first else { return Vec::new() };

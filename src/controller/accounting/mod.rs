@@ -3,11 +3,11 @@
 mod budget;
 mod checkpoint;
 mod cpu;
-mod emitted;
+mod hourly_emissions;
 mod intensities;
 mod intervals;
 mod ledger;
-mod stays;
+mod occupancy;
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use chrono::{DateTime, Utc};
 pub(super) use budget::BudgetBook;
 pub use budget::{BudgetSettings, BudgetView, Period};
 pub(super) use cpu::Processors;
-pub(super) use emitted::{Emitted, by_kind};
+pub(super) use hourly_emissions::{HourlyEmissions, by_kind};
 pub(super) use intensities::Intensities;
 pub(super) use intervals::Backlog;
 pub use ledger::Bookkeeping;
 pub(super) use ledger::{Change, Ledger, SHOWN_DAYS};
-pub(super) use stays::{Away, gone_since};
+pub(super) use occupancy::{Downtime, gone_since};
 
 use super::gpus::Gpus;
 use super::job::Job;

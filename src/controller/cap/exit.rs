@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::thread;
 
-use super::gate::{Claim, Pass, Stake, gate};
+use super::gate::{LimitGrant, LimitPriority, LimitRequest, gate};
 use crate::gpu::Observation;
 use crate::gpu::journal::{Journal, Standing, WayBack, way_back};
 use crate::gpu::restore::{Restored, absent, restore_all, restore_only};
@@ -30,7 +30,8 @@ pub(in crate::controller) fn give_back_within(
             break;
         }
         let looks = look(handles, timeout);
-        let stakes: Vec<Option<Stake>> = handles.iter().zip(&looks).map(|(h, seen)| stake(h, seen, journal)).collect();
+        let stakes: Vec<Option<LimitRequest>> =
+            handles.iter().zip(&looks).map(|(h, seen)| stake(h, seen, journal)).collect();
         let passes = gate(&stakes.iter().flatten().copied().collect::<Vec<_>>(), Some(cap));
         let mut passes = passes.into_iter();
         let mut now = Vec::new();
@@ -67,7 +68,7 @@ pub(in crate::controller) fn give_back_within(
 }
 
 /// How far a board may come back, if not all the way.
-fn part(stake: &Stake, pass: &Pass) -> Option<PowerLimit> {
+fn part(stake: &LimitRequest, pass: &LimitGrant) -> Option<PowerLimit> {
     (pass.limit < stake.wanted).then_some(pass.limit)
 }
 
@@ -81,11 +82,17 @@ fn look(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
 }
 
 /// A board as the cap sees it at the end: its found limit is all that anybody still wants. `None` if it tells no limit.
-fn stake(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<Stake> {
+fn stake(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<LimitRequest> {
     let range = handle.capabilities().limits.as_ref().ok().copied();
     let in_force = seen.reading.requested.max(seen.reading.enforced).or(range.map(|r| r.max))?;
-    let fixed =
-        Stake { in_force, wanted: in_force, floor: in_force, most: in_force, claim: Claim::Fixed, unyielding: false };
+    let fixed = LimitRequest {
+        in_force,
+        wanted: in_force,
+        floor: in_force,
+        most: in_force,
+        claim: LimitPriority::Fixed,
+        unyielding: false,
+    };
     let (Some(entry), Some(range)) = (journal.entry(&handle.board().id), range) else { return Some(fixed) };
     let board = Standing {
         current: in_force,
@@ -98,7 +105,7 @@ fn stake(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<St
         WayBack::AlreadyThere | WayBack::Write(_) => {
             // Nobody is lowered for the sake of another at the end: what room there is, is shared.
             let floor = in_force.min(entry.found);
-            Some(Stake { wanted: entry.found, most: entry.found, floor, claim: Claim::Idle, ..fixed })
+            Some(LimitRequest { wanted: entry.found, most: entry.found, floor, claim: LimitPriority::Idle, ..fixed })
         }
     }
 }

@@ -10,7 +10,7 @@ use wattune_core::domain::PowerLimit;
 
 /// What a board's limit is for. In the order in which they bend where not all fit: the first bends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::controller) enum Claim {
+pub(in crate::controller) enum LimitPriority {
     /// Not wattune's to set: it counts with what it shows.
     Fixed,
     /// No job is known to train on it, so that a low limit costs nothing.
@@ -34,7 +34,7 @@ pub(in crate::controller) enum Claim {
 
 /// One board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct Stake {
+pub(in crate::controller) struct LimitRequest {
     /// What it may have now: the larger of what it shows and what may be on its way to it.
     pub in_force: PowerLimit,
     /// What it should have if there were no cap.
@@ -44,14 +44,14 @@ pub(in crate::controller) struct Stake {
     /// The most that its holder may come to want.
     pub most: PowerLimit,
     /// What for.
-    pub claim: Claim,
+    pub claim: LimitPriority,
     /// The last write failed, or the board shows more than it was told: it may be above what is asked of it for long.
     pub unyielding: bool,
 }
 
 /// What comes of a board's wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct Pass {
+pub(in crate::controller) struct LimitGrant {
     /// The limit to pursue.
     pub limit: PowerLimit,
     /// Whether it may be written now; else it waits for others to be lowered.
@@ -59,20 +59,20 @@ pub(in crate::controller) struct Pass {
 }
 
 /// What each of `stakes` gets, in their order, under a cap in milliwatts.
-pub(in crate::controller) fn gate(stakes: &[Stake], cap: Option<u64>) -> Vec<Pass> {
+pub(in crate::controller) fn gate(stakes: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> {
     let Some(cap) = cap else {
-        return stakes.iter().map(|s| Pass { limit: s.wanted, now: true }).collect();
+        return stakes.iter().map(|s| LimitGrant { limit: s.wanted, now: true }).collect();
     };
     let fair = allot(stakes, cap, |_| false);
     // Those that do not yield are asked for what is fair, and reckoned with as they are.
-    let resists = |(stake, fair): (&Stake, &PowerLimit)| stake.unyielding && stake.in_force > *fair;
+    let resists = |(stake, fair): (&LimitRequest, &PowerLimit)| stake.unyielding && stake.in_force > *fair;
     let resisting: Vec<bool> = stakes.iter().zip(&fair).map(resists).collect();
     let careful = allot(stakes, cap, |i| resisting[i]);
     let limits = fair.iter().zip(&careful).zip(&resisting).map(|((f, c), r)| if *r { *f } else { *c });
     let limits: Vec<PowerLimit> = limits.collect();
 
     let mut sum: u64 = stakes.iter().map(|s| mw(s.in_force)).sum();
-    let mut passes: Vec<Pass> = limits.iter().map(|limit| Pass { limit: *limit, now: true }).collect();
+    let mut passes: Vec<LimitGrant> = limits.iter().map(|limit| LimitGrant { limit: *limit, now: true }).collect();
     let mut raises: Vec<usize> = (0..stakes.len()).filter(|&i| limits[i] > stakes[i].in_force).collect();
     raises.sort_by_key(|&i| std::cmp::Reverse(stakes[i].claim));
     for i in raises {
@@ -84,19 +84,19 @@ pub(in crate::controller) fn gate(stakes: &[Stake], cap: Option<u64>) -> Vec<Pas
 }
 
 /// The limits that fit under the cap, as far as any do: whole watts where a wish is cut.
-fn allot(stakes: &[Stake], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
-    let claim = |i: usize| if is_fixed(i) { Claim::Fixed } else { stakes[i].claim };
+fn allot(stakes: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
+    let claim = |i: usize| if is_fixed(i) { LimitPriority::Fixed } else { stakes[i].claim };
     let mut limits: Vec<PowerLimit> = stakes.iter().map(|s| s.wanted).collect();
     let places = 0..stakes.len();
-    let fixed: u64 = places.clone().filter(|&i| claim(i) == Claim::Fixed).map(|i| mw(stakes[i].in_force)).sum();
+    let fixed: u64 = places.clone().filter(|&i| claim(i) == LimitPriority::Fixed).map(|i| mw(stakes[i].in_force)).sum();
     let left = cap.saturating_sub(fixed);
     // Boards without a job get what the others leave even when they want most: so they stay as they are while plans and
     // sweeps go up and down.
-    let mut groups: BTreeMap<Claim, Vec<usize>> = BTreeMap::new();
-    for i in places.filter(|&i| claim(i) != Claim::Fixed) {
+    let mut groups: BTreeMap<LimitPriority, Vec<usize>> = BTreeMap::new();
+    for i in places.filter(|&i| claim(i) != LimitPriority::Fixed) {
         groups.entry(claim(i)).or_default().push(i);
     }
-    let idle = groups.remove(&Claim::Idle).unwrap_or_default();
+    let idle = groups.remove(&LimitPriority::Idle).unwrap_or_default();
     let most: u64 = groups.values().flatten().map(|&i| mw(stakes[i].most.max(stakes[i].wanted))).sum();
     cut(stakes, &mut limits, &idle, left.saturating_sub(most));
     let mut left = left.saturating_sub(total(&limits, &idle));
@@ -112,7 +112,7 @@ fn allot(stakes: &[Stake], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<Po
 }
 
 /// Cuts the wishes of some boards to fit into `room`, each by the same part of what it can give.
-fn cut(stakes: &[Stake], limits: &mut [PowerLimit], members: &[usize], room: u64) {
+fn cut(stakes: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
     let wanted = total(limits, members);
     if wanted <= room {
         return;
@@ -120,7 +120,7 @@ fn cut(stakes: &[Stake], limits: &mut [PowerLimit], members: &[usize], room: u64
     let floor: u64 = members.iter().map(|&i| mw(stakes[i].floor)).sum();
     let (can_give, may_keep) = (wanted.saturating_sub(floor), room.saturating_sub(floor));
     for &i in members {
-        let Stake { floor, wanted, .. } = stakes[i];
+        let LimitRequest { floor, wanted, .. } = stakes[i];
         let above = mw(wanted).saturating_sub(mw(floor));
         let kept = (u128::from(above) * u128::from(may_keep)).checked_div(u128::from(can_give)).unwrap_or(0);
         let limit = mw(floor) + u64::try_from(kept).unwrap_or(above).min(above);

@@ -8,19 +8,19 @@ const fn w(watts: u32) -> PowerLimit {
     PowerLimit::from_milliwatts(watts * 1000)
 }
 
-fn stake(in_force: u32, wanted: u32, claim: Claim) -> Stake {
-    Stake { in_force: w(in_force), wanted: w(wanted), floor: w(100), most: w(350), claim, unyielding: false }
+fn stake(in_force: u32, wanted: u32, claim: LimitPriority) -> LimitRequest {
+    LimitRequest { in_force: w(in_force), wanted: w(wanted), floor: w(100), most: w(350), claim, unyielding: false }
 }
 
 const fn cap(watts: u64) -> Option<u64> {
     Some(watts * 1000)
 }
 
-const fn pass(watts: u32, now: bool) -> Pass {
-    Pass { limit: w(watts), now }
+const fn pass(watts: u32, now: bool) -> LimitGrant {
+    LimitGrant { limit: w(watts), now }
 }
 
-const JOB: Claim = Claim::Job { priority: 0 };
+const JOB: LimitPriority = LimitPriority::Job { priority: 0 };
 
 #[test]
 fn a_raise_waits_until_the_lowering_is_read_back() {
@@ -32,8 +32,8 @@ fn a_raise_waits_until_the_lowering_is_read_back() {
 
 #[test]
 fn boards_without_a_job_bend_first_then_the_lowest_priority() {
-    let jobs = [Claim::Job { priority: -1 }, Claim::Job { priority: 5 }];
-    let boards = [stake(300, 300, jobs[1]), stake(300, 300, Claim::Idle), stake(300, 300, jobs[0])];
+    let jobs = [LimitPriority::Job { priority: -1 }, LimitPriority::Job { priority: 5 }];
+    let boards = [stake(300, 300, jobs[1]), stake(300, 300, LimitPriority::Idle), stake(300, 300, jobs[0])];
     let limits = |watts| gate(&boards, cap(watts)).into_iter().map(|p| p.limit).collect::<Vec<_>>();
     assert_eq!(limits(1000), [w(300), w(300), w(300)], "with both jobs at their most, 300 W are left");
     assert_eq!(limits(900), [w(300), w(200), w(300)]);
@@ -52,7 +52,7 @@ fn equals_give_the_same_part() {
 
 #[test]
 fn sweeps_of_one_priority_are_measured_one_after_the_other() {
-    let sweep = |seniority| Claim::Sweep { priority: 0, seniority };
+    let sweep = |seniority| LimitPriority::Sweep { priority: 0, seniority };
     let boards = [stake(100, 350, sweep(1)), stake(100, 350, sweep(2)), stake(200, 200, JOB)];
     let limits: Vec<_> = gate(&boards, cap(600)).into_iter().map(|p| p.limit).collect();
     assert_eq!(limits, [w(150), w(350), w(100)]);
@@ -60,36 +60,36 @@ fn sweeps_of_one_priority_are_measured_one_after_the_other() {
 
 #[test]
 fn a_board_that_does_not_yield_is_reckoned_with_as_it_is() {
-    let stuck = Stake { unyielding: true, ..stake(300, 200, JOB) };
+    let stuck = LimitRequest { unyielding: true, ..stake(300, 200, JOB) };
     let boards = [stuck, stake(300, 300, JOB)];
     assert_eq!(gate(&boards, cap(500)), [pass(200, true), pass(200, true)]);
-    let foreign = Stake { claim: Claim::Fixed, ..stake(350, 350, JOB) };
+    let foreign = LimitRequest { claim: LimitPriority::Fixed, ..stake(350, 350, JOB) };
     assert_eq!(gate(&[foreign, stake(300, 300, JOB)], cap(500))[1], pass(150, true));
 }
 
 #[test]
 fn without_a_cap_everything_is_granted() {
-    let boards = [stake(300, 200, JOB), stake(200, 300, Claim::Idle)];
+    let boards = [stake(300, 200, JOB), stake(200, 300, LimitPriority::Idle)];
     assert_eq!(gate(&boards, None), [pass(200, true), pass(300, true)]);
 }
 
-fn claims() -> impl Strategy<Value = Claim> {
+fn claims() -> impl Strategy<Value = LimitPriority> {
     prop_oneof![
-        Just(Claim::Fixed),
-        Just(Claim::Idle),
-        (-2i32..3).prop_map(|priority| Claim::Job { priority }),
-        (-2i32..3, 0i64..5).prop_map(|(priority, seniority)| Claim::Sweep { priority, seniority }),
-        Just(Claim::Manual),
+        Just(LimitPriority::Fixed),
+        Just(LimitPriority::Idle),
+        (-2i32..3).prop_map(|priority| LimitPriority::Job { priority }),
+        (-2i32..3, 0i64..5).prop_map(|(priority, seniority)| LimitPriority::Sweep { priority, seniority }),
+        Just(LimitPriority::Manual),
     ]
 }
 
-fn stakes() -> impl Strategy<Value = Vec<Stake>> {
+fn stakes() -> impl Strategy<Value = Vec<LimitRequest>> {
     let one = (claims(), 50u32..200, 0u32..400_000, 0u32..400_000, 0u32..400_000, any::<bool>());
     let one = one.prop_map(|(claim, floor, shown, wanted, most, unyielding)| {
         let above = |extra: u32| PowerLimit::from_milliwatts(floor * 1000 + extra);
         let in_force = above(shown);
-        let wanted = if claim == Claim::Fixed { in_force } else { above(wanted) };
-        Stake { in_force, wanted, floor: w(floor), most: above(most), claim, unyielding }
+        let wanted = if claim == LimitPriority::Fixed { in_force } else { above(wanted) };
+        LimitRequest { in_force, wanted, floor: w(floor), most: above(most), claim, unyielding }
     });
     prop::collection::vec(one, 1..8)
 }
@@ -100,7 +100,7 @@ proptest! {
         let passes = gate(&stakes, Some(cap));
         let before: u64 = stakes.iter().map(|s| mw(s.in_force)).sum();
         // Every write that may be made now is on its way, and none of the lowerings has come.
-        let written = |(s, p): (&Stake, &Pass)| if p.now { mw(p.limit.max(s.in_force)) } else { mw(s.in_force) };
+        let written = |(s, p): (&LimitRequest, &LimitGrant)| if p.now { mw(p.limit.max(s.in_force)) } else { mw(s.in_force) };
         let worst: u64 = stakes.iter().zip(&passes).map(written).sum();
         prop_assert!(worst <= cap.max(before));
         for (stake, pass) in stakes.iter().zip(&passes) {
@@ -108,15 +108,15 @@ proptest! {
             prop_assert!(pass.now || pass.limit > stake.in_force, "a lowering never waits");
         }
         // Once everything is carried out, the sum fits if any does, and who bends less has the higher claim.
-        let after = |s: &Stake, p: &Pass| if s.claim == Claim::Fixed { mw(s.in_force) } else { mw(p.limit) };
+        let after = |s: &LimitRequest, p: &LimitGrant| if s.claim == LimitPriority::Fixed { mw(s.in_force) } else { mw(p.limit) };
         let sum: u64 = stakes.iter().zip(&passes).map(|(s, p)| after(s, p)).sum();
-        let least = |s: &Stake| if s.claim == Claim::Fixed { mw(s.in_force) } else { mw(s.floor) };
+        let least = |s: &LimitRequest| if s.claim == LimitPriority::Fixed { mw(s.in_force) } else { mw(s.floor) };
         let lowest: u64 = stakes.iter().map(least).sum();
         prop_assert!(sum <= cap.max(lowest) , "{sum} {cap} {lowest}");
         let whole = 1000 * u64::try_from(stakes.len()).expect("a few");
         for (a, pa) in stakes.iter().zip(&passes) {
             for (b, pb) in stakes.iter().zip(&passes) {
-                let jobs = a.claim > Claim::Idle && b.claim > a.claim && !a.unyielding && !b.unyielding;
+                let jobs = a.claim > LimitPriority::Idle && b.claim > a.claim && !a.unyielding && !b.unyielding;
                 if jobs && stakes.iter().all(|s| !s.unyielding) && pb.limit < b.wanted {
                     // But for what whole watts of the higher one leave.
                     let left = mw(pa.limit) - mw(a.floor);
@@ -175,7 +175,7 @@ impl Fake {
 fn run(
     mut boards: Vec<Fake>,
     caps: &[(usize, u32)],
-    wishes: &[(usize, usize, u32, Claim)],
+    wishes: &[(usize, usize, u32, LimitPriority)],
     delays: &[usize],
     joins: usize,
     fails: impl Fn(usize) -> bool,
@@ -186,13 +186,13 @@ fn run(
     let level = |part: u32| floor + (most - floor) * u64::from(part) / 100;
     let steps: Vec<u64> = caps.iter().flat_map(|(lasts, part)| vec![level(*part); *lasts]).collect();
     let cap_at = |t: usize| steps[t.min(steps.len() - 1)];
-    let mut wanted: Vec<(PowerLimit, Claim)> = boards.iter().map(|b| (b.limit, Claim::Idle)).collect();
-    wanted[joins % boards.len()] = (w(400), Claim::Sweep { priority: 0, seniority: 0 });
+    let mut wanted: Vec<(PowerLimit, LimitPriority)> = boards.iter().map(|b| (b.limit, LimitPriority::Idle)).collect();
+    wanted[joins % boards.len()] = (w(400), LimitPriority::Sweep { priority: 0, seniority: 0 });
     let mut writes = 0;
     let mut failing = false;
     for t in 0..steps.len() + 20 {
         for &(_, board, watts, claim) in wishes.iter().filter(|wish| wish.0 == t) {
-            let claim = if claim == Claim::Fixed { Claim::Idle } else { claim };
+            let claim = if claim == LimitPriority::Fixed { LimitPriority::Idle } else { claim };
             let board = board % boards.len();
             wanted[board] = (w(watts), claim);
         }
@@ -216,10 +216,10 @@ fn run(
             prop_assert!(sum <= cap_at(t), "raised to {sum} mW under {} mW at step {t}", cap_at(t));
         }
         let least = (t..=t + LEAD).map(cap_at).min().unwrap_or(floor);
-        let stakes: Vec<Stake> = boards
+        let stakes: Vec<LimitRequest> = boards
             .iter()
             .zip(&wanted)
-            .map(|(board, (wanted, claim))| Stake {
+            .map(|(board, (wanted, claim))| LimitRequest {
                 in_force: board.in_flight.map_or(board.limit, |f| f.0.max(board.limit)),
                 wanted: *wanted,
                 floor: w(100),

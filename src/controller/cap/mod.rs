@@ -15,12 +15,12 @@ use chrono::{DateTime, Utc};
 pub(super) use events::KEPT;
 pub use events::{Announced, EventView, event_view};
 pub(super) use exit::give_back_within;
-pub(super) use gate::{Claim, Pass, Stake, gate};
+pub(super) use gate::{LimitGrant, LimitPriority, LimitRequest, gate};
 pub use settings::{CapSettings, NewEvent, OnExit, ScheduleEntry};
 
 pub use show::CapView;
 
-use super::reach::Reach;
+use super::sweep_ceiling::SweepCeiling;
 use super::{Controller, Gpu, Phase};
 use wattune_core::domain::{CapSchedule, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot, StandingCap};
 use wattune_core::time::Now;
@@ -86,7 +86,7 @@ impl CapBook {
 }
 
 /// What the cap lets through on each board that counts.
-pub(super) type Passes = BTreeMap<GpuId, (Stake, Pass)>;
+pub(super) type LimitGrants = BTreeMap<GpuId, (LimitRequest, LimitGrant)>;
 
 impl Controller {
     /// What a share of the cap is of: the largest limits of all boards.
@@ -137,63 +137,63 @@ impl Controller {
     }
 
     /// What the cap lets through on each board that counts. Empty where there is no cap.
-    pub(super) fn passes(&self, now: Now) -> Passes {
+    pub(super) fn passes(&self, now: Now) -> LimitGrants {
         let cap = self.cap_soon(&self.cap_schedule(now.utc), now.utc);
         if cap.is_none() || self.settings.observe {
             return BTreeMap::new();
         }
-        let (ids, stakes): (Vec<GpuId>, Vec<Stake>) = self.stakes(now).into_iter().unzip();
+        let (ids, stakes): (Vec<GpuId>, Vec<LimitRequest>) = self.stakes(now).into_iter().unzip();
         let passes = gate(&stakes, cap);
         ids.into_iter().zip(stakes.into_iter().zip(passes)).collect()
     }
 
     /// Each board that tells its limit, as the cap sees it.
-    pub(super) fn stakes(&self, now: Now) -> Vec<(GpuId, Stake)> {
+    pub(super) fn stakes(&self, now: Now) -> Vec<(GpuId, LimitRequest)> {
         self.gpus.iter().filter_map(|gpu| Some((gpu.id().clone(), self.stake(gpu, now)?))).collect()
     }
 
-    fn stake(&self, gpu: &Gpu, now: Now) -> Option<Stake> {
+    fn stake(&self, gpu: &Gpu, now: Now) -> Option<LimitRequest> {
         let in_force = gpu.in_force()?;
         let found = self.gpus.found(gpu.id()).unwrap_or(in_force);
         let wish = self.wish(gpu.id(), now).map(|set| set.limit);
         let claim = self.claim(gpu);
         let (floor, ceiling) = match gpu.range() {
-            Some(range) if claim != Claim::Fixed => (range.min, range.ceiling(found)),
+            Some(range) if claim != LimitPriority::Fixed => (range.min, range.ceiling(found)),
             _ => (in_force, in_force),
         };
         let wanted = wish.unwrap_or(found);
         let most = match claim {
-            Claim::Job { .. } | Claim::Sweep { .. } => ceiling,
-            Claim::Fixed | Claim::Idle | Claim::Manual => wanted,
+            LimitPriority::Job { .. } | LimitPriority::Sweep { .. } => ceiling,
+            LimitPriority::Fixed | LimitPriority::Idle | LimitPriority::Manual => wanted,
         };
-        Some(Stake { in_force, wanted, floor, most, claim, unyielding: gpu.is_unyielding() })
+        Some(LimitRequest { in_force, wanted, floor, most, claim, unyielding: gpu.is_unyielding() })
     }
 
     /// What a board's limit is for.
-    pub(super) fn claim(&self, gpu: &Gpu) -> Claim {
+    pub(super) fn claim(&self, gpu: &Gpu) -> LimitPriority {
         let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
         let untold = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
         let not_ours = gpu.foreign.is_some() || gpu.handle.capabilities().why_no_control().is_some();
         if untold || not_ours || (owner.is_none() && !gpu.guests.is_empty() && gpu.manual.is_none()) {
-            return Claim::Fixed;
+            return LimitPriority::Fixed;
         }
         let Some(job) = owner.filter(|_| gpu.manual.is_none()) else {
-            return if gpu.manual.is_some() { Claim::Manual } else { Claim::Idle };
+            return if gpu.manual.is_some() { LimitPriority::Manual } else { LimitPriority::Idle };
         };
         let priority = job.spec.priority;
         let finished = job.remaining().is_some_and(|left| left <= Samples::ZERO);
         match job.phase {
-            Phase::Waiting => Claim::Idle,
-            Phase::Observing if finished => Claim::Idle,
+            Phase::Waiting => LimitPriority::Idle,
+            Phase::Observing if finished => LimitPriority::Idle,
             // What cannot be measured now takes no room from others.
-            Phase::Profiling if matches!(job.reach, Reach::Waits { .. }) => Claim::Idle,
-            Phase::Profiling => Claim::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
-            _ => Claim::Job { priority },
+            Phase::Profiling if matches!(job.reach, SweepCeiling::Waits { .. }) => LimitPriority::Idle,
+            Phase::Profiling => LimitPriority::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
+            _ => LimitPriority::Job { priority },
         }
     }
 
     /// The set point to pursue for a wish, of which the cap lets `pass` through; `None` for what was found.
-    pub(super) fn let_through(wish: Option<SetPoint>, stake: &Stake, pass: &Pass) -> Option<SetPoint> {
+    pub(super) fn let_through(wish: Option<SetPoint>, stake: &LimitRequest, pass: &LimitGrant) -> Option<SetPoint> {
         match wish {
             Some(set) => Some(SetPoint { limit: pass.limit, ..set }),
             None => (pass.limit < stake.wanted).then(|| pass.limit.into()),

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Claim, Stake};
+use super::{LimitPriority, LimitRequest};
 use crate::controller::Controller;
 use wattune_core::domain::Slot;
 use wattune_core::units::Watts;
@@ -38,7 +38,7 @@ impl Controller {
         if schedule.is_empty() {
             return None;
         }
-        let stakes: Vec<Stake> = self.stakes(now).into_iter().map(|(_, stake)| stake).collect();
+        let stakes: Vec<LimitRequest> = self.stakes(now).into_iter().map(|(_, stake)| stake).collect();
         let sum: Watts = stakes.iter().map(|s| s.in_force.watts()).sum();
         let binding = schedule.binding_at(now.utc);
         let limit = binding.map(|(cap, _)| cap);
@@ -64,7 +64,7 @@ impl Controller {
         if schedule.is_empty() {
             return Vec::new();
         }
-        let stakes: Vec<Stake> = self.stakes(now).into_iter().map(|(_, stake)| stake).collect();
+        let stakes: Vec<LimitRequest> = self.stakes(now).into_iter().map(|(_, stake)| stake).collect();
         let mut problems = Vec::new();
         let (lowest, sum): (Watts, Watts) = (lowest(&stakes), stakes.iter().map(|s| s.in_force.watts()).sum());
         let strictest = Slot::new(now.utc, now.utc + TimeDelta::days(8)).and_then(|week| schedule.over(&week));
@@ -97,7 +97,7 @@ impl Controller {
 }
 
 /// The lowest sum that the limits of boards can be brought to.
-fn lowest(stakes: &[Stake]) -> Watts {
-    let least = |s: &Stake| if s.claim == Claim::Fixed { s.in_force } else { s.floor };
+fn lowest(stakes: &[LimitRequest]) -> Watts {
+    let least = |s: &LimitRequest| if s.claim == LimitPriority::Fixed { s.in_force } else { s.floor };
     stakes.iter().map(|s| least(s).watts()).sum()
 }

@@ -27,7 +27,7 @@ const PERSISTENT: Seconds = Seconds::new(5.0);
 #[derive(Debug, Default)]
 pub(in crate::controller) struct Clocks {
     /// The lock that wattune has written.
-    held: Option<Held>,
+    held: Option<LockedClock>,
     /// Whether the lock was taken away, or never came to be, which the journal does not know yet.
     unlocked: bool,
     /// Whether nothing was locked before the lock that was asked for last.
@@ -46,7 +46,7 @@ pub(in crate::controller) struct Clocks {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct LockedClock {
     clock: ClockLimit,
     /// Whether the board has shown a clock that goes with it.
     shown: bool,
@@ -56,7 +56,7 @@ struct Held {
     restarts: u32,
 }
 
-impl Held {
+impl LockedClock {
     /// Compares the lock with a clock that nothing else lowers. Answers whether it is somebody else's now.
     fn compare(&mut self, clock: u32, at: Monotonic) -> bool {
         let (clock, lock) = (f64::from(clock), f64::from(self.clock.megahertz()));
@@ -117,7 +117,7 @@ impl Gpu {
         match (write, result) {
             (Write::LockClocks(clock), Ok(())) => {
                 let restarts = self.seen.restarts();
-                self.clocks.held = Some(Held { clock, shown: false, astray: None, restarts });
+                self.clocks.held = Some(LockedClock { clock, shown: false, astray: None, restarts });
                 self.clocks.failing = None;
             }
             (Write::LockClocks(_), Err(error)) if !matches!(error, GpuError::Lost { .. }) => {

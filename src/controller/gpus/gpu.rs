@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 
 use super::clocks::Clocks;
-use super::past::Past;
+use super::limit_history::LimitHistory;
 use super::sharing::Sharing;
 use super::steering::Astray;
 use crate::gpu::journal::{self, Foreign, Journal, JournalError, Standing, WayBack};
@@ -71,13 +71,13 @@ pub struct Gpu {
     /// What was done to it last, for people.
     pub remark: Option<String>,
     pub(in crate::controller) clocks: Clocks,
-    pub(in crate::controller) past: Past,
+    pub(in crate::controller) history: LimitHistory,
     pub(in crate::controller) sharing: Sharing,
     pub(in crate::controller) astray: Option<Astray>,
     /// Why the last write of a limit failed; none if it did not.
     pub(in crate::controller) write_error: Option<GpuError>,
     pub(in crate::controller) denied_since: Option<Monotonic>,
-    held: Option<Held>,
+    held: Option<WrittenLimit>,
     in_flight: Option<(Write, Monotonic)>,
     /// What the last finished write of a limit was, for the ledger: the limit before, the one asked for, the one shown.
     pub(in crate::controller) written: Option<Written>,
@@ -104,7 +104,7 @@ pub struct Gpu {
 
 /// The limit at which wattune holds a board: because it wrote it, or because it was there already.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct WrittenLimit {
     asked: PowerLimit,
     /// What the board showed right after the write: some round, some ignore.
     shown: Option<PowerLimit>,
@@ -163,7 +163,7 @@ impl Gpu {
             rebased_before: 0,
             remark: None,
             clocks: Clocks::default(),
-            past: Past::default(),
+            history: LimitHistory::default(),
             sharing: Sharing::default(),
             astray: None,
             write_error: None,
@@ -224,7 +224,7 @@ impl Gpu {
                     Some(shown) => self.note_not_back(asked, format!("the driver accepted it, and it shows {shown}")),
                     None => self.note_back(),
                 }
-                self.held = Some(Held { asked, shown: outcome.shown });
+                self.held = Some(WrittenLimit { asked, shown: outcome.shown });
                 self.restarts_seen = self.seen.restarts();
                 self.came_late = false;
             }
@@ -464,7 +464,7 @@ impl Gpu {
     ) -> Result<Act, JournalError> {
         if current.same_as(limit) {
             // Nothing to write, but from here on a change is somebody else's.
-            self.held.get_or_insert(Held { asked: limit, shown: Some(current) });
+            self.held.get_or_insert(WrittenLimit { asked: limit, shown: Some(current) });
             return Ok(Act::Nothing);
         }
         let is_asked = self.held.is_some_and(|h| h.asked == limit);

@@ -5,7 +5,7 @@ mod clocks;
 mod concerns;
 mod gpu;
 mod holders;
-mod past;
+mod limit_history;
 mod sharing;
 mod steering;
 #[cfg(test)]

@@ -183,7 +183,7 @@ impl Controller {
         if series.points().iter().all(|(_, i)| i.origin.is_outcome()) {
             return None;
         }
-        let error = self.usual_error().unwrap_or_else(|| spread(self.signal.book().series()));
+        let error = self.usual_error().unwrap_or_else(|| spread(self.signal.accounting_series().series()));
         let larger = |i: &Intensity| match i.origin.is_outcome() {
             true => *i,
             false => Intensity { value: i.value * (1.0 + error), ..*i },
@@ -193,7 +193,7 @@ impl Controller {
 
     /// The standard error, relative to what came, of what the book's first source said an hour ahead.
     fn usual_error(&self) -> Option<f64> {
-        let source = &self.signal.book().sources().first()?.source;
+        let source = &self.signal.accounting_series().sources().first()?.source;
         let score = self.signal.scores().iter().find(|s| s.source == *source && s.horizon_h == HORIZONS_H[0])?;
         let absolute = score.mape_pct.filter(|_| score.hours >= LEAST_SCORED_H)?;
         Some(absolute / 100.0 * DEVIATION_PER_ABSOLUTE)

@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::spelled;
-use crate::controller::signal::{Hindsight, Level, PriceSignal, Standing};
+use crate::controller::signal::{BasisLevel, PastForecasts, PriceSignal, SignalBasis};
 use crate::controller::view::{
     CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
@@ -35,9 +35,9 @@ impl Controller {
             state,
             forecast: self.signal.forecast(),
             model: self.signal.model(),
-            standing: self.signal.standing(),
+            basis: self.signal.basis(),
             scores: self.signal.scores(),
-            hindsight: self.signal.hindsight(),
+            past_forecasts: self.signal.past_forecasts(),
             fallback: self.signal.fallback(),
         }
     }
@@ -55,7 +55,7 @@ impl Controller {
         let Some(span) = Slot::new(now - Seconds::new(hours * 3600.0).to_delta(), now) else { return Ok(Vec::new()) };
         let series = self.intensities().best(&span).await?.within(&span);
         let mut finals = Vec::new();
-        for key in self.signal.book().sources() {
+        for key in self.signal.accounting_series().sources() {
             let own = self.store.intensities(std::slice::from_ref(key), &span).await?;
             finals.push((own, self.store.settled_until(key).await?));
         }
@@ -124,9 +124,10 @@ pub fn look(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (Ca
     let forecast = state.forecast.as_deref();
     let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now, &ModelPolicy::default()));
     let model = model.unwrap_or_default();
-    let standing = Standing::of(&model, forecast, state, fallback, now);
-    let hindsight = Hindsight::default();
-    let seen = Seen { now, state, forecast, model: &model, standing, scores: &[], hindsight: &hindsight, fallback };
+    let basis = SignalBasis::of(&model, forecast, state, fallback, now);
+    let past_forecasts = PastForecasts::default();
+    let seen =
+        Seen { now, state, forecast, model: &model, basis, scores: &[], past_forecasts: &past_forecasts, fallback };
     (seen.view(), seen.ahead())
 }
 
@@ -136,15 +137,15 @@ struct Seen<'a> {
     state: &'a FeedState,
     forecast: Option<&'a Forecast>,
     model: &'a Model,
-    standing: Standing,
+    basis: SignalBasis,
     scores: &'a [ScoreView],
-    hindsight: &'a Hindsight,
+    past_forecasts: &'a PastForecasts,
     fallback: GramsPerKwh,
 }
 
 impl Seen<'_> {
     fn view(&self) -> CarbonView {
-        let Self { now, state, forecast, standing, .. } = *self;
+        let Self { now, state, forecast, basis, .. } = *self;
         // Before anything was said, the first source is the one that everybody waits for.
         let shown = state.source().or(state.sources.first());
         let freshness = state.freshness(now);
@@ -160,8 +161,8 @@ impl Seen<'_> {
             None => notes.push(format!("no forecast; planning with {} throughout", self.fallback)),
         }
         let said = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| (i.value, i.origin));
-        let modelled = matches!(standing.level, Level::Local | Level::DailyShape);
-        let present = said.or_else(|| modelled.then_some((standing.value, Origin::Fallback)));
+        let modelled = matches!(basis.level, BasisLevel::Local | BasisLevel::DailyShape);
+        let present = said.or_else(|| modelled.then_some((basis.value, Origin::Fallback)));
         let skill = forecast.map(|_| self.model.skill());
         CarbonView {
             zone: forecast.map(|f| f.zone.to_string()),
@@ -170,9 +171,9 @@ impl Seen<'_> {
             scope: forecast.and_then(|f| spelled(&f.scope)),
             intensity_g_per_kwh: present.map(|(value, _)| value.get()),
             origin: present.and_then(|(_, origin)| spelled(&origin)),
-            basis: standing.level.name(),
-            basis_since: standing.since,
-            planned_with_g_per_kwh: standing.value.get(),
+            basis: basis.level.name(),
+            basis_since: basis.since,
+            planned_with_g_per_kwh: basis.value.get(),
             freshness: freshness_name(freshness).into(),
             stale_since: stale_since(freshness),
             fetched_at: shown.and_then(|s| s.fetched_at),
@@ -181,8 +182,8 @@ impl Seen<'_> {
             followed: skill.map(|s| s.factor),
             bias_g_per_kwh: skill.and_then(|s| s.bias_g_per_kwh),
             fallback_g_per_kwh: self.fallback.get(),
-            foreseen: self.hindsight.foreseen.clone(),
-            outcome: self.hindsight.outcome.clone(),
+            foreseen: self.past_forecasts.foreseen.clone(),
+            outcome: self.past_forecasts.outcome.clone(),
             notes,
             sources: state.sources.iter().map(|s| source_view(s, state.source(), now)).collect(),
             scores: self.scores.to_vec(),

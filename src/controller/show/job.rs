@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{megahertz, spelled};
 use crate::controller::accounting::by_kind;
-use crate::controller::cap::Passes;
+use crate::controller::cap::LimitGrants;
 use crate::controller::job::Job;
 use crate::controller::savings::Sources;
 use crate::controller::view::{
@@ -59,7 +59,7 @@ impl Controller {
         Ok(JobView { broken_promises: broken.len(), warnings: broken, ..view })
     }
 
-    pub(in crate::controller) fn job_view(&self, job: &Job, passes: &Passes) -> JobView {
+    pub(in crate::controller) fn job_view(&self, job: &Job, passes: &LimitGrants) -> JobView {
         let now = self.now();
         let sets: Vec<_> = job.spec.gpus.iter().map(|gpu| self.wanted_under(passes, gpu, now)).collect();
         let limits: Vec<Option<f64>> = sets.iter().map(|set| Some(set.as_ref()?.limit.watts().get())).collect();

@@ -1,10 +1,10 @@
-//! The grid's signals as they come in: what is followed, what the books use, and what is known of how good it is.
+//! The carbon signal and the price: the active source, the series that the ledger uses, and the skill of past forecasts.
 
-mod book;
-mod hindsight;
+mod accounting_series;
+mod basis;
+mod past_forecasts;
 mod scores;
-mod standing;
-mod taken;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-pub(super) use book::{Book, same_signal};
-pub(super) use hindsight::Hindsight;
+pub(super) use accounting_series::{AccountingSeries, same_signal};
+pub(super) use basis::{BasisLevel, SignalBasis};
+pub(super) use past_forecasts::PastForecasts;
 pub(super) use scores::HORIZONS_H;
 pub use scores::{RankBoard, scores};
 use scores::{Scores, at_hand};
-pub(super) use standing::{Level, Standing};
-use taken::Taken;
+use stored::StoredAnswers;
 
 use super::replan::ReplanReason;
 use super::view::ScoreView;
@@ -38,26 +38,26 @@ pub struct PriceSignal {
     pub currency: Currency,
 }
 
-/// What came in since the last activation, for those whom it concerns.
+/// The changes since the last tick that concern the ledger, the jobs and the plans.
 #[derive(Debug, Default)]
-pub(super) struct News {
-    /// Times of which sources told something new: their hours are settled and counted anew.
-    pub(super) told: Vec<Slot>,
-    /// Times of which another value is known: their hours are counted anew.
-    pub(super) known: Vec<Slot>,
-    /// The books use another series: all hours are counted anew.
-    pub(super) another_series: bool,
-    /// Hours that have become final.
-    pub(super) finals: Vec<Slot>,
-    /// For the first time since the start something is forecast.
-    pub(super) first: bool,
-    /// Why everything is planned anew.
+pub(super) struct SignalUpdate {
+    /// Slots with new or withdrawn values: their hours are settled and counted again.
+    pub(super) reported: Vec<Slot>,
+    /// Slots whose value in the accounting series has changed: their hours are counted again.
+    pub(super) revised: Vec<Slot>,
+    /// Whether the ledger uses another accounting series: all hours are counted again.
+    pub(super) is_other_series: bool,
+    /// Hours whose values a source has declared final.
+    pub(super) finalised: Vec<Slot>,
+    /// Whether this is the first forecast since the start.
+    pub(super) is_first: bool,
+    /// The reason to plan every job again.
     pub(super) replan: Option<ReplanReason>,
-    /// What could not be read or written.
+    /// Failed reads and writes.
     pub(super) faults: Vec<StoreError>,
 }
 
-/// Owns what is known of the grid: the carbon signal, and the price if there is one.
+/// Owner of the carbon signal, and of the price if there is one.
 pub(super) struct Signal {
     feed: watch::Receiver<FeedState>,
     price: Option<PriceSignal>,
@@ -66,11 +66,11 @@ pub(super) struct Signal {
     /// What the followed source says, and what was learnt from what came.
     forecast: Option<Arc<Forecast>>,
     model: Model,
-    standing: Standing,
-    book: Book,
+    basis: SignalBasis,
+    accounting_series: AccountingSeries,
     /// What was stored of each source of the feed.
-    taken: Vec<Taken>,
-    hindsight: Hindsight,
+    taken: Vec<StoredAnswers>,
+    past_forecasts: PastForecasts,
     scores: Scores,
 }
 
@@ -90,69 +90,69 @@ impl Signal {
             fallback,
             forecast: None,
             model: Model::default(),
-            standing: Standing::unknown(now, fallback),
-            book: Book::default(),
+            basis: SignalBasis::unknown(now, fallback),
+            accounting_series: AccountingSeries::default(),
             taken: Vec::new(),
-            hindsight: Hindsight::default(),
+            past_forecasts: PastForecasts::default(),
             scores: Scores::new(ranks),
         }
     }
 
     /// Takes in the newest answers of the feed and stores them. What could not be stored is tried again with the next
     /// answer, or when its time has come.
-    pub(super) async fn take(&mut self, store: &Store, now: Now) -> News {
-        let mut news = News::default();
+    pub(super) async fn take(&mut self, store: &Store, now: Now) -> SignalUpdate {
+        let mut update = SignalUpdate::default();
         if self.feed.has_changed().unwrap_or(false) {
             let state = self.feed.borrow_and_update().clone();
-            self.take_answers(&state, store, now, &mut news).await;
+            self.take_answers(&state, store, now, &mut update).await;
         }
-        if self.standing.is_due(now) {
-            self.look_at_the_present(store, now, &mut news).await;
+        if self.basis.is_due(now) {
+            self.look_at_the_present(store, now, &mut update).await;
         }
-        if let Err(error) = self.hindsight.look_back(self.forecast.as_deref(), store, now.utc).await {
-            news.faults.push(error);
+        if let Err(error) = self.past_forecasts.look_back(self.forecast.as_deref(), store, now.utc).await {
+            update.faults.push(error);
         }
         if self.forecast.is_some() {
             let state = self.feed.borrow().clone();
             if let Err(error) = self.scores.keep(store, &state, now).await {
-                news.faults.push(error);
+                update.faults.push(error);
             }
         }
-        news
+        update
     }
 
-    async fn take_answers(&mut self, state: &FeedState, store: &Store, now: Now, news: &mut News) {
-        self.taken.resize_with(state.sources.len(), Taken::default);
+    async fn take_answers(&mut self, state: &FeedState, store: &Store, now: Now, update: &mut SignalUpdate) {
+        self.taken.resize_with(state.sources.len(), StoredAnswers::default);
         for (taken, source) in self.taken.iter_mut().zip(&state.sources) {
-            if let Err(error) = taken.take(source, store, news).await {
-                news.faults.push(error);
+            if let Err(error) = taken.take(source, store, update).await {
+                update.faults.push(error);
             }
         }
         // What is new is told to the store at once, and the present is looked at anew.
-        self.standing.doubt();
-        match self.book.take(state) {
-            Some(slots) => news.known.extend(slots),
-            None => news.another_series = true,
+        self.basis.doubt();
+        match self.accounting_series.take(state) {
+            Some(slots) => update.revised.extend(slots),
+            None => update.is_other_series = true,
         }
         let Some(newest) = state.forecast.clone() else { return };
         if self.forecast.as_ref() == Some(&newest) {
             return;
         }
         let before = self.forecast.replace(newest.clone());
-        news.first = before.is_none();
-        self.learn(&newest, store, now.utc, news).await;
+        update.is_first = before.is_none();
+        self.learn(&newest, store, now.utc, update).await;
         if before.is_none_or(|b| b.expected != newest.expected || b.source != newest.source) {
-            news.replan = Some(ReplanReason::NewForecast);
+            update.replan = Some(ReplanReason::NewForecast);
         }
     }
 
     /// Fits the model to a forecast, its outcomes, and what its source issued in the last weeks.
-    async fn learn(&mut self, newest: &Forecast, store: &Store, now: DateTime<Utc>, news: &mut News) {
+    async fn learn(&mut self, newest: &Forecast, store: &Store, now: DateTime<Utc>, update: &mut SignalUpdate) {
         let kept = store.issued_of(&SourceKey::of(newest), now - ISSUES_LEARNT_FROM).await;
         let kept: Vec<Issued> = match kept {
             Ok(issued) => issued.into_iter().map(at_hand).collect(),
             Err(error) => {
-                news.faults.push(error);
+                update.faults.push(error);
                 Vec::new()
             }
         };
@@ -162,23 +162,23 @@ impl Signal {
 
     /// Sees what the present is reckoned with: forecasts end, and what came grows old. A time about which no source says
     /// anything is booked as the model sees it while it passes.
-    async fn look_at_the_present(&mut self, store: &Store, now: Now, news: &mut News) {
+    async fn look_at_the_present(&mut self, store: &Store, now: Now, update: &mut SignalUpdate) {
         for taken in &mut self.taken {
             if let Err(error) = taken.store_begun(now.utc, store).await {
-                news.faults.push(error);
+                update.faults.push(error);
             }
         }
-        let found = Standing::of(&self.model, self.forecast.as_deref(), &self.feed.borrow(), self.fallback, now.utc);
-        if self.standing.take(found, now) {
-            news.replan.get_or_insert(ReplanReason::AnotherBasis);
+        let found = SignalBasis::of(&self.model, self.forecast.as_deref(), &self.feed.borrow(), self.fallback, now.utc);
+        if self.basis.take(found, now) {
+            update.replan.get_or_insert(ReplanReason::AnotherBasis);
         }
-        if matches!(found.level, Level::Local | Level::DailyShape)
-            && self.book.series().at(now.utc).is_none()
-            && let Some((leading, point)) = self.book.fill(found.slot, found.value)
+        if matches!(found.level, BasisLevel::Local | BasisLevel::DailyShape)
+            && self.accounting_series.series().at(now.utc).is_none()
+            && let Some((leading, point)) = self.accounting_series.fill(found.slot, found.value)
         {
-            news.known.push(point.0);
+            update.revised.push(point.0);
             if let Err(error) = store.append_intensities(&leading, &[point]).await {
-                news.faults.push(error);
+                update.faults.push(error);
             }
         }
     }
@@ -204,18 +204,18 @@ impl Signal {
     }
 
     /// What the present is reckoned with.
-    pub(super) fn standing(&self) -> Standing {
-        self.standing
+    pub(super) fn basis(&self) -> SignalBasis {
+        self.basis
     }
 
     /// The series that the books use.
-    pub(super) fn book(&self) -> &Book {
-        &self.book
+    pub(super) fn accounting_series(&self) -> &AccountingSeries {
+        &self.accounting_series
     }
 
     /// What was expected of the present and of the newest outcome.
-    pub(super) fn hindsight(&self) -> &Hindsight {
-        &self.hindsight
+    pub(super) fn past_forecasts(&self) -> &PastForecasts {
+        &self.past_forecasts
     }
 
     /// How well each source forecast lately.

@@ -1,4 +1,4 @@
-//! What new answers of the feed are news of, and what they are not.
+//! What new answers of the feed are update of, and what they are not.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::watch;
@@ -59,25 +59,28 @@ async fn an_answer_is_news_once() {
     let store = Store::open(dir.path()).await.expect("opens");
     let came = hours(-24, 0, 300.0, Origin::Measured);
     let (publish, mut signal) = owner(feed(&said(400.0, came.clone())));
-    let news = signal.take(&store, now(0)).await;
-    assert!(news.first && news.another_series && news.faults.is_empty(), "{news:?}");
-    assert_eq!((news.told.len(), news.replan), (24, Some(ReplanReason::NewForecast)));
-    assert_eq!(signal.standing().value, GramsPerKwh::new(400.0));
+    let update = signal.take(&store, now(0)).await;
+    assert!(update.is_first && update.is_other_series && update.faults.is_empty(), "{update:?}");
+    assert_eq!((update.reported.len(), update.replan), (24, Some(ReplanReason::NewForecast)));
+    assert_eq!(signal.basis().value, GramsPerKwh::new(400.0));
 
-    let news = signal.take(&store, now(1)).await;
-    assert!(!news.first && !news.another_series && news.told.is_empty() && news.replan.is_none(), "{news:?}");
+    let update = signal.take(&store, now(1)).await;
+    assert!(
+        !update.is_first && !update.is_other_series && update.reported.is_empty() && update.replan.is_none(),
+        "{update:?}"
+    );
 
     // An hour has come, and nothing else is expected.
     let mut later = came.clone();
     later.overwrite(&hours(0, 1, 410.0, Origin::Measured));
     publish.send_replace(feed(&said(400.0, later)));
-    let news = signal.take(&store, now(3600)).await;
-    assert_eq!((news.told.len(), news.known.len(), news.replan), (1, 1, None), "{news:?}");
+    let update = signal.take(&store, now(3600)).await;
+    assert_eq!((update.reported.len(), update.revised.len(), update.replan), (1, 1, None), "{update:?}");
 
     publish.send_replace(feed(&said(200.0, came)));
-    let news = signal.take(&store, now(3601)).await;
-    assert_eq!(news.replan, Some(ReplanReason::NewForecast));
-    assert!(!news.first, "{news:?}");
+    let update = signal.take(&store, now(3601)).await;
+    assert_eq!(update.replan, Some(ReplanReason::NewForecast));
+    assert!(!update.is_first, "{update:?}");
 }
 
 #[tokio::test]
@@ -90,18 +93,18 @@ async fn what_is_taken_back_is_told_and_what_is_final_is_said_once() {
     let mut kept = hours(-24, -6, 300.0, Origin::Measured);
     kept.overwrite(&hours(-5, 0, 300.0, Origin::Measured));
     publish.send_replace(feed(&said(400.0, kept.clone())));
-    let news = signal.take(&store, now(1)).await;
+    let update = signal.take(&store, now(1)).await;
     let gone = Slot::new(at(-6), at(-5)).expect("an hour");
-    assert_eq!((news.told.as_slice(), news.another_series), ([gone].as_slice(), false), "{news:?}");
+    assert_eq!((update.reported.as_slice(), update.is_other_series), ([gone].as_slice(), false), "{update:?}");
 
     let mut state = feed(&said(400.0, kept));
     state.sources[0].final_until = Some(at(-3));
     publish.send_replace(state.clone());
-    let news = signal.take(&store, now(2)).await;
-    assert!(news.told.is_empty() && news.faults.is_empty(), "{news:?}");
+    let update = signal.take(&store, now(2)).await;
+    assert!(update.reported.is_empty() && update.faults.is_empty(), "{update:?}");
     publish.send_replace(state);
-    assert!(signal.take(&store, now(3)).await.finals.is_empty());
-    assert_eq!(store.settled_until(&signal.book().sources()[0]).await.expect("read"), Some(at(-3)));
+    assert!(signal.take(&store, now(3)).await.finalised.is_empty());
+    assert_eq!(store.settled_until(&signal.accounting_series().sources()[0]).await.expect("read"), Some(at(-3)));
 }
 
 #[tokio::test]
@@ -110,7 +113,7 @@ async fn a_store_that_fails_is_a_fault_and_is_told_again() {
     let store = Store::open(dir.path()).await.expect("opens");
     store.close().await;
     let (_publish, mut signal) = owner(feed(&said(400.0, CarbonSeries::default())));
-    let news = signal.take(&store, now(0)).await;
-    assert!(!news.faults.is_empty() && news.first, "{news:?}");
-    assert_eq!(signal.standing().value, GramsPerKwh::new(400.0), "planning goes on");
+    let update = signal.take(&store, now(0)).await;
+    assert!(!update.faults.is_empty() && update.is_first, "{update:?}");
+    assert_eq!(signal.basis().value, GramsPerKwh::new(400.0), "planning goes on");
 }

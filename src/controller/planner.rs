@@ -17,10 +17,10 @@ use wattune_core::plan::{
 use wattune_core::time::Monotonic;
 use wattune_core::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
 
-use super::share::Share;
+use super::shared_budget::SharedBudget;
 
 /// What one job's plan is made from, by value.
-pub(super) struct Brief {
+pub(super) struct PlanInput {
     pub(super) id: JobId,
     pub(super) now: DateTime<Utc>,
     pub(super) profile: Profile,
@@ -47,7 +47,7 @@ pub(super) struct Brief {
     pub(super) at_rest: Watts,
 }
 
-impl Brief {
+impl PlanInput {
     fn request(&self) -> Request<'_> {
         Request {
             now: self.now,
@@ -83,25 +83,26 @@ impl Brief {
 
 /// What is to be planned at once.
 #[derive(Default)]
-pub(super) struct Order {
+pub(super) struct PlanBatch {
     /// Jobs that share nothing.
-    pub(super) alone: Vec<Brief>,
+    pub(super) alone: Vec<PlanInput>,
     /// Jobs that share the node's cap or its carbon budget.
-    pub(super) together: Vec<Brief>,
+    pub(super) together: Vec<PlanInput>,
     /// What the cap leaves for those.
     pub(super) cap: TimeSeries<Watts>,
     /// What they may still emit together.
     pub(super) carbon_budget: TimeSeries<GramsCo2e>,
 }
 
-impl Order {
+impl PlanBatch {
     pub(super) fn is_empty(&self) -> bool {
         self.alone.is_empty() && self.together.is_empty()
     }
 
     /// Makes the plans. May take long; a search for plans together goes on as long as `go_on` says.
     fn carry_out(self, go_on: &dyn Fn() -> bool) -> Solved {
-        let rules = Rules { alone: &Brief::plan, together: &|briefs, shared| plans_together(briefs, shared, go_on) };
+        let rules =
+            Rules { alone: &PlanInput::plan, together: &|briefs, shared| plans_together(briefs, shared, go_on) };
         self.carry_out_by(&rules)
     }
 
@@ -109,7 +110,7 @@ impl Order {
     fn carry_out_by(&self, rules: &Rules<'_>) -> Solved {
         let mut plans: BTreeMap<JobId, _> =
             self.alone.iter().map(|brief| (brief.id.clone(), rules.plan(brief))).collect();
-        let mut left: Vec<&Brief> = self.together.iter().collect();
+        let mut left: Vec<&PlanInput> = self.together.iter().collect();
         let mut cap = self.cap.clone();
         while !left.is_empty() {
             let shared = Shared { cap: &cap, carbon_budget: Some(&self.carbon_budget) };
@@ -142,12 +143,12 @@ impl Order {
 
 /// How plans are made: of one job, and of those that share something (`None` where the plans before are to stay).
 struct Rules<'a> {
-    alone: &'a dyn Fn(&Brief) -> Result<Plan, Unplannable>,
-    together: &'a dyn Fn(&[&Brief], &Shared<'_>) -> Option<Together>,
+    alone: &'a dyn Fn(&PlanInput) -> Result<Plan, Unplannable>,
+    together: &'a dyn Fn(&[&PlanInput], &Shared<'_>) -> Option<Together>,
 }
 
 impl Rules<'_> {
-    fn plan(&self, brief: &Brief) -> Result<Plan, NoPlan> {
+    fn plan(&self, brief: &PlanInput) -> Result<Plan, NoPlan> {
         match guarded(|| (self.alone)(brief)) {
             Ok(made) => made.map_err(NoPlan::Unplannable),
             Err(why) => Err(NoPlan::Died(why)),
@@ -156,14 +157,14 @@ impl Rules<'_> {
 
     /// Those because of whom planning together dies: those whose planning dies alone, else the first without whom the
     /// others can be planned; none where there is no such job.
-    fn culprits(&self, briefs: &[&Brief], shared: &Shared<'_>) -> Vec<JobId> {
-        let dies = |brief: &&&Brief| guarded(|| (self.alone)(brief)).is_err();
+    fn culprits(&self, briefs: &[&PlanInput], shared: &Shared<'_>) -> Vec<JobId> {
+        let dies = |brief: &&&PlanInput| guarded(|| (self.alone)(brief)).is_err();
         let alone: Vec<JobId> = briefs.iter().filter(dies).map(|brief| brief.id.clone()).collect();
         if !alone.is_empty() {
             return alone;
         }
-        let spoils = |brief: &&&Brief| {
-            let others: Vec<&Brief> = briefs.iter().filter(|other| other.id != brief.id).copied().collect();
+        let spoils = |brief: &&&PlanInput| {
+            let others: Vec<&PlanInput> = briefs.iter().filter(|other| other.id != brief.id).copied().collect();
             !others.is_empty() && guarded(|| (self.together)(&others, shared)).is_ok()
         };
         briefs.iter().find(spoils).map(|brief| brief.id.clone()).into_iter().collect()
@@ -171,7 +172,7 @@ impl Rules<'_> {
 }
 
 /// Plans of jobs that share something; `None` where the search was cut short and the plans before are as good.
-fn plans_together(briefs: &[&Brief], shared: &Shared<'_>, go_on: &dyn Fn() -> bool) -> Option<Together> {
+fn plans_together(briefs: &[&PlanInput], shared: &Shared<'_>, go_on: &dyn Fn() -> bool) -> Option<Together> {
     let members: Vec<Member<'_>> = briefs.iter().map(|brief| brief.member()).collect();
     let made = plan_together(&members, shared, go_on);
     let before: Vec<Option<&Plan>> = briefs.iter().map(|brief| brief.before.as_ref()).collect();
@@ -214,12 +215,12 @@ pub(super) struct Search {
     stop: Arc<AtomicBool>,
     pub(super) since: Monotonic,
     /// What the cap left when it began.
-    pub(super) share: Option<Share>,
+    pub(super) share: Option<SharedBudget>,
 }
 
 impl Search {
     /// Begins it on a thread of its own.
-    pub(super) fn begin(order: Order, share: Option<Share>, now: Monotonic) -> Self {
+    pub(super) fn begin(order: PlanBatch, share: Option<SharedBudget>, now: Monotonic) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let go_on = move || !stopped.load(Ordering::Relaxed);
@@ -252,11 +253,11 @@ impl Search {
 
 /// What is known of planning from tick to tick.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct Planner {
     /// The search that goes on.
     pub(super) search: Option<Search>,
     /// What the cap left when plans were made last.
-    pub(super) share: Option<Share>,
+    pub(super) share: Option<SharedBudget>,
     /// What the plans in force cannot keep although they share it, in one sentence each.
     pub(super) broken: Vec<String>,
     /// Why those that share something were planned each alone, where that was so.
@@ -283,5 +284,5 @@ pub(super) fn in_words(broken: &Broken) -> String {
 }
 
 #[cfg(test)]
-#[path = "desk_tests.rs"]
+#[path = "planner_tests.rs"]
 mod tests;

@@ -17,12 +17,12 @@ const RECOUNTED_AT_ONCE: usize = 24;
 
 /// Energy and what it emitted, by UTC hour.
 #[derive(Clone, Debug, Default)]
-pub(in crate::controller) struct Emitted {
+pub(in crate::controller) struct HourlyEmissions {
     hours: BTreeMap<DateTime<Utc>, Emissions>,
     sum: Emissions,
 }
 
-impl Emitted {
+impl HourlyEmissions {
     pub(in crate::controller) fn of<'a>(rows: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Self {
         let mut all = Self::default();
         for row in rows {
@@ -131,8 +131,8 @@ impl Accounting {
             match (counted, node.jobs.get_mut(&id)) {
                 (Ok((rows, series)), Some(job)) => {
                     job.used = by_kind(&rows);
-                    job.emissions = Emitted::of(of_job(&rows, &id, true), &series);
-                    job.beside = Emitted::of(of_job(&rows, &id, false), &series);
+                    job.emissions = HourlyEmissions::of(of_job(&rows, &id, true), &series);
+                    job.beside = HourlyEmissions::of(of_job(&rows, &id, false), &series);
                 }
                 (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
                 _ => {}
@@ -218,7 +218,7 @@ mod tests {
             after in prop::collection::vec(0.0f64..900.0, 4),
         ) {
             let rows: Vec<Interval> = minutes.into_iter().map(|(minute, energy)| row(minute, energy)).collect();
-            let mut sums = Emitted::of(&rows, &hourly(&before));
+            let mut sums = HourlyEmissions::of(&rows, &hourly(&before));
             let hours: Vec<_> = sums.hours().collect();
             for hour in hours {
                 sums.recount(hour, rows.iter().filter(|r| hour_of(r.slot.start()) == hour), &hourly(&after));

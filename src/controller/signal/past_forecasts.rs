@@ -12,7 +12,7 @@ use wattune_core::units::Seconds;
 
 /// Forecasts beside what they were about.
 #[derive(Default)]
-pub(in crate::controller) struct Hindsight {
+pub(in crate::controller) struct PastForecasts {
     /// What it was worked out for: nothing else can change it.
     about: Option<About>,
     /// What was expected of the present slot.
@@ -28,7 +28,7 @@ struct About {
     outcome: Option<(Slot, Intensity)>,
 }
 
-impl Hindsight {
+impl PastForecasts {
     /// Looks up the forecasts of slots that have not been looked at.
     pub(super) async fn look_back(
         &mut self,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Controller;
-use super::cap::Claim;
+use super::cap::LimitPriority;
 use super::job::{Job, Phase};
 use wattune_core::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
 use wattune_core::profile::Stage;
@@ -19,7 +19,7 @@ const BEYOND: TimeDelta = TimeDelta::days(8);
 
 /// The cap and the budget, and who takes part in them how. Plans are made anew when it changes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Share {
+pub(super) struct SharedBudget {
     schedule: CapSchedule,
     /// The carbon budget's present span.
     budget: Option<Slot>,
@@ -71,7 +71,7 @@ impl Counted {
     }
 }
 
-impl Share {
+impl SharedBudget {
     /// Whether there is a cap at any time.
     pub(super) fn is_capped(&self) -> bool {
         !self.schedule.is_empty()
@@ -101,7 +101,7 @@ impl Share {
 
 impl Controller {
     /// What the cap and the budget leave for whom; `None` where there is neither.
-    pub(super) fn share(&self, now: Now) -> Option<Share> {
+    pub(super) fn share(&self, now: Now) -> Option<SharedBudget> {
         let schedule = self.cap_schedule(now.utc);
         let budget = self.accounting.budget().settings.span(now.utc);
         if schedule.is_empty() && budget.is_none() {
@@ -117,13 +117,13 @@ impl Controller {
             }
             let Some(gpu) = self.gpus.get(&id) else { continue };
             let counted = match stake.claim {
-                Claim::Fixed => Counted::Always(stake.in_force),
+                LimitPriority::Fixed => Counted::Always(stake.in_force),
                 // It is being lowered, unless it does not yield.
-                Claim::Idle if stake.unyielding => Counted::Always(stake.in_force),
-                Claim::Idle => Counted::Always(stake.floor),
-                Claim::Job { .. } => Counted::Always(stake.wanted),
-                Claim::Sweep { .. } => Counted::Sweeping(stake.wanted, stake.floor),
-                Claim::Manual => match gpu.manual {
+                LimitPriority::Idle if stake.unyielding => Counted::Always(stake.in_force),
+                LimitPriority::Idle => Counted::Always(stake.floor),
+                LimitPriority::Job { .. } => Counted::Always(stake.wanted),
+                LimitPriority::Sweep { .. } => Counted::Sweeping(stake.wanted, stake.floor),
+                LimitPriority::Manual => match gpu.manual {
                     Some(manual) => Counted::Until(manual.until_utc, stake.wanted, stake.floor),
                     None => Counted::Always(stake.wanted),
                 },
@@ -131,7 +131,7 @@ impl Controller {
             others.insert(id, counted);
         }
         let members = members.into_iter().map(|job| job.id.clone()).collect();
-        Some(Share { schedule, budget, members, others, lead: self.lead() })
+        Some(SharedBudget { schedule, budget, members, others, lead: self.lead() })
     }
 
     /// Whether a job's limits follow a plan that has to fit under the cap.

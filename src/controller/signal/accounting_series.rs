@@ -12,7 +12,7 @@ use wattune_core::units::GramsPerKwh;
 /// The series that the books use: all sources of one kind and scope. It is the first source's that has said anything,
 /// so that an outage, in which another kind may be followed, does not change what grams mean.
 #[derive(Default)]
-pub(in crate::controller) struct Book {
+pub(in crate::controller) struct AccountingSeries {
     /// The sources that speak of it, the preferred one first.
     sources: Vec<SourceKey>,
     /// What is known in memory.
@@ -22,7 +22,7 @@ pub(in crate::controller) struct Book {
     leading: Option<Arc<Forecast>>,
 }
 
-impl Book {
+impl AccountingSeries {
     /// The sources that speak of it, the preferred one first.
     pub(in crate::controller) fn sources(&self) -> &[SourceKey] {
         &self.sources
@@ -52,12 +52,12 @@ impl Book {
         for forecast in alike.iter().rev() {
             series.overwrite(&forecast.actual);
         }
-        let mut news = changes(&series, Some(&self.series));
-        news.extend(gone(&self.series, &series));
+        let mut update = changes(&series, Some(&self.series));
+        update.extend(gone(&self.series, &series));
         let is_other = self.sources != sources;
         (self.sources, self.series) = (sources, series);
         self.leading = Some(Arc::clone(leading));
-        (!is_other).then(|| news.into_iter().map(|(slot, _)| slot).collect())
+        (!is_other).then(|| update.into_iter().map(|(slot, _)| slot).collect())
     }
 
     /// Has a time in it about which no source says anything. Answers with what is to be stored, and in whose name;

@@ -6,7 +6,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::cap::Claim;
+use super::cap::LimitPriority;
 use super::job::{Group, Job, Known};
 use super::replan::ReplanReason;
 use super::{Controller, Gpu};
@@ -22,7 +22,7 @@ const WORTHWHILE: TimeDelta = TimeDelta::minutes(15);
 
 /// What the node's cap makes of a job's sweep.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Reach {
+pub(super) enum SweepCeiling {
     /// Nothing.
     #[default]
     Whole,
@@ -74,11 +74,11 @@ impl Controller {
     }
 
     /// The ceilings that a job's sweep goes up to, and what that makes of it; `None` where it stays as it is.
-    fn reach(&self, job: &Job, schedule: &CapSchedule, now: Now) -> Option<(Vec<PowerLimit>, Reach)> {
+    fn reach(&self, job: &Job, schedule: &CapSchedule, now: Now) -> Option<(Vec<PowerLimit>, SweepCeiling)> {
         let profiler = job.profiler.as_ref()?;
         let lowered = job.groups.iter().zip(&job.whole).any(|(g, whole)| g.range.ceiling < *whole);
         if profiler.is_complete() && !lowered {
-            return Some((job.whole.clone(), Reach::Whole));
+            return Some((job.whole.clone(), SweepCeiling::Whole));
         }
         let mut groups = job.groups.clone();
         groups.iter_mut().zip(&job.whole).for_each(|(g, whole)| g.range.ceiling = *whole);
@@ -97,7 +97,7 @@ impl Controller {
         let raised = groups.iter().zip(&job.groups).any(|(new, old)| new.range.ceiling > old.range.ceiling);
         if profiler.is_complete() && !raised {
             let to = job.groups.iter().map(|g| g.range.ceiling).collect();
-            return Some((job.groups.iter().map(|g| g.range.ceiling).collect(), Reach::Lowered { to }));
+            return Some((job.groups.iter().map(|g| g.range.ceiling).collect(), SweepCeiling::Lowered { to }));
         }
         let wanted = profiler.wanted().filter(|_| ceilings.iter().eq(job.groups.iter().map(|g| &g.range.ceiling)));
         let wanted: Watts = match wanted {
@@ -109,9 +109,9 @@ impl Controller {
         // What even the lowest limits exceed is not waited for.
         let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.boards()).sum();
         let reach = match room.filter(|_| wanted > lowest) {
-            Some(room) => Reach::Waits { until: room_again(schedule, now.utc, wanted + others), wanted, room },
-            None if ceilings != job.whole => Reach::Lowered { to: ceilings.clone() },
-            None => Reach::Whole,
+            Some(room) => SweepCeiling::Waits { until: room_again(schedule, now.utc, wanted + others), wanted, room },
+            None if ceilings != job.whole => SweepCeiling::Lowered { to: ceilings.clone() },
+            None => SweepCeiling::Whole,
         };
         Some((ceilings, reach))
     }
@@ -120,7 +120,7 @@ impl Controller {
     fn others(&self, groups: &[Group], held: impl Fn(&Gpu) -> bool) -> Watts {
         let is_mine = |gpu: &&Gpu| groups.iter().any(|g| g.members.contains(gpu.id()));
         let least = |gpu: &Gpu| match (self.claim(gpu), gpu.range(), gpu.manual) {
-            (Claim::Fixed, ..) | (_, None, _) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
+            (LimitPriority::Fixed, ..) | (_, None, _) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
             (_, _, Some(manual)) if held(gpu) => manual.limit.watts(),
             (_, Some(range), _) => range.min.watts(),
         };
@@ -182,8 +182,8 @@ impl Job {
     /// What a cap keeps from its sweep, in one sentence.
     pub(super) fn reach_in_words(&self) -> Option<String> {
         match &self.reach {
-            Reach::Whole => None,
-            Reach::Waits { until, wanted, room } => {
+            SweepCeiling::Whole => None,
+            SweepCeiling::Waits { until, wanted, room } => {
                 let until = until.map_or("until there is room".into(), |at| format!("until {}", at.format("%FT%TZ")));
                 Some(format!(
                     "measuring waits {until}: the node's cap leaves its boards {:.0} W of the {:.0} W to be measured",
@@ -191,7 +191,7 @@ impl Job {
                     wanted.get()
                 ))
             }
-            Reach::Lowered { to } => {
+            SweepCeiling::Lowered { to } => {
                 let to: Vec<String> = to.iter().map(ToString::to_string).collect();
                 Some(format!(
                     "the node's cap keeps it from its highest limits for long: it is measured up to {} and its slowdown is \

@@ -13,7 +13,7 @@ const LOOK: Seconds = Seconds::new(5.0);
 
 /// What the present is reckoned with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controller) enum Level {
+pub(in crate::controller) enum BasisLevel {
     /// What the followed source says.
     Source,
     /// The local forecaster.
@@ -24,7 +24,7 @@ pub(in crate::controller) enum Level {
     Constant,
 }
 
-impl Level {
+impl BasisLevel {
     pub(in crate::controller) fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -37,8 +37,8 @@ impl Level {
 
 /// What the present is reckoned with, and since when.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::controller) struct Standing {
-    pub(in crate::controller) level: Level,
+pub(in crate::controller) struct SignalBasis {
+    pub(in crate::controller) level: BasisLevel,
     pub(in crate::controller) source: Option<&'static str>,
     pub(in crate::controller) value: GramsPerKwh,
     /// For how long from now on it holds.
@@ -47,10 +47,10 @@ pub(in crate::controller) struct Standing {
     looked_at: Option<Monotonic>,
 }
 
-impl Standing {
+impl SignalBasis {
     pub(in crate::controller) fn unknown(now: DateTime<Utc>, fallback: GramsPerKwh) -> Self {
         let slot = Slot::new(now, now + LOOK.to_delta()).expect("LOOK is more than nothing");
-        Self { level: Level::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
+        Self { level: BasisLevel::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
     }
 
     /// What `now` is reckoned with.
@@ -68,14 +68,14 @@ impl Standing {
         let Some(present) = horizon.slots.first() else { return Self::unknown(now, fallback) };
         let made_up = |f: &Forecast| f.best_at(now).is_some_and(|(_, i)| i.origin == Origin::Fallback);
         let level = match present.basis {
-            Basis::Local => Level::Local,
-            Basis::DailyShape => Level::DailyShape,
-            Basis::Constant => Level::Constant,
+            Basis::Local => BasisLevel::Local,
+            Basis::DailyShape => BasisLevel::DailyShape,
+            Basis::Constant => BasisLevel::Constant,
             // Nobody says anything about now: it is filled from other days or from around it.
-            _ if forecast.is_none_or(|f| f.best_at(now).is_none()) => Level::DailyShape,
+            _ if forecast.is_none_or(|f| f.best_at(now).is_none()) => BasisLevel::DailyShape,
             // A constant that nobody chose is a source in form only.
-            _ if forecast.is_some_and(made_up) => Level::Constant,
-            _ => Level::Source,
+            _ if forecast.is_some_and(made_up) => BasisLevel::Constant,
+            _ => BasisLevel::Source,
         };
         let source = state.source().map(|s| s.source);
         Self { level, source, value: present.intensity, slot: present.slot, since: now, looked_at: None }

@@ -21,7 +21,7 @@ const MOST: usize = 1440;
 
 /// What stays the same during a span.
 #[derive(Clone, Debug, PartialEq)]
-struct Standing {
+struct LimitState {
     /// The limit in force, as the board told it.
     limit: Option<PowerLimit>,
     /// The limit that was wanted.
@@ -35,22 +35,22 @@ struct Standing {
 struct Span {
     start: DateTime<Utc>,
     end: DateTime<Utc>,
-    standing: Standing,
+    state: LimitState,
     /// What it drew; `None` if the board tells neither energy nor power.
     energy: Option<Millijoules>,
 }
 
 /// A board's last day, oldest first, without overlaps.
 #[derive(Debug, Default)]
-pub(in crate::controller) struct Past {
+pub(in crate::controller) struct LimitHistory {
     spans: VecDeque<Span>,
     /// The board's energy at the last look.
     metered: Option<Millijoules>,
 }
 
-impl Past {
+impl LimitHistory {
     /// Takes a look at `now`. What is seen counts since the look before.
-    fn look(&mut self, now: DateTime<Utc>, standing: Standing, metered: Option<Millijoules>) {
+    fn look(&mut self, now: DateTime<Utc>, state: LimitState, metered: Option<Millijoules>) {
         // A clock that was set back tells some times again.
         while self.spans.back().is_some_and(|last| last.start >= now) {
             self.spans.pop_back();
@@ -64,16 +64,16 @@ impl Past {
         match self.spans.back_mut() {
             Some(last) if last.end < now && now - last.end <= UNSEEN => {
                 let energy = last.energy.zip(drawn).map(|(sum, more)| sum + more);
-                if last.standing == standing && now - last.start <= LONGEST {
+                if last.state == state && now - last.start <= LONGEST {
                     (last.end, last.energy) = (now, energy);
                 } else {
                     let start = last.end;
-                    self.spans.push_back(Span { start, end: now, standing, energy: drawn });
+                    self.spans.push_back(Span { start, end: now, state, energy: drawn });
                 }
             }
             _ => {
                 let energy = metered.map(|_| Millijoules::ZERO);
-                self.spans.push_back(Span { start: now, end: now, standing, energy });
+                self.spans.push_back(Span { start: now, end: now, state, energy });
             }
         }
         let too_many = self.spans.len().saturating_sub(MOST);
@@ -94,10 +94,10 @@ impl Past {
         told.map(|s| LimitSpanView {
             start: s.start,
             end: s.end,
-            power_limit_enforced_w: s.standing.limit.map(watts),
-            power_limit_wanted_w: s.standing.wanted.map(watts),
+            power_limit_enforced_w: s.state.limit.map(watts),
+            power_limit_wanted_w: s.state.wanted.map(watts),
             power_w: s.energy.map(|e| power(e, s).get()),
-            job_id: s.standing.job.as_ref().map(ToString::to_string),
+            job_id: s.state.job.as_ref().map(ToString::to_string),
         })
         .collect()
     }
@@ -111,7 +111,7 @@ impl Gpu {
         let limit = reading.enforced.or(reading.requested).filter(|_| answers);
         let told = answers && (can.energy_counter.is_ok() || can.power.is_ok());
         let metered = told.then_some(self.seen.metered.drawn);
-        self.past.look(now.utc, Standing { limit, wanted, job: self.owner.clone() }, metered);
+        self.history.look(now.utc, LimitState { limit, wanted, job: self.owner.clone() }, metered);
     }
 }
 
@@ -125,19 +125,20 @@ mod tests {
         DateTime::UNIX_EPOCH + TimeDelta::days(1) + TimeDelta::seconds(seconds)
     }
 
-    fn standing(watts: u32) -> Standing {
+    fn state(watts: u32) -> LimitState {
         let limit = Some(PowerLimit::from_milliwatts(watts * 1000));
-        Standing { limit, wanted: None, job: None }
+        LimitState { limit, wanted: None, job: None }
     }
 
     #[test]
     fn a_change_begins_a_span_and_so_do_five_minutes() {
-        let mut past = Past::default();
+        let mut history = LimitHistory::default();
         for s in 0..=400 {
             let watts = if s <= 40 { 300 } else { 200 };
-            past.look(at(s), standing(watts), Some(Millijoules::new(250_000 * s as u64)));
+            history.look(at(s), state(watts), Some(Millijoules::new(250_000 * s as u64)));
         }
-        let spans: Vec<_> = past.view().iter().map(|s| (s.start, s.end, s.power_limit_enforced_w, s.power_w)).collect();
+        let spans: Vec<_> =
+            history.view().iter().map(|s| (s.start, s.end, s.power_limit_enforced_w, s.power_w)).collect();
         let draw = Some(250.0);
         let expected = [
             (at(0), at(40), Some(300.0), draw),
@@ -149,11 +150,11 @@ mod tests {
 
     #[test]
     fn what_nobody_saw_is_a_hole_and_what_is_not_told_is_absent() {
-        let mut past = Past::default();
+        let mut history = LimitHistory::default();
         for s in [0, 10, 200, 210] {
-            past.look(at(s), standing(300), None);
+            history.look(at(s), state(300), None);
         }
-        let spans: Vec<_> = past.view().iter().map(|s| (s.start, s.end, s.power_w)).collect();
+        let spans: Vec<_> = history.view().iter().map(|s| (s.start, s.end, s.power_w)).collect();
         assert_eq!(spans, [(at(0), at(10), None), (at(200), at(210), None)]);
     }
 
@@ -163,12 +164,12 @@ mod tests {
             steps in proptest::collection::vec((-90i64..90, 1u32..4), 1..400),
             stride in 1i64..600,
         ) {
-            let (mut past, mut now) = (Past::default(), 0);
+            let (mut history, mut now) = (LimitHistory::default(), 0);
             for (step, watts) in steps {
                 now += step + stride;
-                past.look(at(now), standing(watts), Some(Millijoules::ZERO));
-                let view = past.view();
-                prop_assert!(past.spans.len() <= MOST);
+                history.look(at(now), state(watts), Some(Millijoules::ZERO));
+                let view = history.view();
+                prop_assert!(history.spans.len() <= MOST);
                 prop_assert!(view.windows(2).all(|w| w[0].end <= w[1].start));
                 prop_assert!(view.iter().all(|s| s.start < s.end && s.end <= at(now)));
                 prop_assert!(view.iter().all(|s| at(now) - s.end < KEPT));
@@ -178,11 +179,11 @@ mod tests {
 
     #[test]
     fn a_limit_that_changes_all_the_time_fills_no_memory() {
-        let mut past = Past::default();
+        let mut history = LimitHistory::default();
         for s in 0..5000 {
-            past.look(at(s), standing(100 + (s % 2) as u32), Some(Millijoules::ZERO));
+            history.look(at(s), state(100 + (s % 2) as u32), Some(Millijoules::ZERO));
         }
-        assert_eq!(past.view().len(), MOST);
-        assert_eq!(past.view().last().map(|s| s.end), Some(at(4999)));
+        assert_eq!(history.view().len(), MOST);
+        assert_eq!(history.view().last().map(|s| s.end), Some(at(4999)));
     }
 }

@@ -13,7 +13,7 @@ fn id(name: &str) -> JobId {
 }
 
 /// A job on a board of 300 or 200 W.
-fn brief(name: &str) -> Brief {
+fn brief(name: &str) -> PlanInput {
     let point = |(watts, rate): (f64, f64)| OperatingPoint {
         setting: vec![PowerLimit::from_watts(Watts::new(watts)).into()],
         throughput: Estimate { mean: SamplesPerSecond::new(rate), relative_error: 0.0 },
@@ -25,7 +25,7 @@ fn brief(name: &str) -> Brief {
         let slot = Slot::new(from, from + TimeDelta::hours(1)).expect("an hour");
         PlanSlot { slot, intensity: GramsPerKwh::new(300.0) }
     };
-    Brief {
+    PlanInput {
         id: id(name),
         now: now(),
         profile: Profile { points: [(300.0, 100.0), (200.0, 90.0)].map(point).into() },
@@ -49,14 +49,14 @@ fn brief(name: &str) -> Brief {
     }
 }
 
-fn order(alone: &[&str], together: &[&str], cap: f64) -> Order {
+fn order(alone: &[&str], together: &[&str], cap: f64) -> PlanBatch {
     let briefs = |names: &[&str]| names.iter().map(|name| brief(name)).collect();
     let span = Slot::new(now(), now() + TimeDelta::days(30)).expect("a month");
     let cap = TimeSeries::from_points(vec![(span, Watts::new(cap))]).0;
-    Order { alone: briefs(alone), together: briefs(together), cap, carbon_budget: TimeSeries::default() }
+    PlanBatch { alone: briefs(alone), together: briefs(together), cap, carbon_budget: TimeSeries::default() }
 }
 
-fn dies(brief: &Brief) -> Result<Plan, Unplannable> {
+fn dies(brief: &PlanInput) -> Result<Plan, Unplannable> {
     assert!(!brief.id.as_str().starts_with("bad"), "attempt to divide by zero");
     brief.plan()
 }
@@ -83,7 +83,7 @@ fn planning_that_dies_fails_its_job_alone() {
 
 #[test]
 fn who_spoils_planning_together_is_left_out_of_it_and_what_its_boards_may_take_with_it() {
-    let together = |briefs: &[&Brief], shared: &Shared<'_>| {
+    let together = |briefs: &[&PlanInput], shared: &Shared<'_>| {
         for brief in briefs {
             let _ = dies(brief);
         }
@@ -97,7 +97,7 @@ fn who_spoils_planning_together_is_left_out_of_it_and_what_its_boards_may_take_w
     assert!(at("a") + at("c") <= Watts::new(500.0), "{} and {}", at("a"), at("c"));
 
     // And one that dies only beside others.
-    let together = |briefs: &[&Brief], shared: &Shared<'_>| {
+    let together = |briefs: &[&PlanInput], shared: &Shared<'_>| {
         let spoilt = briefs.iter().any(|brief| brief.id.as_str() == "c");
         assert!(!spoilt, "attempt to divide by zero");
         plans_together(briefs, shared, &|| true)

@@ -19,13 +19,13 @@ const RECALLED: u32 = 1000;
 const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
 
 /// A job that has ended.
-pub(in crate::controller) struct Gone {
+pub(in crate::controller) struct EndedOccupancy {
     boards: Vec<GpuId>,
     stay: Stay,
 }
 
 /// The time between the last daemon and this one.
-pub(in crate::controller) struct Away {
+pub(in crate::controller) struct Downtime {
     seen: LastSeen,
     /// From then until this daemon began.
     span: Seconds,
@@ -33,7 +33,7 @@ pub(in crate::controller) struct Away {
     back: Monotonic,
 }
 
-impl Away {
+impl Downtime {
     /// That ends now.
     pub(in crate::controller) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
         let by_machine = seen.uptime.zip(clock.uptime()).filter(|(then, now)| seen.boot_id == boot_id() && now >= then);
@@ -53,7 +53,10 @@ impl Away {
 ///
 /// # Errors
 /// If they cannot be read.
-pub(in crate::controller) async fn gone_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<Gone>, StoreError> {
+pub(in crate::controller) async fn gone_since(
+    store: &Store,
+    points: &[Checkpoint],
+) -> Result<Vec<EndedOccupancy>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     let gone = |job: &StoredJob| {
         let until = job.ended.as_ref().map(|(at, _)| *at)?;
@@ -61,7 +64,7 @@ pub(in crate::controller) async fn gone_since(store: &Store, points: &[Checkpoin
             job.spec.gpus.iter().any(|board| DeviceId::from(board) == point.device) && until - point.at >= MOMENT
         };
         let stay = Stay { job: job.id.clone(), from: job.registered_at, until: Some(until) };
-        points.iter().any(is_missed).then(|| Gone { boards: job.spec.gpus.clone(), stay })
+        points.iter().any(is_missed).then(|| EndedOccupancy { boards: job.spec.gpus.clone(), stay })
     };
     Ok(ended.iter().filter_map(gone).collect())
 }
@@ -75,12 +78,17 @@ impl Accounting {
             let Some(point) = self.backlog.recovered.iter().find(|point| point.device == device) else { continue };
             let stays = self.stays_of(node, job, point.at).into_iter();
             let gone = stays.map(|stay| Stay { until: stay.until.or(Some(now)), ..stay });
-            self.backlog.gone.extend(gone.map(|stay| Gone { boards: vec![board.clone()], stay }));
+            self.backlog.gone.extend(gone.map(|stay| EndedOccupancy { boards: vec![board.clone()], stay }));
         }
     }
 
     /// Who held a board since it was read last, `since`, by an earlier daemon.
-    pub(in crate::controller) fn stays_on(&self, node: &Node<'_>, board: &GpuId, since: DateTime<Utc>) -> Vec<Stay> {
+    pub(in crate::controller) fn occupancy_of(
+        &self,
+        node: &Node<'_>,
+        board: &GpuId,
+        since: DateTime<Utc>,
+    ) -> Vec<Stay> {
         let going_on = node.jobs.values().filter(|job| job.spec.gpus.contains(board));
         let gone = self.backlog.gone.iter().filter(|gone| gone.boards.contains(board)).map(|gone| gone.stay.clone());
         let mut stays: Vec<Stay> = gone.chain(going_on.flat_map(|job| self.stays_of(node, job, since))).collect();

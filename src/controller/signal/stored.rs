@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::News;
-use super::book::{changes, withdrawn};
+use super::SignalUpdate;
+use super::accounting_series::{changes, withdrawn};
 use crate::providers::{Contribution, SourceState};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot};
 
 /// What was taken of a source's states.
 #[derive(Default)]
-pub(super) struct Taken {
+pub(super) struct StoredAnswers {
     forecast: Option<Arc<Forecast>>,
     issued: Option<Arc<Forecast>>,
     final_until: Option<DateTime<Utc>>,
@@ -20,18 +20,18 @@ pub(super) struct Taken {
     begun_until: Option<DateTime<Utc>>,
 }
 
-impl Taken {
+impl StoredAnswers {
     /// Stores what a source said that it had not said before: what came with its provenance, its newest forecast as it
     /// was issued, and what is final.
     pub(super) async fn take(
         &mut self,
         source: &SourceState,
         store: &Store,
-        news: &mut News,
+        update: &mut SignalUpdate,
     ) -> Result<(), StoreError> {
         let Some(newest) = &source.forecast else { return Ok(()) };
         if self.forecast.as_ref() != Some(newest) {
-            self.take_outcomes(newest, source.contributes, store, news).await?;
+            self.take_outcomes(newest, source.contributes, store, update).await?;
         }
         let issued = source.issued.as_ref().filter(|i| !i.expected.is_empty());
         if let Some(issued) = issued
@@ -48,7 +48,7 @@ impl Taken {
             store.settle(&key, until).await?;
             let hours = store.unsettled_hours(before.unwrap_or_default() - TimeDelta::hours(1)).await?;
             let hours = hours.into_iter().filter(|hour| *hour < until);
-            news.finals.extend(hours.filter_map(|hour| Slot::new(hour, hour + TimeDelta::hours(1))));
+            update.finalised.extend(hours.filter_map(|hour| Slot::new(hour, hour + TimeDelta::hours(1))));
             self.final_until = source.final_until;
         }
         Ok(())
@@ -59,7 +59,7 @@ impl Taken {
         newest: &Arc<Forecast>,
         contributes: Contribution,
         store: &Store,
-        news: &mut News,
+        update: &mut SignalUpdate,
     ) -> Result<(), StoreError> {
         let before = self.forecast.as_ref().filter(|b| SourceKey::of(b) == SourceKey::of(newest));
         let mut came = changes(&newest.actual, before.map(|b| &b.actual));
@@ -75,7 +75,7 @@ impl Taken {
         }
         store.withdraw_intensities(newest, &withdrawn).await?;
         store.append_intensities(newest, &came).await?;
-        news.told.extend(came.iter().chain(&withdrawn).map(|(slot, _)| *slot));
+        update.reported.extend(came.iter().chain(&withdrawn).map(|(slot, _)| *slot));
         self.forecast = Some(Arc::clone(newest));
         Ok(())
     }
