@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::units::Seconds;
 
@@ -43,4 +43,9 @@ impl Now {
     pub fn back_to(self, earlier: Monotonic) -> Self {
         Self { utc: self.utc - self.monotonic.since(earlier).to_delta(), monotonic: earlier }
     }
+}
+
+/// The moment that lies `by` after `t`; where there is no such moment, the last one that there is.
+pub fn later(t: DateTime<Utc>, by: TimeDelta) -> DateTime<Utc> {
+    t.checked_add_signed(by).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

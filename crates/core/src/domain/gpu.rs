@@ -158,6 +158,9 @@ impl std::ops::BitOr for EventReasons {
     }
 }
 
+/// Relative gain error of a GPU's power sensor (Yang, Adámek, Armour, SC'24): 0.05 is 5 %.
+pub const SENSOR_GAIN: f64 = 0.05;
+
 /// How an amount of energy was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -180,12 +183,12 @@ impl EnergySource {
         }
     }
 
-    /// Relative uncertainty of an amount found that way, in percent: the gain error of boards' sensors (Yang, Adámek,
-    /// Armour, SC'24), and twice that where power was sampled in place of the counter.
+    /// Relative uncertainty of an amount found that way, in percent: [`SENSOR_GAIN`], and twice that where power was
+    /// sampled in place of the counter.
     pub const fn uncertainty_pct(self) -> f64 {
         match self {
-            Self::Counter | Self::CounterGap => 5.0,
-            Self::IntegratedPower => 10.0,
+            Self::Counter | Self::CounterGap => 100.0 * SENSOR_GAIN,
+            Self::IntegratedPower => 200.0 * SENSOR_GAIN,
         }
     }
 }

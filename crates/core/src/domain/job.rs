@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::{GpuId, JobName, Processes, first_unseen, is_seen, legible};
+use super::{GpuId, InvalidJob, JobName, Processes, first_unseen, is_seen, legible};
 use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
 /// A smaller carbon budget is a mistake of units: a board at idle emits it within seconds.
@@ -14,16 +14,6 @@ const LEAST_BUDGET: GramsCo2e = GramsCo2e::new(0.001);
 const MOST_IDLE: Watts = Watts::new(1e5);
 /// Nor does one of them.
 const MOST_IDLE_EACH: Watts = Watts::new(1e3);
-
-/// Why a job cannot be accepted as asked for: which field, and what would be right.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{field}: {why}")]
-pub struct InvalidJob {
-    /// The field's path in the request.
-    pub field: &'static str,
-    /// What is wrong, and what would be right.
-    pub why: String,
-}
 
 /// How much there is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

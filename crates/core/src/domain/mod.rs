@@ -3,6 +3,7 @@
 mod cap;
 mod gpu;
 mod ids;
+mod invalid_job;
 mod job;
 mod near;
 mod processes;
@@ -14,9 +15,10 @@ mod text;
 mod unit_mistake;
 
 pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window, check_level};
-pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit};
+pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit, SENSOR_GAIN};
 pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, SIMULATED_GPU, Zone};
-pub use job::{Activity, InvalidJob, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
+pub use invalid_job::InvalidJob;
+pub use job::{Activity, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use near::{nearest, with_nearest};
 pub use processes::{CgroupPath, Claim, Process, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};

@@ -3,9 +3,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use super::level::{Level, check_level};
 use super::rule::Rule;
-use super::{CapSource, Level, later};
-use crate::domain::{EventId, InvalidJob, MOST_POWER_PER_NODE, Slot, check_power};
+use super::source::CapSource;
+use crate::domain::{EventId, InvalidJob, Slot};
+use crate::time::later;
 use crate::units::{Seconds, Short, Watts};
 
 /// What limits may return to after an event, and for how long.
@@ -106,47 +108,5 @@ impl DemandResponse {
             rules.push((CapSource::Rebound(self.id.clone()), Rule::flat(&after.0, after.1.of(baseline))));
         }
         rules
-    }
-}
-
-/// No GPU can be lowered to less: it is a mistake of units.
-const LOWEST_LEVEL: Watts = Watts::new(1.0);
-
-/// A part of the baseline up to this was meant as a fraction, not as percent: 0.6 for 60 %.
-const LEAST_SHARE: f64 = 0.01;
-
-/// Checks a level that comes as watts in one field or percent in another.
-///
-/// # Errors
-/// Names the field and what would be right.
-pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<Level, InvalidJob> {
-    match level {
-        Level::Watts(w) if w < LOWEST_LEVEL => {
-            let (low, high) = (LOWEST_LEVEL.get(), MOST_POWER_PER_NODE.get());
-            let meant = if w > Watts::ZERO { "; was it given in kilowatts?" } else { "" };
-            let why = format!("is {}; it must be within {low} to {high} watts{meant}", Short(w.get()));
-            Err(InvalidJob { field: watts, why })
-        }
-        Level::Watts(w) => match check_power(w, None) {
-            Ok(()) => Ok(level),
-            Err(why) => Err(InvalidJob { field: watts, why: format!("is {why}") }),
-        },
-        Level::Share(share) if share > 0.0 && share <= LEAST_SHARE => {
-            let why = format!(
-                "is {}; it is in percent, and no board can be lowered to 1 % of its largest limit: for {} % write {}",
-                Short((1e11 * share).round() / 1e9),
-                Short((1e13 * share).round() / 1e9),
-                Short((1e13 * share).round() / 1e9)
-            );
-            Err(InvalidJob { field: percent, why })
-        }
-        Level::Share(share) if !(share > 0.0 && share <= 1.0) => {
-            let why = format!(
-                "is {}; it must be more than 0 and at most 100 percent of the sum of the boards' largest limits",
-                Short((1e11 * share).round() / 1e9)
-            );
-            Err(InvalidJob { field: percent, why })
-        }
-        Level::Share(_) => Ok(level),
     }
 }

@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Datelike, Days, NaiveTime, TimeDelta, Utc, Weekday};
 
-use super::later;
 use crate::domain::Slot;
+use crate::time::later;
 use crate::units::Watts;
 
 const DAY_S: u32 = 86_400;

@@ -4,6 +4,7 @@ use chrono::{DateTime, Datelike, TimeDelta, Timelike, Utc, Weekday};
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::{EventId, Rebound};
 use crate::units::Seconds;
 
 const BASELINE: Watts = Watts::new(1000.0);

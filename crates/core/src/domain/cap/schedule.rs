@@ -1,0 +1,88 @@
+//! The cap of a node over time: the strictest of its rules.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::event::DemandResponse;
+use super::level::Level;
+use super::rule::Rule;
+use super::source::CapSource;
+use super::standing::{StandingCap, Window};
+use crate::domain::Slot;
+use crate::time::later;
+use crate::units::Watts;
+
+/// The cap over time, as it is known at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CapSchedule {
+    rules: Vec<(CapSource, Rule)>,
+}
+
+/// Windows repeat after this.
+const WEEK: TimeDelta = TimeDelta::days(7);
+
+impl CapSchedule {
+    /// What holds on a node whose boards' largest limits add up to `baseline`. Events that have not been announced by
+    /// `now`, and what is over by then, are left out.
+    pub fn new(standing: &StandingCap, events: &[DemandResponse], baseline: Watts, now: DateTime<Utc>) -> Self {
+        let constant = standing.constant.map(|level| (CapSource::Constant, Rule::Always(level.of(baseline))));
+        let window = |w: &Window| (CapSource::Window, Rule::weekly(&w.days, w.from, w.to, w.level.of(baseline)));
+        let span = |(slot, level): &(Slot, Level)| (CapSource::Span, Rule::flat(slot, level.of(baseline)));
+        let known = events.iter().filter(|e| e.is_announced(now));
+        let rules = constant
+            .into_iter()
+            .chain(standing.windows.iter().map(window))
+            .chain(standing.spans.iter().map(span))
+            .chain(known.flat_map(|e| e.rules(baseline)))
+            .filter(|(_, rule)| !rule.is_over(now));
+        Self { rules: rules.collect() }
+    }
+
+    /// Whether there is no cap at any time.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The cap at a moment; `None` where there is none.
+    pub fn cap_at(&self, t: DateTime<Utc>) -> Option<Watts> {
+        self.binding_at(t).map(|(cap, _)| cap)
+    }
+
+    /// The cap at a moment and the rule that makes it; of equal ones the first.
+    pub fn binding_at(&self, t: DateTime<Utc>) -> Option<(Watts, &CapSource)> {
+        let caps = self.rules.iter().filter_map(|(source, rule)| Some((rule.at(t)?, source)));
+        caps.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
+    /// The strictest cap within a slot: what may be used through all of it.
+    pub fn over(&self, slot: &Slot) -> Option<Watts> {
+        self.rules.iter().filter_map(|(_, rule)| rule.over(slot)).reduce(Watts::min)
+    }
+
+    /// The moments strictly between `from` and `to` at which a rule begins, bends or ends, in order, each once.
+    /// Between two of them the cap is constant or changes steadily. Costs a few steps per day of the span.
+    pub fn boundaries(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<DateTime<Utc>> {
+        let mut all: Vec<DateTime<Utc>> = self.rules.iter().flat_map(|(_, rule)| rule.boundaries(from, to)).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// The first moment after `t` at which the cap jumps, begins to change or stops changing; `None` if it stays as it
+    /// is.
+    pub fn next_change(&self, t: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let instant = TimeDelta::milliseconds(1);
+        let near = self.boundaries(t, later(t, WEEK + TimeDelta::days(1)));
+        let far = self.rules.iter().flat_map(|(_, rule)| rule.knots()).filter(|at| *at > t);
+        let mut candidates: Vec<DateTime<Utc>> = near.into_iter().chain(far).collect();
+        candidates.sort();
+        candidates.dedup();
+        candidates.into_iter().find(|at| {
+            let [before, now, after] = [*at - instant, *at, later(*at, instant)].map(|t| self.cap_at(t));
+            before != now || now != after
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
