@@ -16,6 +16,7 @@ mod horizon;
 mod known;
 mod local;
 mod model;
+mod outlook;
 mod past;
 mod ridge;
 mod score;
