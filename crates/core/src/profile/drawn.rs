@@ -1,7 +1,9 @@
 //! What is known of the settings at which a job was, for judging its stretches: rates, and the power of training.
 
-use super::ladder::Setting;
-use super::stall::{Known, Stalls, Stretch};
+use std::collections::VecDeque;
+
+use super::ladder::{GroupRange, Setting};
+use super::stretch::Stretch;
 use crate::time::Monotonic;
 use crate::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
@@ -18,6 +20,43 @@ const LEAST_READINGS: usize = 5;
 const PEAKS: f64 = 1.1;
 /// A rate lies within so many of its standard errors.
 const WITHIN: f64 = 2.0;
+
+/// A rate and a power that are known of a setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Known {
+    /// Samples per second of the whole job.
+    pub throughput: SamplesPerSecond,
+    /// Its standard error, relative to it.
+    pub error: f64,
+    /// Average power of all its GPUs together.
+    pub power: Watts,
+}
+
+/// The GPUs of a job, as far as judging its stretches needs them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Equipment {
+    /// GPUs per group.
+    gpus: Vec<f64>,
+    /// The sum of the highest limits of all GPUs.
+    pub(super) ceiling: Watts,
+    /// The setting below which time is lost: each group's highest limit.
+    pub(super) reference: Setting,
+}
+
+impl Equipment {
+    pub(super) fn of(groups: &[GroupRange]) -> Self {
+        Self {
+            gpus: groups.iter().map(|g| f64::from(g.boards)).collect(),
+            ceiling: groups.iter().map(|g| g.ceiling.watts() * f64::from(g.boards)).sum(),
+            reference: groups.iter().map(|g| g.ceiling.into()).collect(),
+        }
+    }
+
+    /// The limits of all GPUs together.
+    pub(super) fn limit_of(&self, setting: &Setting) -> Watts {
+        setting.iter().zip(&self.gpus).map(|(set, gpus)| set.limit.watts() * *gpus).sum()
+    }
+}
 
 /// What the GPUs drew at one setting between two readings.
 #[derive(Clone, Debug)]
@@ -47,14 +86,19 @@ pub(super) struct Rates {
 
 /// What a judgement rests on.
 pub(super) struct Ground<'a> {
-    stalls: &'a Stalls,
+    equipment: &'a Equipment,
+    drawn: &'a VecDeque<Drawn>,
     known: &'a dyn Fn(&Setting) -> Option<Known>,
     reference: Option<Known>,
 }
 
 impl<'a> Ground<'a> {
-    pub(super) fn new(stalls: &'a Stalls, known: &'a dyn Fn(&Setting) -> Option<Known>) -> Self {
-        Self { stalls, known, reference: known(&stalls.reference) }
+    pub(super) fn new(
+        equipment: &'a Equipment,
+        drawn: &'a VecDeque<Drawn>,
+        known: &'a dyn Fn(&Setting) -> Option<Known>,
+    ) -> Self {
+        Self { equipment, drawn, known, reference: known(&equipment.reference) }
     }
 
     /// The rates that a stretch may have had, each setting for its part of the `net` time; `None` where nothing bounds them.
@@ -86,8 +130,8 @@ impl<'a> Ground<'a> {
 
     fn assumed_rates(&self, setting: &Setting) -> Option<Rates> {
         let reference = self.reference.filter(|_| setting.iter().all(|set| set.clock.is_none()))?;
-        let limit = self.stalls.limit_of(setting);
-        let part = (limit / self.stalls.ceiling).max(limit / (reference.power * PEAKS)).min(1.0);
+        let limit = self.equipment.limit_of(setting);
+        let part = (limit / self.equipment.ceiling).max(limit / (reference.power * PEAKS)).min(1.0);
         Some(Rates { least: reference.throughput * part, most: reference.throughput })
     }
 
@@ -105,7 +149,7 @@ impl<'a> Ground<'a> {
     /// The power of training at each setting that something was drawn at.
     pub(super) fn levels(&self) -> Vec<(&'a Setting, Option<Watts>)> {
         let mut levels: Vec<(&Setting, Option<Watts>)> = Vec::new();
-        for drawn in &self.stalls.drawn {
+        for drawn in self.drawn {
             if levels.iter().all(|(setting, _)| **setting != drawn.setting) {
                 levels.push((&drawn.setting, self.level(&drawn.setting)));
             }
@@ -117,13 +161,14 @@ impl<'a> Ground<'a> {
     fn level(&self, setting: &Setting) -> Option<Watts> {
         let known = (self.known)(setting).map(|known| known.power);
         let plain = setting.iter().all(|set| set.clock.is_none());
-        let assumed = self.reference.filter(|_| plain).map(|r| r.power.min(self.stalls.limit_of(setting)) * LEAST_PART);
+        let assumed =
+            self.reference.filter(|_| plain).map(|r| r.power.min(self.equipment.limit_of(setting)) * LEAST_PART);
         known.or(assumed).or_else(|| self.upper_power(setting))
     }
 
     /// The power that most readings at a setting show, if those of pauses are lower.
     fn upper_power(&self, setting: &Setting) -> Option<Watts> {
-        let at_setting = self.stalls.drawn.iter().filter(|d| d.setting == *setting && d.span() > Seconds::ZERO);
+        let at_setting = self.drawn.iter().filter(|d| d.setting == *setting && d.span() > Seconds::ZERO);
         let mut powers: Vec<Watts> = at_setting.map(|d| d.energy / d.span()).collect();
         powers.sort_by(Watts::total_cmp);
         let upper = *powers.get((powers.len() as f64 * UPPER) as usize).filter(|_| powers.len() >= LEAST_READINGS)?;

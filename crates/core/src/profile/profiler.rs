@@ -7,20 +7,22 @@
 //! setting keeps refining that setting's point; if it drifts away, the job is profiled again.
 
 mod budget;
+mod learning;
 mod sweep;
 
 use super::dips::Dip;
+use super::drawn::Known as KnownRate;
 use super::drift::{Known, Recent};
 use super::ladder::{self, GroupPoint, GroupRange, Setting};
 use super::noise::Noise;
 use super::point::{Chunk, Evidence, PointStats, Record};
 use super::settings::Settings;
-use super::stall::{Known as KnownRate, Newest};
+use super::stall::Newest;
 use super::visit::{Shows, Visit};
 use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
-use budget::Learning;
+use learning::Learning;
 
 /// Progress reports closer together than this are taken as one: single steps are not independent readings.
 const CHUNK: Seconds = Seconds::new(1.0);

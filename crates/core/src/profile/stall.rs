@@ -11,11 +11,12 @@
 use std::collections::VecDeque;
 
 use super::dips::{Dip, Reading, parts, runs};
-use super::drawn::{Drawn, Ground};
+use super::drawn::{Drawn, Equipment, Ground, Known};
 use super::ladder::{GroupRange, Setting};
 use super::pace::{FEW, LEAST_PART, LEAST_PART_OF_SOME, Pace, STEP_MARGIN, Verdict, judge, step};
 use super::progress::ProgressAccount;
 use super::slack::Lost;
+use super::stretch::Stretch;
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -34,68 +35,8 @@ const BEFORE: usize = 5;
 const MOST_TOUCHED: usize = 3;
 /// Dips leave at most this part of the squared differences of pace where they explain them.
 const EXPLAINED: f64 = 0.25;
-/// Rounding leaves no stretch without time.
-const LEAST_SPAN: f64 = 0.05;
 /// Newest stretches by which the time between reports is known.
 const USUAL: usize = 6;
-
-/// A rate and a power that are known of a setting.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Known {
-    /// Samples per second of the whole job.
-    pub throughput: SamplesPerSecond,
-    /// Its standard error, relative to it.
-    pub error: f64,
-    /// Average power of all its GPUs together.
-    pub power: Watts,
-}
-
-/// Time between two reports at which samples had grown.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Stretch {
-    /// On the daemon's clock.
-    pub(super) from: Monotonic,
-    pub(super) to: Monotonic,
-    span: Seconds,
-    done: Samples,
-    /// Time in which the job was asked to do no work.
-    idle: Seconds,
-    waited: bool,
-    /// Energy of all GPUs; `None` where some of it is not known.
-    energy: Option<Joules>,
-    /// The settings in force, with the time that each was.
-    pub(super) settings: Vec<(Setting, Seconds)>,
-}
-
-impl Stretch {
-    fn open(from: Monotonic) -> Self {
-        Self { from, to: from, energy: Some(Joules::ZERO), ..Self::default() }
-    }
-
-    /// The setting, if it was one throughout and the job was to train.
-    fn setting(&self) -> Option<&Setting> {
-        match self.settings.as_slice() {
-            [(only, _)] if self.idle <= Seconds::ZERO => Some(only),
-            _ => None,
-        }
-    }
-
-    /// Whether a setting was in force throughout, and the job was to train.
-    fn is_at(&self, setting: &Setting) -> bool {
-        let same = |set: &Setting| set.len() == setting.len() && set.iter().zip(setting).all(|(a, b)| a.same_as(*b));
-        self.idle <= Seconds::ZERO && !self.settings.is_empty() && self.settings.iter().all(|(set, _)| same(set))
-    }
-
-    fn pace(&self, dip: &Dip) -> Pace {
-        // What lies in a dip was not waited for.
-        let waited = self.waited && dip.span <= Seconds::ZERO;
-        Pace { span: (self.span - dip.span).get().max(LEAST_SPAN), done: self.done.get(), waited }
-    }
-
-    fn trainable(&self) -> Seconds {
-        (self.span - self.idle).max(Seconds::ZERO)
-    }
-}
 
 /// The last reading of a job's GPUs.
 #[derive(Clone, Copy, Debug)]
@@ -107,19 +48,14 @@ struct Seen {
 /// Splits a job's time and energy between training and pauses of its own. Pure: times are arguments.
 #[derive(Clone, Debug)]
 pub struct Stalls {
-    /// GPUs per group.
-    gpus: Vec<f64>,
-    /// The sum of the highest limits of all GPUs.
-    pub(super) ceiling: Watts,
-    /// The setting below which time is lost.
-    pub(super) reference: Setting,
+    equipment: Equipment,
     /// The account of all that is not judged again.
     settled: ProgressAccount,
     recent: VecDeque<Stretch>,
     open: Stretch,
     seen: Option<Seen>,
     /// What was drawn since the first of the recent stretches began.
-    pub(super) drawn: VecDeque<Drawn>,
+    drawn: VecDeque<Drawn>,
     newest: Newest,
 }
 
@@ -136,9 +72,7 @@ impl Stalls {
     /// Starts with an account of what was before.
     pub fn new(account: ProgressAccount) -> Self {
         Self {
-            gpus: Vec::new(),
-            ceiling: Watts::ZERO,
-            reference: Setting::new(),
+            equipment: Equipment::default(),
             settled: account,
             recent: VecDeque::new(),
             open: Stretch::open(Monotonic::default()),
@@ -151,9 +85,7 @@ impl Stalls {
     /// Says how many GPUs are in each group, and the highest limit of each of them: the reference, below which time is
     /// lost.
     pub fn equip(&mut self, groups: &[GroupRange]) {
-        self.reference = groups.iter().map(|g| g.ceiling.into()).collect();
-        self.gpus = groups.iter().map(|g| f64::from(g.boards)).collect();
-        self.ceiling = groups.iter().map(|g| g.ceiling.watts() * f64::from(g.boards)).sum();
+        self.equipment = Equipment::of(groups);
     }
 
     /// Records what the GPUs show: the setting in force, if there is one, and their energy counted so far, `None` if not
@@ -233,7 +165,7 @@ impl Stalls {
 
     /// The account up to the last report; settles what is old.
     fn account(&mut self, known: &dyn Fn(&Setting) -> Option<Known>, ends: bool) -> ProgressAccount {
-        let ground = Ground::new(self, known);
+        let ground = Ground::new(&self.equipment, &self.drawn, known);
         let readings = self.readings(&ground);
         let found = self.dips(&ground, &readings);
         let paused = found.last().map_or(Dip::default(), |shown| shown.dip);
@@ -399,11 +331,6 @@ impl Stalls {
         }
     }
 
-    /// The limits of all GPUs together.
-    pub(super) fn limit_of(&self, setting: &Setting) -> Watts {
-        setting.iter().zip(&self.gpus).map(|(set, gpus)| set.limit.watts() * *gpus).sum()
-    }
-
     /// Splits one stretch without a pause, or a run of those with.
     fn split(&self, run: &[Judged], from: usize) -> ProgressAccount {
         let stretches = || self.recent.iter().skip(from).zip(run);
@@ -427,11 +354,11 @@ impl Stalls {
                 Some(power) => trained.map(|sum| sum + power * work),
                 None => None,
             };
-            let limit = |(setting, time): &(Setting, Seconds)| (self.limit_of(setting), *time);
+            let limit = |(setting, time): &(Setting, Seconds)| (self.equipment.limit_of(setting), *time);
             let longest = of.settings.iter().map(limit).max_by(|a, b| a.1.total_cmp(&b.1));
             capped = longest.map_or(capped, |(watts, _)| watts);
         }
-        let below = stretches().any(|(of, _)| !of.is_at(&self.reference));
+        let below = stretches().any(|(of, _)| !of.is_at(&self.equipment.reference));
         let with_losses = |sums: ProgressAccount| {
             let lost = Lost { below: sums.active, samples: sums.samples };
             ProgressAccount { lost: Some(if below { lost } else { Lost::default() }), ..sums }
@@ -447,7 +374,7 @@ impl Stalls {
         }
         sums.active = span - stalled;
         // At the ceiling the limit is the reference's own.
-        let bound = Some(capped * BOUND).filter(|_| capped < self.ceiling * BOUND);
+        let bound = Some(capped * BOUND).filter(|_| capped < self.equipment.ceiling * BOUND);
         sums.add_stall(stalled, energy, bound);
         with_losses(sums)
     }

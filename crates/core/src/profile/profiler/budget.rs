@@ -1,7 +1,6 @@
 //! What learning may cost: a part of the job's slack, known before a setting is entered, left when it is spent.
 
-use std::collections::VecDeque;
-
+use super::learning::Visit;
 use super::{Profiler, Stage};
 use crate::profile::ladder::Setting;
 use crate::profile::slack::Slack;
@@ -24,31 +23,6 @@ const SHORTEST: Seconds = Seconds::new(6.0);
 const LONGEST_PART: f64 = 0.05;
 /// The accuracy to which a setting is measured, as a part of the slowdown that the job allows.
 const ACCURACY: f64 = 0.1;
-
-/// What learning cost in this run.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Learning {
-    /// What the job may lose; `None` where it promises nothing about time.
-    slack: Option<Slack>,
-    /// Time lost while lower settings were measured.
-    lost: Seconds,
-    visit: Option<Visit>,
-    /// Settings whose visit cost all that it might before they were known well enough.
-    pub(super) left: Vec<Setting>,
-    /// Whether settings wait for slack that is not there.
-    pub(super) deferred: bool,
-    seen: Option<Monotonic>,
-    /// Time between the newest reports.
-    spacing: VecDeque<Seconds>,
-}
-
-/// A setting below the reference that is being measured.
-#[derive(Clone, Debug)]
-struct Visit {
-    setting: Setting,
-    cost: Seconds,
-    most: Seconds,
-}
 
 impl Profiler {
     /// The same, on an account that is empty until [`Self::allow`] says what is there: nothing below the reference is
