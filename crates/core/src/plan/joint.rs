@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 
 use super::fleet::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution};
+use super::member::{Member, Shared};
 use super::problem::{PlanSlot, RESOLUTION};
 use super::reason::Reason;
-use super::receding::{Owed, Planner, SLOWDOWN_ROUNDING, later};
+use super::receding::{Owed, Planner, SLOWDOWN_ROUNDING};
 use super::request::Unplannable;
 use super::schedule::{Doing, Plan, Segment, Verdict};
 use super::shares::{SHORTEST, spans};
-use super::together::{Member, Shared};
 use crate::domain::{Slot, TimeSeries, Work};
+use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
 
 /// A kilowatt-hour of cap that saves less is not what holds a job down.
@@ -111,7 +112,7 @@ impl<'a> Active<'a> {
     fn new(place: usize, member: &'a Member<'a>, alone: &Plan) -> Option<Self> {
         let request = &member.request;
         let planner = Planner::new(request).ok()?;
-        let window = later(request.now, request.window);
+        let window = later(request.now, request.window.to_delta());
         let cut = (request.work == Work::Unknown).then_some(window);
         let (samples, latest_end) = match planner.owed() {
             Owed::Done => return None,
@@ -132,7 +133,8 @@ impl<'a> Active<'a> {
         let slowest = self.planner.choice.points.iter().map(|p| p.throughput).reduce(|a, b| a.min(b));
         let needed = slowest.map_or(Seconds::ZERO, |rate| self.samples / rate);
         let still: Seconds = self.still.iter().map(|(slot, _)| slot.duration()).sum();
-        later(self.member.request.now, needed + still).max(self.latest_end.unwrap_or(self.member.request.now))
+        later(self.member.request.now, (needed + still).to_delta())
+            .max(self.latest_end.unwrap_or(self.member.request.now))
     }
 
     /// What it does in a slot in which it does no work.

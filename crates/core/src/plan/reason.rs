@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 
 use super::dual::{Hulls, Rung, finishing_ladder, full_ladder};
 use super::problem::{Mode, Problem, Solution};
+use super::promise::Promise;
 use super::request::Weighing;
-use super::schedule::Promise;
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Intensities this close to their mean are a flat forecast.

@@ -7,16 +7,18 @@
 use chrono::{DateTime, Utc};
 
 use super::budget::{OverBudget, solve_within};
+use super::dwell::shortest_dwell;
 use super::pausing::{Paused, Rules, solve_pausing};
 use super::problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, RESOLUTION, Solution, check_horizon};
+use super::promise::Promise;
 use super::reason::{Reason, Story, explain};
 use super::request::{Progress, Request, Unplannable};
-use super::schedule::{Doing, Expected, Plan, Promise, Segment, Verdict};
+use super::schedule::{Doing, Expected, Plan, Segment, Verdict};
 use super::shares::{SHORTEST, Shares, carbon, fill, mean, spans, time, without_short_parts};
 use super::slots::coarser;
-use super::steady::worth;
 use crate::domain::{Activity, SetPoint, Slot, Work};
 use crate::profile::{Curve, HullPoint};
+use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// No plan reaches further than this, about 3,000 years, however much work there is.
@@ -149,7 +151,7 @@ impl<'a> Planner<'a> {
                 }
                 let budget = slowdown.map(|(guarded, promised)| {
                     let left = total / r_max * (1.0 + guarded) - progress.elapsed;
-                    (later(now, left), Promise::Slowdown(promised))
+                    (later(now, left.to_delta()), Promise::Slowdown(promised))
                 });
                 let deadline = objective.deadline.map(|at| (at, Promise::Deadline(at)));
                 let latest_end = budget.into_iter().chain(deadline).min_by_key(|(at, _)| *at);
@@ -163,7 +165,7 @@ impl<'a> Planner<'a> {
                 if samples <= Samples::ZERO {
                     return Owed::NothingNow;
                 }
-                let latest_end = Some((later(now, window), Promise::Slowdown(promised)));
+                let latest_end = Some((later(now, window.to_delta()), Promise::Slowdown(promised)));
                 Owed::Work(OwedWork { samples, latest_end, flat_out: Some(window) })
             }
         }
@@ -180,11 +182,11 @@ impl<'a> Planner<'a> {
     pub(super) fn problem(&self, owed: &OwedWork) -> Result<(Problem, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
         let slowest = self.choice.points.iter().map(|p| p.throughput).fold(self.reference.throughput, |a, b| a.min(b));
-        let at_leisure = later(now, owed.samples / slowest);
+        let at_leisure = later(now, (owed.samples / slowest).to_delta());
         // Who may pause may use all the time there is.
         let enough = if self.request.objective.pausable.is_some() { DateTime::<Utc>::MAX_UTC } else { at_leisure };
         let until = owed.latest_end.map_or(at_leisure, |(end, _)| end.min(enough));
-        let (slots, known_until) = self.horizon(until.max(later(now, self.flat_out_time(owed))))?;
+        let (slots, known_until) = self.horizon(until.max(later(now, self.flat_out_time(owed).to_delta())))?;
         let weighed = self.request.weighed_intensities(&slots);
         let problem = Problem::new(
             slots,
@@ -209,7 +211,7 @@ impl<'a> Planner<'a> {
         Ok(match self.optimum(&problem, owed) {
             Ok(Optimum { problem, solution, promise: binding, over_budget, restrained }) => {
                 let whole = self.request.progress.samples + owed.samples;
-                let dwell = worth(self.request.dwell, whole, self.request.profile);
+                let dwell = shortest_dwell(self.request.dwell, whole, self.request.profile);
                 let shares = without_short_parts(solution.shares.clone(), dwell);
                 let shares = self.without_surplus(shares, owed);
                 let slowdown = self.slowdown(self.samples(&shares), time(&shares));
@@ -290,7 +292,7 @@ impl<'a> Planner<'a> {
     fn flat_out(&self, why: Infeasible, expected: &Expected, duration: Seconds) -> Verdict {
         let Request { now, objective, work, .. } = *self.request;
         let deadline = objective.deadline.filter(|_| work != Work::Unknown);
-        let late = deadline.map(|at| Seconds::from_delta(later(now, duration) - at));
+        let late = deadline.map(|at| Seconds::from_delta(later(now, duration.to_delta()) - at));
         let above = objective.max_slowdown.map(|max| self.slowdown(expected.samples, duration) - max);
         Verdict::FlatOut {
             misses_deadline_by: late.filter(|by| *by > RESOLUTION),
@@ -303,7 +305,7 @@ impl<'a> Planner<'a> {
     /// Each slot of the window at its own optimum.
     fn cheapest_per_slot(&self) -> Result<Plan, Unplannable> {
         let Request { objective, reference_intensity, max_power, window, .. } = *self.request;
-        let (slots, known_until) = self.horizon(later(self.request.now, window))?;
+        let (slots, known_until) = self.horizon(later(self.request.now, window.to_delta()))?;
         let time_cost = (1.0 - objective.eta) * reference_intensity.get() * max_power.get();
         let cheapest = |(slot, weighed): (&PlanSlot, GramsPerKwh)| {
             let carbon = objective.eta * weighed.get();
@@ -323,7 +325,7 @@ impl<'a> Planner<'a> {
     /// forecast's mean; one long slot can do whatever many equal ones can.
     pub(super) fn horizon(&self, until: DateTime<Utc>) -> Result<(Vec<PlanSlot>, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
-        let until = until.clamp(later(now, SHORTEST), later(now, FURTHEST));
+        let until = until.clamp(later(now, SHORTEST.to_delta()), later(now, FURTHEST.to_delta()));
         let ahead = |s: &PlanSlot| {
             let slot = Slot::new(s.slot.start().max(now), s.slot.end().min(until))?;
             Some(PlanSlot { slot, intensity: s.intensity.max(GramsPerKwh::ZERO) })
@@ -479,9 +481,4 @@ impl Optimum {
     fn plain(problem: Problem, solution: Solution) -> Self {
         Self { problem, solution, promise: None, over_budget: false, restrained: false }
     }
-}
-
-/// `seconds` after `t`, or the end of time.
-pub(super) fn later(t: DateTime<Utc>, seconds: Seconds) -> DateTime<Utc> {
-    t.checked_add_signed(seconds.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

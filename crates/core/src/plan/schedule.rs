@@ -1,35 +1,12 @@
 //! A plan as data: which limits when, why, and what is expected of it. Immutable; nothing is left to decide.
 
-use std::fmt;
-
 use chrono::{DateTime, Utc};
 
 use super::problem::Infeasible;
 use super::reason::Reason;
 use super::request::Weighing;
 use crate::domain::{SetPoint, Slot};
-use crate::units::{GramsCo2e, GramsPerKwh, Joules, Rounded, Samples, SamplesPerSecond, Seconds, Watts};
-
-/// What was promised about the work.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Promise {
-    /// Done by this moment.
-    Deadline(DateTime<Utc>),
-    /// At most so much more time than at the ceiling, over the job's life: 0.03 is 3 %.
-    Slowdown(f64),
-    /// At most so much carbon over the job's life.
-    CarbonBudget(GramsCo2e),
-}
-
-impl fmt::Display for Promise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Deadline(at) => write!(f, "the deadline {}", at.format("%FT%TZ")),
-            Self::Slowdown(max) => write!(f, "the {:.1} % slowdown budget", max * 100.0),
-            Self::CarbonBudget(grams) => write!(f, "the carbon budget of {} g", Rounded(grams.get())),
-        }
-    }
-}
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What a job does in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::slots::{Risk, SlotPolicy};
+use super::risk::Risk;
+use super::slots::SlotPolicy;
 use crate::units::{Seconds, Watts};
 
 /// Settings of the planner.

@@ -1,89 +1,15 @@
-//! From a forecast to the slots that are planned over: which value of its interval counts, and how fine they are.
+//! From a forecast to the slots that are planned over, and how fine they are.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::problem::PlanSlot;
-use super::settings::Settings;
-use crate::domain::{CarbonSeries, Slot};
-use crate::forecast::{Horizon, HorizonPolicy, Model};
+use super::risk::{FOUR_IN_FIVE, Risk};
+use crate::domain::Slot;
+use crate::forecast::Horizon;
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Half the width of an interval that holds four outcomes of five, in standard deviations.
-const FOUR_IN_FIVE: f64 = 1.281_551_565_544_6;
 /// The end of what is planned finely moves in steps of so long, so that far slots stay put from plan to plan.
 const NEAR_STEP: TimeDelta = TimeDelta::hours(6);
-
-/// Which value of a forecast's interval is planned with.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Risk {
-    /// The middle.
-    #[default]
-    Expected,
-    /// The value that the outcome stays below with this probability, from 0.5 to 0.99.
-    Quantile(f64),
-}
-
-impl Risk {
-    /// How many standard deviations above the middle, taking forecasts' errors as normal.
-    fn deviations(self) -> f64 {
-        match self {
-            Self::Expected => 0.0,
-            Self::Quantile(probability) => normal_quantile(probability),
-        }
-    }
-}
-
-impl Serialize for Risk {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Expected => serializer.serialize_str("expected"),
-            Self::Quantile(probability) => serializer.serialize_f64(*probability),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Risk {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl de::Visitor<'_> for Either {
-            type Value = Risk;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("\"expected\" or a probability from 0.5 to 0.99")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Risk, E> {
-                let right = text == "expected";
-                right.then_some(Risk::Expected).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
-            }
-
-            fn visit_f64<E: de::Error>(self, probability: f64) -> Result<Risk, E> {
-                let right = (0.5..=0.99).contains(&probability);
-                let wrong = || E::invalid_value(de::Unexpected::Float(probability), &self);
-                right.then_some(Risk::Quantile(probability)).ok_or_else(wrong)
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
-
-/// The z with Φ(z) = `probability`, for 0.5 to 0.99, by Newton's method on the series
-/// Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …).
-fn normal_quantile(probability: f64) -> f64 {
-    let density = |z: f64| (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
-    let distribution = |z: f64| {
-        let (mut term, mut sum, mut odd) = (z, z, 3.0);
-        while term > 1e-16 * sum {
-            term *= z * z / odd;
-            sum += term;
-            odd += 2.0;
-        }
-        0.5 + density(z) * sum
-    };
-    // From below: Φ is concave there, so that each step falls short and none overshoots.
-    (0..60).fold(0.0, |z, _| z + (probability - distribution(z)) / density(z))
-}
 
 /// How fine slots are.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,24 +50,6 @@ pub fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, risk: Risk, policy:
     let mut coarse = coarser(&slots[..far], policy.shortest);
     coarse.extend(coarser(&slots[far..], policy.far));
     coarse
-}
-
-/// What is planned over from `now` to `until`: the source's forecast as the model learnt to correct and extend it,
-/// followed as far as its measured skill goes, in slots as the settings want them. The daemon and the simulator both
-/// look ahead through this.
-pub fn slots_ahead(
-    model: &Model,
-    expected: &CarbonSeries,
-    (now, until): (DateTime<Utc>, DateTime<Utc>),
-    policy: &HorizonPolicy,
-    settings: &Settings,
-) -> Vec<PlanSlot> {
-    // From the begin of the present slot on, so that its value does not drift while it passes.
-    let begun = floor(now, settings.shortest_slot_s.to_delta());
-    let from = if expected.at(begun).is_some() { begun } else { now };
-    let horizon = model.outlook(expected, from, until, policy);
-    let followed = model.followed(&horizon);
-    planning_slots(&followed, now, settings.risk, &settings.slots())
 }
 
 /// The last multiple of `step` since the epoch that is not after `t`.

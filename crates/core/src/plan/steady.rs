@@ -7,11 +7,13 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::dwell::shortest_dwell;
+use super::member::{Member, Shared};
 use super::problem::{PlanSlot, Problem, RESOLUTION};
 use super::receding::{Owed, Planner};
 use super::request::{Request, Unplannable};
 use super::schedule::{Doing, Plan, Segment, Verdict};
-use super::together::{Member, Shared, Together, broken};
+use super::together::{Together, broken};
 use crate::domain::{PowerLimit, Profile, SetPoint, Slot};
 use crate::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -261,7 +263,7 @@ pub fn follow(
     pace: &Pace,
 ) -> Option<Held> {
     let Segment { setting: wanted, throughput, doing, .. } = plan.segment_at(now)?;
-    let dwell = worth(pace.dwell, plan.samples_done + plan.expected.samples, profile).to_delta();
+    let dwell = shortest_dwell(pace.dwell, plan.samples_done + plan.expected.samples, profile).to_delta();
     let fresh = || Held { setting: wanted.clone(), since: now, ramping: false, doing: *doing };
     let Some(held) = held.filter(|held| held.setting.len() == wanted.len()) else { return Some(fresh()) };
     let trains = *doing == Doing::Training && held.doing == Doing::Training;
@@ -292,14 +294,6 @@ pub fn follow(
     };
     let setting: Vec<SetPoint> = held.setting.iter().zip(wanted).map(towards).collect();
     Some(Held { ramping: setting != *wanted, setting, since: now, doing: *doing })
-}
-
-/// The shortest stay that is asked for, or a tenth of what all of the work takes at the fastest: a short job's mixture of
-/// set points would else be gone.
-pub(super) fn worth(dwell: Seconds, work: Samples, profile: &Profile) -> Seconds {
-    let rates = profile.points.iter().map(|p| p.throughput.mean);
-    let fastest = rates.fold(SamplesPerSecond::ZERO, |fastest, rate| fastest.max(rate));
-    if fastest > SamplesPerSecond::ZERO { dwell.min(work / fastest * 0.1) } else { dwell }
 }
 
 /// Whether a plan's promise about time can still be kept if the job goes on at `pace` until a moment, having done so

@@ -2,10 +2,9 @@
 
 use chrono::TimeDelta;
 
-use super::interior::{Aim, Method};
-use super::model::{End, Model};
+use super::iterate::{Aim, Method};
+use super::model::{End, MISSED, Model};
 use super::problem::{Breach, Clash, Constraint, FleetJob, FleetProblem, FleetSchedule};
-use super::search::MISSED;
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// Times and watts that are rounding.

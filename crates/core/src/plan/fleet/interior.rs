@@ -6,9 +6,9 @@
 //! meet in few *rows*: a cap per slot, the work of each job, carbon budgets. Any row may be missed at a penalty, so that
 //! there always is a solution, inside which the method can stay.
 
-use super::model::{End, Job, Model};
+use super::iterate::Method;
 use super::newton::Step;
-use super::rows::{Blocks, Row};
+use super::rows::Row;
 
 /// The gap and the misses of rows at which the method stops, relative to the objective and to the rows.
 const CLOSE: f64 = 1e-9;
@@ -48,48 +48,6 @@ pub(super) struct Interior {
     pub(super) solved: bool,
 }
 
-/// What is minimised.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Aim {
-    /// The objective, with penalties for missed work and exceeded budgets so many times what all could cost.
-    Cost {
-        /// The factor of missed work.
-        work: f64,
-        /// The factor of exceeded budgets.
-        budget: f64,
-        /// Whether work is missed by priority: it has to be missed.
-        ranked: bool,
-    },
-    /// What is missed, whatever it costs: work by priority, then budgets.
-    Misses,
-}
-
-/// How much more the work of a priority weighs than that of the next lower one.
-const PRIORITY: f64 = 30.0;
-
-/// The method's state.
-pub(super) struct Method<'a> {
-    pub(super) model: &'a Model,
-    pub(super) blocks: Vec<Blocks>,
-    /// One per slot; `None` where the cap cannot bind.
-    pub(super) caps: Vec<Option<Row>>,
-    /// What counts 1 in each cap's row, per watt-second.
-    pub(super) cap_scale: Vec<f64>,
-    /// The work of each job, then budgets.
-    pub(super) rows: Vec<Row>,
-    /// Each job's budget row, and the grams that count 1 in it.
-    pub(super) budget_row: Vec<Option<usize>>,
-    pub(super) budget_scale: Vec<f64>,
-    /// The row of the first shared budget, and the grams that count 1 in each.
-    first_shared: usize,
-    shared_scale: f64,
-    /// Grams that count 1 in the objective.
-    scale: f64,
-    /// For each capped slot, how it couples the other rows, and the pivot of its own.
-    pub(super) coupling: Vec<Vec<f64>>,
-    pub(super) pivots: Vec<f64>,
-}
-
 struct Measure {
     /// Σ value × reduced cost, and of how many.
     product: f64,
@@ -99,75 +57,7 @@ struct Measure {
     objective: f64,
 }
 
-impl<'a> Method<'a> {
-    pub(super) fn new(model: &'a Model, ends: &[End], aim: Aim) -> Self {
-        let slots = model.seconds.len();
-        let total = |j: &Job| (0..slots).map(|t| j.dearest(t) * model.seconds[t]).sum::<f64>();
-        let scale = match aim {
-            Aim::Cost { .. } => model.jobs.iter().map(total).sum::<f64>() / (slots * model.jobs.len()) as f64,
-            Aim::Misses => f64::INFINITY,
-        };
-        let scale = if scale > 0.0 { scale } else { 1.0 };
-        let blocks: f64 = ends.iter().map(|end| (end.slot + 1) as f64).sum();
-        let mut rows = Vec::new();
-        for (job, end) in model.jobs.iter().zip(ends) {
-            let dual = usual_price(model, job, *end) * job.work / scale;
-            let rank = PRIORITY.powi(job.rank.min(4));
-            let penalty = match aim {
-                Aim::Cost { work, ranked, .. } => {
-                    let lateness = if end.late { model.lateness * end.seconds / scale } else { 0.0 };
-                    let worth = total(job) / scale + dual.abs() + lateness + 1.0;
-                    work * worth * if ranked { rank } else { 1.0 }
-                }
-                Aim::Misses => rank * job.work / job.fastest() * slots as f64 / model.seconds.iter().sum::<f64>(),
-            };
-            rows.push(Row::new(1.0, penalty, penalty, dual));
-        }
-        let stiff = match aim {
-            Aim::Cost { budget, .. } => budget * blocks,
-            Aim::Misses => 0.01,
-        };
-        let first = -(stiff / 2.0).min(1.0);
-        let grams = |job: &Job| job.draw() * model.seconds.iter().zip(&model.carbon).map(|(s, c)| s * c).sum::<f64>();
-        let one_if_none = |grams: f64| if grams > 0.0 { grams } else { 1.0 };
-        let budget_scale: Vec<f64> = model.jobs.iter().map(|job| one_if_none(grams(job))).collect();
-        let mut budget_row = vec![None; model.jobs.len()];
-        for (j, job) in model.jobs.iter().enumerate() {
-            if let Some(budget) = job.budget {
-                budget_row[j] = Some(rows.len());
-                rows.push(Row::new(budget / budget_scale[j], 0.0, stiff, first));
-            }
-        }
-        let shared_scale = budget_scale.iter().sum();
-        let first_shared = rows.len();
-        rows.extend(model.budgets.iter().map(|budget| Row::new(budget / shared_scale, 0.0, stiff, first)));
-        let dearest = 100.0 * rows.iter().map(|row: &Row| row.below.cost.max(row.above.cost)).fold(1.0, f64::max);
-        let (mut caps, mut cap_scale) = (vec![None; slots], vec![0.0; slots]);
-        for t in 0..slots {
-            let most = model.most(t, ends);
-            if let Some(cap) = model.cap(t, ends).filter(|cap| *cap < most) {
-                cap_scale[t] = 1.0 / (most * model.seconds[t]);
-                caps[t] = Some(Row::new(cap / most, 0.0, dearest, -1.0));
-            }
-        }
-        let mut method = Self {
-            model,
-            blocks: ends.iter().enumerate().map(|(j, end)| Blocks::new(model, j, *end, scale)).collect(),
-            coupling: caps.iter().map(|cap| vec![0.0; if cap.is_some() { rows.len() } else { 0 }]).collect(),
-            pivots: vec![0.0; slots],
-            caps,
-            cap_scale,
-            rows,
-            budget_row,
-            budget_scale,
-            first_shared,
-            shared_scale,
-            scale: if scale.is_finite() { scale } else { 1.0 },
-        };
-        method.start();
-        method
-    }
-
+impl Method<'_> {
     /// A start that keeps the rows of the blocks and every constraint on prices.
     fn start(&mut self) {
         let prices = Step {
@@ -202,21 +92,9 @@ impl<'a> Method<'a> {
         self.rows.iter_mut().chain(self.caps.iter_mut().flatten()).for_each(|row| row.centre(mu));
     }
 
-    /// The row of the shared budget that a slot belongs to.
-    pub(super) fn shared_row(&self, t: usize) -> Option<usize> {
-        self.model.budget_of[t].map(|budget| self.first_shared + budget)
-    }
-
-    /// Factors from a block's limit, throughput and power to the rows of cap, work, own and shared budget.
-    pub(super) fn factors(&self, j: usize, t: usize) -> [f64; 4] {
-        let span = self.blocks[j].span[t];
-        let grams = span * self.model.carbon[t];
-        let work = span / self.model.jobs[j].work;
-        [span * self.cap_scale[t], work, grams / self.budget_scale[j], grams / self.shared_scale]
-    }
-
     /// Runs until the gap is closed, rounding stops it, or `go_on` says no.
     pub(super) fn run(mut self, go_on: &dyn Fn() -> bool) -> Interior {
+        self.start();
         // Where rounding takes over, steps lead away again: the closest so far counts.
         let mut closest = f64::INFINITY;
         let mut kept = None;
@@ -436,17 +314,4 @@ impl<'a> Method<'a> {
             parts: self.blocks.iter().zip(&self.model.jobs).map(|(blocks, job)| blocks.parts(job)).collect(),
         }
     }
-}
-
-/// What a sample costs a job that goes from its slowest to its fastest point over all its slots, gCO2e.
-fn usual_price(model: &Model, job: &Job, end: End) -> f64 {
-    let last = job.points() - 1;
-    let gain = job.rate[last] - job.rate[0];
-    if gain <= 0.0 {
-        return 0.0;
-    }
-    let slots = 0..=end.slot;
-    let mean = slots.clone().map(|t| job.joule_cost[t] * model.seconds[t]).sum::<f64>()
-        / slots.map(|t| model.seconds[t]).sum::<f64>();
-    mean * (job.power[last] - job.power[0]).max(0.0) / gain
 }

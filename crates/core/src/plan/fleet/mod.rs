@@ -11,6 +11,7 @@ mod clash;
 mod dense;
 mod ends;
 mod interior;
+mod iterate;
 mod model;
 mod newton;
 mod problem;

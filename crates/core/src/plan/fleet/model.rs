@@ -8,6 +8,8 @@ use crate::units::{JOULES_PER_KWH, Seconds};
 
 /// What is missed of a job's work by no more than this part of it is rounding.
 pub(super) const ROUNDING: f64 = 1e-9;
+/// What of a row is missed by less is rounding of the interior-point method.
+pub(super) const MISSED: f64 = 1e-7;
 
 /// The points that an average over a slot needs, of those that the slot's cap allows at all.
 pub(super) struct Needed {

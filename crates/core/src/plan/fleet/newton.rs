@@ -3,7 +3,7 @@
 //! per job and budget is left.
 
 use super::dense::Cholesky;
-use super::interior::Method;
+use super::iterate::Method;
 use super::rows::Row;
 
 /// By how much the prices of the rows rise.

@@ -4,8 +4,9 @@ use super::alone::{alone, uncoupled};
 use super::arrange::{Arrangement, First, arrange};
 use super::clash::clashes;
 use super::ends::price;
-use super::interior::{Aim, Interior, Method};
-use super::model::{End, Model};
+use super::interior::Interior;
+use super::iterate::{Aim, Method};
+use super::model::{End, MISSED, Model};
 use super::problem::{FleetProblem, FleetSchedule, FleetSolution};
 use crate::units::{GramsCo2e, Joules, Seconds};
 
@@ -13,8 +14,6 @@ use crate::units::{GramsCo2e, Joules, Seconds};
 const WORTH_A_TRY: f64 = 1e-4;
 /// Relaxations solved at most.
 const MOST_ROUNDS: usize = 24;
-/// What of a row is missed by less is rounding.
-pub(super) const MISSED: f64 = 1e-7;
 /// How much dearer it becomes to miss what need not be missed, again and again up to the factor below.
 const STIFFER: f64 = 100.0;
 const STIFFEST: f64 = 1e6;

@@ -68,23 +68,6 @@ fn a_quantile_lies_between_the_middle_and_above_the_interval() {
     assert_eq!(value(Risk::Quantile(0.5)), 100.0);
     assert!((value(Risk::Quantile(0.9)) - 140.0).abs() < 1e-9, "nine of ten outcomes lie below the interval's end");
     assert!((value(Risk::Quantile(0.841_344_746)) - 100.0 - 40.0 / FOUR_IN_FIVE).abs() < 1e-6, "one deviation");
-    assert!((normal_quantile(0.99) - 2.326_347_874).abs() < 1e-8);
-}
-
-#[test]
-fn a_risk_is_a_word_or_a_probability() {
-    #[derive(Debug, PartialEq, Deserialize)]
-    struct Table {
-        risk: Risk,
-    }
-    let read = |text: &str| toml::from_str::<Table>(text).map(|t| t.risk).map_err(|e| e.to_string());
-    assert_eq!(read("risk = \"expected\""), Ok(Risk::Expected));
-    assert_eq!(read("risk = 0.9"), Ok(Risk::Quantile(0.9)));
-    for wrong in ["risk = 0.3", "risk = 1.0", "risk = \"mean\"", "risk = true"] {
-        let told = read(wrong).expect_err(wrong);
-        assert!(told.contains("\"expected\" or a probability from 0.5 to 0.99"), "{told}");
-    }
-    assert_eq!(serde_json::to_string(&[Risk::Expected, Risk::Quantile(0.75)]).expect("json"), "[\"expected\",0.75]");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use super::instances::{fleet, job, problem};
 use super::oracles::{all_ends, instantaneous, relaxed};
 use crate::plan::fleet::ends::price;
-use crate::plan::fleet::interior::{Aim, Method};
+use crate::plan::fleet::iterate::{Aim, Method};
 use crate::plan::fleet::model::{End, Model};
 use crate::plan::fleet::prune::undominated;
 use crate::plan::fleet::{FleetProblem, FleetSolution, solve_fleet};

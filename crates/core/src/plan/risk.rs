@@ -1,0 +1,106 @@
+//! Which value of a forecast's interval is planned with.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Half the width of an interval that holds four outcomes of five, in standard deviations.
+pub(super) const FOUR_IN_FIVE: f64 = 1.281_551_565_544_6;
+/// Which value of a forecast's interval is planned with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Risk {
+    /// The middle.
+    #[default]
+    Expected,
+    /// The value that the outcome stays below with this probability, from 0.5 to 0.99.
+    Quantile(f64),
+}
+
+impl Risk {
+    /// How many standard deviations above the middle, taking forecasts' errors as normal.
+    pub(super) fn deviations(self) -> f64 {
+        match self {
+            Self::Expected => 0.0,
+            Self::Quantile(probability) => normal_quantile(probability),
+        }
+    }
+}
+
+impl Serialize for Risk {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Expected => serializer.serialize_str("expected"),
+            Self::Quantile(probability) => serializer.serialize_f64(*probability),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Risk {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl de::Visitor<'_> for Either {
+            type Value = Risk;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"expected\" or a probability from 0.5 to 0.99")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Risk, E> {
+                let right = text == "expected";
+                right.then_some(Risk::Expected).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+
+            fn visit_f64<E: de::Error>(self, probability: f64) -> Result<Risk, E> {
+                let right = (0.5..=0.99).contains(&probability);
+                let wrong = || E::invalid_value(de::Unexpected::Float(probability), &self);
+                right.then_some(Risk::Quantile(probability)).ok_or_else(wrong)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// The z with Φ(z) = `probability`, for 0.5 to 0.99, by Newton's method on the series
+/// Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …).
+fn normal_quantile(probability: f64) -> f64 {
+    let density = |z: f64| (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
+    let distribution = |z: f64| {
+        let (mut term, mut sum, mut odd) = (z, z, 3.0);
+        while term > 1e-16 * sum {
+            term *= z * z / odd;
+            sum += term;
+            odd += 2.0;
+        }
+        0.5 + density(z) * sum
+    };
+    // From below: Φ is concave there, so that each step falls short and none overshoots.
+    (0..60).fold(0.0, |z, _| z + (probability - distribution(z)) / density(z))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_of_the_normal_distribution_is_the_one_of_tables() {
+        assert_eq!(normal_quantile(0.5), 0.0);
+        assert!((normal_quantile(0.99) - 2.326_347_874).abs() < 1e-8);
+    }
+
+    #[test]
+    fn a_risk_is_a_word_or_a_probability() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Table {
+            risk: Risk,
+        }
+        let read = |text: &str| toml::from_str::<Table>(text).map(|t| t.risk).map_err(|e| e.to_string());
+        assert_eq!(read("risk = \"expected\""), Ok(Risk::Expected));
+        assert_eq!(read("risk = 0.9"), Ok(Risk::Quantile(0.9)));
+        for wrong in ["risk = 0.3", "risk = 1.0", "risk = \"mean\"", "risk = true"] {
+            let told = read(wrong).expect_err(wrong);
+            assert!(told.contains("\"expected\" or a probability from 0.5 to 0.99"), "{told}");
+        }
+        assert_eq!(
+            serde_json::to_string(&[Risk::Expected, Risk::Quantile(0.75)]).expect("json"),
+            "[\"expected\",0.75]"
+        );
+    }
+}
