@@ -1,6 +1,7 @@
 //! Reports that cannot be true, or not beside the one before.
 
-use super::{Refused, Report, Run, Spec};
+use super::refused::Refused;
+use super::{Report, Run, Spec};
 use crate::domain::JobId;
 
 /// No run takes so many seconds.

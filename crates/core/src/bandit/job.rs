@@ -7,13 +7,12 @@
 use chrono::{DateTime, Utc};
 
 use super::contradiction::{is_late, refuse_contradiction, refuse_impossible};
+use super::refused::{MOST_RUNNING, Refused};
 use super::{
     Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, next, patience,
 };
 use crate::domain::JobId;
 
-/// So many trials of a job may run at once.
-const MOST_RUNNING: usize = 1000;
 /// When so many runs in a row with a batch size died without an epoch, and none ever did one, it is what kills them.
 const DEADLY: usize = 3;
 /// What a run that cannot be carried through counts as, over the dearest that would be borne: as in the reference's
@@ -45,60 +44,6 @@ pub struct Begun {
     pub number: u32,
     /// Whether it had begun before, and was only asked for again.
     pub again: bool,
-}
-
-/// Why something is not done.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// There is no such trial.
-    #[error("there is no trial {0}")]
-    NoSuchTrial(u32),
-    /// It fell silent, or was withdrawn.
-    #[error("trial {number} is over since {}: {why}; ask for a new trial", .at.format("%FT%TZ"))]
-    Void {
-        /// Which.
-        number: u32,
-        /// Since when.
-        at: DateTime<Utc>,
-        /// Why.
-        why: String,
-    },
-    /// It has ended, and this is not what its last report said, nor can have come after that.
-    #[error("{field} {why}; trial {number} has ended at {}: {reason}", .at.format("%FT%TZ"))]
-    Ended {
-        /// Which.
-        number: u32,
-        /// When.
-        at: DateTime<Utc>,
-        /// How.
-        reason: String,
-        /// The field that contradicts its last report, as users write it.
-        field: &'static str,
-        /// In what.
-        why: String,
-    },
-    /// Nothing is left to choose from.
-    #[error(transparent)]
-    NoneConverges(#[from] NoneConverges),
-    /// Too many trials run.
-    #[error("{MOST_RUNNING} trials of this job are running; end some, or wait for their leases to end")]
-    TooMany,
-    /// The report cannot be true.
-    #[error("{field} {why}")]
-    Contradiction {
-        /// The field, as users write it.
-        field: &'static str,
-        /// What is wrong, and what would be right.
-        why: String,
-    },
-    /// The training run is another trial's.
-    #[error("job {job} reports for trial {number} already; register a job for each trial")]
-    Taken {
-        /// Which run.
-        job: JobId,
-        /// Whose it is.
-        number: u32,
-    },
 }
 
 impl Job {

@@ -41,9 +41,12 @@
 //! only where that guess is below the best.
 
 mod belief;
+mod observation;
 mod regime;
 
 use self::belief::{Belief, Drift, hazard, survival};
+use self::observation::Observation;
+use self::regime::NOISE;
 use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
 
 /// By how much all may change at once, in logarithms.
@@ -56,8 +59,6 @@ const EPOCH_COST: Drift = Drift { slope: -0.25, slope_deviation: 0.25, walk: 0.1
 const OWN: f64 = 0.04;
 /// How far the first run's epochs may be from what is usual.
 const FIRST: f64 = 0.5;
-/// The noise of log epochs before any is seen, and how many runs that is worth.
-const NOISE: (f64, f64) = (0.1, 2.0);
 /// How wide a step of the walk is, in octaves.
 const STEP: f64 = 1.0;
 /// The part of the belief's deviation that draws have.
@@ -78,34 +79,6 @@ const ROUGHER_UNLIKELY: f64 = 3.0;
 /// A batch size that was given up is tried again only if it may cost this much more.
 const AGAIN: f64 = 2.0;
 
-/// What one run showed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Seen {
-    arm: usize,
-    /// At least one half.
-    log_epochs: f64,
-    epochs: f64,
-    log_epoch_cost: f64,
-    reached: bool,
-}
-
-impl Seen {
-    fn of(spec: &Spec, trial: &Trial) -> Option<Self> {
-        let epoch_cost = trial.epoch_cost.filter(|c| c.get() > 0.0 && c.get().is_finite())?;
-        if !trial.has_result() || trial.epochs == 0 {
-            return None;
-        }
-        let epochs = f64::from(trial.epochs);
-        Some(Self {
-            arm: spec.place(trial.batch_size)?,
-            log_epochs: epochs.ln(),
-            epochs,
-            log_epoch_cost: epoch_cost.get().ln(),
-            reached: trial.reached(),
-        })
-    }
-}
-
 /// Log epochs under one assumption of how rough they are.
 struct Roughness {
     drift: Drift,
@@ -115,7 +88,7 @@ struct Roughness {
 }
 
 impl Roughness {
-    fn new(octaves: &[f64], begun: &Seen, rougher: f64) -> Self {
+    fn new(octaves: &[f64], begun: &Observation, rougher: f64) -> Self {
         let drift = Drift { walk: EPOCHS.walk * rougher, ..EPOCHS };
         let mut epochs = Belief::new(octaves, begun.arm, begun.log_epochs, FIRST, drift);
         add_own(&mut epochs, begun);
@@ -123,12 +96,12 @@ impl Roughness {
     }
 
     /// All is what it was and something unknown.
-    fn change(&mut self, octaves: &[f64], first: &Seen) {
+    fn change(&mut self, octaves: &[f64], first: &Observation) {
         self.epochs.shift_by_unknown(octaves, first.arm, CHANGE, Drift { slope: 0.0, ..self.drift });
         add_own(&mut self.epochs, first);
     }
 
-    fn learn(&mut self, s: &Seen, noise: f64) {
+    fn learn(&mut self, s: &Observation, noise: f64) {
         let variance = self.epochs.variance(s.arm) + noise;
         let z = (s.log_epochs - self.epochs.mean(s.arm)) / variance.sqrt();
         if s.reached {
@@ -144,7 +117,7 @@ impl Roughness {
 /// All that is believed of a job at a moment.
 struct Standing {
     /// Since the last change, the oldest first.
-    seen: Vec<Seen>,
+    seen: Vec<Observation>,
     octaves: Vec<f64>,
     epochs: Belief,
     epoch_cost: Belief,
@@ -169,7 +142,7 @@ struct Best {
 impl Standing {
     /// `None` before the first result.
     fn new(spec: &Spec, trials: &[Trial]) -> Option<Self> {
-        let mut seen: Vec<Seen> = trials.iter().filter_map(|t| Seen::of(spec, t)).collect();
+        let mut seen: Vec<Observation> = trials.iter().filter_map(|t| Observation::of(spec, t)).collect();
         let octaves: Vec<f64> = spec.batch_sizes.iter().map(|b| log2(*b)).collect();
         let regime::Changes { at: changes, doubtful } = regime::changes(octaves.len(), &seen);
         let present = changes.last().copied().unwrap_or(0);
@@ -378,13 +351,13 @@ fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
     in_a_row >= if of_arm().any(Trial::reached) { 2 } else { 1 }
 }
 
-fn spent(seen: &Seen) -> f64 {
+fn spent(seen: &Observation) -> f64 {
     seen.epochs * seen.log_epoch_cost.exp()
 }
 
 /// Gives each batch size what it has of its own, at the level that a first result shows: with what rounding to whole
 /// epochs makes, the less the more epochs there are.
-fn add_own(epochs: &mut Belief, first: &Seen) {
+fn add_own(epochs: &mut Belief, first: &Observation) {
     for arm in 0..epochs.arms() {
         let expected = first.epochs * (epochs.mean(arm) - epochs.mean(first.arm)).exp();
         epochs.add_own(arm, OWN.powi(2) + 1.0 / (12.0 * expected.max(0.5).powi(2)));
@@ -392,7 +365,7 @@ fn add_own(epochs: &mut Belief, first: &Seen) {
 }
 
 /// The variance of log epochs among runs of one batch size.
-fn noise(arms: usize, seen: &[Seen]) -> f64 {
+fn noise(arms: usize, seen: &[Observation]) -> f64 {
     let mut spread = regime::Spread::new(arms);
     seen.iter().filter(|s| s.reached).for_each(|s| spread.add(s.arm, s.log_epochs));
     spread.pooled(NOISE)

@@ -1,6 +1,6 @@
 //! When what was learnt holds no more: other data, another board, another code.
 
-use super::{NOISE, Seen};
+use super::observation::Observation;
 
 /// How many deviations off is too far.
 const FAR: f64 = 3.0;
@@ -8,6 +8,8 @@ const FAR: f64 = 3.0;
 const EPOCH_COST: f64 = 0.1;
 /// Results of a batch size before another can be off them.
 const KNOWN: f64 = 4.0;
+/// The noise of log epochs before any is seen, and how many runs that is worth.
+pub(super) const NOISE: (f64, f64) = (0.1, 2.0);
 /// Log epochs vary by this much, whatever was seen.
 const LEAST_NOISE: f64 = 0.1;
 /// So many results in a row that are dearer than what is known, or take longer, are a change; so many that are cheaper:
@@ -70,7 +72,7 @@ struct Off {
 }
 
 /// Looks through all results, the oldest first.
-pub(super) fn changes(arms: usize, seen: &[Seen]) -> Changes {
+pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
     let mut found = Changes { at: Vec::new(), doubtful: None };
     let (mut spread, mut epoch_cost) = (Spread::new(arms), vec![None; arms]);
     let mut off: Option<Off> = None;
@@ -111,7 +113,7 @@ pub(super) fn changes(arms: usize, seen: &[Seen]) -> Changes {
     found
 }
 
-fn learn(spread: &mut Spread, epoch_cost: &mut [Option<f64>], s: &Seen) {
+fn learn(spread: &mut Spread, epoch_cost: &mut [Option<f64>], s: &Observation) {
     epoch_cost[s.arm] = Some(s.log_epoch_cost);
     if s.reached {
         spread.add(s.arm, s.log_epochs);

@@ -260,8 +260,8 @@ fn a_favourite_that_fails_twice_in_a_row_is_given_up() {
 }
 
 /// A result of arm 0: log epochs and log cost of an epoch.
-fn result(log_epochs: f64, log_epoch_cost: f64) -> super::Seen {
-    super::Seen { arm: 0, log_epochs, epochs: log_epochs.exp(), log_epoch_cost, reached: true }
+fn result(log_epochs: f64, log_epoch_cost: f64) -> super::Observation {
+    super::Observation { arm: 0, log_epochs, epochs: log_epochs.exp(), log_epoch_cost, reached: true }
 }
 
 #[test]
