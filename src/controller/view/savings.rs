@@ -3,10 +3,10 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use wattune_core::domain::PowerLimit;
+use wattune_core::domain::{PowerLimit, SENSOR_GAIN};
 use wattune_core::ledger::frozen::{Compared, Finding, Savings};
 use wattune_core::ledger::report::Saved;
-use wattune_core::ledger::savings::{BatchEffect, SENSOR_GAIN};
+use wattune_core::ledger::savings::BatchEffect;
 use wattune_core::ledger::sure::Sure;
 
 /// What a job saved, each figure with the interval that holds the truth 95 times in 100 by the errors of the profile.

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Interval;
-use super::savings::SENSOR_GAIN;
-use crate::domain::{CarbonSeries, EnergySource, Origin, Slot};
+use crate::domain::{CarbonSeries, EnergySource, Origin, SENSOR_GAIN, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules};
 
 /// Energy and what it emitted.

@@ -12,12 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::counterfactual::{Comparison, Done, compare};
 use super::pauses::paused;
 use super::sure::{Errors, LEAST_FREEDOM, Sure, student};
-use crate::domain::CarbonSeries;
+use crate::domain::{CarbonSeries, SENSOR_GAIN};
 use crate::profile::{Evidence, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Relative gain error of a board's sensor (Yang, Adámek, Armour, SC'24).
-pub const SENSOR_GAIN: f64 = 0.05;
 /// A reduction that may be off by more than this many percentage points, as the power in pauses is not known, is unknown.
 const MOST_OFF_BY_PAUSES: f64 = 0.5;
 /// The same of the time, in percentage points.

@@ -4,13 +4,32 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 
+use super::books::{Books, Sum, Whose};
+use super::grouping::By;
 use super::held::{Hold, day_of, holds};
+use super::job::{JobFacts, Saved};
+use super::row::{Key, Row, Split};
 use super::score::{Scored, is_whole};
-use super::{Books, By, JobFacts, Key, Report, Row, Saved, Split, Sum, Wanted, Whose};
+use super::wanted::Wanted;
 use crate::domain::{DeviceId, DeviceKind, JobId, Slot};
 use crate::ledger::Total;
 use crate::ledger::entry::{Boundary, Embodied};
 use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
+
+/// A report.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// What was asked for.
+    pub wanted: Wanted,
+    /// Its rows: jobs and the like first, then idle and unattributed energy.
+    pub rows: Vec<Row>,
+    /// Their sum.
+    pub total: Row,
+    /// What making the hardware emitted, where it was declared; of the newest terms.
+    pub embodied: Option<Embodied>,
+    /// What it was made of.
+    pub books: Books,
+}
 
 /// Makes a report of what the books hold.
 pub fn build(wanted: Wanted, books: Books) -> Report {

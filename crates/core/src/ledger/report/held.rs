@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
-use super::JobFacts;
+use super::job::JobFacts;
 use crate::domain::{DeviceId, Slot};
 use crate::units::Seconds;
 

@@ -1,7 +1,20 @@
 //! SCI (ISO/IEC 21031): `SCI = (E · I + M) / R`, with E of the facility and I location-based.
 
-use super::{FunctionalUnit, JobFacts, LEAST_PER_EPOCH, Score, Wanted};
+use super::functional_unit::{FunctionalUnit, LEAST_PER_EPOCH};
+use super::job::JobFacts;
+use super::wanted::Wanted;
 use crate::units::{GramsCo2e, Millijoules, Samples};
+
+/// SCI: `(E · I + M) / R`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Score {
+    /// The score.
+    pub per_unit: GramsCo2e,
+    /// R.
+    pub units: f64,
+    /// The jobs that it is of: those that began and ended in the span.
+    pub jobs: u64,
+}
 
 /// What a row's score is made of. Only jobs that began and ended in the span count: of others the books of the span
 /// hold a part.

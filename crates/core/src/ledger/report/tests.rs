@@ -1,11 +1,17 @@
 //! Whatever a report is grouped by, nothing is lost, and what is declared is reckoned as it says.
 
-use chrono::TimeDelta;
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::{DeviceId, GpuId, JobId, JobName, Slot};
+use crate::ledger::Total;
 use crate::ledger::chain::Digest;
-use crate::ledger::entry::METHOD;
+use crate::ledger::entry::{Boundary, Embodied, METHOD, Terms};
+use crate::ledger::sure::Sure;
+use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Samples, Seconds};
 
 fn at(hours: i64) -> DateTime<Utc> {
     "2026-01-30T00:00:00Z".parse::<DateTime<Utc>>().expect("a time") + TimeDelta::hours(hours)

@@ -1,0 +1,385 @@
+//! Open intervals of the books and how they are closed, and the energy of times in which nobody looked.
+
+use chrono::{DateTime, Utc};
+
+use super::apportion::{by_hour, by_time};
+use super::attribution::Rule;
+use super::interval::{Interval, to_micros};
+use super::meter::Metered;
+use crate::domain::{DeviceId, EnergySource, JobId, Slot};
+use crate::time::{Monotonic, Now};
+use crate::units::{Millijoules, Seconds};
+
+/// The shortest interval worth closing: sensors are not faster than that.
+const SHORTEST: Seconds = Seconds::new(0.2);
+
+/// A wall clock that is this far off what the duration clock expects was set by somebody.
+const CLOCK_STEP: Seconds = Seconds::new(2.0);
+
+/// The open interval of one device. Pure; durations come from the monotonic clock, keys from the wall clock.
+///
+/// Whose the energy is may change while nothing can be read. What is metered later is shared out over the times before
+/// and after by their lengths, and each part is split by the rule that held then.
+#[derive(Clone, Debug)]
+pub struct OpenInterval {
+    device: DeviceId,
+    start: DateTime<Utc>,
+    since: Monotonic,
+    metered: Metered,
+    /// What held until when, oldest first, of the time that another rule holds for than at its end.
+    turned: Vec<(Monotonic, Rule)>,
+}
+
+impl OpenInterval {
+    /// Opens the books of a device: what it has metered so far is not part of the interval.
+    pub fn open(device: DeviceId, now: Now, metered: Metered) -> Self {
+        Self { device, start: to_micros(now.utc), since: now.monotonic, metered, turned: Vec::new() }
+    }
+
+    /// Notes that `rule` holds for all up to `at` that has no rule yet, and another one after that.
+    pub fn turn(&mut self, at: Monotonic, rule: Rule) {
+        if at > self.last_turn() {
+            self.turned.push((at, rule));
+        }
+    }
+
+    /// Whether it has parts that are split by different rules.
+    pub fn has_turned(&self) -> bool {
+        !self.turned.is_empty()
+    }
+
+    /// Whether it is long enough to be closed.
+    pub fn can_close(&self, now: Now) -> bool {
+        self.age(now) >= SHORTEST
+    }
+
+    /// Whether the time since it was opened, or turned last, is longer than sensors need, and longer than a device that
+    /// answers goes unread at this pace.
+    pub fn is_unread(&self, at: Monotonic, pace: Seconds) -> bool {
+        at.since(self.last_turn()) >= SHORTEST.max(pace * 2.0)
+    }
+
+    /// When another rule began to hold last: when it was opened, or turned.
+    pub fn last_turn(&self) -> Monotonic {
+        self.turned.last().map_or(self.since, |(until, _)| *until)
+    }
+
+    /// How long it has been open.
+    pub fn age(&self, now: Now) -> Seconds {
+        now.monotonic.since(self.since)
+    }
+
+    /// Its first moment.
+    pub fn start(&self) -> DateTime<Utc> {
+        self.start
+    }
+
+    /// Whether energy was used since it was opened of which nothing tells how much.
+    pub fn has_lost(&self, metered: Metered) -> bool {
+        metered.lost > self.metered.lost || self.was_unread(metered)
+    }
+
+    /// Whether that was because a device without a counter was not read.
+    pub fn was_unread(&self, metered: Metered) -> bool {
+        metered.unread > self.metered.unread
+    }
+
+    /// Closes the interval and opens the next one. The energy is split by `rule`, or by what held before it where it
+    /// turned, so that the sum is exact. Rows are cut at full hours.
+    ///
+    /// `None`, and it stays open, while it is shorter than sensors can tell (200 ms).
+    pub fn close(&mut self, now: Now, metered: Metered, rule: &Rule) -> Option<Vec<Interval>> {
+        let age = self.age(now);
+        let end = to_micros(self.start + age.to_delta());
+        let slot = Slot::new(self.start, end).filter(|_| self.can_close(now))?;
+        let (parts, rules): (Vec<Slot>, Vec<&Rule>) = self.parts(slot, now.monotonic, rule).into_iter().unzip();
+        let mut rows = Vec::new();
+        for (source, energy) in metered.since(&self.metered) {
+            for ((part, rule), energy) in parts.iter().zip(&rules).zip(by_time(energy, &parts)) {
+                rows.extend(split(&self.device, *part, energy, source, rule).into_iter().flat_map(by_hour));
+            }
+        }
+        self.turned.retain(|(until, _)| *until > now.monotonic);
+        self.metered = metered;
+        self.since = now.monotonic;
+        // Consecutive intervals join without a seam, unless the wall clock was set in between.
+        let off = Seconds::from_delta(now.utc - end).abs();
+        self.start = if off <= CLOCK_STEP { end } else { to_micros(now.utc) };
+        Some(rows)
+    }
+
+    /// The parts of `slot`, its time up to `end`, and the rule of each.
+    fn parts<'a>(&'a self, slot: Slot, end: Monotonic, rule: &'a Rule) -> Vec<(Slot, &'a Rule)> {
+        let mut from = slot.start();
+        let turned = self.turned.iter().map(|(until, rule)| (*until, rule));
+        let mut parts = Vec::new();
+        for (until, rule) in turned.chain([(end, rule)]) {
+            let until =
+                if until < end { to_micros(self.start + until.since(self.since).to_delta()) } else { slot.end() };
+            parts.extend(Slot::new(from, until).map(|part| (part, rule)));
+            from = from.max(until);
+        }
+        parts
+    }
+}
+
+/// A job on a device: from when to when, by the wall clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stay {
+    /// Whose.
+    pub job: JobId,
+    /// Since when.
+    pub from: DateTime<Utc>,
+    /// Until when, if it has ended.
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// The energy of a time in which no daemon ran or the device did not answer, known from the hardware's counter. It is
+/// shared out over the times between which `stays` began and ended, by their lengths, and belongs to those who were
+/// there; without any it is nobody's who can be named.
+pub fn gap_intervals(
+    device: &DeviceId,
+    from: DateTime<Utc>,
+    to: DateTime<Utc>,
+    energy: Millijoules,
+    stays: &[Stay],
+) -> Vec<Interval> {
+    let (from, to) = (to_micros(from), to_micros(to));
+    let within = Slot::new(from, to);
+    // A wall clock that was set back meanwhile must not lose the joules. Of it nothing tells who came or went when.
+    let Some(slot) = within.or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to)) else { return Vec::new() };
+    let known: Vec<(DateTime<Utc>, DateTime<Utc>, &JobId)> = stays
+        .iter()
+        .filter_map(|stay| match within {
+            Some(_) => Some((to_micros(stay.from), stay.until.map_or(slot.end(), to_micros), &stay.job)),
+            None => stay.until.is_none().then(|| (slot.start(), slot.end(), &stay.job)),
+        })
+        .collect();
+    let mut edges: Vec<DateTime<Utc>> = known.iter().flat_map(|(from, until, _)| [*from, *until]).collect();
+    edges.retain(|edge| slot.start() < *edge && *edge < slot.end());
+    edges.extend([slot.start(), slot.end()]);
+    edges.sort_unstable();
+    edges.dedup();
+    let parts: Vec<Slot> = edges.windows(2).filter_map(|pair| Slot::new(pair[0], pair[1])).collect();
+    let rows = parts.iter().zip(by_time(energy, &parts)).flat_map(|(part, energy)| {
+        let there = known.iter().filter(|(from, until, _)| *from <= part.start() && *until >= part.end());
+        let jobs = there.map(|(_, _, job)| (*job).clone()).collect();
+        let rule = Rule::Holders { jobs, unknown_user: true, used: None };
+        split(device, *part, energy, EnergySource::CounterGap, &rule)
+    });
+    rows.flat_map(by_hour).collect()
+}
+
+fn split(device: &DeviceId, slot: Slot, energy: Millijoules, source: EnergySource, rule: &Rule) -> Vec<Interval> {
+    if energy == Millijoules::ZERO {
+        return Vec::new();
+    }
+    let row = |(share, energy)| Interval { device: device.clone(), share, slot, energy, source };
+    rule.split(energy, source).into_iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ledger::{Share, within};
+
+    fn now(seconds: f64) -> Now {
+        let span = Seconds::new(seconds);
+        Now { utc: DateTime::UNIX_EPOCH + span.to_delta(), monotonic: Monotonic::default().after(span) }
+    }
+
+    fn counter(mj: u64) -> Metered {
+        Metered { counter: Millijoules::new(mj), ..Metered::default() }
+    }
+
+    fn job(name: &str) -> JobId {
+        JobId::new(name).expect("an id")
+    }
+
+    fn held(jobs: &[JobId], unknown_user: bool) -> Rule {
+        Rule::Holders { jobs: jobs.to_vec(), unknown_user, used: None }
+    }
+
+    fn open() -> OpenInterval {
+        OpenInterval::open(DeviceId::new("GPU-0").expect("an id"), now(0.0), Metered::default())
+    }
+
+    #[test]
+    fn idle_unattributed_and_jobs_are_kept_apart() {
+        let mut books = open();
+        assert_eq!(books.close(now(0.1), counter(5), &held(&[], false)), None, "too short to be measured");
+        let mut close = |at, mj, holders: &[JobId], unknown| {
+            books.close(now(at), counter(mj), &held(holders, unknown)).expect("long enough")
+        };
+        assert_eq!(close(60.0, 100, &[], false)[0].share, Share::Idle);
+        assert_eq!(close(120.0, 200, &[], true)[0].share, Share::Unattributed);
+        let rows = close(180.0, 307, &[job("a"), job("b")], false);
+        let split: Vec<_> = rows.iter().map(|r| (r.share.clone(), r.energy.get())).collect();
+        assert_eq!(split, [(Share::Job(job("a")), 54), (Share::Job(job("b")), 53)]);
+    }
+
+    #[test]
+    fn a_part_of_the_books_is_cut_by_time() {
+        let mut books = open();
+        let rows = books.close(now(60.0), counter(600), &held(&[job("a")], false)).expect("long enough");
+        let span = Slot::new(now(45.0).utc, now(90.0).utc).expect("from < to");
+        let part = within(&rows, &span);
+        assert_eq!(
+            (part.len(), part[0].energy, part[0].slot.duration()),
+            (1, Millijoules::new(150), Seconds::new(15.0))
+        );
+        assert_eq!(within(&rows, &Slot::new(now(60.0).utc, now(61.0).utc).expect("from < to")), []);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_negative_interval() {
+        let mut books = open();
+        let mut later = now(60.0);
+        later.utc -= chrono::TimeDelta::hours(1);
+        let rows = books.close(later, counter(10), &held(&[], false)).expect("long enough");
+        assert_eq!(rows[0].slot.duration(), Seconds::new(60.0));
+        assert_eq!(books.start(), later.utc);
+    }
+
+    #[test]
+    fn what_a_silent_time_used_is_shared_out_over_those_who_held_the_board_in_it() {
+        let mut books = open();
+        let at = |seconds| now(seconds).monotonic;
+        books.turn(at(10.0), held(&[job("a")], false));
+        books.turn(at(15.0), held(&[], false));
+        books.turn(at(15.0), held(&[job("nobody"), job("ever")], false));
+        assert!(books.has_turned() && !books.is_unread(at(15.1), Seconds::ZERO));
+        // A reading from before the last turn leaves it to the next interval.
+        let metered = Metered { gap: Millijoules::new(1_201), ..Metered::default() };
+        let mut rows = books.close(now(12.0), metered, &held(&[job("b")], false)).expect("long enough");
+        let metered = Metered { counter: Millijoules::new(7), gap: Millijoules::new(2_001), ..metered };
+        rows.extend(books.close(now(20.0), metered, &held(&[job("b")], false)).expect("long enough"));
+        assert!(!books.has_turned());
+        let since = |t: DateTime<Utc>| (t - DateTime::UNIX_EPOCH).num_seconds();
+        let told: Vec<_> = rows
+            .iter()
+            .map(|r| (r.share.clone(), since(r.slot.start()), since(r.slot.end()), r.energy.get(), r.source))
+            .collect();
+        let (gap, counter) = (EnergySource::CounterGap, EnergySource::Counter);
+        assert_eq!(
+            told,
+            [
+                (Share::Job(job("a")), 0, 10, 1_001, gap),
+                (Share::Unattributed, 10, 12, 200, gap),
+                (Share::Idle, 12, 15, 3, counter),
+                (Share::Job(job("b")), 15, 20, 4, counter),
+                (Share::Unattributed, 12, 15, 300, gap),
+                (Share::Job(job("b")), 15, 20, 500, gap),
+            ]
+        );
+    }
+
+    #[test]
+    fn who_came_or_went_while_no_daemon_looked_has_what_was_used_in_that_time() {
+        let device = DeviceId::new("GPU-0").expect("an id");
+        let at = |seconds| now(seconds).utc;
+        let stay = |name, from, until: Option<f64>| Stay { job: job(name), from: at(from), until: until.map(at) };
+        let stays = [stay("a", 0.0, Some(130.0)), stay("b", 170.0, None)];
+        let told = |from, to, energy| -> Vec<_> {
+            let rows = gap_intervals(&device, at(from), at(to), Millijoules::new(energy), &stays);
+            rows.iter().map(|r| (r.share.clone(), r.slot.duration().get(), r.energy.get())).collect()
+        };
+        let (a, b) = (Share::Job(job("a")), Share::Job(job("b")));
+        assert_eq!(
+            told(100.0, 200.0, 1_000),
+            [(a, 30.0, 300), (Share::Unattributed, 40.0, 400), (b.clone(), 30.0, 300)]
+        );
+        assert_eq!(told(200.0, 300.0, 5), [(b.clone(), 100.0, 5)]);
+        // The wall clock was set back: nothing tells who ended when.
+        assert_eq!(told(200.0, 150.0, 5), [(b, 1.0, 5)]);
+        assert_eq!(told(100.0, 200.0, 0), []);
+    }
+
+    proptest! {
+        #[test]
+        fn no_part_of_a_silent_time_is_anybodys_who_was_not_there(
+            turns in prop::collection::vec((1u32..9_000, 0usize..4), 0..6),
+            readings in prop::collection::vec((1u32..20_000, 0u64..10_000_000, any::<bool>()), 1..6),
+        ) {
+            // Who holds the board from when on; each of them once.
+            let names = [job("a"), job("b"), job("c"), job("d")];
+            let (mut stays, mut at) = (vec![(0, held(&[], false))], 0);
+            for (ms, count) in turns {
+                at += ms;
+                stays.push((at, held(&names[..count], false)));
+            }
+            let rule_at = |ms: u32| stays.iter().rfind(|(from, _)| *from <= ms).expect("from the start").1.clone();
+            let (mut books, mut metered, mut rows, mut noted, mut read) = (open(), Metered::default(), Vec::new(), 0, 0);
+            for (ms, energy, silent) in readings {
+                read += ms;
+                let to = if silent { &mut metered.gap } else { &mut metered.counter };
+                *to += Millijoules::new(energy);
+                // All turns up to the reading, told in their order.
+                for pair in stays.windows(2).filter(|pair| noted < pair[1].0 && pair[1].0 <= read) {
+                    books.turn(now(f64::from(pair[1].0) / 1e3).monotonic, pair[0].1.clone());
+                }
+                noted = read;
+                rows.extend(books.close(now(f64::from(read) / 1e3), metered, &rule_at(read)).into_iter().flatten());
+            }
+            rows.extend(books.close(now(f64::from(read + 500) / 1e3), metered, &rule_at(read)).into_iter().flatten());
+            prop_assert_eq!(rows.iter().map(|r| r.energy).sum::<Millijoules>(), metered.total());
+            for row in &rows {
+                let edge = |t: DateTime<Utc>| u32::try_from((t - DateTime::UNIX_EPOCH).num_milliseconds()).expect("small");
+                let (from, to) = (edge(row.slot.start()), edge(row.slot.end()));
+                prop_assert!(stays.iter().all(|(turn, _)| *turn <= from || *turn >= to || *turn > read), "{row:?} of {stays:?}");
+                let Rule::Holders { jobs, .. } = rule_at(from) else { unreachable!() };
+                match &row.share {
+                    Share::Job(id) => prop_assert!(jobs.contains(id), "{row:?} of {stays:?}"),
+                    _ => prop_assert!(jobs.is_empty(), "{row:?} of {stays:?}"),
+                }
+            }
+        }
+
+        #[test]
+        fn a_gap_is_shared_out_to_the_millijoule_and_to_nobody_who_was_not_there(
+            span in 1i64..20_000_000, energy in 0u64..10_000_000_000,
+            stays in prop::collection::vec((0i64..20_000_000, 1i64..20_000_000, any::<bool>()), 0..6),
+        ) {
+            let at = |ms| DateTime::UNIX_EPOCH + chrono::TimeDelta::milliseconds(ms);
+            let device = DeviceId::new("GPU-0").expect("an id");
+            let stay = |(i, (from, long, ended)): (usize, &(i64, i64, bool))| {
+                let until = ended.then(|| at(from - 10_000_000 + long));
+                Stay { job: job(&format!("j{i}")), from: at(from - 10_000_000), until }
+            };
+            let stays: Vec<Stay> = stays.iter().enumerate().map(stay).collect();
+            let rows = gap_intervals(&device, at(0), at(span), Millijoules::new(energy), &stays);
+            prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), energy);
+            for row in rows {
+                let there = |stay: &&Stay| {
+                    stay.from <= row.slot.start() && stay.until.is_none_or(|until| until >= row.slot.end())
+                };
+                let jobs: Vec<Share> = stays.iter().filter(there).map(|stay| Share::Job(stay.job.clone())).collect();
+                match row.share {
+                    Share::Job(_) => prop_assert!(jobs.contains(&row.share)),
+                    _ => prop_assert!(jobs.is_empty() && row.share == Share::Unattributed),
+                }
+            }
+        }
+
+        #[test]
+        fn intervals_add_up_to_the_meter_and_join_without_a_seam(
+            steps in prop::collection::vec((1u32..90_000, 0u64..10_000_000, 0usize..4), 1..40)
+        ) {
+            let names = [job("a"), job("b"), job("c")];
+            let (mut books, mut at, mut total, mut rows) = (open(), 0.0, 0, Vec::new());
+            for (ms, energy, holders) in steps {
+                at += f64::from(ms) / 1e3;
+                total += energy;
+                rows.extend(books.close(now(at), counter(total), &held(&names[..holders], false)).into_iter().flatten());
+            }
+            rows.extend(books.close(now(at + 1.0), counter(total), &held(&[], false)).into_iter().flatten());
+            prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), total);
+            for pair in rows.windows(2) {
+                prop_assert!(pair[1].slot.start() >= pair[0].slot.start());
+                prop_assert!(pair[1].slot == pair[0].slot || pair[1].slot.start() >= pair[0].slot.end());
+            }
+        }
+    }
+}
