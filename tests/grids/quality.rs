@@ -9,6 +9,7 @@ fn before(series: &CarbonSeries, t: DateTime<Utc>) -> CarbonSeries {
     series.within(&Slot::new(DateTime::UNIX_EPOCH, t).expect("after the epoch"))
 }
 
+#[expect(clippy::print_stdout, reason = "`--nocapture` shows the scores")]
 fn half_year(zone: &str) -> Option<Vec<BacktestRow>> {
     let said = trace(&format!("{zone}_2021H2_carboncast_dayahead.csv"))?.expected;
     let actual = trace(&format!("{zone}_2021_hourly.csv"))?.actual;
