@@ -26,19 +26,13 @@
 //!
 //! # The rooms, in the order in which they may depend on one another
 //!
-//! Each may use those above it. `tests/architecture.rs` reads the sources and says where that is broken.
+//! What decides is the crate [`wattune_core`], which sees no socket, no file, no clock and no GPU; its page has its rooms.
+//! This crate is the rest: what measures, acts, stores and answers. Each room may use those above it, and all of the core.
+//! `tests/architecture/` reads the sources of both crates and fails where that is broken.
 //!
-//! * [`units`], pure: [`units::Watts`], [`units::Joules`] and the others, with only the products that physics has
-//! * [`domain`], pure: the nouns that all share, such as [`domain::PowerLimit`] and [`domain::Forecast`]
-//! * [`clock`]: the only place that asks the system for the time; pure rooms see [`clock::Now`] as an argument
+//! * [`clock`]: the only place that asks the system for the time; the core gets [`wattune_core::time::Now`] as an argument
 //! * [`telemetry`]: the log
 //! * [`files`]: files for this user alone, at places that nobody else can exchange; reading files that have an end
-//! * [`forecast`], pure: a gapless horizon to plan over, and how far a source is to be believed
-//! * [`profile`], pure: the just-in-time profiler, the curve of throughput over power, its concave hull
-//! * [`plan`], pure: the problem, its optimum, the same as a linear programme, the receding horizon, reasons
-//! * [`bandit`], pure: which batch size a recurring job's next run takes, and the life of its trials
-//! * [`ledger`], pure: meters, closed intervals in whole millijoules, the chain over them, what hours emitted and in which
-//!   version, the comparison with the ceiling
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
 //! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
 //! * [`cpu`], edge: what CPU packages and memory use, and how much of their time each job's processes have
@@ -52,8 +46,8 @@
 //!
 //! # What the rooms do not know
 //!
-//! * [`plan`], [`profile`], [`forecast`] and [`ledger`] never see a socket, a file, a clock or a GPU. The same code
-//!   runs in the daemon and in the demo; `now` is an argument.
+//! * The core never sees a socket, a file, a clock or a GPU. The same code runs in the daemon and in the demo; `now` is an
+//!   argument.
 //! * The plan is data. It holds the reason for each choice, and the controller has no decision left to take.
 //! * The controller is never told what changed and retries nothing: the next tick is the retry.
 //! * A reading is what the hardware says, never what was written last. Absent is `None`, never zero.
@@ -86,6 +80,14 @@
 //!    write, handed to the board's thread; its outcome is seen at the next tick.
 //!
 //! [`Controller::tick`]: controller::Controller::tick
+//! [`forecast::Model::fit`]: wattune_core::forecast::Model::fit
+//! [`forecast::Model::followed`]: wattune_core::forecast::Model::followed
+//! [`forecast::Model::outlook`]: wattune_core::forecast::Model::outlook
+//! [`ledger::OpenInterval`]: wattune_core::ledger::OpenInterval
+//! [`ledger::Rule`]: wattune_core::ledger::Rule
+//! [`plan::Plan`]: wattune_core::plan::Plan
+//! [`plan::plan`]: wattune_core::plan::plan
+//! [`profile::Profiler`]: wattune_core::profile::Profiler
 
 pub mod cli;
 pub mod clock;

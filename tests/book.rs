@@ -126,8 +126,8 @@ fn examples_use_the_default_address() {
 
 #[test]
 fn paths_in_documents_are_there() {
-    const FOLDERS: [&str; 9] =
-        ["src/", "tests/", "benches/", "config/", "dashboards/", "docs/", "clients/", "deploy/", ".ci/"];
+    const FOLDERS: [&str; 10] =
+        ["crates/", "src/", "tests/", "benches/", "config/", "dashboards/", "docs/", "clients/", "deploy/", ".ci/"];
     let mut wrong = Vec::new();
     for (path, text) in documents() {
         for code in codes(&text) {
@@ -200,7 +200,7 @@ fn what_sources_cite_is_in_the_book() {
     let pages = files(&root().join("docs/src"), ".md");
     let mut wrong = Vec::new();
     let mut seen = 0;
-    for source in ["src", "tests", "benches"].iter().flat_map(|folder| files(&root().join(folder), ".rs")) {
+    for source in ["crates", "src", "tests", "benches"].iter().flat_map(|folder| files(&root().join(folder), ".rs")) {
         // This file has examples.
         for Citation { page, places } in
             citations(&read(&source)).into_iter().filter(|_| !source.ends_with("tests/book.rs"))
