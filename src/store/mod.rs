@@ -28,11 +28,12 @@ use wattune_core::profile::{ProgressAccount, Record};
 use wattune_core::units::{Millijoules, Samples, Seconds};
 
 pub use ledger::{
-    Booked, CorrectionError, Done as Corrected, LastSeen, LedgerPage, LedgerRow, OpenBooks, Settling, TakenUp,
-    ToCorrect, Why,
+    Booked, CorrectionError, Done as Corrected, LastSeen, LedgerPage, LedgerRow, OpenBooks, TakenUp, ToCorrect,
 };
 pub use recurring::{Created, InFull, ListedRecurring, Page, StoredRecurring};
-pub use signals::SourceKey;
+pub use wattune_core::ledger::due::Why;
+pub use wattune_core::ledger::hour::Settling;
+pub use wattune_core::ledger::sources::SourceKey;
 
 /// The database's file in the state directory.
 pub const FILE_NAME: &str = "wattune.db";

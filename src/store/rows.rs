@@ -111,7 +111,7 @@ pub(super) fn share(name: &str, job: Option<String>) -> Result<Share, StoreError
     }
 }
 
-fn device(row: &Row<'_>) -> Result<DeviceId, StoreError> {
+pub(super) fn device(row: &Row<'_>) -> Result<DeviceId, StoreError> {
     DeviceId::new(row.get::<_, String>("device")?).map_err(|e| damaged("interval", e))
 }
 
@@ -125,7 +125,7 @@ pub(super) fn interval(row: &Row<'_>) -> Result<Interval, StoreError> {
     })
 }
 
-fn source(row: &Row<'_>) -> Result<EnergySource, StoreError> {
+pub(super) fn source(row: &Row<'_>) -> Result<EnergySource, StoreError> {
     let name = text(row, "source")?;
     let all = [EnergySource::Counter, EnergySource::IntegratedPower, EnergySource::CounterGap];
     all.into_iter()

@@ -7,55 +7,14 @@ use rusqlite::{Connection, Row, params};
 
 use super::connection::writing;
 use super::{Store, StoreError, rows};
-use wattune_core::domain::{
-    CarbonSeries, Forecast, Intensity, Issued, Origin, Provenance, SignalKind, SignalScope, Slot, TimeSeries, Zone,
-};
-use wattune_core::ledger::entry::{Factor, State};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Provenance, Slot, TimeSeries, Zone};
+use wattune_core::ledger::entry::Factor;
+use wattune_core::ledger::intensities::{self, OfSource, Value};
+use wattune_core::ledger::sources::SourceKey;
 use wattune_core::units::GramsPerKwh;
 
 /// How long issued forecasts are kept: as long as models learn from them, with a day to spare.
 const ISSUED_KEPT: TimeDelta = TimeDelta::days(37);
-
-/// An intensity, which of the sources said it, and when.
-#[derive(Clone, Copy)]
-struct Sourced {
-    intensity: Intensity,
-    source: usize,
-    issued_at: DateTime<Utc>,
-    retrieved_at: DateTime<Utc>,
-    row: i64,
-}
-
-/// A source, the part of the grid that it was asked for, and what its values mean: settings may change what one source
-/// gives, and series of different kinds or scopes are never joined.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceKey {
-    /// The source's name.
-    pub source: String,
-    /// The zone as the settings name it.
-    pub zone: Zone,
-    /// Average or marginal.
-    pub kind: SignalKind,
-    /// Lifecycle or operational.
-    pub scope: SignalScope,
-}
-
-impl SourceKey {
-    /// What an answer is of.
-    pub fn of(forecast: &Forecast) -> Self {
-        Self {
-            source: forecast.source.clone(),
-            zone: forecast.zone.clone(),
-            kind: forecast.kind,
-            scope: forecast.scope,
-        }
-    }
-
-    /// Whether an intensity may be of this source; it does not say of which kind it is.
-    pub fn is_of(&self, factor: &Factor) -> bool {
-        (&self.source, &self.zone, self.scope) == (&factor.source, &factor.zone, factor.scope)
-    }
-}
 
 impl Store {
     /// Appends intensities with the provenance of `answer`.
@@ -74,7 +33,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let known = answer.provenance != Provenance::default();
         let (zone, source) = (answer.zone.clone(), answer.source.clone());
-        let (kind, scope) = (rows::name(&answer.kind)?, rows::name(&answer.scope)?);
+        let (kind, scope) = (answer.kind.as_str(), answer.scope.as_str());
         let (issued_us, retrieved_us) = (answer.issued_at.timestamp_micros(), answer.retrieved_at.timestamp_micros());
         let origins: BTreeMap<Origin, String> =
             points.iter().map(|(_, i)| Ok((i.origin, rows::name(&i.origin)?))).collect::<Result<_, StoreError>>()?;
@@ -136,7 +95,8 @@ impl Store {
     /// If they cannot be read.
     pub async fn intensities(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, StoreError> {
         let (sources, span) = (sources.to_vec(), *span);
-        self.read.run(move |db| Ok(sourced(&*db.transaction()?, &sources, &span)?.map(|s| s.intensity))).await
+        let read = move |db: &mut Connection| Ok(best(&*db.transaction()?, &sources, &span)?.map(|(_, v)| v.intensity));
+        self.read.run(read).await
     }
 
     /// The same with their provenance, whole slots, oldest first.
@@ -154,7 +114,7 @@ impl Store {
     /// If it cannot be written.
     pub async fn append_issued(&self, issued: &Forecast) -> Result<(), StoreError> {
         let (zone, source) = (issued.zone.clone(), issued.source.clone());
-        let (kind, scope) = (rows::name(&issued.kind)?, rows::name(&issued.scope)?);
+        let (kind, scope) = (issued.kind.as_str(), issued.scope.as_str());
         let (issued_us, retrieved_us) = (issued.issued_at.timestamp_micros(), issued.retrieved_at.timestamp_micros());
         let forgotten_us = (issued.retrieved_at - ISSUED_KEPT).timestamp_micros();
         let runs = rows::json(&runs(&issued.expected))?;
@@ -190,7 +150,7 @@ impl Store {
                    SELECT * FROM issued_forecasts WHERE id IN (SELECT MIN(id) FROM of GROUP BY retrieved_us / 21600000000) \
                    OR id = (SELECT MAX(id) FROM of) ORDER BY issued_us, retrieved_us";
         let (zone, source) = (key.zone.clone(), key.source.clone());
-        let (kind, scope) = (rows::name(&key.kind)?, rows::name(&key.scope)?);
+        let (kind, scope) = (key.kind.as_str(), key.scope.as_str());
         let of_key = move |db: &mut Connection| {
             rows::all(db, sql, params![since.timestamp_micros(), zone.as_str(), source, kind, scope], issued)
         };
@@ -205,7 +165,7 @@ impl Store {
         let sql = "SELECT * FROM issued_forecasts WHERE retrieved_us <= ?1 AND issued_us <= ?1 \
                    AND zone = ?2 AND source = ?3 AND kind = ?4 AND scope = ?5 ORDER BY retrieved_us DESC LIMIT 1";
         let (zone, source) = (key.zone.clone(), key.source.clone());
-        let (kind, scope) = (rows::name(&key.kind)?, rows::name(&key.scope)?);
+        let (kind, scope) = (key.kind.as_str(), key.scope.as_str());
         let of_key = move |db: &mut Connection| {
             rows::optional(db, sql, params![at.timestamp_micros(), zone.as_str(), source, kind, scope], issued)
         };
@@ -220,7 +180,7 @@ impl Store {
         let sql = "INSERT INTO settlements (zone, source, kind, scope, final_us) VALUES (?1, ?2, ?3, ?4, ?5) \
                    ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(final_us, ?5)";
         let (zone, source) = (key.zone.clone(), key.source.clone());
-        let (kind, scope) = (rows::name(&key.kind)?, rows::name(&key.scope)?);
+        let (kind, scope) = (key.kind.as_str(), key.scope.as_str());
         let write = move |db: &mut Connection| {
             rows::execute(db, sql, params![zone.as_str(), source, kind, scope, until.timestamp_micros()])?;
             Ok(())
@@ -240,35 +200,20 @@ impl Store {
 
 /// The best intensities known for a time with their provenance, as [`Store::factors`].
 pub(super) fn factors(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
-    let settled: Vec<_> = sources.iter().map(|key| settled_until(db, key)).collect::<Result<_, _>>()?;
-    let sourced = sourced(db, sources, span)?;
-    let provenances = provenances(db, &sourced)?;
-    let mut factors = Vec::with_capacity(sourced.points().len());
-    for (slot, said) in sourced.points() {
-        let provenance = provenances.get(&said.row).cloned().unwrap_or_default();
-        let origin = said.intensity.origin;
-        let state = State::of(origin, settled[said.source].is_some_and(|until| slot.end() <= until));
-        factors.push(Factor {
-            start: slot.start(),
-            end: slot.end(),
-            g_per_kwh: said.intensity.value,
-            received: provenance.unit.map(|unit| unit.received(said.intensity.value)),
-            origin,
-            state,
-            source: sources[said.source].source.clone(),
-            zone: sources[said.source].zone.clone(),
-            scope: sources[said.source].scope,
-            issued_at: said.issued_at,
-            retrieved_at: said.retrieved_at,
-            provenance,
-        });
-    }
-    Ok(factors)
+    let finals: Vec<_> = sources.iter().map(|key| settled_until(db, key)).collect::<Result<_, _>>()?;
+    let best = best(db, sources, span)?;
+    let provenances = provenances(db, &best)?;
+    let factor = |(slot, (place, value)): &(Slot, (usize, Value))| {
+        // One row may hold at several times, where others hold in between.
+        let provenance = provenances.get(&value.row).cloned().unwrap_or_default();
+        intensities::factor(slot, value, &sources[*place], finals[*place], provenance)
+    };
+    Ok(best.points().iter().map(factor).collect())
 }
 
 /// From what values were read, by their rows.
-fn provenances(db: &Connection, of: &TimeSeries<Sourced>) -> Result<BTreeMap<i64, Provenance>, StoreError> {
-    let ids: Vec<i64> = of.points().iter().map(|(_, said)| said.row).collect();
+fn provenances(db: &Connection, of: &TimeSeries<(usize, Value)>) -> Result<BTreeMap<i64, Provenance>, StoreError> {
+    let ids: Vec<i64> = of.points().iter().map(|(_, (_, value))| value.row).collect();
     let sql = "SELECT id, provenance FROM intensities \
                WHERE id IN (SELECT value FROM json_each(?1)) AND provenance IS NOT NULL";
     let of_row = |row: &Row<'_>| Ok((row.get(0)?, rows::from_json("intensity", rows::text(row, 1)?)?));
@@ -276,53 +221,41 @@ fn provenances(db: &Connection, of: &TimeSeries<Sourced>) -> Result<BTreeMap<i64
     Ok(found.into_iter().collect())
 }
 
-fn sourced(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<TimeSeries<Sourced>, StoreError> {
+/// The best values known for a time, each with the place of its source.
+fn best(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<TimeSeries<(usize, Value)>, StoreError> {
+    let values = sources.iter().map(|key| of_source(db, key, span)).collect::<Result<_, _>>()?;
+    Ok(intensities::best(values))
+}
+
+fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<OfSource, StoreError> {
     // By their time, and sorted then: the plus keeps the database from going through all of them in their order.
     let sql = "SELECT id, start_us, end_us, g_per_kwh, origin, issued_us, retrieved_us, withdrawn FROM intensities \
                WHERE end_us > ?1 AND start_us < ?2 AND zone = ?3 AND source = ?4 AND kind = ?5 AND scope = ?6 \
                ORDER BY +id";
     let mut statement = db.prepare_cached(sql)?;
-    let (mut expected, mut came) = (TimeSeries::default(), TimeSeries::default());
-    for (source, key) in sources.iter().enumerate().rev() {
-        let mut found = statement.query(params![
-            span.start().timestamp_micros(),
-            span.end().timestamp_micros(),
-            key.zone.as_str(),
-            key.source,
-            rows::name(&key.kind)?,
-            rows::name(&key.scope)?,
-        ])?;
-        // Who takes back what came does not stand by earlier versions of it either; what was expected stays.
-        let mut layers: BTreeMap<Origin, TimeSeries<Sourced>> = BTreeMap::new();
-        while let Some(row) = found.next()? {
-            let value =
-                GramsPerKwh::try_new(row.get("g_per_kwh")?).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
-            let origin: Origin = rows::from_name("intensity", row.get("origin")?)?;
-            if row.get("withdrawn")? {
-                let slot = rows::slot(row)?;
-                let of = |layer: &Origin| layer.is_measured() == origin.is_measured();
-                layers.iter_mut().filter(|(layer, _)| of(layer)).for_each(|(_, series)| series.remove(slot));
-                continue;
-            }
-            let layer = layers.entry(origin).or_default();
-            let intensity = Intensity { value, origin };
-            let issued_at = rows::moment(row.get("issued_us")?)?;
-            let retrieved_at = rows::moment(row.get("retrieved_us")?)?;
-            let said = Sourced { intensity, source, issued_at, retrieved_at, row: row.get("id")? };
-            layer.insert(rows::slot(row)?, said);
+    let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+    let (zone, source, kind, scope) = (key.zone.as_str(), &key.source, key.kind.as_str(), key.scope.as_str());
+    let mut found = statement.query(params![start, end, zone, source, kind, scope])?;
+    let mut values = OfSource::default();
+    while let Some(row) = found.next()? {
+        let value =
+            GramsPerKwh::try_new(row.get("g_per_kwh")?).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
+        let origin: Origin = rows::from_name("intensity", row.get("origin")?)?;
+        let slot = rows::slot(row)?;
+        if row.get("withdrawn")? {
+            values.withdraw(slot, origin);
+            continue;
         }
-        for (origin, layer) in layers {
-            let series = if origin.is_measured() { &mut came } else { &mut expected };
-            series.overwrite(&layer);
-        }
+        let intensity = Intensity { value, origin };
+        let (issued_at, retrieved_at) = (rows::moment(row.get("issued_us")?)?, rows::moment(row.get("retrieved_us")?)?);
+        values.publish(slot, Value { intensity, issued_at, retrieved_at, row: row.get("id")? });
     }
-    expected.overwrite(&came);
-    Ok(expected)
+    Ok(values)
 }
 
 fn settled_until(db: &Connection, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
     let sql = "SELECT final_us FROM settlements WHERE zone = ?1 AND source = ?2 AND kind = ?3 AND scope = ?4";
-    let columns = params![key.zone.as_str(), key.source, rows::name(&key.kind)?, rows::name(&key.scope)?];
+    let columns = params![key.zone.as_str(), key.source, key.kind.as_str(), key.scope.as_str()];
     rows::optional(db, sql, columns, |row| rows::moment(row.get(0)?))
 }
 

@@ -7,8 +7,9 @@ use rusqlite::{Connection, Row, params};
 
 use super::follows::Failed;
 use super::jobs::{of_end, of_registration};
-use super::{digest, open_block};
+use super::{counter, digest, open_block};
 use crate::store::{StoreError, migrate, rows};
+use wattune_core::domain::{EnergySource, JobId};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::verify::Broken;
 
@@ -108,9 +109,12 @@ pub(super) fn digest_old_checkpoints(db: &Connection) -> Result<(), StoreError> 
 /// Whether each device's checkpoint is as it was written, and its counter gained since the last close what is booked since.
 pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), Failed> {
     let (open, _) = open_block(tx)?;
-    let sql = "SELECT device, SUM(energy_mj) FROM intervals WHERE block = ?1 AND source <> 'integrated_power' GROUP BY device";
-    let of_device = |row: &Row<'_>| Ok::<(String, i64), StoreError>((row.get(0)?, row.get(1)?));
-    let booked: BTreeMap<_, _> = rows::all(tx, sql, [open], of_device)?.into_iter().collect();
+    let sql = "SELECT device, source, SUM(energy_mj) FROM intervals WHERE block = ?1 GROUP BY device, source";
+    let of_source = |row: &Row<'_>| Ok::<_, StoreError>((row.get(0)?, rows::source(row)?, row.get(2)?));
+    let mut booked: BTreeMap<String, i64> = BTreeMap::new();
+    for (device, source, energy) in rows::all::<(String, EnergySource, i64)>(tx, sql, [open], of_source)? {
+        *booked.entry(device).or_default() += if source.is_of_counter() { energy } else { 0 };
+    }
     let sql = "SELECT DISTINCT device FROM balances WHERE counter_mj IS NOT NULL";
     let mut counted: BTreeSet<String> = rows::all(tx, sql, [], rows::first)?.into_iter().collect();
     let mut statement = tx.prepare_cached("SELECT * FROM checkpoints ORDER BY device")?;
@@ -124,9 +128,7 @@ pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), Failed> {
         if digest(row)? != of_row(row)? {
             return Err(broken("its hash does not fit: it was changed".into()));
         }
-        let (counter, rebased, base): (i64, i64, i64) =
-            (row.get("counter_mj")?, row.get("rebased_mj")?, row.get("base_mj")?);
-        let (gained, booked) = (counter - rebased - base, booked.get(&device).copied().unwrap_or_default());
+        let (gained, booked) = (counter(row)?.gained(), booked.get(&device).copied().unwrap_or_default());
         if gained != booked {
             let why =
                 format!("its counter gained {gained} mJ since the last close; from the open block follow {booked} mJ");
@@ -143,42 +145,38 @@ pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), Failed> {
     }
 }
 
-/// What the ledger says of jobs.
-#[derive(Default)]
-pub(super) struct Jobs {
-    pub(super) registered: BTreeMap<String, Digest>,
-    pub(super) ended: BTreeMap<String, Digest>,
-}
-
-impl Jobs {
-    /// Whether each job that was registered is there, as it was registered and as it ended, and no other one is.
-    pub(super) fn compare(mut self, tx: &Connection) -> Result<(), Failed> {
-        let mut statement = tx.prepare_cached("SELECT * FROM jobs ORDER BY id")?;
-        let mut found = statement.query([])?;
-        while let Some(row) = found.next()? {
-            let id: String = row.get("id")?;
-            let broken = |why: &str| Err(broken("jobs", &format!("id {id}"), why));
-            let ended = self.ended.remove(&id);
-            let why = match self.registered.remove(&id) {
-                None => "stands there, and was never registered by the ledger",
-                Some(facts) if facts != of_registration(row)? => {
-                    "its name, GPUs, labels, time or something else is not as it was registered"
-                }
-                Some(_) => match (ended, of_end(row)?) {
-                    (None, None) => continue,
-                    (Some(facts), Some((_, found))) if facts == found => continue,
-                    (None, Some(_)) => "has ended, and by the ledger it has not",
-                    (Some(_), None) => "has not ended, and by the ledger it has",
-                    (Some(_), Some(_)) => {
-                        "its progress, the time or the reason of its end is not as it was when it ended"
-                    }
-                },
-            };
-            return broken(why);
-        }
-        match self.registered.first_key_value() {
-            None => Ok(()),
-            Some((id, _)) => Err(broken("jobs", &format!("id {id}"), "is missing; by the ledger it was registered")),
-        }
+/// Whether each job that was registered is there, as it was registered and as it ended, and no other one is.
+pub(super) fn compare_jobs(
+    tx: &Connection,
+    mut registered: BTreeMap<JobId, Digest>,
+    mut ended: BTreeMap<JobId, Digest>,
+) -> Result<(), Failed> {
+    let mut statement = tx.prepare_cached("SELECT * FROM jobs ORDER BY id")?;
+    let mut found = statement.query([])?;
+    while let Some(row) = found.next()? {
+        let text: String = row.get("id")?;
+        let broken = |why: &str| Err(broken("jobs", &format!("id {text}"), why));
+        // A text that is no id was never registered.
+        let id = JobId::new(text.as_str()).ok();
+        let of = |digests: &mut BTreeMap<JobId, Digest>| id.as_ref().and_then(|id| digests.remove(id));
+        let (registered, ended) = (of(&mut registered), of(&mut ended));
+        let why = match registered {
+            None => "stands there, and was never registered by the ledger",
+            Some(facts) if facts != of_registration(row)? => {
+                "its name, GPUs, labels, time or something else is not as it was registered"
+            }
+            Some(_) => match (ended, of_end(row)?) {
+                (None, None) => continue,
+                (Some(facts), Some((_, found))) if facts == found => continue,
+                (None, Some(_)) => "has ended, and by the ledger it has not",
+                (Some(_), None) => "has not ended, and by the ledger it has",
+                (Some(_), Some(_)) => "its progress, the time or the reason of its end is not as it was when it ended",
+            },
+        };
+        return broken(why);
+    }
+    match registered.first_key_value() {
+        None => Ok(()),
+        Some((id, _)) => Err(broken("jobs", &format!("id {id}"), "is missing; by the ledger it was registered")),
     }
 }

@@ -3,19 +3,23 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row};
 
-use super::covered::{Jobs, check_pages, compare_checkpoints, compare_schema};
+use super::covered::{check_pages, compare_checkpoints, compare_jobs, compare_schema};
 use super::export::all_lines;
-use super::settle::{settlement, sources_of};
-use super::{Why, day_of_close, share_key};
+use super::settle::settlement;
+use super::share_key;
 use crate::store::{Store, StoreError, rows};
-use wattune_core::domain::{DeviceId, EnergySource};
-use wattune_core::ledger::entry::{Close, Correction, Entry, RollUp, Settlement};
+use wattune_core::domain::DeviceId;
+use wattune_core::ledger::Share;
+use wattune_core::ledger::apportion::day_of;
+use wattune_core::ledger::block::DeviceBalance;
+use wattune_core::ledger::derived::{CellKey, Derived, Held, LaterVersion};
+use wattune_core::ledger::due::Why;
+use wattune_core::ledger::entry::Balance;
+use wattune_core::ledger::hour::{Restated, day_changes};
 use wattune_core::ledger::verify::{Broken, Verified, Verifier};
-use wattune_core::ledger::{Share, Total};
-use wattune_core::units::Millijoules;
 
 /// A table's columns, or those of some of its rows.
 struct Table {
@@ -113,24 +117,29 @@ impl Store {
 fn go_through(tx: &Connection, mut verifier: Verifier) -> Result<Verified, Failed> {
     compare_schema(tx)?;
     check_pages(tx)?;
-    let mut follows = Follows::default();
-    all_lines::<Failed>(tx, |line| match verifier.take_line(line.as_bytes()).map_err(Failed::Broken)? {
-        Some(entry) => Ok(follows.take(&entry)?),
-        None => Ok(()),
+    let (mut derived, mut entries) = (Derived::default(), Rows::new());
+    all_lines::<Failed>(tx, |line| {
+        if let Some(entry) = verifier.take_line(line.as_bytes()).map_err(Failed::Broken)? {
+            let seq = derived.take(&entry);
+            entries.insert(vec![seq.to_string()], vec![entry.kind().into(), micros(entry.about())]);
+        }
+        Ok(())
     })?;
     let verified = verifier.finish().map_err(Failed::Broken)?;
-    follows.compare(tx)?;
+    compare(tx, &ENTRIES, entries)?;
+    compare_derived(tx, derived)?;
     compare_checkpoints(tx)?;
     compare(tx, &DAY_TOTALS, day_totals(tx)?)?;
     let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
     let of_row = |row: &Row<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, row.get(1)?));
     let due = rows::all(tx, sql, [], of_row)?;
-    if let Some((hour, why)) = due.iter().find(|(_, why)| Why::known(why).is_none()) {
+    if let Some((hour, why)) = due.iter().find(|(_, why)| Why::named(why).is_none()) {
         let place = format!("table due, row of {}", shown(&["hour_us"], &[hour.to_string()]));
         let why = format!("has why {why:?}, which is no reason to settle an hour");
         return Err(Failed::Broken(Broken { place, why }));
     }
-    let is_due = |hour: i64| due.iter().any(|(due, why)| *due == hour && Why::known(why) != Some(Why::Intensity));
+    let is_due =
+        |hour: i64| due.iter().any(|(due, why)| *due == hour && Why::named(why).is_some_and(Why::is_of_energy));
     match verified.unsettled.iter().find(|hour| !is_due(hour.timestamp_micros())) {
         None => Ok(verified),
         Some(hour) => Err(Failed::Broken(Broken {
@@ -140,159 +149,63 @@ fn go_through(tx: &Connection, mut verifier: Verifier) -> Result<Verified, Faile
     }
 }
 
-/// A block whose rows are not rolled up.
-struct Block {
-    number: u64,
-    cells: BTreeMap<(DateTime<Utc>, DeviceId, Share, EnergySource), i64>,
-}
-
-/// What follows from the entries taken so far.
-#[derive(Default)]
-struct Follows {
-    entries: Rows,
-    settled: Rows,
-    restated: Rows,
-    balances: Rows,
-    /// By day and device: the counter where there is one, and the other columns.
-    balance_days: BTreeMap<Vec<String>, (Option<i64>, [i64; 6])>,
-    rolled_up: BTreeMap<Vec<String>, i64>,
-    /// What corrected rows are now, by number.
-    corrected: BTreeMap<u64, Share>,
-    /// By the number of their last row.
-    blocks: BTreeMap<u64, Block>,
-    last_row: u64,
-    /// What the settlement that holds comes to, by hour and book.
-    totals: BTreeMap<Vec<String>, Total>,
-    jobs: Jobs,
-}
-
-impl Follows {
-    fn take(&mut self, entry: &Entry) -> Result<(), StoreError> {
-        let seq = self.entries.len() as u64 + 1;
-        self.entries.insert(vec![seq.to_string()], vec![entry.kind().into(), micros(entry.about())]);
-        match entry {
-            Entry::Close(close) => self.close(close),
-            Entry::Settlement(settled) => self.settle(seq, settled)?,
-            Entry::Correction(correction) => self.correct(correction),
-            Entry::RollUp(rolled) => self.roll_up(rolled),
-            Entry::Registered(of) => drop(self.jobs.registered.insert(of.job.to_string(), of.facts)),
-            Entry::Ended(of) => drop(self.jobs.ended.insert(of.job.to_string(), of.facts)),
-            Entry::Terms(_) | Entry::Control(_) | Entry::Lost(_) | Entry::Counterfactual(_) | Entry::Outcome(_) => {}
-        }
-        Ok(())
-    }
-
-    fn close(&mut self, close: &Close) {
-        for b in &close.balances {
-            let key = vec![close.block.to_string(), b.device.to_string()];
-            let energy = [b.jobs_mj, b.idle_mj, b.unattributed_mj, b.integrated_mj].map(|mj| mj.get().to_string());
-            let counter = b.counter_mj.map(|mj| mj.to_string()).unwrap_or_default();
-            let values = [micros(close.at), counter].into_iter().chain(energy).chain([b.difference_mj.to_string()]);
-            self.balances.insert(key, values.collect());
-            let day = vec![micros(day_of_close(close.at)), b.device.to_string()];
-            let (counter, sums) = self.balance_days.entry(day).or_default();
-            *counter = counter.zip(b.counter_mj).map(|(a, b)| a + b).or(*counter).or(b.counter_mj);
-            let energy = [b.jobs_mj, b.idle_mj, b.unattributed_mj, b.integrated_mj].map(signed);
-            let more = energy.into_iter().chain([i64::from(b.difference_mj != 0), b.difference_mj]);
-            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        }
-        self.last_row += close.rows;
-        let mut block = Block { number: close.block, cells: BTreeMap::new() };
-        for c in &close.cells {
-            let key = (c.hour, c.device.clone(), c.share.clone(), c.source);
-            *block.cells.entry(key).or_default() += signed(c.energy_mj);
-        }
-        self.blocks.insert(self.last_row, block);
-    }
-
-    fn settle(&mut self, seq: u64, settled: &Settlement) -> Result<(), StoreError> {
-        let key = vec![micros(settled.hour), rows::name(&settled.book)?];
-        let version = settled.version.to_string();
-        let total = settled.total();
-        if let Some(before) = self.totals.insert(key.clone(), total) {
-            let energy = [before.energy, total.energy].map(|mj| mj.get().to_string());
-            let carbon = [before.carbon, total.carbon].map(|ug| ug.get().to_string());
-            let values = [micros(settled.at), settled.reason.clone()].into_iter().chain(energy).chain(carbon);
-            self.restated.insert(key.iter().cloned().chain([version.clone()]).collect(), values.collect());
-        }
-        let is_final = u8::from(settled.is_final()).to_string();
-        let values = vec![version, seq.to_string(), settled.through_block.to_string(), is_final, sources_of(settled)?];
-        self.settled.insert(key, values);
-        Ok(())
-    }
-
-    fn correct(&mut self, correction: &Correction) {
-        for row in &correction.rows {
-            self.corrected.insert(row.row, correction.to.clone());
-            if let Some((_, block)) = self.blocks.range_mut(row.row..).next() {
-                for (share, sign) in [(&correction.from, -1), (&correction.to, 1)] {
-                    let key = (row.hour, row.device.clone(), share.clone(), row.source);
-                    *block.cells.entry(key).or_default() += sign * signed(row.energy_mj);
-                }
-            }
-        }
-    }
-
-    fn roll_up(&mut self, rolled: &RollUp) {
-        let gone = |block: &Block| (rolled.first_block..=rolled.last_block).contains(&block.number);
-        while let Some((last_row, block)) = self.blocks.pop_first() {
-            if !gone(&block) {
-                self.blocks.insert(last_row, block);
-                break;
-            }
-            self.corrected = self.corrected.split_off(&(last_row + 1));
-            for ((hour, device, share, source), energy) in block.cells {
-                let (share, job) = share_key(&share);
-                let key = [&micros(hour), device.as_str(), share, job, source.as_str()].map(str::to_owned).to_vec();
-                *self.rolled_up.entry(key).or_default() += energy;
-            }
-        }
-    }
-
-    fn compare(self, tx: &Connection) -> Result<(), Failed> {
-        let of_row = |(row, share): (u64, Share)| {
-            let (share, job) = share_key(&share);
-            (vec![row.to_string()], vec![share.to_owned(), job.to_owned()])
-        };
-        let rolled = self.rolled_up.into_iter().filter(|(_, energy)| *energy != 0);
-        let of_day = |(key, (counter, sums)): (Vec<String>, (Option<i64>, [i64; 6]))| {
-            let counter = counter.map(|mj| mj.to_string()).unwrap_or_default();
-            (key, std::iter::once(counter).chain(sums.map(|sum| sum.to_string())).collect())
-        };
-        for (table, expected) in [
-            (&ENTRIES, self.entries),
-            (&BALANCES, self.balances),
-            (&BALANCE_DAYS, self.balance_days.into_iter().map(of_day).collect()),
-            (&CORRECTED, self.corrected.into_iter().map(of_row).collect()),
-            (&ROLLED_UP, rolled.map(|(key, energy)| (key, vec![energy.to_string()])).collect()),
-            (&SETTLED, self.settled),
-            (&RESTATED, self.restated),
-        ] {
-            compare(tx, table, expected)?;
-        }
-        self.jobs.compare(tx)
-    }
+fn compare_derived(tx: &Connection, derived: Derived) -> Result<(), Failed> {
+    let of_block = |((block, device), (at, b)): ((u64, DeviceId), (DateTime<Utc>, Balance))| {
+        let energy = [b.jobs_mj, b.idle_mj, b.unattributed_mj, b.integrated_mj].map(|mj| mj.get().to_string());
+        let values = [micros(at), text_of(b.counter_mj)].into_iter().chain(energy).chain([b.difference_mj.to_string()]);
+        (vec![block.to_string(), device.to_string()], values.collect())
+    };
+    let of_day = |((day, device), b): ((DateTime<Utc>, DeviceId), DeviceBalance)| {
+        let energy = [b.jobs, b.idle, b.unattributed, b.integrated].map(|mj| mj.get().to_string());
+        let off = [b.unequal_blocks.to_string(), b.difference_mj.to_string()];
+        let values = [text_of(b.counter_mj)].into_iter().chain(energy).chain(off);
+        (vec![micros(day), device.to_string()], values.collect())
+    };
+    let of_row = |(row, share): (u64, Share)| {
+        let (share, job) = share_key(&share);
+        (vec![row.to_string()], vec![share.to_owned(), job.to_owned()])
+    };
+    let of_cell = |((hour, device, share, source), energy): (CellKey, i64)| {
+        let (share, job) = share_key(&share);
+        let key = [&micros(hour), device.as_str(), share, job, source.as_str()].map(str::to_owned);
+        (key.to_vec(), vec![energy.to_string()])
+    };
+    let of_hour = |((hour, book), held): ((DateTime<Utc>, &str), Held)| {
+        let numbers = [u64::from(held.version), held.entry, held.through_block, u64::from(held.is_final)];
+        let values = numbers.map(|number| number.to_string()).into_iter().chain([held.sources]);
+        (vec![micros(hour), book.to_owned()], values.collect())
+    };
+    let of_version = |((hour, book, version), later): ((DateTime<Utc>, &str, u32), LaterVersion)| {
+        let Restated { energy_before, energy, carbon_before, carbon } = later.change;
+        let figures = [energy_before.get(), energy.get(), carbon_before.get(), carbon.get()];
+        let values = [micros(later.at), later.reason].into_iter().chain(figures.map(|figure| figure.to_string()));
+        (vec![micros(hour), book.to_owned(), version.to_string()], values.collect())
+    };
+    compare(tx, &BALANCES, derived.balances.into_iter().map(of_block).collect())?;
+    compare(tx, &BALANCE_DAYS, derived.balance_days.into_iter().map(of_day).collect())?;
+    compare(tx, &CORRECTED, derived.corrected.into_iter().map(of_row).collect())?;
+    let rolled_up = derived.rolled_up.into_iter().filter(|(_, energy)| *energy != 0);
+    compare(tx, &ROLLED_UP, rolled_up.map(of_cell).collect())?;
+    compare(tx, &SETTLED, derived.settled.into_iter().map(of_hour).collect())?;
+    compare(tx, &RESTATED, derived.restated.into_iter().map(of_version).collect())?;
+    compare_jobs(tx, derived.registered, derived.ended)
 }
 
 /// The days' sums over the settlements that hold, once it is known which those are.
 fn day_totals(tx: &Connection) -> Result<Rows, StoreError> {
-    let mut sums: BTreeMap<Vec<String>, Total> = BTreeMap::new();
+    let mut sums: BTreeMap<Vec<String>, [i128; 7]> = BTreeMap::new();
     let mut statement = tx.prepare_cached("SELECT seq, line FROM settled JOIN ledger USING (seq)")?;
     for settled in statement.query_and_then([], settlement)? {
         let settled = settled?;
-        let day = micros(settled.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(settled.hour));
-        let book = rows::name(&settled.book)?;
-        for (part, total) in settled.totals() {
-            let (share, job) = share_key(&part.share);
-            let key = [&day, &book, part.device.as_str(), share, job].map(str::to_owned).to_vec();
-            *sums.entry(key).or_default() += total;
+        let day = micros(day_of(settled.hour));
+        for ((device, share), figures) in day_changes(None, &settled) {
+            let (share, job) = share_key(share);
+            let key = [&day, settled.book.as_str(), device.as_str(), share, job].map(str::to_owned).to_vec();
+            let sum = sums.entry(key).or_default();
+            sum.iter_mut().zip(figures).for_each(|(sum, more)| *sum += more);
         }
     }
-    let numbers = |t: Total| {
-        let energy = [t.energy, t.estimated, t.forecast, t.provisional, t.final_, t.unknown].map(Millijoules::get);
-        energy.into_iter().chain([t.carbon.get()]).map(|number| number.to_string()).collect()
-    };
-    Ok(sums.into_iter().filter(|(_, t)| *t != Total::default()).map(|(key, t)| (key, numbers(t))).collect())
+    Ok(sums.into_iter().map(|(key, sum)| (key, sum.map(|figure| figure.to_string()).to_vec())).collect())
 }
 
 /// Names the first row that differs.
@@ -343,6 +256,7 @@ fn micros(t: DateTime<Utc>) -> String {
     t.timestamp_micros().to_string()
 }
 
-fn signed(energy: Millijoules) -> i64 {
-    i64::try_from(energy.get()).unwrap_or(i64::MAX)
+/// An absent number is an empty text.
+fn text_of(number: Option<i64>) -> String {
+    number.map(|number| number.to_string()).unwrap_or_default()
 }

@@ -20,25 +20,22 @@ mod totals;
 pub use correct::{CorrectionError, Done, ToCorrect};
 pub use open::{LastSeen, OpenBooks, TakenUp};
 pub use page::{LedgerPage, LedgerRow};
-pub use settle::{Settling, Why};
 pub use totals::Booked;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::{Connection, Row as TableRow, ToSql, params};
 
 use self::lines::Kept;
 use super::connection::writing;
 use super::{Checkpoint, Store, StoreError, rows};
-use wattune_core::domain::{DeviceId, EnergySource, JobId, Slot};
-use wattune_core::ledger::block::{balances, cells};
+use wattune_core::domain::{DeviceId, JobId, Slot};
+use wattune_core::ledger::block::{Counter, DeviceBalance, balances, cells, day_of_close};
 use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::due::Why;
 use wattune_core::ledger::entry::{Balance, Close, Entry, Row};
 use wattune_core::ledger::{Interval, Share};
-
-/// Blocks are closed within so many microseconds after the hour that they are of.
-const CLOSED_WITHIN_US: i64 = 600_000_000;
 
 const INTERVAL: &str = "device, share, job_id, start_us, end_us, energy_mj, source";
 
@@ -185,13 +182,13 @@ fn append(db: &mut Connection, intervals: &[Interval], checkpoints: &[Checkpoint
     }
     for point in checkpoints {
         // What these rows took from the counter lies behind it: the base of a device that is new lies before them.
-        let of_counter = |r: &&Interval| r.device == point.device && r.source != EnergySource::IntegratedPower;
+        let of_counter = |r: &&Interval| r.device == point.device && r.source.is_of_counter();
         let booked = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
         let (counter, at, holders) =
             (rows::to_i64(point.counter)?, point.at.timestamp_micros(), rows::json(&point.holders)?);
         let (device, read_from) = (point.device.as_str(), point.read_from.as_deref());
         let (rebased, estimated) = (point.rebased_mj, rows::to_i64(point.estimated)?);
-        let base = counter - rebased - booked;
+        let base = Counter::with_booked(counter, rebased, booked).base;
         let hash = covered::checkpoint_digest(&(device, counter, at, &holders, rebased, read_from, estimated))?;
         let sql = "INSERT INTO checkpoints \
                    (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from, estimated_mj, hash) \
@@ -213,8 +210,12 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     if intervals.is_empty() {
         return Ok(None);
     }
-    let gained: BTreeMap<_, _> = rows::all(&tx, "SELECT * FROM checkpoints", [], gained)?.into_iter().collect();
-    rows::execute(&tx, "UPDATE checkpoints SET base_mj = counter_mj - rebased_mj", [])?;
+    let counters = rows::all(&tx, "SELECT * FROM checkpoints", [], |row| Ok((rows::device(row)?, counter(row)?)))?;
+    for (device, counter) in &counters {
+        let sql = "UPDATE checkpoints SET base_mj = ?1 WHERE device = ?2";
+        rows::execute(&tx, sql, params![counter.closed().base, device.as_str()])?;
+    }
+    let gained = counters.into_iter().map(|(device, counter)| (device, Some(counter.gained()))).collect();
     let cells = cells(&intervals);
     let balances = balances(&cells, &gained);
     for off in balances.iter().filter(|b| b.difference_mj != 0) {
@@ -235,12 +236,6 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     Ok(Some(close))
 }
 
-/// The day whose block was closed then.
-fn day_of_close(at: DateTime<Utc>) -> DateTime<Utc> {
-    let within = DateTime::from_timestamp_micros(at.timestamp_micros() - CLOSED_WITHIN_US - 1).unwrap_or(at);
-    within.duration_trunc(TimeDelta::days(1)).unwrap_or(within)
-}
-
 /// Keeps a block's balances, and adds them to its day's, where reports find them.
 fn keep_balances(tx: &Connection, block: u64, at: DateTime<Utc>, balances: &[Balance]) -> Result<(), StoreError> {
     let block = i64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
@@ -259,23 +254,48 @@ fn keep_balances(tx: &Connection, block: u64, at: DateTime<Utc>, balances: &[Bal
         ];
         rows::execute(tx, sql, columns)?;
     }
-    let sql = "INSERT INTO balance_days SELECT ?1, device, counter_mj, jobs_mj, idle_mj, unattributed_mj, integrated_mj, \
-               difference_mj <> 0, difference_mj FROM balances WHERE block = ?2 \
-               ON CONFLICT (day_us, device) DO UPDATE SET \
-               counter_mj = COALESCE(counter_mj + excluded.counter_mj, counter_mj, excluded.counter_mj), \
-               jobs_mj = jobs_mj + excluded.jobs_mj, idle_mj = idle_mj + excluded.idle_mj, \
-               unattributed_mj = unattributed_mj + excluded.unattributed_mj, \
-               integrated_mj = integrated_mj + excluded.integrated_mj, unequal = unequal + excluded.unequal, \
-               difference_mj = difference_mj + excluded.difference_mj";
-    rows::execute(tx, sql, [day_of_close(at).timestamp_micros(), block])?;
+    let day = day_of_close(at).timestamp_micros();
+    for balance in balances {
+        let sql = "SELECT * FROM balance_days WHERE day_us = ?1 AND device = ?2";
+        let mut sum = DeviceBalance::from(balance);
+        if let Some(before) = rows::optional(tx, sql, params![day, balance.device.as_str()], day_balance)? {
+            sum.add(&before);
+        }
+        let sql = "INSERT OR REPLACE INTO balance_days VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let columns = params![
+            day,
+            sum.device.as_str(),
+            sum.counter_mj,
+            rows::to_i64(sum.jobs)?,
+            rows::to_i64(sum.idle)?,
+            rows::to_i64(sum.unattributed)?,
+            rows::to_i64(sum.integrated)?,
+            i64::try_from(sum.unequal_blocks).map_err(|e| rows::damaged("balance", e))?,
+            sum.difference_mj,
+        ];
+        rows::execute(tx, sql, columns)?;
+    }
     Ok(())
 }
 
-/// What a device's counter gained since the last close.
-fn gained(row: &TableRow<'_>) -> Result<(DeviceId, Option<i64>), StoreError> {
-    let device = DeviceId::new(row.get::<_, String>("device")?).map_err(|e| rows::damaged("checkpoint", e))?;
-    let reading: i64 = row.get::<_, i64>("counter_mj")? - row.get::<_, i64>("rebased_mj")?;
-    Ok((device, Some(reading - row.get::<_, i64>("base_mj")?)))
+/// A device's balances of a day, or of several.
+fn day_balance(row: &TableRow<'_>) -> Result<DeviceBalance, StoreError> {
+    let mj = |name: &str| rows::from_i64(row.get(name)?);
+    Ok(DeviceBalance {
+        device: rows::device(row)?,
+        counter_mj: row.get("counter_mj")?,
+        jobs: mj("jobs_mj")?,
+        idle: mj("idle_mj")?,
+        unattributed: mj("unattributed_mj")?,
+        integrated: mj("integrated_mj")?,
+        unequal_blocks: u64::try_from(row.get::<_, i64>("unequal")?).unwrap_or_default(),
+        difference_mj: row.get("difference_mj")?,
+    })
+}
+
+/// The counter in a row of the checkpoints.
+fn counter(row: &TableRow<'_>) -> Result<Counter, StoreError> {
+    Ok(Counter { reading: row.get("counter_mj")?, rebased: row.get("rebased_mj")?, base: row.get("base_mj")? })
 }
 
 /// How many blocks are closed: every one has balances.

@@ -3,32 +3,33 @@
 //! The database's rows are summed by the database, and come as one text each: thousands of rows by themselves would
 //! take several times as long.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use rusqlite::{Connection, Row, params};
+use chrono::TimeDelta;
+use rusqlite::{Connection, Row};
 use serde::Deserialize;
 
 use super::correct::corrections_within;
 use super::days::days;
 use super::first_seen::first_seen;
 use super::restated::version;
-use super::settle::{believed, keys_of, settlement};
-use super::{CLOSED_WITHIN_US, INTERVAL, closed_blocks, lines};
+use super::settle::{believed, settlement};
+use super::{INTERVAL, closed_blocks, day_balance, lines};
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
-use wattune_core::domain::{DeviceId, GpuId, JobId, JobName, Origin, SignalKind, Slot};
-use wattune_core::ledger::apportion::hour_of;
-use wattune_core::ledger::entry::{Boundary, Entry, Part, Settlement, Terms};
+use wattune_core::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
+use wattune_core::ledger::block;
+use wattune_core::ledger::due::Why;
+use wattune_core::ledger::entry::{Balance, Entry, Settlement, Terms};
+use wattune_core::ledger::hour::is_begun;
+use wattune_core::ledger::report::span::{by_boundary, edges, in_force, whole_days};
 use wattune_core::ledger::report::{
-    Books, DeviceBalance, Gap, JobFacts, Piece, Report, SYNTHETIC, Saved, Sum, Wanted, Whose, build,
+    self, Books, DeviceBalance, Gap, JobFacts, NewestOutcome, Piece, Report, Saved, Sum, Unsettled, Wanted, Whose,
+    build, unsettled_after,
 };
-use wattune_core::ledger::settlement::parts;
+use wattune_core::ledger::sources::{NO_SOURCE, is_synthetic, keys_of, kinds_of};
 use wattune_core::ledger::sure::Sure;
-use wattune_core::ledger::{Interval, Share, Total};
-use wattune_core::units::Millijoules;
-
-const HOUR: TimeDelta = TimeDelta::hours(1);
+use wattune_core::ledger::{Interval, Share};
 
 impl Store {
     /// A report of what the books hold of a span of whole UTC hours.
@@ -69,9 +70,7 @@ fn books(tx: &Connection, wanted: &Wanted) -> Result<Books, StoreError> {
     for (part, boundary) in by_boundary(&terms, span) {
         let mut sums = days(tx, &part, &wanted.by)?;
         for edge in edges(&part) {
-            for settled in holding_within(tx, &edge)? {
-                sums.extend(of_settlement(&settled));
-            }
+            sums.extend(holding_within(tx, &edge)?.iter().flat_map(Settlement::sums));
         }
         pieces.push(Piece { span: part, boundary, sums });
     }
@@ -93,7 +92,7 @@ fn books(tx: &Connection, wanted: &Wanted) -> Result<Books, StoreError> {
         gaps: gaps(tx, span)?,
         first_seen: first_seen(tx, &open)?,
         terms,
-        synthetic: sources.iter().any(|(said, _)| said.contains(SYNTHETIC)),
+        synthetic: sources.iter().any(|(said, _)| is_synthetic(said)),
         sources,
         kept: kept.0.and_then(|kept| Slot::new(kept.start(), kept.end().min(wanted.now))),
         hours_booked: kept.1,
@@ -101,57 +100,35 @@ fn books(tx: &Connection, wanted: &Wanted) -> Result<Books, StoreError> {
         version: version(tx, wanted)?,
         corrections: corrections_within(tx, span)?,
     };
-    add_open(tx, &mut books, &open, wanted)?;
+    add_unsettled(tx, &mut books, &open, wanted)?;
     Ok(books)
 }
 
 /// Settles in memory what no settlement has yet.
-fn add_open(tx: &Connection, books: &mut Books, open: &[Interval], wanted: &Wanted) -> Result<(), StoreError> {
-    let mut hours: BTreeMap<DateTime<Utc>, Vec<Interval>> = BTreeMap::new();
-    for row in open {
-        hours.entry(hour_of(row.slot.start())).or_default().push(row.clone());
-    }
-    let begun: Vec<i64> = hours.keys().map(DateTime::timestamp_micros).collect();
+fn add_unsettled(tx: &Connection, books: &mut Books, open: &[Interval], wanted: &Wanted) -> Result<(), StoreError> {
+    let unsettled = Unsettled::of(open);
+    let Some(span) = unsettled.span() else { return Ok(()) };
+    let hours: Vec<i64> = unsettled.hours().map(|hour| hour.timestamp_micros()).collect();
     let sql = "SELECT COUNT(*) FROM settled WHERE book = 'average' AND hour_us IN (SELECT value FROM json_each(?1))";
-    let settled: i64 = rows::one(tx, sql, [rows::json(&begun)?], rows::first)?;
-    books.hours_booked += (hours.len() as u64).saturating_sub(u64::try_from(settled).unwrap_or_default());
-    let ends = hours.keys().next().zip(hours.keys().next_back());
-    let Some(span) = ends.and_then(|(first, last)| Slot::new(*first, *last + HOUR)) else { return Ok(()) };
+    let settled: i64 = rows::one(tx, sql, [rows::json(&hours)?], rows::first)?;
+    books.add_hours(&unsettled, u64::try_from(settled).unwrap_or_default(), wanted.now);
     for book in [SignalKind::Average, SignalKind::Marginal] {
         let sources = latest_sources(tx, book)?;
-        if sources.is_empty() && book == SignalKind::Marginal {
-            continue;
-        }
-        let sources = believed(tx, book, &sources, &[], &span)?;
-        let factors = signals::factors(tx, &sources, &span)?;
-        books.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
-        for (hour, rows) in &hours {
-            let Some(piece) = books.pieces.iter_mut().find(|p| p.span.contains(*hour)) else { continue };
-            for part in parts(rows, &factors) {
-                let total = Total::of(&part, &factors);
-                piece.sums.push(sum(*hour, part.device, &part.share, book, total));
-            }
+        if is_begun(book, &sources, None) {
+            let sources = believed(tx, book, &sources, &[], &span)?;
+            books.add_emissions(&unsettled, book, &signals::factors(tx, &sources, &span)?);
         }
     }
-    let present = Slot::new(span.start(), span.end().min(wanted.now));
-    books.kept = match (books.kept, present) {
-        (Some(a), Some(b)) => Slot::new(a.start().min(b.start()), a.end().max(b.end())),
-        (a, b) => a.or(b),
-    };
     Ok(())
 }
 
 fn latest_sources(tx: &Connection, book: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
-    let kinds: &[SignalKind] = match book {
-        SignalKind::Marginal => &[SignalKind::Marginal],
-        _ => &[SignalKind::Average, SignalKind::Unspecified],
-    };
-    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE book = ?1 AND sources <> 'none' \
+    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE book = ?1 AND sources <> ?2 \
                ORDER BY hour_us DESC LIMIT 1";
-    if let Some(newest) = rows::optional(tx, sql, [rows::name(&book)?], settlement)? {
+    if let Some(newest) = rows::optional(tx, sql, [book.as_str(), NO_SOURCE], settlement)? {
         return Ok(keys_of(book, &newest.factors));
     }
-    for kind in kinds {
+    for kind in kinds_of(book) {
         // Of the last two days: where nobody tells that kind, all that was ever told would be looked through.
         let sql = "SELECT source, zone, scope FROM intensities WHERE kind = ?1 AND end_us > \
                    (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
@@ -163,69 +140,18 @@ fn latest_sources(tx: &Connection, book: SignalKind) -> Result<Vec<SourceKey>, S
                 scope: rows::from_name("intensity", row.get("scope")?)?,
             })
         };
-        if let Some(key) = rows::optional(tx, sql, [rows::name(kind)?], key)? {
+        if let Some(key) = rows::optional(tx, sql, [kind.as_str()], key)? {
             return Ok(vec![key]);
         }
     }
     Ok(Vec::new())
 }
 
-fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
-    t.duration_trunc(TimeDelta::days(1)).unwrap_or(t)
-}
-
-/// The whole UTC days in a span.
-pub(super) fn whole_days(span: &Slot) -> Option<Slot> {
-    let day = TimeDelta::days(1);
-    Slot::new(day_of(span.start() - TimeDelta::microseconds(1)) + day, day_of(span.end()))
-}
-
-/// What is left of a span beside its whole days.
-pub(super) fn edges(span: &Slot) -> Vec<Slot> {
-    match whole_days(span) {
-        Some(days) => {
-            Slot::new(span.start(), days.start()).into_iter().chain(Slot::new(days.end(), span.end())).collect()
-        }
-        None => vec![*span],
-    }
-}
-
 /// The terms that were in force in a span, oldest first.
 fn terms(tx: &Connection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'terms' ORDER BY seq";
-    let mut found: Vec<Terms> = Vec::new();
-    for entry in rows::all(tx, sql, [], lines::entry)? {
-        let Entry::Terms(terms) = entry else { continue };
-        if terms.at >= span.end() && !found.is_empty() {
-            break;
-        }
-        if terms.at <= span.start() {
-            found.clear();
-        }
-        found.push(terms);
-    }
-    Ok(found)
-}
-
-/// A span cut at the full hours after which a changed boundary holds: what an hour's energy before the change was counted
-/// under stays. What was booked before the first terms counts under those.
-pub(super) fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
-    let mut found: Vec<(Slot, Boundary)> = Vec::new();
-    let mut from = span.start();
-    let mut present = terms.first().map(|t| t.boundary.clone()).unwrap_or_default();
-    for next in terms.iter().skip(1).filter(|t| t.at > span.start()) {
-        if next.boundary == present {
-            continue;
-        }
-        let cut = hour_of(next.at + HOUR - TimeDelta::microseconds(1));
-        if let Some(part) = Slot::new(from, cut) {
-            found.push((part, present));
-            from = cut;
-        }
-        present = next.boundary.clone();
-    }
-    found.extend(Slot::new(from, span.end()).map(|part| (part, present)));
-    found
+    let of_entry = |entry| if let Entry::Terms(terms) = entry { Some(terms) } else { None };
+    Ok(in_force(rows::all(tx, sql, [], lines::entry)?.into_iter().filter_map(of_entry), span))
 }
 
 /// The settlements that hold of a few hours.
@@ -234,38 +160,33 @@ pub(super) fn holding_within(tx: &Connection, span: &Slot) -> Result<Vec<Settlem
     rows::all(tx, sql, ends(span), settlement)
 }
 
-fn of_settlement(settled: &Settlement) -> Vec<Sum> {
-    let of = |(part, total): (&Part, Total)| sum(settled.hour, part.device.clone(), &part.share, settled.book, total);
-    settled.totals().map(of).collect()
-}
-
-fn sum(at: DateTime<Utc>, device: DeviceId, share: &Share, book: SignalKind, total: Total) -> Sum {
-    let whose = match share {
-        Share::Job(id) => Whose::Job(id.clone()),
-        Share::Idle => Whose::Idle,
-        Share::Unattributed => Whose::Unattributed,
-    };
-    let (average, marginal) =
-        if book == SignalKind::Marginal { (Total::default(), total) } else { (total, Total::default()) };
-    Sum { day: day_of(at), device, whose, average, marginal }
-}
-
 /// Booked energy of a span that is in no settlement: of the open block, and of hours that are due.
 pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
     let [start, end] = ends(span);
-    let bounds = [closed_blocks(tx)?, start, end];
+    let closed = closed_blocks(tx)?;
     // An hour's rows by their block, not all of the span's by their time: the plus keeps that index out of it.
     let sql = format!(
         "SELECT {INTERVAL} FROM intervals WHERE block > ?1 AND +start_us >= ?2 AND +start_us < ?3 ORDER BY block, id"
     );
-    let mut found = rows::all(tx, &sql, bounds, rows::interval)?;
-    let sql = format!(
-        "SELECT {INTERVAL} FROM due JOIN intervals ON start_us >= due.hour_us AND start_us < due.hour_us + 3600000000 \
-         LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
-         WHERE why <> 'intensity' AND block > COALESCE(through_block, 0) AND block <= ?1 \
-         AND due.hour_us >= ?2 AND due.hour_us < ?3"
+    let mut found = rows::all(tx, &sql, [closed, start, end], rows::interval)?;
+    let sql = "SELECT due.hour_us, why, through_block FROM due \
+               LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
+               WHERE due.hour_us >= ?1 AND due.hour_us < ?2";
+    let of_due = |row: &Row<'_>| {
+        let why = Why::named(rows::text(row, 1)?).unwrap_or(Why::Energy);
+        let through: Option<i64> = row.get(2)?;
+        let through = through.map(u64::try_from).transpose().map_err(|e| rows::damaged("settlement", e))?;
+        Ok::<(i64, Option<u64>), StoreError>((row.get(0)?, unsettled_after(why, through)))
+    };
+    // By the hour, not by all of its blocks: the pluses keep that index out of it.
+    let sql_of_hour = format!(
+        "SELECT {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?1 + 3600000000 AND +block > ?2 AND +block <= ?3"
     );
-    found.extend(rows::all(tx, &sql, bounds, rows::interval)?);
+    for (hour, after) in rows::all(tx, sql, [start, end], of_due)? {
+        let Some(after) = after else { continue };
+        let after = i64::try_from(after).map_err(|e| rows::damaged("settlement", e))?;
+        found.extend(rows::all(tx, &sql_of_hour, [hour, after, closed], rows::interval)?);
+    }
     Ok(found)
 }
 
@@ -278,7 +199,7 @@ fn kept(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError>
     let (first, last, hours) = rows::one(tx, sql, ends(span), hours)?;
     let hours = u64::try_from(hours).map_err(|e| rows::damaged("ledger", e))?;
     let Some((first, last)) = first.zip(last) else { return Ok((None, hours)) };
-    Ok((Slot::new(rows::moment(first)?, rows::moment(last)? + HOUR), hours))
+    Ok((Slot::new(rows::moment(first)?, rows::moment(last)? + TimeDelta::hours(1)), hours))
 }
 
 /// A span's start and end as a query's first two parameters.
@@ -293,6 +214,12 @@ struct JobLine {
     until: Option<i64>,
     spec: SpecPart,
     progress: StoredProgress,
+    outcome: Option<OutcomePart>,
+}
+
+#[derive(Deserialize)]
+struct OutcomePart {
+    entry: u64,
     saved: Option<SavedPart>,
 }
 
@@ -318,8 +245,9 @@ struct SpecPart {
 
 /// All of some jobs as one text, with what their newest outcome says.
 const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
-    || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"saved\":' \
-    || COALESCE((SELECT json_extract(line, '$.against_found.saving.carbon_reduction_g') FROM ledger \
+    || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"outcome\":' \
+    || COALESCE((SELECT '{\"entry\":' || seq || ',\"saved\":' \
+    || COALESCE(json_extract(line, '$.against_found.saving.carbon_reduction_g'), 'null') || '}' FROM ledger \
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
     AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
 
@@ -327,6 +255,8 @@ const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' ||
 /// after their end, or was given to them.
 fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
     let sql = format!("{FACTS} registered_us < ?2 AND (ended_us IS NULL OR ended_us > ?1)");
+    let corrected = newest_corrections(tx)?;
+    let facts = |row: &Row<'_>| facts(row, &corrected);
     let mut jobs = rows::one(tx, &sql, ends(span), facts)?;
     let known: BTreeSet<&JobId> = jobs.iter().map(|job| &job.id).collect();
     let others: Vec<&JobId> = holders.iter().filter(|id| !known.contains(id)).collect();
@@ -334,7 +264,6 @@ fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<J
         let sql = format!("{FACTS} id IN (SELECT value FROM json_each(?1))");
         jobs.extend(rows::one(tx, &sql, [rows::json(&others)?], facts)?);
     }
-    forget_savings_before_corrections(tx, &mut jobs)?;
     Ok(jobs)
 }
 
@@ -346,25 +275,27 @@ fn holders_of_days(tx: &Connection, span: &Slot) -> Result<Vec<JobId>, StoreErro
     rows::all(tx, sql, ends(&days), id)
 }
 
-/// What was reckoned before energy was given to a job, or taken from it, is not what it saved.
-fn forget_savings_before_corrections(tx: &Connection, jobs: &mut [JobFacts]) -> Result<(), StoreError> {
-    let sql = "SELECT job, MAX(corrected.seq) FROM (SELECT seq, json_extract(line, '$.from.job') AS job FROM ledger \
-               WHERE kind = 'correction' UNION ALL SELECT seq, json_extract(line, '$.to.job') FROM ledger \
-               WHERE kind = 'correction') AS corrected WHERE job IS NOT NULL GROUP BY job \
-               HAVING MAX(corrected.seq) > (SELECT MAX(seq) FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
-               AND json_extract(line, '$.job') = corrected.job AND kind = 'outcome')";
-    let corrected: BTreeSet<String> = rows::all(tx, sql, [], rows::first)?.into_iter().collect();
-    for job in jobs.iter_mut().filter(|job| corrected.contains(job.id.as_str())) {
-        job.saved = None;
-    }
-    Ok(())
+/// The newest correction that gave energy to a job or took it from it, of each job that has one.
+fn newest_corrections(tx: &Connection) -> Result<BTreeMap<String, u64>, StoreError> {
+    let sql = "SELECT seq, json_extract(line, '$.from.job'), json_extract(line, '$.to.job') FROM ledger \
+               WHERE kind = 'correction' ORDER BY seq";
+    let of_entry = |row: &Row<'_>| {
+        let seq = u64::try_from(row.get::<_, i64>(0)?).map_err(|e| rows::damaged("ledger", e))?;
+        Ok::<_, StoreError>([(row.get(1)?, seq), (row.get(2)?, seq)])
+    };
+    let found: Vec<[(Option<String>, u64); 2]> = rows::all(tx, sql, [], of_entry)?;
+    Ok(found.into_iter().flatten().filter_map(|(job, seq)| Some((job?, seq))).collect())
 }
 
-fn facts(row: &Row<'_>) -> Result<Vec<JobFacts>, StoreError> {
+fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFacts>, StoreError> {
     let text: Option<String> = row.get(0)?;
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
     let facts = |line: JobLine| {
         let registered_at = rows::moment(line.from)?;
+        let outcome = line.outcome.map(|OutcomePart { entry, saved }| {
+            NewestOutcome { entry, saved: saved.and_then(SavedPart::grams) }
+                .saved(corrected.get(line.id.as_str()).copied())
+        });
         Ok(JobFacts {
             id: line.id,
             name: line.spec.name,
@@ -373,44 +304,46 @@ fn facts(row: &Row<'_>) -> Result<Vec<JobFacts>, StoreError> {
             samples: line.progress.samples_since(registered_at),
             registered_at,
             ended_at: line.until.map(rows::moment).transpose()?,
-            saved: line.saved.and_then(SavedPart::grams),
+            saved: outcome.flatten(),
         })
     };
     lines.into_iter().map(facts).collect()
 }
 
-/// Each device's balances over the blocks that were closed in a span; what is closed in the first minutes of an hour is of
-/// the hour before.
+/// Each device's balances over the blocks of a span.
 fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreError> {
-    let sql = "SELECT device, SUM(counter_mj) AS counter_mj, SUM(jobs_mj) AS jobs_mj, SUM(idle_mj) AS idle_mj, \
-               SUM(unattributed_mj) AS unattributed_mj, SUM(integrated_mj) AS integrated_mj, \
-               SUM(unequal) AS unequal, SUM(difference_mj) AS difference_mj FROM \
-               (SELECT * FROM balance_days WHERE day_us >= ?1 AND day_us < ?2 \
-               UNION ALL SELECT at_us, device, counter_mj, jobs_mj, idle_mj, unattributed_mj, integrated_mj, \
-               difference_mj <> 0, difference_mj FROM balances, json_each(?3) AS edge \
-               WHERE at_us > edge.value ->> 0 AND at_us <= edge.value ->> 1) GROUP BY device ORDER BY device";
-    let (first, last) =
-        whole_days(span).map_or((0, 0), |days| (days.start().timestamp_micros(), days.end().timestamp_micros()));
-    let closed = |t: DateTime<Utc>| t.timestamp_micros() + CLOSED_WITHIN_US;
-    let edges: Vec<(i64, i64)> = edges(span).iter().map(|edge| (closed(edge.start()), closed(edge.end()))).collect();
-    let balance = |row: &Row<'_>| {
-        let mj = |name: &str| rows::from_i64(row.get(name)?);
-        Ok(DeviceBalance {
-            device: device(row)?,
-            counter_mj: row.get("counter_mj")?,
-            jobs: mj("jobs_mj")?,
-            idle: mj("idle_mj")?,
-            unattributed: mj("unattributed_mj")?,
-            integrated: mj("integrated_mj")?,
-            unequal_blocks: u64::try_from(row.get::<_, i64>("unequal")?).unwrap_or_default(),
-            difference_mj: row.get("difference_mj")?,
-        })
+    let mut sums: BTreeMap<DeviceId, DeviceBalance> = BTreeMap::new();
+    let mut add = |more: DeviceBalance| match sums.entry(more.device.clone()) {
+        btree_map::Entry::Occupied(mut sum) => sum.get_mut().add(&more),
+        btree_map::Entry::Vacant(first) => drop(first.insert(more)),
     };
-    rows::all(tx, sql, params![first, last, rows::json(&edges)?], balance)
+    if let Some(days) = whole_days(span) {
+        let sql = "SELECT device, SUM(counter_mj) AS counter_mj, SUM(jobs_mj) AS jobs_mj, SUM(idle_mj) AS idle_mj, \
+                   SUM(unattributed_mj) AS unattributed_mj, SUM(integrated_mj) AS integrated_mj, SUM(unequal) AS unequal, \
+                   SUM(difference_mj) AS difference_mj FROM balance_days WHERE day_us >= ?1 AND day_us < ?2 GROUP BY device";
+        rows::all(tx, sql, ends(&days), day_balance)?.into_iter().for_each(&mut add);
+    }
+    for edge in edges(span) {
+        let (after, through) = block::closes_of(&edge);
+        let sql = "SELECT * FROM balances WHERE at_us > ?1 AND at_us <= ?2";
+        let closed = rows::all(tx, sql, [after, through].map(|t| t.timestamp_micros()), balance)?;
+        closed.iter().map(DeviceBalance::from).for_each(&mut add);
+    }
+    Ok(sums.into_values().collect())
 }
 
-fn device(row: &Row<'_>) -> Result<DeviceId, StoreError> {
-    DeviceId::new(row.get::<_, String>("device")?).map_err(|e| rows::damaged("device", e))
+/// A device's balance of one block.
+fn balance(row: &Row<'_>) -> Result<Balance, StoreError> {
+    let mj = |name: &str| rows::from_i64(row.get(name)?);
+    Ok(Balance {
+        device: rows::device(row)?,
+        counter_mj: row.get("counter_mj")?,
+        jobs_mj: mj("jobs_mj")?,
+        idle_mj: mj("idle_mj")?,
+        unattributed_mj: mj("unattributed_mj")?,
+        integrated_mj: mj("integrated_mj")?,
+        difference_mj: row.get("difference_mj")?,
+    })
 }
 
 impl Store {
@@ -424,60 +357,27 @@ impl Store {
     }
 }
 
-/// The gaps of a span, oldest first; pieces of one that were cut at full hours are put together again. Beside them times
-/// of which nothing tells how much energy was used.
+/// The gaps of a span, oldest first, and times of which nothing tells how much energy was used.
 fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
-    let sql = "SELECT device, start_us, end_us, SUM(energy_mj) AS energy_mj, MAX(rolled_up) AS rolled_up FROM \
-               (SELECT device, start_us, end_us, energy_mj, FALSE AS rolled_up FROM intervals \
-               WHERE source = 'counter_gap' AND start_us >= ?1 AND start_us < ?2 UNION ALL \
-               SELECT device, hour_us, hour_us + 3600000000, energy_mj, TRUE FROM rolled_up \
-               WHERE source = 'counter_gap' AND hour_us >= ?1 AND hour_us < ?2) \
-               GROUP BY device, start_us, end_us ORDER BY device, start_us";
-    let mut found: Vec<Gap> = Vec::new();
-    let mut statement = tx.prepare_cached(sql)?;
-    let mut pieces = statement.query(ends(span))?;
-    while let Some(row) = pieces.next()? {
-        let (device, slot): (DeviceId, Slot) = (device(row)?, rows::slot(row)?);
-        let energy: Millijoules = rows::from_i64(row.get("energy_mj")?)?;
-        let is_rolled_up: bool = row.get("rolled_up")?;
-        match found.last_mut() {
-            Some(Gap { device: of, slot: before, energy: Ok(sum), is_rolled_up: part })
-                if *of == device && before.end() == slot.start() =>
-            {
-                *sum += energy;
-                *part |= is_rolled_up;
-                *before = Slot::new(before.start(), slot.end()).unwrap_or(*before);
-            }
-            _ => found.push(Gap { device, slot, is_rolled_up, energy: Ok(energy) }),
-        }
-    }
-    found.extend(lost(tx, span)?);
-    found.sort_by_key(|gap| gap.slot);
-    Ok(found)
-}
-
-fn lost(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
-    let sql = "SELECT line FROM ledger WHERE kind = 'lost' AND about_us < ?1 ORDER BY seq";
-    let lines: Vec<String> = rows::all(tx, sql, [span.end().timestamp_micros()], rows::first)?;
-    // A daemon that was killed before it booked what it had found finds it again.
-    let mut found = BTreeMap::new();
-    for line in &lines {
-        let Entry::Lost(lost) = rows::from_json("ledger", line)? else { continue };
-        if let Some(slot) = Slot::new(lost.from, lost.until).filter(|slot| slot.end() > span.start()) {
-            let (device, energy) = (lost.device.clone(), Err(lost.why));
-            found.insert((lost.device, lost.from), Gap { device, slot, is_rolled_up: false, energy });
-        }
-    }
-    Ok(found.into_values().collect())
+    let sql =
+        format!("SELECT {INTERVAL} FROM intervals WHERE source = 'counter_gap' AND start_us >= ?1 AND start_us < ?2");
+    let minutes = rows::all(tx, &sql, ends(span), rows::interval)?;
+    let sql = "SELECT * FROM rolled_up WHERE source = 'counter_gap' AND hour_us >= ?1 AND hour_us < ?2";
+    let hours = rows::all(tx, sql, ends(span), rows::rolled_up)?;
+    let rows_of_gaps = minutes.into_iter().map(|row| (row, false)).chain(hours.into_iter().map(|row| (row, true)));
+    let sql = "SELECT seq, line FROM ledger WHERE kind = 'lost' AND about_us < ?1 ORDER BY seq";
+    let lost = rows::all(tx, sql, [span.end().timestamp_micros()], lines::entry)?;
+    let lost = lost.into_iter().filter_map(|entry| if let Entry::Lost(lost) = entry { Some(lost) } else { None });
+    Ok(report::gaps(rows_of_gaps, lost, span))
 }
 
 /// Whose intensities the settlements that hold use, and for how many hours.
 fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreError> {
-    let sql = "SELECT book || ': ' || sources AS said, COUNT(*) AS hours FROM settled \
-               WHERE hour_us >= ?1 AND hour_us < ?2 GROUP BY said ORDER BY said";
+    let sql = "SELECT book, sources, COUNT(*) FROM settled WHERE hour_us >= ?1 AND hour_us < ?2 \
+               GROUP BY book, sources ORDER BY book, sources";
     let source = |row: &Row<'_>| {
-        let hours = u64::try_from(row.get::<_, i64>("hours")?).unwrap_or_default();
-        Ok((row.get("said")?, hours))
+        let hours = u64::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
+        Ok((format!("{}: {}", rows::text(row, 0)?, rows::text(row, 1)?), hours))
     };
     rows::all(tx, sql, ends(span), source)
 }

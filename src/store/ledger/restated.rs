@@ -1,18 +1,16 @@
 //! Which version of a span's settlements a report shows, and which hours' emissions changed.
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row};
 
 use super::report::ends;
 use super::settle::versions_of;
 use crate::store::{StoreError, rows};
 use wattune_core::domain::{SignalKind, Slot};
 use wattune_core::ledger::entry::Settlement;
-use wattune_core::ledger::report::{Restatement, Version, Wanted};
+use wattune_core::ledger::hour::Restated;
+use wattune_core::ledger::report::{Restatement, Restatements, Version, Wanted, carbon_after, is_restated};
 use wattune_core::units::Micrograms;
-
-/// Restatements listed in a report; the others are counted.
-const RESTATEMENTS: usize = 500;
 
 pub(super) fn version(tx: &Connection, wanted: &Wanted) -> Result<Version, StoreError> {
     let span = &wanted.span;
@@ -26,69 +24,74 @@ pub(super) fn version(tx: &Connection, wanted: &Wanted) -> Result<Version, Store
     let (highest, settlements, resettled_hours) = rows::one(tx, sql, ends(span), numbers)?;
     let sql = "SELECT MAX(at_us) FROM restated WHERE hour_us >= ?1 AND hour_us < ?2";
     let last: Option<i64> = rows::one(tx, sql, ends(span), rows::first)?;
-    let (restatements, left_out) = restatements(tx, span, wanted.restated_by_pct)?;
+    let Restatements { listed, left_out } = restatements(tx, span, wanted.restated_by_pct)?;
     Ok(Version {
         highest: u32::try_from(highest).unwrap_or(u32::MAX),
         settlements,
         resettled_hours,
         last_restated_at: last.map(rows::moment).transpose()?,
-        restatements,
+        restatements: listed,
         restatements_left_out: left_out,
     })
 }
 
-/// The versions by which the same energy emits another amount, the newest hour first, and how many more there are. Energy
-/// that came with a version is no restatement: nothing that was said before was wrong. What it came with may be one.
-fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<(Vec<Restatement>, u64), StoreError> {
-    // Where the energy is the same, so few need to be read that the database may choose.
-    let sql = "SELECT *, energy_mj <> energy_before_mj AS moved FROM restated WHERE hour_us >= ?1 AND hour_us < ?2 \
-               AND (energy_mj <> energy_before_mj OR ABS(carbon_ug - carbon_before_ug) * 100.0 > ?3 * carbon_before_ug \
-               OR (carbon_ug = 0 AND carbon_before_ug > 0)) ORDER BY hour_us DESC, book, version DESC";
-    let [start, end] = ends(span);
-    let of_row = |row: &Row<'_>| Ok::<(Restatement, bool), StoreError>((restatement(row)?, row.get("moved")?));
-    let found = rows::all(tx, sql, params![start, end, by_pct], of_row)?;
-    let (mut listed, mut left_out) = (Vec::new(), 0);
+/// The versions by which the same energy emits another amount, the newest hour first.
+fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatements, StoreError> {
+    // Versions that only became more final are most of all.
+    let sql = "SELECT * FROM restated WHERE hour_us >= ?1 AND hour_us < ?2 \
+               AND (energy_mj <> energy_before_mj OR carbon_ug <> carbon_before_ug) \
+               ORDER BY hour_us DESC, book, version DESC";
+    let mut statement = tx.prepare_cached(sql)?;
+    let mut found = statement.query(ends(span))?;
+    let mut restatements = Restatements::default();
     let mut versions: (Option<DateTime<Utc>>, Vec<Settlement>) = (None, Vec::new());
-    for (mut found, moved) in found {
-        if moved {
-            if versions.0 != Some(found.hour) {
-                versions = (Some(found.hour), versions_of(tx, found.hour)?);
+    while let Some(row) = found.next()? {
+        let change = change(row)?;
+        let mut after = change.carbon;
+        if change.moved_energy() {
+            let hour = rows::moment(row.get("hour_us")?)?;
+            if versions.0 != Some(hour) {
+                versions = (Some(hour), versions_of(tx, hour)?);
             }
-            let of = |version: u32| versions.1.iter().find(|s| (s.book, s.version) == (found.book, version));
-            if let Some((before, after)) = of(found.version.saturating_sub(1)).zip(of(found.version)) {
-                found.after = after.carbon_of(before);
-            }
-            if !is_restated(found.before, found.after, by_pct) {
-                continue;
-            }
+            after = carbon_after(&change, book(row)?, number(row)?, &versions.1);
         }
-        if listed.len() < RESTATEMENTS {
-            listed.push(found);
-        } else {
-            left_out += 1;
+        if is_restated(change.carbon_before, after, by_pct) {
+            restatements.push(|| restatement(row, change.carbon_before, after))?;
         }
     }
-    Ok((listed, left_out))
+    Ok(restatements)
 }
 
-fn is_restated(before: Micrograms, after: Micrograms, by_pct: f64) -> bool {
-    let (before, after) = (before.get(), after.get());
-    let is_gone = after == 0 && before > 0;
-    is_gone || after.abs_diff(before) as f64 * 100.0 > by_pct * before as f64
-}
-
-fn restatement(row: &Row<'_>) -> Result<Restatement, StoreError> {
+fn change(row: &Row<'_>) -> Result<Restated, StoreError> {
+    let mj = |name: &str| rows::from_i64(row.get(name)?);
     let carbon = |name: &str| {
         let ug = u64::try_from(row.get::<_, i64>(name)?).map_err(|e| rows::damaged("emissions", e))?;
         Ok::<_, StoreError>(Micrograms::new(ug))
     };
+    Ok(Restated {
+        energy_before: mj("energy_before_mj")?,
+        energy: mj("energy_mj")?,
+        carbon_before: carbon("carbon_before_ug")?,
+        carbon: carbon("carbon_ug")?,
+    })
+}
+
+fn book(row: &Row<'_>) -> Result<SignalKind, StoreError> {
+    rows::from_name("settlement", row.get("book")?)
+}
+
+fn number(row: &Row<'_>) -> Result<u32, StoreError> {
+    Ok(u32::try_from(row.get::<_, i64>("version")?).unwrap_or(u32::MAX))
+}
+
+fn restatement(row: &Row<'_>, before: Micrograms, after: Micrograms) -> Result<Restatement, StoreError> {
     Ok(Restatement {
         hour: rows::moment(row.get("hour_us")?)?,
-        book: rows::from_name::<SignalKind>("settlement", row.get("book")?)?,
-        version: u32::try_from(row.get::<_, i64>("version")?).unwrap_or(u32::MAX),
+        book: book(row)?,
+        version: number(row)?,
         at: rows::moment(row.get("at_us")?)?,
         reason: row.get("reason")?,
-        before: carbon("carbon_before_ug")?,
-        after: carbon("carbon_ug")?,
+        before,
+        after,
     })
 }

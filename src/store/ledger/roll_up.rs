@@ -1,12 +1,13 @@
 //! Rolling up: the minutes of old blocks become hours. Sums, chain and settlements stay as they are.
 
 use chrono::{DateTime, Utc};
-use rusqlite::Connection;
+use rusqlite::{Connection, Row, params};
 
-use super::{append_entry, closed_blocks};
+use super::{INTERVAL, append_entry, share_key};
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::JobId;
+use wattune_core::ledger::block::{self, cells};
 use wattune_core::ledger::entry::{Entry, RollUp};
 
 impl Store {
@@ -49,10 +50,14 @@ impl Store {
 fn roll_up(db: &mut Connection, before: DateTime<Utc>, most: u32, at: DateTime<Utc>) -> Result<u64, StoreError> {
     let tx = writing(db)?;
     let Some((first, last)) = to_roll_up(&tx, before, most)? else { return Ok(0) };
-    let sql = "INSERT INTO rolled_up SELECT start_us / 3600000000 * 3600000000, device, share, COALESCE(job_id, ''), \
-               source, SUM(energy_mj) FROM intervals WHERE block BETWEEN ?1 AND ?2 GROUP BY 1, 2, 3, 4, 5 \
-               ON CONFLICT DO UPDATE SET energy_mj = energy_mj + excluded.energy_mj";
-    rows::execute(&tx, sql, [first, last])?;
+    let sql = format!("SELECT {INTERVAL} FROM intervals WHERE block BETWEEN ?1 AND ?2");
+    for cell in cells(&rows::all(&tx, &sql, [first, last], rows::interval)?) {
+        let sql = "INSERT INTO rolled_up VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+                   ON CONFLICT DO UPDATE SET energy_mj = energy_mj + excluded.energy_mj";
+        let ((share, job), energy) = (share_key(&cell.share), rows::to_i64(cell.energy_mj)?);
+        let (hour, device, source) = (cell.hour.timestamp_micros(), cell.device.as_str(), cell.source.as_str());
+        rows::execute(&tx, sql, params![hour, device, share, job, source, energy])?;
+    }
     let gone = rows::execute(&tx, "DELETE FROM intervals WHERE block BETWEEN ?1 AND ?2", [first, last])? as u64;
     let number = |block: i64| u64::try_from(block).map_err(|e| rows::damaged("ledger", e));
     let rolled = RollUp { at, first_block: number(first)?, last_block: number(last)?, rows: gone };
@@ -65,9 +70,7 @@ fn roll_up(db: &mut Connection, before: DateTime<Utc>, most: u32, at: DateTime<U
 fn to_roll_up(tx: &Connection, before: DateTime<Utc>, most: u32) -> Result<Option<(i64, i64)>, StoreError> {
     let first: Option<i64> = rows::one(tx, "SELECT MIN(block) FROM intervals", [], rows::first)?;
     let Some(first) = first else { return Ok(None) };
-    let last = closed_blocks(tx)?.min(first + i64::from(most) - 1);
-    let sql = "SELECT MIN(block) FROM balances WHERE block BETWEEN ?1 AND ?2 AND at_us >= ?3";
-    let too_new: Option<i64> = rows::one(tx, sql, [first, last, before.timestamp_micros()], rows::first)?;
-    let last = too_new.map_or(last, |block| block - 1);
-    Ok((first <= last).then_some((first, last)))
+    let sql = "SELECT DISTINCT block, at_us FROM balances WHERE block >= ?1 AND block < ?1 + ?2 ORDER BY block";
+    let close = |row: &Row<'_>| Ok((row.get(0)?, rows::moment(row.get(1)?)?));
+    Ok(block::to_roll_up(rows::all(tx, sql, [first, i64::from(most)], close)?, before))
 }

@@ -2,17 +2,14 @@
 
 use chrono::TimeDelta;
 
-use super::report::by_boundary;
 use super::*;
 use crate::store::{Settling, SourceKey, Why};
 use wattune_core::domain::{
-    Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone,
+    EnergySource, Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone,
 };
-use wattune_core::ledger::chain::Digest;
-use wattune_core::ledger::entry::{Boundary, Terms};
+use wattune_core::ledger::Total;
 use wattune_core::ledger::report;
 use wattune_core::ledger::verify::{Broken, Verified, Verifier};
-use wattune_core::ledger::{Settings, Total};
 use wattune_core::units::{GramsPerKwh, Micrograms, Millijoules};
 
 fn at(minutes: i64) -> DateTime<Utc> {
@@ -301,24 +298,6 @@ async fn books_that_differ_from_the_counter_are_told() {
     store.append(&[row(61, Share::Idle, 5)], &[point(Millijoules::new(1_212), at(62))]).await.expect("written");
     store.close_block(at(120)).await.expect("closed");
     assert_eq!(verify(&lines(&store).await).expect("in order").differences.len(), 1);
-}
-
-#[test]
-fn a_changed_boundary_counts_from_the_next_full_hour_on() {
-    let terms = |minutes: i64, pue: f64| {
-        let boundary = Boundary { pue, ..Boundary::default() };
-        Terms { boundary, ..Settings::default().terms(at(minutes), "node", Digest::of("settings")) }
-    };
-    let cut = |terms: &[Terms]| -> Vec<(Slot, f64)> {
-        by_boundary(terms, &slot(0, 600)).into_iter().map(|(part, boundary)| (part, boundary.pue)).collect()
-    };
-    let first = terms(10, 1.0);
-    assert_eq!(cut(&[first.clone(), terms(61, 1.5)]), [(slot(0, 120), 1.0), (slot(120, 600), 1.5)]);
-    assert_eq!(cut(&[first.clone(), terms(120, 1.5)]), [(slot(0, 120), 1.0), (slot(120, 600), 1.5)]);
-    // Of several within an hour the last one counts, and one like the one before cuts nothing.
-    assert_eq!(cut(&[first.clone(), terms(61, 1.5), terms(62, 1.2)]), [(slot(0, 120), 1.0), (slot(120, 600), 1.2)]);
-    assert_eq!(cut(&[first.clone(), terms(61, 1.0)]), [(slot(0, 600), 1.0)]);
-    assert_eq!(cut(&[first, terms(599, 1.5)]), [(slot(0, 600), 1.0)]);
 }
 
 #[tokio::test]

@@ -1,15 +1,21 @@
 //! What reports are made of: settled totals by day, of single hours at the edges of a span, and what is not settled yet.
 
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::report::{edges, ends, holding_within, whole_days};
+use super::report::{ends, holding_within};
 use super::rows;
 use crate::store::{Store, StoreError};
 use wattune_core::domain::{DeviceId, SignalKind, Slot};
+use wattune_core::ledger::apportion::day_of;
 use wattune_core::ledger::entry::Part;
+use wattune_core::ledger::report::span::{edges, whole_days};
 use wattune_core::ledger::{Interval, Share, Total};
-use wattune_core::units::{Micrograms, Millijoules};
+use wattune_core::units::Millijoules;
+
+/// The columns of a [`Total`]'s figures.
+pub(super) const FIGURES: [&str; 7] =
+    ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"];
 
 /// A share's energy and emissions within a day, or a part of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,12 +48,9 @@ impl Store {
     /// # Errors
     /// If it cannot be read.
     pub async fn settled_since(&self, day: DateTime<Utc>, book: SignalKind) -> Result<Total, StoreError> {
-        let sums =
-            ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"]
-                .map(|column| format!("COALESCE(SUM({column}), 0) AS {column}"))
-                .join(", ");
+        let sums = FIGURES.map(|column| format!("COALESCE(SUM({column}), 0) AS {column}")).join(", ");
         let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= ?1 AND book = ?2");
-        let book = rows::name(&book)?;
+        let book = book.as_str();
         self.read.run(move |db| rows::one(db, &sql, params![day.timestamp_micros(), book], total)).await
     }
 
@@ -70,7 +73,7 @@ fn settled_totals(tx: &Connection, span: &Slot) -> Result<Vec<Booked>, StoreErro
     for edge in edges(span) {
         for settled in holding_within(tx, &edge)? {
             let of_part = |(part, total): (&Part, Total)| Booked {
-                day: settled.hour.duration_trunc(TimeDelta::days(1)).unwrap_or(settled.hour),
+                day: day_of(settled.hour),
                 book: settled.book,
                 device: part.device.clone(),
                 share: part.share.clone(),
@@ -95,15 +98,9 @@ fn of_day(row: &Row<'_>) -> Result<Booked, StoreError> {
 }
 
 fn total(row: &Row<'_>) -> Result<Total, StoreError> {
-    let mj = |name: &str| rows::from_i64(row.get(name)?);
-    let carbon = u64::try_from(row.get::<_, i64>("carbon_ug")?).map_err(|e| rows::damaged("emissions", e))?;
-    Ok(Total {
-        energy: mj("energy_mj")?,
-        estimated: mj("estimated_mj")?,
-        forecast: mj("forecast_mj")?,
-        provisional: mj("provisional_mj")?,
-        final_: mj("final_mj")?,
-        unknown: mj("unknown_mj")?,
-        carbon: Micrograms::new(carbon),
-    })
+    let mut figures = [0; 7];
+    for (figure, column) in figures.iter_mut().zip(FIGURES) {
+        *figure = u64::try_from(row.get::<_, i64>(column)?).map_err(|e| rows::damaged("day's total", e))?;
+    }
+    Ok(Total::of_figures(figures))
 }

@@ -183,6 +183,11 @@ impl EnergySource {
         }
     }
 
+    /// Whether an amount found that way is a part of what the hardware's counter gained.
+    pub const fn is_of_counter(self) -> bool {
+        !matches!(self, Self::IntegratedPower)
+    }
+
     /// Relative uncertainty of an amount found that way, in percent: [`SENSOR_GAIN`], and twice that where power was
     /// sampled in place of the counter.
     pub const fn uncertainty_pct(self) -> f64 {

@@ -79,6 +79,28 @@ pub enum SignalScope {
     Unspecified,
 }
 
+impl SignalKind {
+    /// Returns its name in the API and in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Average => "average",
+            Self::Marginal => "marginal",
+            Self::Unspecified => "unspecified",
+        }
+    }
+}
+
+impl SignalScope {
+    /// Returns its name in the API and in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lifecycle => "lifecycle",
+            Self::Operational => "operational",
+            Self::Unspecified => "unspecified",
+        }
+    }
+}
+
 /// Whether two sources speak of the same quantity: both must say which, and mean the same.
 pub fn is_same_quantity(a: (SignalKind, SignalScope), b: (SignalKind, SignalScope)) -> bool {
     a == b && a.0 != SignalKind::Unspecified && a.1 != SignalScope::Unspecified

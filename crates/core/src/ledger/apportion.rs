@@ -37,6 +37,11 @@ pub fn hour_of(t: DateTime<Utc>) -> DateTime<Utc> {
     t.duration_trunc(TimeDelta::hours(1)).unwrap_or(t)
 }
 
+/// Returns the beginning of the UTC day of a time.
+pub fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
+    t.duration_trunc(TimeDelta::days(1)).unwrap_or(t)
+}
+
 /// The UTC hours that a span touches, oldest first.
 pub fn hours_of(span: &Slot) -> impl Iterator<Item = DateTime<Utc>> + use<> {
     let end = span.end();

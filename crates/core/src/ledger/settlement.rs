@@ -112,6 +112,27 @@ pub struct Total {
 }
 
 impl Total {
+    /// Returns its figures as stored: millijoules in the order of the fields, and micrograms last.
+    pub fn figures(&self) -> [u64; 7] {
+        let energy = [self.energy, self.estimated, self.forecast, self.provisional, self.final_, self.unknown];
+        let [energy, estimated, forecast, provisional, final_, unknown] = energy.map(Millijoules::get);
+        [energy, estimated, forecast, provisional, final_, unknown, self.carbon.get()]
+    }
+
+    /// Returns the total with these [figures](Self::figures).
+    pub fn of_figures([energy, estimated, forecast, provisional, final_, unknown, carbon]: [u64; 7]) -> Self {
+        let mj = Millijoules::new;
+        Self {
+            energy: mj(energy),
+            estimated: mj(estimated),
+            forecast: mj(forecast),
+            provisional: mj(provisional),
+            final_: mj(final_),
+            unknown: mj(unknown),
+            carbon: Micrograms::new(carbon),
+        }
+    }
+
     /// A part of a settlement.
     pub fn of(part: &Part, factors: &[Factor]) -> Self {
         let in_state = |state| -> Millijoules {

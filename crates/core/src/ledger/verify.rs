@@ -320,7 +320,7 @@ impl Verifier {
     }
 
     fn settle(&mut self, settled: &Settlement) -> Result<(), String> {
-        let version = self.versions.entry((settled.hour, book_name(settled.book))).or_default();
+        let version = self.versions.entry((settled.hour, settled.book.as_str())).or_default();
         if settled.version != *version + 1 {
             return Err(format!("is version {}, after version {version}", settled.version));
         }
@@ -372,14 +372,6 @@ impl Verifier {
         }
         self.found.rolled_up += rolled.last_block - rolled.first_block + 1;
         Ok(())
-    }
-}
-
-const fn book_name(book: SignalKind) -> &'static str {
-    match book {
-        SignalKind::Average => "average",
-        SignalKind::Marginal => "marginal",
-        SignalKind::Unspecified => "unspecified",
     }
 }
 

@@ -6,12 +6,11 @@ use chrono::{DateTime, Utc};
 
 use super::job::JobFacts;
 use crate::domain::{DeviceId, GpuId, JobId, SignalKind, Slot};
-use crate::ledger::entry::{Boundary, Terms};
+use crate::ledger::apportion::day_of;
+use crate::ledger::block::DeviceBalance;
+use crate::ledger::entry::{Boundary, Settlement, Terms};
 use crate::ledger::{Share, Total};
 use crate::units::{Micrograms, Millijoules};
-
-/// Stands behind the scope of a source of which a generator made values: they belong to no real grid.
-pub const SYNTHETIC: &str = ", synthetic: of no real grid";
 
 /// Whose energy a sum is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +40,27 @@ pub struct Sum {
     pub marginal: Total,
 }
 
+impl Sum {
+    /// Returns the sum of one share of a device in an hour of a book.
+    pub fn of(hour: DateTime<Utc>, device: DeviceId, share: &Share, book: SignalKind, total: Total) -> Self {
+        let whose = match share {
+            Share::Job(id) => Whose::Job(id.clone()),
+            Share::Idle => Whose::Idle,
+            Share::Unattributed => Whose::Unattributed,
+        };
+        let (average, marginal) =
+            if book == SignalKind::Marginal { (Total::default(), total) } else { (total, Total::default()) };
+        Self { day: day_of(hour), device, whose, average, marginal }
+    }
+}
+
+impl Settlement {
+    /// Returns its sums, one for each part.
+    pub fn sums(&self) -> impl Iterator<Item = Sum> + '_ {
+        self.totals().map(|(part, total)| Sum::of(self.hour, part.device.clone(), &part.share, self.book, total))
+    }
+}
+
 /// The sums of a time in which one boundary held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
@@ -50,27 +70,6 @@ pub struct Piece {
     pub boundary: Boundary,
     /// What they used.
     pub sums: Vec<Sum>,
-}
-
-/// A device's books against its counter, over the blocks that were closed within a span.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceBalance {
-    /// The device.
-    pub device: DeviceId,
-    /// What its counter gained; absent if it has none.
-    pub counter_mj: Option<i64>,
-    /// Booked to jobs.
-    pub jobs: Millijoules,
-    /// Booked as idle.
-    pub idle: Millijoules,
-    /// Booked as nobody's who can be named.
-    pub unattributed: Millijoules,
-    /// Of all of that, what was integrated from power.
-    pub integrated: Millijoules,
-    /// Blocks whose books were not what the counter gained.
-    pub unequal_blocks: u64,
-    /// Booked less integrated less the counter's gain.
-    pub difference_mj: i64,
 }
 
 /// A time in which nobody watched a device.

@@ -6,13 +6,15 @@ use chrono::{DateTime, Datelike, TimeDelta, Utc};
 
 use super::books::{Books, Sum, Whose};
 use super::grouping::By;
-use super::held::{Hold, day_of, holds};
-use super::job::{JobFacts, Saved};
+use super::held::{Hold, holds};
+use super::job::JobFacts;
 use super::row::{Key, Row, Split};
+use super::saved::Saved;
 use super::score::{Scored, is_whole};
 use super::wanted::Wanted;
 use crate::domain::{DeviceId, DeviceKind, JobId, Slot};
 use crate::ledger::Total;
+use crate::ledger::apportion::day_of;
 use crate::ledger::entry::{Boundary, Embodied};
 use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
 

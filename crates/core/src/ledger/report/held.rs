@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use super::job::JobFacts;
 use crate::domain::{DeviceId, Slot};
+use crate::ledger::apportion::day_of;
 use crate::units::Seconds;
 
 /// Time of one board within one UTC day.
@@ -67,8 +68,4 @@ pub(super) fn holds<'a>(
         }
     }
     found
-}
-
-pub(super) fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
-    t.duration_trunc(TimeDelta::days(1)).unwrap_or(t)
 }

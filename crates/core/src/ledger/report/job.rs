@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
+use super::saved::Saved;
 use crate::domain::{GpuId, JobId, JobName, Slot};
-use crate::ledger::sure::Sure;
-use crate::units::{GramsCo2e, Samples};
+use crate::units::Samples;
 
 /// What a report needs to know of a job.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,34 +38,5 @@ impl JobFacts {
     /// Whether some of its time lies in a span.
     pub fn ran_within(&self, span: &Slot) -> bool {
         self.registered_at < span.end() && self.ended_at.is_none_or(|end| end > span.start())
-    }
-}
-
-/// Emissions that jobs saved against the limit found on their boards, as an interval; negative where they emitted more.
-///
-/// Of several jobs the means add up, and so do the ends, as if all errors went the same way: those of the sensors' gain
-/// do, those of chance do not, for which the interval is wider than it would have to be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Saved {
-    /// At the least.
-    pub low: GramsCo2e,
-    /// Most likely.
-    pub mean: GramsCo2e,
-    /// At the most.
-    pub high: GramsCo2e,
-}
-
-impl From<Sure> for Saved {
-    fn from(grams: Sure) -> Self {
-        let Sure { low, mean, high } = grams;
-        Self { low: GramsCo2e::new(low), mean: GramsCo2e::new(mean), high: GramsCo2e::new(high) }
-    }
-}
-
-impl std::ops::Add for Saved {
-    type Output = Self;
-
-    fn add(self, more: Self) -> Self {
-        Self { low: self.low + more.low, mean: self.mean + more.mean, high: self.high + more.high }
     }
 }

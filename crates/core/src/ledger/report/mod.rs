@@ -6,21 +6,37 @@
 
 mod books;
 mod build;
+mod days;
+pub mod first_seen;
 mod functional_unit;
+mod gaps;
 mod grouping;
 mod held;
 mod job;
+mod restated;
 mod row;
+mod saved;
 mod score;
-#[cfg(test)]
-mod tests;
+pub mod span;
+mod unsettled;
 mod wanted;
 
-pub use books::{Books, Correction, DeviceBalance, Gap, Piece, Restatement, SYNTHETIC, Sum, Version, Whose};
+#[cfg(test)]
+mod books_tests;
+#[cfg(test)]
+mod tests;
+
+pub use super::block::DeviceBalance;
+pub use books::{Books, Correction, Gap, Piece, Restatement, Sum, Version, Whose};
 pub use build::{Report, build};
+pub use days::{DaySums, DayTotal};
 pub use functional_unit::{FunctionalUnit, LEAST_PER_EPOCH};
+pub use gaps::gaps;
 pub use grouping::{By, NoGrouping};
-pub use job::{JobFacts, Saved};
+pub use job::JobFacts;
+pub use restated::{Restatements, carbon_after, is_restated};
 pub use row::{Key, Row, Split};
+pub use saved::{NewestOutcome, Saved};
 pub use score::Score;
+pub use unsettled::{Unsettled, unsettled_after};
 pub use wanted::Wanted;

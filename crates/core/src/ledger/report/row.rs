@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::books::Whose;
-use super::job::Saved;
+use super::saved::Saved;
 use super::score::Score;
 use crate::domain::{DeviceId, DeviceKind, JobId, JobName};
 use crate::ledger::Total;

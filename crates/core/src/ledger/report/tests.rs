@@ -13,19 +13,19 @@ use crate::ledger::entry::{Boundary, Embodied, METHOD, Terms};
 use crate::ledger::sure::Sure;
 use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Samples, Seconds};
 
-fn at(hours: i64) -> DateTime<Utc> {
+pub(super) fn at(hours: i64) -> DateTime<Utc> {
     "2026-01-30T00:00:00Z".parse::<DateTime<Utc>>().expect("a time") + TimeDelta::hours(hours)
 }
 
-fn span(from: i64, to: i64) -> Slot {
+pub(super) fn span(from: i64, to: i64) -> Slot {
     Slot::new(at(from), at(to)).expect("from < to")
 }
 
-fn id(number: usize) -> JobId {
+pub(super) fn id(number: usize) -> JobId {
     JobId::new(format!("job-{number}")).expect("an id")
 }
 
-fn device(number: usize) -> DeviceId {
+pub(super) fn device(number: usize) -> DeviceId {
     DeviceId::new(["GPU-0", "GPU-1", "cpu:package-0", "dram:package-0"][number % 4]).expect("an id")
 }
 
@@ -47,7 +47,7 @@ fn job(number: usize) -> JobFacts {
     }
 }
 
-fn wanted(by: By) -> Wanted {
+pub(super) fn wanted(by: By) -> Wanted {
     Wanted { by, span: span(0, 72), unit: None, restated_by_pct: 5.0, now: at(72) }
 }
 
@@ -81,7 +81,7 @@ fn terms(boundary: Boundary) -> Terms {
     }
 }
 
-fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
+pub(super) fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
     let boundary = pieces.last().map(|p| p.boundary.clone()).unwrap_or_default();
     let sums = pieces.iter().flat_map(|piece| &piece.sums);
     let holders = sums.filter_map(|s| if let Whose::Job(id) = &s.whose { Some(id.clone()) } else { None }).collect();

@@ -1,0 +1,155 @@
+//! The tables that follow from the ledger, computed anew from its entries.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+
+use super::block::{DeviceBalance, day_of_close, signed};
+use super::chain::Digest;
+use super::entry::{Balance, Close, Correction, Entry, RollUp, Settlement};
+use super::hour::Restated;
+use super::{Share, Total};
+use crate::domain::{DeviceId, EnergySource, JobId};
+
+/// Energy of a share of a device in an hour, found in one way.
+pub type CellKey = (DateTime<Utc>, DeviceId, Share, EnergySource);
+
+/// The settlement of an hour that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its number in the ledger.
+    pub entry: u64,
+    /// Its version.
+    pub version: u32,
+    /// The last block in it.
+    pub through_block: u64,
+    /// Whether everything in it is final.
+    pub is_final: bool,
+    /// [`Settlement::sources`] of it.
+    pub sources: String,
+    /// All of its energy and emissions.
+    pub total: Total,
+}
+
+/// A version after an hour's first one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaterVersion {
+    /// The time at which it was made.
+    pub at: DateTime<Utc>,
+    /// The reason.
+    pub reason: String,
+    /// The change of the hour's totals.
+    pub change: Restated,
+}
+
+/// Rows of all derived tables by the entries taken so far. Books are named as [`SignalKind::as_str`] does.
+///
+/// [`SignalKind::as_str`]: crate::domain::SignalKind::as_str
+#[derive(Clone, Debug, Default)]
+pub struct Derived {
+    /// The settlements that hold, by hour and book.
+    pub settled: BTreeMap<(DateTime<Utc>, &'static str), Held>,
+    /// Later versions, by hour, book and version.
+    pub restated: BTreeMap<(DateTime<Utc>, &'static str, u32), LaterVersion>,
+    /// Balances with the time of their close, by block and device.
+    pub balances: BTreeMap<(u64, DeviceId), (DateTime<Utc>, Balance)>,
+    /// Sums of balances, by UTC day and device.
+    pub balance_days: BTreeMap<(DateTime<Utc>, DeviceId), DeviceBalance>,
+    /// Energy of rows that were rolled up, in millijoules, with shares as corrected.
+    pub rolled_up: BTreeMap<CellKey, i64>,
+    /// The present share of rows that were corrected and not rolled up, by number.
+    pub corrected: BTreeMap<u64, Share>,
+    /// Digests of jobs as they were registered.
+    pub registered: BTreeMap<JobId, Digest>,
+    /// Digests of jobs as they ended.
+    pub ended: BTreeMap<JobId, Digest>,
+    entries: u64,
+    /// Blocks whose rows are not rolled up, by the number of their last row.
+    blocks: BTreeMap<u64, Block>,
+    last_row: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    number: u64,
+    cells: BTreeMap<CellKey, i64>,
+}
+
+impl Derived {
+    /// Takes the next entry. Returns its number.
+    pub fn take(&mut self, entry: &Entry) -> u64 {
+        self.entries += 1;
+        match entry {
+            Entry::Close(close) => self.close(close),
+            Entry::Settlement(settled) => self.settle(settled),
+            Entry::Correction(correction) => self.correct(correction),
+            Entry::RollUp(rolled) => self.roll_up(rolled),
+            Entry::Registered(of) => drop(self.registered.insert(of.job.clone(), of.facts)),
+            Entry::Ended(of) => drop(self.ended.insert(of.job.clone(), of.facts)),
+            Entry::Terms(_) | Entry::Control(_) | Entry::Lost(_) | Entry::Counterfactual(_) | Entry::Outcome(_) => {}
+        }
+        self.entries
+    }
+
+    fn close(&mut self, close: &Close) {
+        for balance in &close.balances {
+            self.balances.insert((close.block, balance.device.clone()), (close.at, balance.clone()));
+            let more = DeviceBalance::from(balance);
+            let day = (day_of_close(close.at), balance.device.clone());
+            self.balance_days.entry(day).and_modify(|sum| sum.add(&more)).or_insert(more);
+        }
+        self.last_row += close.rows;
+        let mut block = Block { number: close.block, cells: BTreeMap::new() };
+        for cell in &close.cells {
+            let key = (cell.hour, cell.device.clone(), cell.share.clone(), cell.source);
+            *block.cells.entry(key).or_default() += signed(cell.energy_mj);
+        }
+        self.blocks.insert(self.last_row, block);
+    }
+
+    fn settle(&mut self, settled: &Settlement) {
+        let (hour, book, total) = (settled.hour, settled.book.as_str(), settled.total());
+        let held = Held {
+            entry: self.entries,
+            version: settled.version,
+            through_block: settled.through_block,
+            is_final: settled.is_final(),
+            sources: settled.sources(),
+            total,
+        };
+        if let Some(before) = self.settled.insert((hour, book), held) {
+            let change = Restated::of(&before.total, &total);
+            let later = LaterVersion { at: settled.at, reason: settled.reason.clone(), change };
+            self.restated.insert((hour, book, settled.version), later);
+        }
+    }
+
+    fn correct(&mut self, correction: &Correction) {
+        for row in &correction.rows {
+            self.corrected.insert(row.row, correction.to.clone());
+            if let Some((_, block)) = self.blocks.range_mut(row.row..).next() {
+                for (share, sign) in [(&correction.from, -1), (&correction.to, 1)] {
+                    let key = (row.hour, row.device.clone(), share.clone(), row.source);
+                    *block.cells.entry(key).or_default() += sign * signed(row.energy_mj);
+                }
+            }
+        }
+    }
+
+    fn roll_up(&mut self, rolled: &RollUp) {
+        while let Some(block) = self.blocks.first_entry() {
+            if !(rolled.first_block..=rolled.last_block).contains(&block.get().number) {
+                break;
+            }
+            let (last_row, block) = block.remove_entry();
+            self.corrected = self.corrected.split_off(&(last_row + 1));
+            for (key, energy) in block.cells {
+                *self.rolled_up.entry(key).or_default() += energy;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "derived_tests.rs"]
+mod tests;

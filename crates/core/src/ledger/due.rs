@@ -1,0 +1,91 @@
+//! Hours due for computation of their emissions, and the reasons.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+
+/// Reason to compute an hour's emissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// A closed block contains energy of the hour.
+    Energy,
+    /// A source published, revised or finalised intensities of the hour.
+    Intensity,
+    /// A person corrected rows of the hour.
+    Correction,
+}
+
+impl Why {
+    /// Returns the reason as a settlement states it; `first` for an hour's first version.
+    pub const fn text(self, first: bool) -> &'static str {
+        match self {
+            _ if first => "first",
+            Self::Energy => "more energy was booked",
+            Self::Intensity => "intensities were told or revised",
+            Self::Correction => "corrected",
+        }
+    }
+
+    /// Returns its name in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Energy => "energy",
+            Self::Intensity => "intensity",
+            Self::Correction => "correction",
+        }
+    }
+
+    /// Returns the reason with this name in the store.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Energy, Self::Intensity, Self::Correction].into_iter().find(|why| why.name() == name)
+    }
+
+    /// Returns the reason that stays where this one joins one that waits. Energy outweighs all others because then
+    /// everything is read again; a correction outweighs new intensities.
+    #[must_use]
+    pub fn joins(self, waiting: Self) -> Self {
+        if waiting == Self::Intensity || self == Self::Energy { self } else { waiting }
+    }
+
+    /// Whether an hour that waits for this reason may have energy outside its settlement.
+    pub const fn is_of_energy(self) -> bool {
+        !matches!(self, Self::Intensity)
+    }
+}
+
+/// Returns each hour once for each reason to be stored, in order. A correction of an hour that also got new intensities
+/// counts as energy: only then both are read again.
+pub fn put_off(hours: &BTreeSet<(DateTime<Utc>, Why)>) -> impl Iterator<Item = (DateTime<Utc>, Why)> + '_ {
+    hours.iter().map(|(hour, why)| {
+        let also_news = *why == Why::Correction && hours.contains(&(*hour, Why::Intensity));
+        (*hour, if also_news { Why::Energy } else { *why })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Why; 3] = [Why::Energy, Why::Intensity, Why::Correction];
+
+    #[test]
+    fn energy_outweighs_a_correction_and_that_new_intensities() {
+        for why in ALL {
+            assert_eq!(Why::named(why.name()), Some(why));
+            assert_eq!(why.joins(why), why);
+            assert_eq!((Why::Energy.joins(why), why.joins(Why::Energy)), (Why::Energy, Why::Energy));
+        }
+        assert_eq!(Why::Correction.joins(Why::Intensity), Why::Correction);
+        assert_eq!(Why::Intensity.joins(Why::Correction), Why::Correction);
+        assert_eq!(Why::named("curiosity"), None);
+    }
+
+    #[test]
+    fn a_correction_with_new_intensities_is_put_off_as_energy() {
+        let hour = DateTime::UNIX_EPOCH;
+        let both = BTreeSet::from([(hour, Why::Intensity), (hour, Why::Correction)]);
+        assert_eq!(put_off(&both).last(), Some((hour, Why::Energy)));
+        let alone = BTreeSet::from([(hour, Why::Correction)]);
+        assert_eq!(put_off(&alone).collect::<Vec<_>>(), [(hour, Why::Correction)]);
+    }
+}

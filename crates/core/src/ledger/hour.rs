@@ -1,0 +1,174 @@
+//! The versions of an hour's settlement: the energy and the intensities of the next one, and its changes to derived tables.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::due::Why;
+use super::entry::{Factor, Settlement};
+use super::settlement::{parts, spread};
+use super::sources::{SourceKey, joined, keys_of};
+use super::{Interval, Share, Total};
+use crate::domain::{DeviceId, SignalKind, Slot};
+use crate::units::{Micrograms, Millijoules};
+
+/// Sources, time and reason of an hour's settlement in one book.
+#[derive(Clone, Debug)]
+pub struct Settling<'a> {
+    /// The book.
+    pub book: SignalKind,
+    /// The active sources, the preferred one first; all of one kind and scope.
+    pub sources: &'a [SourceKey],
+    /// Names of sources that the settings prefer to these and that published nothing since the start: their values stand.
+    pub silent: &'a [String],
+    /// The present.
+    pub at: DateTime<Utc>,
+    /// The reason.
+    pub why: Why,
+}
+
+impl Settling<'_> {
+    /// Whether the hour is no longer due afterwards. The book of averages is settled last.
+    pub fn completes_hour(&self) -> bool {
+        self.book == SignalKind::Average
+    }
+}
+
+/// Whether a book has begun: that of marginal intensities begins with the first source of them.
+pub fn is_begun(book: SignalKind, sources: &[SourceKey], before: Option<&Settlement>) -> bool {
+    book != SignalKind::Marginal || !sources.is_empty() || before.is_some()
+}
+
+/// Origin of the intensities of an hour's next version.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Intensities {
+    /// From the version before, unchanged.
+    Kept(Vec<Factor>),
+    /// From the active sources and those of the book's settlements within this time.
+    AsAround(Slot),
+    /// From the active sources, and from those of the version before where [`beyond`] says so.
+    Published,
+}
+
+/// Returns the origin of the intensities of an hour's next version.
+pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &Settling<'_>) -> Intensities {
+    match before {
+        // A source that spoke until lately stands for its time, as in the hours before.
+        None => Intensities::AsAround(Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour)),
+        // Energy that changes hands changes nothing that is known of the grid. Nor does a start before a source spoke.
+        Some(before) if with.why == Why::Correction || with.sources.is_empty() => {
+            Intensities::Kept(before.factors.clone())
+        }
+        Some(_) => Intensities::Published,
+    }
+}
+
+/// Returns the sources to be read in place of the active ones, whose intensities are `published`, where the version before
+/// had intensities of other sources or of times for which the active ones have none: other settings, or a source that is
+/// down, withdraw nothing.
+pub fn beyond(before: &Settlement, published: &[Factor], with: &Settling<'_>) -> Option<Vec<SourceKey>> {
+    let is_said = |factor: &Factor| with.sources.iter().any(|key| key.is_of(factor)) && is_covered(factor, published);
+    (!before.factors.iter().all(is_said))
+        .then(|| joined(with.sources, with.silent, keys_of(with.book, &before.factors)))
+}
+
+/// Whether these cover all of a factor's time.
+fn is_covered(factor: &Factor, published: &[Factor]) -> bool {
+    let shared = |other: &Factor| (factor.end.min(other.end) - factor.start.max(other.start)).max(TimeDelta::zero());
+    published.iter().map(shared).sum::<TimeDelta>() == factor.end - factor.start
+}
+
+/// Cuts intensities at the ends of a span.
+pub fn cut(factors: &mut [Factor], span: &Slot) {
+    for factor in factors {
+        factor.start = factor.start.max(span.start());
+        factor.end = factor.end.min(span.end());
+    }
+}
+
+/// Returns an hour's energy in closed blocks: its rows, each with its block, in the order of blocks, and before them the
+/// sums of rows that were rolled up, spread over the hour as in the version before.
+pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Option<&Settlement>) -> Vec<Interval> {
+    let (rows, blocks): (Vec<Interval>, Vec<u64>) = rows.into_iter().unzip();
+    let mut all = match before {
+        Some(before) if !rolled_up.is_empty() => {
+            let known = blocks.partition_point(|block| *block <= before.through_block);
+            spread(rolled_up, &rows[..known], before)
+        }
+        _ => rolled_up,
+    };
+    all.extend(rows);
+    all
+}
+
+/// Returns the next version of an hour's settlement; `None` if the hour never had energy, or if the version before says the
+/// same. The energy is that of the blocks up to `through_block`.
+pub fn next_version(
+    hour: DateTime<Utc>,
+    with: &Settling<'_>,
+    through_block: u64,
+    before: Option<&Settlement>,
+    energy: &[Interval],
+    factors: Vec<Factor>,
+) -> Option<Settlement> {
+    if energy.is_empty() && before.is_none() {
+        return None;
+    }
+    let settlement = Settlement {
+        hour,
+        book: with.book,
+        version: before.map_or(0, |before| before.version) + 1,
+        at: with.at,
+        reason: with.why.text(before.is_none()).into(),
+        through_block,
+        parts: parts(energy, &factors),
+        factors,
+    };
+    before.is_none_or(|before| !settlement.says_the_same_as(before)).then_some(settlement)
+}
+
+/// Change of an hour's totals by a version after the first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restated {
+    /// The hour's energy before.
+    pub energy_before: Millijoules,
+    /// Its energy after.
+    pub energy: Millijoules,
+    /// Its emissions before.
+    pub carbon_before: Micrograms,
+    /// Its emissions after.
+    pub carbon: Micrograms,
+}
+
+impl Restated {
+    /// Compares an hour's totals.
+    pub fn of(before: &Total, after: &Total) -> Self {
+        let (energy_before, carbon_before) = (before.energy, before.carbon);
+        Self { energy_before, energy: after.energy, carbon_before, carbon: after.carbon }
+    }
+
+    /// Whether the version came with other energy.
+    pub fn moved_energy(&self) -> bool {
+        self.energy != self.energy_before
+    }
+}
+
+/// Returns what a version adds to its day's totals in place of the one before, by device and share, in the order of
+/// [`Total::figures`]; where nothing changes nothing is listed.
+pub fn day_changes<'a>(
+    before: Option<&'a Settlement>,
+    after: &'a Settlement,
+) -> impl Iterator<Item = ((&'a DeviceId, &'a Share), [i128; 7])> {
+    let mut sums: BTreeMap<(&DeviceId, &Share), [i128; 7]> = BTreeMap::new();
+    for (settlement, sign) in before.map(|before| (before, -1)).into_iter().chain([(after, 1)]) {
+        for (part, total) in settlement.totals() {
+            let sum = sums.entry((&part.device, &part.share)).or_default();
+            sum.iter_mut().zip(total.figures()).for_each(|(sum, more)| *sum += sign * i128::from(more));
+        }
+    }
+    sums.into_iter().filter(|(_, sum)| *sum != [0; 7])
+}
+
+#[cfg(test)]
+#[path = "hour_tests.rs"]
+mod tests;

@@ -1,0 +1,135 @@
+//! The intensity that holds at each time, out of all that sources published, and how final it is.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+
+use super::entry::{Factor, State};
+use super::sources::SourceKey;
+use crate::domain::{Intensity, Origin, Provenance, Slot, TimeSeries};
+
+/// One value of a source, as stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value {
+    /// The value and its origin.
+    pub intensity: Intensity,
+    /// The time at which the source issued it.
+    pub issued_at: DateTime<Utc>,
+    /// The time at which it was fetched.
+    pub retrieved_at: DateTime<Utc>,
+    /// The number of its row in the store.
+    pub row: i64,
+}
+
+/// The values of one source, a layer for each origin. Within a layer the newest value holds.
+#[derive(Clone, Debug, Default)]
+pub struct OfSource {
+    layers: BTreeMap<Origin, TimeSeries<Value>>,
+}
+
+impl OfSource {
+    /// Adds the next value, in the order in which they were stored.
+    pub fn publish(&mut self, slot: Slot, value: Value) {
+        self.layers.entry(value.intensity.origin).or_default().insert(slot, value);
+    }
+
+    /// Removes what the source withdrew. A source that withdraws an actual value does not stand by earlier versions of it
+    /// either; expected values stay.
+    pub fn withdraw(&mut self, slot: Slot, origin: Origin) {
+        let alike = |layer: &Origin| layer.is_measured() == origin.is_measured();
+        self.layers.iter_mut().filter(|(layer, _)| alike(layer)).for_each(|(_, series)| series.remove(slot));
+    }
+}
+
+/// Returns the best value for each time with the place of its source, of sources of one kind and scope, the preferred one
+/// first. Actual values precede expected ones of any source; otherwise the preferred source counts, and of its values the
+/// most trusted origin, of equally trusted ones the newest.
+pub fn best(sources: Vec<OfSource>) -> TimeSeries<(usize, Value)> {
+    let (mut expected, mut actual) = (TimeSeries::default(), TimeSeries::default());
+    for (place, source) in sources.into_iter().enumerate().rev() {
+        for (origin, layer) in source.layers {
+            let series = if origin.is_measured() { &mut actual } else { &mut expected };
+            series.overwrite(&layer.map(|value| (place, *value)));
+        }
+    }
+    expected.overwrite(&actual);
+    expected
+}
+
+/// Returns a value with its provenance and state. `final_until` is the time up to which the source's actual values are
+/// final.
+pub fn factor(
+    slot: &Slot,
+    value: &Value,
+    key: &SourceKey,
+    final_until: Option<DateTime<Utc>>,
+    provenance: Provenance,
+) -> Factor {
+    let Intensity { value: g_per_kwh, origin } = value.intensity;
+    Factor {
+        start: slot.start(),
+        end: slot.end(),
+        g_per_kwh,
+        received: provenance.unit.map(|unit| unit.received(g_per_kwh)),
+        origin,
+        state: State::of(origin, final_until.is_some_and(|until| slot.end() <= until)),
+        source: key.source.clone(),
+        zone: key.zone.clone(),
+        scope: key.scope,
+        issued_at: value.issued_at,
+        retrieved_at: value.retrieved_at,
+        provenance,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+
+    use super::*;
+    use crate::domain::{SignalKind, SignalScope, Zone};
+    use crate::units::GramsPerKwh;
+
+    fn slot(from: i64, to: i64) -> Slot {
+        let at = |minutes| DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes);
+        Slot::new(at(from), at(to)).expect("from < to")
+    }
+
+    fn value(row: i64, g_per_kwh: f64, origin: Origin) -> Value {
+        let at = DateTime::UNIX_EPOCH + TimeDelta::minutes(row);
+        let intensity = Intensity { value: GramsPerKwh::new(g_per_kwh), origin };
+        Value { intensity, issued_at: at, retrieved_at: at, row }
+    }
+
+    fn rows(sources: &[OfSource]) -> Vec<(usize, i64)> {
+        best(sources.to_vec()).points().iter().map(|(_, (place, value))| (*place, value.row)).collect()
+    }
+
+    #[test]
+    fn actual_values_precede_expected_ones_and_a_withdrawal_brings_those_back() {
+        let (mut preferred, mut other) = (OfSource::default(), OfSource::default());
+        other.publish(slot(0, 60), value(1, 100.0, Origin::Forecast));
+        preferred.publish(slot(0, 60), value(2, 200.0, Origin::Forecast));
+        assert_eq!(rows(&[preferred.clone(), other.clone()]), [(0, 2)]);
+        other.publish(slot(0, 60), value(3, 300.0, Origin::Estimated));
+        assert_eq!(rows(&[preferred.clone(), other.clone()]), [(1, 3)]);
+        other.publish(slot(0, 60), value(4, 310.0, Origin::Measured));
+        other.publish(slot(0, 60), value(5, 320.0, Origin::Estimated));
+        assert_eq!(rows(&[preferred.clone(), other.clone()]), [(1, 4)], "the more trusted one holds");
+        other.withdraw(slot(0, 60), Origin::Measured);
+        assert_eq!(rows(&[preferred, other]), [(0, 2)]);
+    }
+
+    #[test]
+    fn only_actual_values_of_a_time_that_the_source_finalised_are_final() {
+        let zone = Zone::new("X").expect("a zone");
+        let key = SourceKey { source: "file".into(), zone, kind: SignalKind::Average, scope: SignalScope::Lifecycle };
+        let (hour, at) = (slot(0, 60), |minutes| Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)));
+        let state = |origin, until| factor(&hour, &value(1, 1.0, origin), &key, until, Provenance::default()).state;
+        assert_eq!(state(Origin::Measured, at(60)), State::Final);
+        assert_eq!(state(Origin::Measured, at(59)), State::Provisional);
+        assert_eq!(state(Origin::Measured, None), State::Provisional);
+        assert_eq!(state(Origin::Forecast, at(60)), State::Forecast);
+        assert_eq!(state(Origin::Synthetic, at(60)), State::Provisional);
+    }
+}

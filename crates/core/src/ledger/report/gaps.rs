@@ -1,0 +1,50 @@
+//! Times in which nobody watched a device, put together from rows, and times without any known energy.
+
+use std::collections::BTreeMap;
+
+use super::books::Gap;
+use crate::domain::Slot;
+use crate::ledger::Interval;
+use crate::ledger::entry::Lost;
+use crate::units::Millijoules;
+
+/// Returns all gaps of a span, oldest first. `rows` are the span's rows over gaps, each with whether it is the sum of an
+/// hour that was rolled up; pieces of one gap that were cut at full hours are joined. `lost` are the entries of lost energy,
+/// oldest first.
+pub fn gaps(
+    rows: impl IntoIterator<Item = (Interval, bool)>,
+    lost: impl IntoIterator<Item = Lost>,
+    span: &Slot,
+) -> Vec<Gap> {
+    // One gap has a row for each share.
+    let mut pieces: BTreeMap<_, (Millijoules, bool)> = BTreeMap::new();
+    for (row, is_rolled_up) in rows {
+        let piece = pieces.entry((row.device, row.slot)).or_default();
+        piece.0 += row.energy;
+        piece.1 |= is_rolled_up;
+    }
+    let mut found: Vec<Gap> = Vec::new();
+    for ((device, slot), (energy, is_rolled_up)) in pieces {
+        match found.last_mut() {
+            Some(Gap { device: of, slot: before, energy: Ok(sum), is_rolled_up: part })
+                if *of == device && before.end() == slot.start() =>
+            {
+                *sum += energy;
+                *part |= is_rolled_up;
+                *before = Slot::new(before.start(), slot.end()).unwrap_or(*before);
+            }
+            _ => found.push(Gap { device, slot, is_rolled_up, energy: Ok(energy) }),
+        }
+    }
+    // A daemon that was killed before it booked what it had found finds it again.
+    let mut unknown = BTreeMap::new();
+    for lost in lost {
+        if let Some(slot) = Slot::new(lost.from, lost.until).filter(|slot| slot.end() > span.start()) {
+            let (device, energy) = (lost.device.clone(), Err(lost.why));
+            unknown.insert((lost.device, lost.from), Gap { device, slot, is_rolled_up: false, energy });
+        }
+    }
+    found.extend(unknown.into_values());
+    found.sort_by_key(|gap| gap.slot);
+    found
+}

@@ -1,0 +1,69 @@
+//! Energy that is in no settlement yet: it is settled in memory, so that a report has it.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::books::{Books, Sum};
+use crate::domain::{Origin, SignalKind, Slot};
+use crate::ledger::apportion::hour_of;
+use crate::ledger::due::Why;
+use crate::ledger::entry::Factor;
+use crate::ledger::settlement::parts;
+use crate::ledger::{Interval, Total};
+
+/// Returns the block after which the closed energy of a due hour is in no settlement; `None` if all of it is in one.
+/// `through_block` is the last block in the hour's settlement.
+pub fn unsettled_after(why: Why, through_block: Option<u64>) -> Option<u64> {
+    why.is_of_energy().then(|| through_block.unwrap_or_default())
+}
+
+/// Rows that are in no settlement, by their hours.
+#[derive(Clone, Debug, Default)]
+pub struct Unsettled(BTreeMap<DateTime<Utc>, Vec<Interval>>);
+
+impl Unsettled {
+    /// Sorts rows by hours.
+    pub fn of(rows: &[Interval]) -> Self {
+        let mut hours: BTreeMap<DateTime<Utc>, Vec<Interval>> = BTreeMap::new();
+        for row in rows {
+            hours.entry(hour_of(row.slot.start())).or_default().push(row.clone());
+        }
+        Self(hours)
+    }
+
+    /// Returns the beginnings of its hours, oldest first.
+    pub fn hours(&self) -> impl DoubleEndedIterator<Item = DateTime<Utc>> + '_ {
+        self.0.keys().copied()
+    }
+
+    /// Returns the time from its first hour to the end of its last one.
+    pub fn span(&self) -> Option<Slot> {
+        let (first, last) = self.hours().next().zip(self.hours().next_back())?;
+        Slot::new(first, last + TimeDelta::hours(1))
+    }
+}
+
+impl Books {
+    /// Adds the emissions of unsettled energy by a book's intensities.
+    pub fn add_emissions(&mut self, unsettled: &Unsettled, book: SignalKind, factors: &[Factor]) {
+        self.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
+        for (hour, rows) in &unsettled.0 {
+            let Some(piece) = self.pieces.iter_mut().find(|piece| piece.span.contains(*hour)) else { continue };
+            for part in parts(rows, factors) {
+                let total = Total::of(&part, factors);
+                piece.sums.push(Sum::of(*hour, part.device, &part.share, book, total));
+            }
+        }
+    }
+
+    /// Adds the hours of unsettled energy to those that have energy. `settled` of them have a settlement of other energy.
+    pub fn add_hours(&mut self, unsettled: &Unsettled, settled: u64, now: DateTime<Utc>) {
+        self.hours_booked += (unsettled.0.len() as u64).saturating_sub(settled);
+        let present = unsettled.span().and_then(|span| Slot::new(span.start(), span.end().min(now)));
+        self.kept = match (self.kept, present) {
+            (Some(a), Some(b)) => Slot::new(a.start().min(b.start()), a.end().max(b.end())),
+            (a, b) => a.or(b),
+        };
+    }
+}
