@@ -61,7 +61,6 @@ use crate::gpu::restore::Restored;
 use crate::providers::FeedState;
 use crate::store::{Store, StoreError};
 use wattune_core::domain::{DeviceId, EventReasons, GpuId, JobId, SetPoint};
-use wattune_core::plan::Settings as PlanSettings;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::profile::ladder::Setting;
 use wattune_core::time::Now;
@@ -74,7 +73,6 @@ const GUESTS_ENDED_AT_ONCE: usize = 16;
 pub struct Controller {
     settings: Settings,
     profiling: ProfileSettings,
-    planning: PlanSettings,
     clock: Arc<dyn Clock>,
     store: Store,
     gpus: Gpus,

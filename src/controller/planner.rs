@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use wattune_core::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use wattune_core::forecast::ErrorPaths;
 use wattune_core::plan::{
-    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Together, Unplannable, plan, plan_together,
-    steadier, steadier_together,
+    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Settings as PlanSettings, Shared, Together, Unplannable,
+    plan, plan_together, steadier, steadier_together,
 };
 use wattune_core::time::Monotonic;
 use wattune_core::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
@@ -252,8 +252,8 @@ impl Search {
 }
 
 /// What is known of planning from tick to tick.
-#[derive(Default)]
 pub(super) struct Planner {
+    pub(super) settings: PlanSettings,
     /// The search that goes on.
     pub(super) search: Option<Search>,
     /// What the cap left when plans were made last.
@@ -264,6 +264,13 @@ pub(super) struct Planner {
     pub(super) apart: Option<String>,
     /// How long the last search took.
     pub(super) took: Option<Seconds>,
+}
+
+impl Planner {
+    /// Returns a planner that has planned nothing yet.
+    pub(super) fn new(settings: PlanSettings) -> Self {
+        Self { settings, search: None, share: None, broken: Vec::new(), apart: None, took: None }
+    }
 }
 
 /// A broken promise in words.

@@ -201,7 +201,7 @@ impl Controller {
                 let before = job.plan.clone().filter(|_| why.is_routine() && job.planned_under == allowed);
                 job.planned_under = allowed;
                 let brief = job.brief(now, &shared, window, max_power, allowed, limits, at_rest);
-                briefs.push(PlanInput { before, better_by: self.planning.better_by, ..brief });
+                briefs.push(PlanInput { before, better_by: self.planner.settings.better_by, ..brief });
             }
         }
         briefs
@@ -222,8 +222,8 @@ impl Controller {
     /// How steadily a job follows its plan. Those under a cap change together, when their plans say so.
     fn pace(&self, id: &JobId) -> Pace {
         let shares = self.planner.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
-        let dwell = if shares { Seconds::ZERO } else { self.planning.dwell_s };
-        Pace { dwell, ramp_per_min: self.planning.ramp_w_per_min }
+        let dwell = if shares { Seconds::ZERO } else { self.planner.settings.dwell_s };
+        Pace { dwell, ramp_per_min: self.planner.settings.ramp_w_per_min }
     }
 
     /// What the node's cap makes of a job's wishes, if it does not let all of them through.
@@ -299,10 +299,10 @@ impl Controller {
             Some(forecast) => (&forecast.expected, forecast.known()),
             None => (&nothing, CarbonSeries::default()),
         };
-        let slots = slots_ahead(self.signal.model(), expected, (now, until), &policy, &self.planning);
+        let slots = slots_ahead(self.signal.model(), expected, (now, until), &policy, &self.planner.settings);
         let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
         let errors = Arc::new(self.signal.model().error_paths());
-        Outlook { slots, errors, reference, prices: self.prices(now), dwell: self.planning.dwell_s }
+        Outlook { slots, errors, reference, prices: self.prices(now), dwell: self.planner.settings.dwell_s }
     }
 
     /// What is known of prices, and their mean; none while the source says nothing about the present.

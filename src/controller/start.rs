@@ -160,7 +160,6 @@ impl Controller {
         let mut controller = Self {
             settings: parts.settings,
             profiling: parts.profiling,
-            planning: parts.planning,
             started_at: parts.clock.utc(),
             clock: parts.clock,
             store,
@@ -169,7 +168,7 @@ impl Controller {
             caps,
             accounting: Accounting::new(parts.books, parts.carbon_budget, parts.cpu, backlog),
             saved: Default::default(),
-            planner: Planner::default(),
+            planner: Planner::new(parts.planning),
             signal,
         };
         controller.accounting.open_ledger(&controller.store, now).await?;
