@@ -12,7 +12,7 @@ use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, FeedState};
 use wattune::store::Store;
-use wattune_core::domain::{JobId, LimitRange, PowerLimit, Slot};
+use wattune_core::domain::{JobId, JobName, LimitRange, PowerLimit, ProfileKey, Slot};
 use wattune_core::ledger::Share;
 use wattune_core::ledger::verify::Verifier;
 use wattune_core::time::Monotonic;
@@ -159,6 +159,37 @@ async fn few_guests_are_booked_to_the_moment() {
     let (_, rows) = node.booked().await;
     assert!(rows > 2, "a row at least for each time in which others held it: {rows}");
     node.controller.shut_down().await;
+}
+
+#[tokio::test]
+async fn guests_that_share_a_gpu_leave_no_profile_behind() {
+    for guests in [1, 2] {
+        let mut node = Node::start(Settings::default()).await;
+        node.controller.tick().await;
+        for _ in 0..guests {
+            node.register(false).await.expect("there is room");
+        }
+        for second in 0..300 {
+            node.clock.advance(Seconds::new(1.0));
+            for id in node.jobs.clone() {
+                let at = node.clock.monotonic().since(Monotonic::default());
+                let report = ProgressReport { samples: Samples::new(200.0 * f64::from(second)), at: Some(at) };
+                node.controller.progress(&id, report).await.expect("it runs");
+            }
+            node.controller.tick().await;
+        }
+        for id in node.jobs.clone() {
+            node.controller.end(&id).await.expect("ends");
+            node.controller.tick().await;
+        }
+        for job in 0..guests {
+            let name = JobName::new(format!("guest-{job}")).expect("a name");
+            let key = ProfileKey { name, batch_size: None, boards: vec![("Guests (simulated)".into(), 1)] };
+            let record = node.store().profile(&key).await.expect("read");
+            assert_eq!(record.is_some(), guests == 1, "guest {job} of {guests}: {record:?}");
+        }
+        node.controller.shut_down().await;
+    }
 }
 
 #[tokio::test]

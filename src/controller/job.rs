@@ -119,6 +119,8 @@ pub struct Job {
     heard: Option<Monotonic>,
     setting: Option<Setting>,
     saved_points: Option<Record>,
+    /// Whether its profile measured other jobs too.
+    pub(super) has_shared: bool,
 }
 
 /// A job's word.
@@ -174,6 +176,7 @@ impl Job {
             heard: None,
             setting: None,
             saved_points: None,
+            has_shared: false,
         };
         if let Some((settings, known)) = profiling {
             job.equip(groups, settings, known);

@@ -394,10 +394,16 @@ impl Accounting {
         }
     }
 
-    /// Stores what was learned of a job, if that changed.
+    /// Stores a job's profile for its later runs, if that changed. A job that shares a GPU with others, and controls
+    /// nothing, stores none: the power and the speed that were measured are not those of the job alone.
     pub(in crate::controller) async fn store_profile(&mut self, node: &mut Node<'_>, id: &JobId) {
         let now = node.now().utc;
         let Some(job) = node.jobs.get_mut(id) else { return };
+        let is_shared = |gpu: &GpuId| node.gpus.get(gpu).is_some_and(|gpu| gpu.booked() > 1);
+        job.has_shared |= !job.spec.control && job.spec.gpus.iter().any(is_shared);
+        if job.has_shared {
+            return;
+        }
         let Some(record) = job.record_to_save() else { return };
         let key = job.key.clone();
         if let Err(error) = node.store.save_profile(&key, &record, now).await {
