@@ -278,7 +278,11 @@ async fn days_of_23_and_25_hours_are_contiguous() {
         let settings: CarbonSettings =
             toml::from_str(&format!("source = \"file\"\nfile.path = {:?}", path.display().to_string())).expect("right");
         let midnight: DateTime<Utc> = midnight.parse().expect("a moment");
-        let answer = FileProvider::new(&settings).expect("right").fetch(midnight).await.expect("readable");
+        let answer = FileProvider::new(&settings.file, &settings.shared(None))
+            .expect("right")
+            .fetch(midnight)
+            .await
+            .expect("readable");
         assert_eq!(answer.notes.iter().filter(|n| !n.contains("h ahead")).count(), 0, "{:?}", answer.notes);
         let slots: Vec<(Slot, f64)> =
             answer.forecast.expected.points().iter().map(|(slot, v)| (*slot, v.value.get())).collect();
@@ -291,7 +295,11 @@ async fn days_of_23_and_25_hours_are_contiguous() {
         // Without offsets one of its hours would be there twice, or none: no guess is made.
         let bare: String = text.lines().map(|l| l.replacen("+01:00", "", 1).replacen("+02:00", "", 1) + "\n").collect();
         std::fs::write(&path, bare).expect("written");
-        let refused = FileProvider::new(&settings).expect("right").fetch(midnight).await.expect_err("no zone");
+        let refused = FileProvider::new(&settings.file, &settings.shared(None))
+            .expect("right")
+            .fetch(midnight)
+            .await
+            .expect_err("no zone");
         assert!(refused.to_string().contains("has no zone"), "{refused}");
     }
 }

@@ -167,7 +167,7 @@ impl Node {
         let now = at(hour);
         let actual = half_hours(0, 2 * hour, |half| told(half, hour));
         let forecast = forecast(&LATE, hour, ahead, actual.clone());
-        self.source = self.source.answered(forecast.into(), now, 0.5, 4.0).settled(&actual, now, 4.0);
+        self.source = self.source.answered(forecast.into(), now, 0.5, 4.0).with_actuals(&actual, now, 4.0);
         let (state, ranks) = (self.feed.borrow().clone(), Ranks::default());
         self.feed.send_replace(state.with(0, self.source.clone(), &ranks, now));
     }

@@ -23,7 +23,6 @@ mod disk;
 mod energy_truth;
 mod faults;
 mod forecast_file;
-mod fuzz;
 mod grids;
 mod guests;
 mod honest_mistakes;

@@ -97,7 +97,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         signal: "carbon",
         cache_dir: Some(state_dir.clone()),
         jump_factor: settings.carbon.jump_factor,
-        settle: true,
+        fetch_actuals: true,
     };
     let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
     let price = price(&settings, &state_dir, &clock, &cancel).await?;
@@ -189,7 +189,7 @@ async fn price(
         cache_dir: Some(state_dir.to_path_buf()),
         // Auction results jump, and are no less true for it.
         jump_factor: f64::INFINITY,
-        settle: false,
+        fetch_actuals: false,
     };
     let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
     Ok(Some(PriceSignal { state: feed.state, currency: settings.price.counted_in() }))

@@ -1,11 +1,11 @@
-//! Why a source gave no usable answer.
+//! Errors of sources and of their settings.
 
 use chrono::{DateTime, Utc};
 
-use super::redact::Secrets;
+use super::client::redact::Secrets;
 use wattune_core::units::Seconds;
 
-/// Why a source gave no usable answer. Each message says what failed and what to do; none holds a secret.
+/// The reason why a source gave no usable answer. Each message names the fault and the remedy; none holds a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProviderError {
     /// No connection, or it broke.
@@ -29,15 +29,15 @@ pub enum ProviderError {
     Refused {
         /// 401 or 403.
         status: u16,
-        /// What the body said, shortened.
+        /// The message in the body, shortened.
         message: String,
-        /// What to do about it, in the user's words.
+        /// The remedy, in the user's words.
         advice: String,
     },
     /// There is no key, or it cannot be read. Nothing was asked.
     #[error("{what}")]
     NoKey {
-        /// What is missing, how to set it, and where to get one.
+        /// The missing key, how to set it, and where to get one.
         what: String,
     },
     /// The configured number of requests is used up. Nothing was asked.
@@ -46,13 +46,13 @@ pub enum ProviderError {
     QuotaSpent {
         /// The limit.
         per_hour: u32,
-        /// When there is room for the next one.
+        /// The time at which the next one is allowed.
         until: DateTime<Utc>,
     },
     /// Too many requests.
     #[error("asked too often{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
     RateLimited {
-        /// How long to wait, if the source said so.
+        /// The wait that the source asks for.
         retry_after: Option<Seconds>,
     },
     /// The fault is on the other side.
@@ -60,7 +60,7 @@ pub enum ProviderError {
     ServerError {
         /// 500 to 599.
         status: u16,
-        /// What the body said, shortened.
+        /// The message in the body, shortened.
         message: String,
     },
     /// Another answer than the one asked for.
@@ -68,7 +68,7 @@ pub enum ProviderError {
     Unexpected {
         /// The HTTP status.
         status: u16,
-        /// What the body said, or where it redirected to, shortened.
+        /// The message in the body, or the redirection's target, shortened.
         message: String,
     },
     /// The body is longer than allowed; the rest was not read.
@@ -80,15 +80,15 @@ pub enum ProviderError {
     /// The answer cannot be read.
     #[error("{at}: {what}")]
     Malformed {
-        /// What is wrong, and what would be right.
+        /// The fault, and the remedy.
         what: String,
-        /// Where: a field of the body, or file, line and column.
+        /// The place: a field of the body, or file, line and column.
         at: String,
     },
     /// Well-formed, but without a single usable value.
     #[error("no usable value: {what}")]
     Empty {
-        /// What was missing.
+        /// The value that is missing.
         what: String,
     },
     /// The file is not there or may not be read.
@@ -104,7 +104,13 @@ pub enum ProviderError {
 }
 
 impl ProviderError {
-    /// The same without anything that was sent, whatever the other side repeats of it.
+    /// Returns a refusal whose message is the body.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn refused_with(body: &[u8]) -> Self {
+        Self::Refused { status: 403, message: shortened(&String::from_utf8_lossy(body)), advice: String::new() }
+    }
+
+    /// Returns the error without anything that was sent, whatever the other side repeats of it.
     #[must_use]
     pub(super) fn cleaned(mut self, secrets: &Secrets) -> Self {
         match &mut self {
@@ -129,11 +135,64 @@ impl ProviderError {
     }
 }
 
+/// Settings that are each right, but not together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// `source = "file"` without a path.
+    #[error("{table}.source is \"file\", but {table}.file.path is not set; write the path of a CSV or JSON file")]
+    NoPath {
+        /// `carbon` or `price`.
+        table: &'static str,
+    },
+    /// Settings of one source that exclude each other: the message, with the remedy.
+    #[error("{0}")]
+    Contradiction(&'static str),
+    /// A forecast cannot be an origin of past values.
+    #[error("{table}.file.origin is \"{origin}\"; write \"measured\", \"estimated\" or \"synthetic\"")]
+    Origin {
+        /// `carbon` or `price`.
+        table: &'static str,
+        /// The value in the settings.
+        origin: &'static str,
+    },
+    /// UTC, and a zone that is not.
+    #[error("{table}.file.assume_utc is true, and {table}.file.time_zone is \"{zone}\"; remove one of them")]
+    TwoZones {
+        /// `carbon` or `price`.
+        table: &'static str,
+        /// The value in the settings.
+        zone: String,
+    },
+    /// A unit of prices for intensities, or the other way round.
+    #[error("{table}.file.unit is not a unit of what the file holds; write one of {right}")]
+    Unit {
+        /// `carbon` or `price`.
+        table: &'static str,
+        /// The right values.
+        right: String,
+    },
+    /// A source that cannot do with the place it is given.
+    #[error("{source_name} cannot be asked about {place}: {why}")]
+    Place {
+        /// The source.
+        source_name: &'static str,
+        /// The place as written.
+        place: String,
+        /// The right values.
+        why: String,
+    },
+    /// A source that needs a zone has none.
+    #[error(
+        "carbon.source has \"{0}\", which needs carbon.zone or carbon.{0}.zone; `wattune carbon zones` lists zones"
+    )]
+    NoZone(&'static str),
+}
+
 fn wait(retry_after: Option<Seconds>) -> String {
     retry_after.map_or_else(String::new, |s| format!("; the service asks to wait {} s", s.get()))
 }
 
-/// What usually helps after a 401 or 403, where the source is not known to mean something else by it.
+/// The usual remedy after a 401 or 403.
 pub(super) const USUAL_ADVICE: &str = "check the key, what it may read, and the zone";
 
 /// Text from outside, made fit for a message: one line, without control characters, at most 200 characters.

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use wattune::providers::fuzz::{self, FuzzTarget};
+use wattune::providers::fuzz::{FuzzTarget, targets};
 
 /// A parser may need this many times the length of a body at once …
 const MOST_TIMES: usize = 128;
@@ -82,12 +82,12 @@ fn cost(target: FuzzTarget, body: &[u8], clock: fn() -> Duration) -> Cost {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
     let begun = clock();
-    let outcome = catch_unwind(AssertUnwindSafe(|| fuzz::parse(target, body)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| (target.parse)(body)));
     let (time, peak) = (clock().saturating_sub(begun), PEAK.load(Relaxed) - before);
     if outcome.is_err() {
-        let path = std::env::temp_dir().join(format!("wattune-{}-{}", target.name(), std::process::id()));
+        let path = std::env::temp_dir().join(format!("wattune-{}-{}", target.name, std::process::id()));
         std::fs::write(&path, body).expect("a place for the body");
-        println!("PANIC in {}: the body is in {}", target.name(), path.display());
+        println!("PANIC in {}: the body is in {}", target.name, path.display());
         std::process::abort();
     }
     Cost { time, peak, left: LIVE.load(Relaxed).saturating_sub(before) }
@@ -104,20 +104,22 @@ fn times(peak: usize, length: usize) -> f64 {
 
 /// Mutated bodies; the number of faults.
 fn mutations(count: usize, seed: u64) -> usize {
-    let (seeds, mut dice) = (bodies::seeds(), bodies::Dice(seed));
+    let targets = targets();
+    let names: Vec<_> = targets.iter().map(|target| target.name).collect();
+    let (seeds, mut dice) = (bodies::seeds(&names), bodies::Dice(seed));
     let (mut faults, mut total, mut longest, mut parsing) = (0, 0, 0, Duration::ZERO);
     let (mut steepest, mut highest, mut slowest, mut left) = (0.0f64, 0, Duration::ZERO, 0);
     let begun = Instant::now();
     for i in 0..count {
         // One of each source in turn, and now and then another's body.
-        let target = FuzzTarget::ALL[i % FuzzTarget::ALL.len()];
+        let (at, target) = (i % targets.len(), targets[i % targets.len()]);
         let own: Vec<_> =
-            if i % 16 == 0 { seeds.iter().collect() } else { seeds.iter().filter(|s| s.target == target).collect() };
+            if i % 16 == 0 { seeds.iter().collect() } else { seeds.iter().filter(|s| s.target == at).collect() };
         let body = bodies::mutated(own[dice.below(own.len())], &seeds, &mut dice);
         let cost = cost(target, &body, since_start);
         if cost.peak > allowed(body.len()) {
             faults += 1;
-            println!("FAULT: {} B for a body of {} B of {}", cost.peak, body.len(), target.name());
+            println!("FAULT: {} B for a body of {} B of {}", cost.peak, body.len(), target.name);
         }
         (total, longest) = (total + body.len(), longest.max(body.len()));
         (parsing, slowest) = (parsing + cost.time, slowest.max(cost.time));
@@ -150,9 +152,9 @@ fn mutations(count: usize, seed: u64) -> usize {
 fn worst_bodies() -> usize {
     let mut faults = 0;
     println!("{:<18}{:>8}  {:<50}{:>8}  of bodies of at most {} B", "worst", "ms", "", "times", worst::LONGEST);
-    for target in FuzzTarget::ALL {
+    for target in targets() {
         let (mut slowest, mut steepest) = ((Duration::ZERO, String::new()), (0.0f64, String::new()));
-        for (name, body) in worst::bodies(target) {
+        for (name, body) in worst::bodies(target.name) {
             assert!(body.len() <= worst::LONGEST, "{name}: {}", body.len());
             let mut runs: Vec<_> = (0..3).map(|_| cost(target, &body, busy)).collect();
             if runs.iter().all(|c| c.time > MOST_TIME) {
@@ -163,7 +165,7 @@ fn worst_bodies() -> usize {
             let peak = runs.iter().map(|c| c.peak).max().unwrap_or_default();
             if time > MOST_TIME || peak > allowed(body.len()) {
                 faults += 1;
-                println!("FAULT: {}: {name}: {time:?}, {peak} B for {} B", target.name(), body.len());
+                println!("FAULT: {}: {name}: {time:?}, {peak} B for {} B", target.name, body.len());
             }
             if time > slowest.0 {
                 slowest = (time, name.clone());
@@ -173,7 +175,7 @@ fn worst_bodies() -> usize {
             }
         }
         let ms = slowest.0.as_secs_f64() * 1e3;
-        println!("{:<18}{ms:>8.1}  {:<50}{:>8.1}  {}", target.name(), slowest.1, steepest.0, steepest.1);
+        println!("{:<18}{ms:>8.1}  {:<50}{:>8.1}  {}", target.name, slowest.1, steepest.0, steepest.1);
     }
     faults
 }

@@ -4,9 +4,10 @@ set -euo pipefail
 mkdir -p "$1"
 to=$(cd "$1" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/corpus"
-# In the order of FuzzTarget::ALL.
+# In the order of their names, as the targets are.
+export LC_ALL=C
 number=0
-for source in electricity_maps watttime uk carbon_aware_sdk energy_charts energinet price file price_file stored refusal; do
+for source in *; do
     for file in "$source"/*; do
         { printf "\\x$(printf %02x "$number")"; cat "$file"; } >"$to/$source-$(basename "$file")"
     done

@@ -1,7 +1,5 @@
 //! The bodies that cost a parser most: as long as the longest answer that is read, in every order of rows.
 
-use wattune::providers::fuzz::FuzzTarget;
-
 /// The longest answer that is read by default.
 pub(crate) const LONGEST: usize = 1 << 20;
 
@@ -84,8 +82,8 @@ fn general() -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-/// Everything for one target, with names.
-pub(crate) fn bodies(target: FuzzTarget) -> Vec<(String, Vec<u8>)> {
+/// Returns the worst bodies for a target, with names.
+pub(crate) fn bodies(target: &str) -> Vec<(String, Vec<u8>)> {
     let mut bodies = general();
     for order in ORDERS {
         let mut add = |head: &str, tail: &str, between: &str, row: &dyn Fn(usize, usize) -> String| {
@@ -98,23 +96,23 @@ pub(crate) fn bodies(target: FuzzTarget) -> Vec<(String, Vec<u8>)> {
         };
         let slot = |i, n| order.slot(i, n);
         match target {
-            FuzzTarget::ElectricityMaps => {
+            "electricity_maps" => {
                 let row = |i, n| format!("{{\"datetime\":{},\"carbonIntensity\":1}}", slot(i, n).0);
                 add("{\"zone\":\"DE\",\"forecast\":[", "]}", ",", &row);
                 add("{\"zone\":\"DE\",\"history\":[", "]}", ",", &row);
                 add("{", "}", ",", &|i, _| format!("\"{}\":{{}}", i & 0xf_ffff));
             }
-            FuzzTarget::WattTime => {
+            "watttime" => {
                 let head = "{\"meta\":{\"units\":\"lbs_co2_per_mwh\",\"region\":\"CAISO_NORTH\",\
                             \"data_point_period_seconds\":86400},\"data\":[";
                 add(head, "]}", ",", &|i, n| format!("{{\"point_time\":{},\"value\":1}}", slot(i, n).0));
                 add("{\"signal_types\":[{\"regions\":[", "]}]}", ",", &|_, _| "{}".to_owned());
             }
-            FuzzTarget::Uk => add("{\"data\":[", "]}", ",", &|i, n| {
+            "uk_carbon_intensity" => add("{\"data\":[", "]}", ",", &|i, n| {
                 let (from, to) = slot(i, n);
                 format!("{{\"from\":{from},\"to\":{to},\"intensity\":{{\"actual\":1}}}}")
             }),
-            FuzzTarget::CarbonAwareSdk => {
+            "carbon_aware_sdk" => {
                 let row = |i, n| {
                     let (from, to) = slot(i, n);
                     format!("{{\"timestamp\":{from},\"duration\":{},\"value\":1}}", (to - from) / 60)
@@ -124,9 +122,9 @@ pub(crate) fn bodies(target: FuzzTarget) -> Vec<(String, Vec<u8>)> {
                 let place = |i, _| format!("\"{}\":{{\"latitude\":{}.5,\"longitude\":8}}", i & 0xf_ffff, i % 90);
                 add("{", "}", ",", &place);
             }
-            FuzzTarget::EnergyCharts | FuzzTarget::Price => {
+            "energy_charts" | "price" => {
                 let (column, tail) = match target {
-                    FuzzTarget::Price => ("price", "],\"unit\":\"EUR / MWh\"}"),
+                    "price" => ("price", "],\"unit\":\"EUR / MWh\"}"),
                     _ => ("co2eq", "]}"),
                 };
                 // Two arrays of one length.
@@ -137,11 +135,11 @@ pub(crate) fn bodies(target: FuzzTarget) -> Vec<(String, Vec<u8>)> {
                 let body = format!("{{\"unix_seconds\":[{starts}],\"{column}\":[{values}{tail}");
                 bodies.push((format!("{order:?}"), body.into_bytes()));
             }
-            FuzzTarget::Energinet => add("{\"records\":[", "]}", ",", &|i, n| {
+            "energinet" => add("{\"records\":[", "]}", ",", &|i, n| {
                 let area = if i.is_multiple_of(2) { "DK1" } else { "DK2" };
                 format!("{{\"PriceArea\":\"{area}\",\"Minutes5UTC\":{},\"CO2Emission\":1}}", slot(i, n).0)
             }),
-            FuzzTarget::File | FuzzTarget::PriceFile => {
+            "file" | "price_file" => {
                 let row = |i, n| {
                     let (from, to) = slot(i, n);
                     format!("{from},{to},1")
@@ -150,7 +148,7 @@ pub(crate) fn bodies(target: FuzzTarget) -> Vec<(String, Vec<u8>)> {
                 add("time,value\n", "\n", "\n", &|i, n| format!("{},1", slot(i, n).0));
                 add("[", "]", ",", &|i, n| format!("{{\"time\":{},\"value\":1}}", slot(i, n).0));
             }
-            FuzzTarget::Stored => {
+            "stored" => {
                 let row = |i: usize, n| {
                     let second = slot(i, n).0 % 100_000;
                     let text = |s: usize| {
@@ -165,7 +163,7 @@ pub(crate) fn bodies(target: FuzzTarget) -> Vec<(String, Vec<u8>)> {
                 add(head, "]}}}", ",", &row);
                 add("{\"asked\":[", "]}", ",", &|i, n| slot(i, n).0.to_string());
             }
-            FuzzTarget::Refusal => {}
+            _ => {}
         }
     }
     bodies

@@ -41,7 +41,12 @@ fn said(expected: f64, came: CarbonSeries) -> Arc<Forecast> {
 
 /// A feed with one source that says this.
 fn feed(forecast: &Arc<Forecast>) -> FeedState {
-    let source = SourceState::starting(&FixedProvider::new(&CarbonSettings::default()), 0, None, at(0));
+    let source = SourceState::starting(
+        &FixedProvider::new(&Default::default(), &CarbonSettings::default().shared(None)),
+        0,
+        None,
+        at(0),
+    );
     let mut state = FeedState::starting(vec![SourceState { forecast: Some(forecast.clone()), ..source }], at(0));
     state.forecast = Some(forecast.clone());
     state

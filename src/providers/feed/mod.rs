@@ -1,5 +1,11 @@
 //! Polls the sources of a chain, each in its own rhythm, and publishes what is known.
 
+mod actuals;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
+mod outliers;
+mod source_state;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -15,46 +21,47 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Cache, CacheProblem};
-use super::state::{FeedState, Ranks, SourceState};
-use super::{Answer, Contribution, Provider, ProviderError, Settled};
+use self::actuals::{fetch_actuals, fetch_actuals_from};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use self::fuzz::{check_series, follow, follow_rows};
+pub use self::outliers::Quarantined;
+pub use self::source_state::{Freshness, SourceState};
+pub use self::state::{FeedState, Ranks};
+use super::client::cache::{Cache, CacheProblem};
+use super::client::settings::Contribution;
+use super::error::ProviderError;
+use super::provider::{Actuals, Answer, Provider};
 use crate::clock::Clock;
-use wattune_core::domain::{Forecast, Provenance, SignalValue, Slot};
+use wattune_core::domain::{Forecast, Provenance, SignalValue};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// The longest nap between looks at the clock, which may have been set meanwhile.
+/// The longest wait between reads of the clock, which may have been set meanwhile.
 const LONGEST_NAP: Seconds = Seconds::new(60.0);
 
-/// Time between two looks at what came, beyond what each answer says of it: late revisions are normal.
-const SETTLE_EVERY: TimeDelta = TimeDelta::hours(6);
+/// Time between fetches of actual values, beyond those in each answer: late revisions are normal.
+const ACTUALS_EVERY: TimeDelta = TimeDelta::hours(6);
 
-/// How far back what came is fetched if less is known: what the local forecaster learns from.
-const HISTORY: TimeDelta = TimeDelta::days(28);
-
-/// One look at what came asks at most so often: windows of a source may be short.
-const MOST_WINDOWS: usize = 12;
-
-/// How a feed runs.
+/// Options of a feed.
 #[derive(Clone, Debug)]
 pub struct FeedOptions {
-    /// What the signal is called in file names: "carbon" or "price".
+    /// The signal's name in file names: "carbon" or "price".
     pub signal: &'static str,
-    /// Where answers are kept over a restart; nowhere if absent.
+    /// The directory in which answers are stored for the next start; none if absent.
     pub cache_dir: Option<PathBuf>,
-    /// Values this many times off all that is known are held back.
+    /// Values that differ more than this many times from the known range are quarantined.
     pub jump_factor: f64,
-    /// Whether what came is fetched again until it is final.
-    pub settle: bool,
+    /// Actual values are fetched again until they are final.
+    pub fetch_actuals: bool,
 }
 
 impl Default for FeedOptions {
     fn default() -> Self {
-        Self { signal: "carbon", cache_dir: None, jump_factor: 4.0, settle: false }
+        Self { signal: "carbon", cache_dir: None, jump_factor: 4.0, fetch_actuals: false }
     }
 }
 
-/// A chain of sources, polled by whoever holds it: a task ([`Feed::spawn`]), or the accelerated demo
+/// A chain of sources, polled by its owner: a task ([`Feed::spawn`]), or the accelerated demo
 /// ([`Feed::poll_due`]).
 pub struct Feed<V: SignalValue = GramsPerKwh> {
     members: Vec<Member<V>>,
@@ -66,14 +73,14 @@ pub struct Feed<V: SignalValue = GramsPerKwh> {
 struct Member<V: SignalValue> {
     provider: Arc<dyn Provider<V>>,
     cache: Option<Cache>,
-    /// The cache could not be written; said once until it can.
+    /// The cache could not be written; logged once until it can.
     cache_broken: bool,
     /// A request is under way.
     busy: bool,
-    /// When the next poll is due on the clock that nobody sets, too: a wall clock set back by a day must not keep the
+    /// Due time of the next poll on the monotonic clock, too: a wall clock set back by a day must not keep the
     /// feed silent for a day.
     due: Monotonic,
-    settle_at: DateTime<Utc>,
+    actuals_due_at: DateTime<Utc>,
 }
 
 /// A feed that polls itself.
@@ -93,16 +100,16 @@ impl<V: SignalValue> FeedHandle<V> {
         self.poll.notify_one();
     }
 
-    /// Where to say how well each source forecast lately.
+    /// Returns the place where the recent skill of each source is written.
     pub fn ranks(&self) -> Arc<Mutex<Ranks>> {
         Arc::clone(&self.ranks)
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 enum Outcome<V: SignalValue> {
     Polled(Box<Result<Answer<V>, ProviderError>>),
-    Settled(Box<Settled<V>>),
+    Actuals(Box<Actuals<V>>),
 }
 
 impl<V: SignalValue> Feed<V> {
@@ -120,15 +127,15 @@ impl<V: SignalValue> Feed<V> {
                 let meant = |f: &Forecast<V>| provider.meaning().is_none_or(|meaning| meaning == (f.kind, f.scope));
                 let stored = stored.filter(meant);
                 states.push(SourceState::starting(provider.as_ref(), group, stored, now.utc));
-                // A little after the first poll, which tells most of it.
-                let settle_at = now.utc + TimeDelta::seconds(20);
+                // A little after the first poll, which brings most of them.
+                let actuals_due_at = now.utc + TimeDelta::seconds(20);
                 members.push(Member {
                     provider,
                     cache,
                     cache_broken: false,
                     busy: false,
                     due: now.monotonic,
-                    settle_at,
+                    actuals_due_at,
                 });
             }
         }
@@ -136,17 +143,17 @@ impl<V: SignalValue> Feed<V> {
         Self { members, options, sender, ranks: Arc::default() }
     }
 
-    /// The newest state, as it changes.
+    /// Returns a receiver of the newest state.
     pub fn subscribe(&self) -> watch::Receiver<FeedState<V>> {
         self.sender.subscribe()
     }
 
-    /// What is known.
+    /// Returns the present state.
     pub fn state(&self) -> FeedState<V> {
         self.sender.borrow().clone()
     }
 
-    /// Asks every source that is due once, one after the other, and publishes what is known then.
+    /// Polls every source that is due once, one after the other, and publishes the state.
     pub async fn poll_due(&mut self, now: Now) -> FeedState<V> {
         for index in 0..self.members.len() {
             if self.state().sources[index].next_poll_at <= now.utc {
@@ -158,7 +165,7 @@ impl<V: SignalValue> Feed<V> {
         self.state()
     }
 
-    /// Takes in what a source said, or why it did not.
+    /// Applies a source's answer or failure.
     async fn take(&mut self, index: usize, answer: Result<Answer<V>, ProviderError>, now: Now) {
         let before = self.sender.borrow().sources[index].clone();
         let provenance = self.members[index].provider.provenance();
@@ -192,26 +199,26 @@ impl<V: SignalValue> Feed<V> {
         self.publish(index, after, now.utc);
     }
 
-    /// Takes in what came of times past.
-    async fn take_settled(&mut self, index: usize, settled: Settled<V>, now: Now) {
+    /// Applies actual values of the past.
+    async fn apply_actuals(&mut self, index: usize, actuals: Actuals<V>, now: Now) {
         let before = self.sender.borrow().sources[index].clone();
         let member = &mut self.members[index];
         let provenance = member.provider.provenance();
-        member.settle_at = now.utc + SETTLE_EVERY;
-        let mut after = match settled {
-            Ok(Some(came)) if !came.is_empty() => {
-                let mut after = before.settled(&came, now.utc, self.options.jump_factor);
-                after.forecast = after.forecast.map(|told| {
-                    let model = told.provenance.model.clone();
-                    Arc::new(Forecast { provenance: Provenance { model, ..provenance }, ..Forecast::clone(&told) })
+        member.actuals_due_at = now.utc + ACTUALS_EVERY;
+        let mut after = match actuals {
+            Ok(Some(actuals)) if !actuals.is_empty() => {
+                let mut after = before.with_actuals(&actuals, now.utc, self.options.jump_factor);
+                after.forecast = after.forecast.map(|known| {
+                    let model = known.provenance.model.clone();
+                    Arc::new(Forecast { provenance: Provenance { model, ..provenance }, ..Forecast::clone(&known) })
                 });
                 after
             }
-            // The answers themselves are all that this source tells; those of long ago change no more.
-            Ok(_) => before.settled(&Default::default(), now.utc, self.options.jump_factor),
+            // The answers themselves are all that this source offers; those of long ago are final.
+            Ok(_) => before.with_actuals(&Default::default(), now.utc, self.options.jump_factor),
             Err(error) => {
                 tracing::debug!(source = before.source, "what came cannot be fetched again: {error}");
-                member.settle_at = now.utc + TimeDelta::minutes(30);
+                member.actuals_due_at = now.utc + TimeDelta::minutes(30);
                 before.clone()
             }
         };
@@ -220,7 +227,7 @@ impl<V: SignalValue> Feed<V> {
         self.publish(index, after, now.utc);
     }
 
-    /// Writes the source's cache if there is news.
+    /// Writes the source's cache if it changed.
     async fn keep(&mut self, index: usize, before: &SourceState<V>, after: &SourceState<V>) {
         if before.forecast != after.forecast
             && let Some(forecast) = &after.forecast
@@ -240,7 +247,7 @@ impl<V: SignalValue> Feed<V> {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Chooses anew, since time passes: forecasts grow old and end.
+    /// Makes the choice anew: forecasts grow old and end.
     fn choose(&self, now: DateTime<Utc>) {
         let before = self.state();
         let after = before.clone().chosen(&self.ranks(), now);
@@ -265,13 +272,13 @@ impl<V: SignalValue> Feed<V> {
                 () = cancel.cancelled() => return,
                 () = poll.notified() => self.members.iter_mut().for_each(|m| m.due = Monotonic::default()),
                 Some(finished) = requests.join_next() => {
-                    // Tasks catch what goes wrong in a source, and nobody cancels them.
+                    // Tasks catch panics of a source, and are never cancelled.
                     let Ok((index, outcome)) = finished else { continue };
                     self.members[index].busy = false;
                     let now = clock.now();
                     match outcome {
                         Outcome::Polled(answer) => self.take(index, *answer, now).await,
-                        Outcome::Settled(settled) => self.take_settled(index, *settled, now).await,
+                        Outcome::Actuals(actuals) => self.apply_actuals(index, *actuals, now).await,
                     }
                 },
                 () = tokio::time::sleep(nap.to_std()) => {}
@@ -293,21 +300,21 @@ impl<V: SignalValue> Feed<V> {
                 let answer = AssertUnwindSafe(provider.fetch(now.utc)).catch_unwind().await;
                 (index, Outcome::Polled(Box::new(answer.unwrap_or_else(|_| Err(died())))))
             });
-        } else if self.options.settle
+        } else if self.options.fetch_actuals
             && state.contributes != Contribution::Forecast
             && state.consecutive_failures == 0
-            && member.settle_at <= now.utc
+            && member.actuals_due_at <= now.utc
         {
             member.busy = true;
-            let from = settle_from(state, now.utc);
+            let from = fetch_actuals_from(state, now.utc);
             requests.spawn(async move {
-                let came = AssertUnwindSafe(settle(provider.as_ref(), from, now.utc)).catch_unwind().await;
-                (index, Outcome::Settled(Box::new(came.unwrap_or_else(|_| Err(died())))))
+                let actuals = AssertUnwindSafe(fetch_actuals(provider.as_ref(), from, now.utc)).catch_unwind().await;
+                (index, Outcome::Actuals(Box::new(actuals.unwrap_or_else(|_| Err(died())))))
             });
         }
     }
 
-    /// How long nothing will be due.
+    /// Returns the time until something is due.
     fn until_next(&self, now: Now) -> Seconds {
         let states = self.sender.borrow();
         let of = |(member, state): (&Member<V>, &SourceState<V>)| {
@@ -349,13 +356,13 @@ impl<V: SignalValue> Member<V> {
     }
 }
 
-/// A bug in a source's reader is that source's fault alone: the others go on, and it is asked again as after any other.
+/// Returns the error of a source that panicked: the others go on, and it is polled again as after any other.
 fn died() -> ProviderError {
     let what = "this version's reader of the source failed on it; the log says where. Please report it".to_owned();
     ProviderError::Malformed { what, at: "the answer".to_owned() }
 }
 
-/// An answer with nothing to use is none: a source of forecasts must say something of now or later.
+/// Refuses an answer without a usable value: a source of forecasts must cover now or later.
 fn usable<V: SignalValue>(
     answer: Answer<V>,
     contributes: Contribution,
@@ -375,39 +382,6 @@ fn usable<V: SignalValue>(
     Err(ProviderError::Empty { what })
 }
 
-/// From where on what came is fetched again: what is not final yet, and four weeks if less is known. A day and more
-/// about which nothing is known is fetched too: no daemon ran then.
-fn settle_from<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> DateTime<Utc> {
-    let history = now - HISTORY;
-    let Some(actual) = state.forecast.as_ref().map(|f| &f.actual) else { return history };
-    if actual.start().is_none_or(|start| start > history + TimeDelta::days(2)) {
-        return history;
-    }
-    let not_final = state.final_until.unwrap_or(now - state.final_after.to_delta());
-    let hole = actual.gaps().find(|gap| gap.end() > history && gap.end() - gap.start() >= TimeDelta::days(1));
-    hole.map_or(not_final, |hole| hole.start().min(not_final)).max(history)
-}
-
-/// Asks window by window until now.
-async fn settle<V: SignalValue>(provider: &dyn Provider<V>, from: DateTime<Utc>, now: DateTime<Utc>) -> Settled<V> {
-    let mut came = wattune_core::domain::TimeSeries::default();
-    let mut at = from;
-    for _ in 0..MOST_WINDOWS {
-        let Some(span) = Slot::new(at, now) else { break };
-        let part = match provider.settle(span, now).await {
-            Ok(Some(part)) => part,
-            Ok(None) => return Ok(None),
-            // What was fetched until here is worth keeping.
-            Err(error) if came.is_empty() => return Err(error),
-            Err(_) => break,
-        };
-        let Some(end) = part.end().filter(|end| *end > at) else { break };
-        came.overwrite(&part);
-        at = end;
-    }
-    Ok(Some(came))
-}
-
 async fn load<V: SignalValue>(cache: Cache, now: DateTime<Utc>) -> Option<Forecast<V>> {
     let path = cache.path().display().to_string();
     let loaded = tokio::task::spawn_blocking(move || cache.load(now)).await;
@@ -420,7 +394,7 @@ async fn load<V: SignalValue>(cache: Cache, now: DateTime<Utc>) -> Option<Foreca
     }
 }
 
-/// Once when it begins or changes; the repetitions are for those who look closely.
+/// Logs a failure as a warning when it begins or changes, and repetitions at debug level.
 fn log<V: SignalValue>(
     before: &SourceState<V>,
     after: &SourceState<V>,
@@ -446,7 +420,7 @@ fn log_choice<V: SignalValue>(before: &FeedState<V>, after: &FeedState<V>, signa
     }
 }
 
-/// From the system, so that nodes started together still spread. Without it, the middle.
+/// Draws a number in [0, 1) from the system, so that nodes started together still spread. Without it, the middle.
 fn jitter() -> f64 {
     SysRng.try_next_u32().map_or(0.5, |n| f64::from(n) / (f64::from(u32::MAX) + 1.0))
 }

@@ -236,14 +236,14 @@ async fn equals_are_ordered_by_what_they_caught() {
 }
 
 #[tokio::test]
-async fn nothing_said_by_anybody_is_nothing() {
+async fn without_any_answer_there_is_no_forecast() {
     let mut feed = one(Scripted::new(&[]), None, start()).await;
     let state = feed.poll_due(moment(start())).await;
     assert_eq!((state.followed, &state.forecast, state.freshness(start())), (None, &None, Freshness::None));
 }
 
 #[tokio::test]
-async fn what_came_while_no_daemon_ran_is_fetched() {
+async fn actual_values_of_a_time_without_daemon_are_fetched() {
     let mut feed = one(Scripted::new(&[Some(1.0)]), None, start()).await;
     let known = poll(&mut feed, start()).await.sources[0].clone();
     let with = |spans: &[(i64, i64)]| {
@@ -254,7 +254,7 @@ async fn what_came_while_no_daemon_ran_is_fetched() {
         let mut forecast = Forecast::clone(known.forecast.as_ref().expect("an answer"));
         forecast.actual = CarbonSeries::from_points(hours.collect()).0;
         let state = SourceState { forecast: Some(Arc::new(forecast)), ..known.clone() };
-        (start() - settle_from(&state, start())).num_hours()
+        (start() - fetch_actuals_from(&state, start())).num_hours()
     };
     assert_eq!(with(&[]), 28 * 24);
     assert_eq!(with(&[(-48, 0)]), 28 * 24, "too little to learn from");

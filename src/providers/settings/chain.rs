@@ -1,4 +1,4 @@
-//! `carbon.source`: which sources are used, in which order.
+//! `carbon.source`: the sources that are used, in order.
 
 use std::fmt;
 
@@ -6,62 +6,14 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Where intensities can come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// One constant for all times.
-    Fixed,
-    /// A CSV or JSON file.
-    File,
-    /// Electricity Maps, with a key.
-    ElectricityMaps,
-    /// WattTime, with an account.
-    #[serde(rename = "watttime")]
-    WattTime,
-    /// The UK Carbon Intensity API, without a key.
-    UkCarbonIntensity,
-    /// A Carbon Aware SDK WebAPI that somebody runs.
-    CarbonAwareSdk,
-    /// Energy-Charts (Fraunhofer ISE), without a key.
-    EnergyCharts,
-    /// Energinet (Denmark), without a key.
-    Energinet,
-}
-
-impl Source {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Fixed,
-        Self::File,
-        Self::ElectricityMaps,
-        Self::WattTime,
-        Self::UkCarbonIntensity,
-        Self::CarbonAwareSdk,
-        Self::EnergyCharts,
-        Self::Energinet,
-    ];
-
-    /// Its name in configuration and API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fixed => "fixed",
-            Self::File => "file",
-            Self::ElectricityMaps => "electricity_maps",
-            Self::WattTime => "watttime",
-            Self::UkCarbonIntensity => "uk_carbon_intensity",
-            Self::CarbonAwareSdk => "carbon_aware_sdk",
-            Self::EnergyCharts => "energy_charts",
-            Self::Energinet => "energinet",
-        }
-    }
-}
+use crate::providers::sources::Source;
 
 /// The order in which sources are used. Written as `"auto"`, as one name, or as a list of names, in which names in an
 /// inner list are equals: the one that forecast best lately goes first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Chain {
-    /// Whatever has a file, an address, a key or an account in the settings, and what needs none for the zone.
+    /// The sources that have a file, an address, a key or an account in the settings, and those that need none for the
+    /// zone.
     #[default]
     Auto,
     /// These, group by group; the sources of a group are equals.
@@ -69,12 +21,12 @@ pub enum Chain {
 }
 
 impl Chain {
-    /// One source alone.
+    /// Returns a chain of one source.
     pub fn only(source: Source) -> Self {
         Self::Listed(vec![vec![source]])
     }
 
-    /// Whether it names a source.
+    /// Returns true if it names the source.
     pub fn has(&self, source: Source) -> bool {
         matches!(self, Self::Listed(groups) if groups.iter().flatten().any(|s| *s == source))
     }
@@ -101,20 +53,8 @@ impl Serialize for Chain {
     }
 }
 
-const NAMES: [&str; 9] = [
-    "auto",
-    "fixed",
-    "file",
-    "electricity_maps",
-    "watttime",
-    "uk_carbon_intensity",
-    "carbon_aware_sdk",
-    "energy_charts",
-    "energinet",
-];
-
 fn named<E: de::Error>(name: &str) -> Result<Source, E> {
-    Source::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| E::unknown_variant(name, &NAMES))
+    Source::ALL.iter().copied().find(|s| s.name() == name).ok_or_else(|| E::unknown_variant(name, Source::CHOICES))
 }
 
 /// A name, or a list of equals.

@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileSettings, SettingsError, check_file};
+use crate::providers::error::SettingsError;
+use crate::providers::sources::file::Settings as FileSettings;
+use wattune_core::units::PricePerMwh;
 
-/// Where prices come from.
+/// The source of prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PriceSource {
@@ -23,12 +25,12 @@ pub enum PriceSource {
 pub struct Currency(String);
 
 impl Currency {
-    /// The three letters.
+    /// Returns the three letters.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What Energy-Charts quotes in.
+    /// Returns the euro, in which Energy-Charts quotes.
     pub fn euro() -> Self {
         Self("EUR".to_owned())
     }
@@ -53,7 +55,7 @@ impl From<Currency> for String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PriceSettings {
-    /// Where prices come from.
+    /// The source of prices.
     pub source: PriceSource,
     /// The currency of the file's prices.
     pub currency: Currency,
@@ -68,7 +70,7 @@ impl Default for PriceSettings {
 }
 
 impl PriceSettings {
-    /// What the prices are counted in.
+    /// Returns the currency of all prices.
     pub fn counted_in(&self) -> Currency {
         if self.source == PriceSource::EnergyCharts { Currency::euro() } else { self.currency.clone() }
     }
@@ -78,9 +80,6 @@ impl PriceSettings {
     /// # Errors
     /// With the first contradiction found.
     pub fn check(&self) -> Result<(), SettingsError> {
-        if self.source == PriceSource::File && self.file.path.is_none() {
-            return Err(SettingsError::NoPath { table: "price" });
-        }
-        check_file(&self.file, "price")
+        self.file.check_for::<PricePerMwh>(self.source == PriceSource::File)
     }
 }

@@ -29,7 +29,7 @@ fn contradictions_are_found() {
     let check = |text: &str| toml::from_str::<CarbonSettings>(text).expect(text).check();
     assert_eq!(check("source = \"file\""), Err(SettingsError::NoPath { table: "carbon" }));
     let both = "[uk_carbon_intensity]\nregion = 13\npostcode = \"e1\"";
-    assert_eq!(check(both), Err(SettingsError::RegionAndPostcode));
+    assert!(check(both).is_err_and(|error| error.to_string().contains("has both region and postcode")));
     assert_eq!(
         check("[file]\norigin = \"forecast\""),
         Err(SettingsError::Origin { table: "carbon", origin: "forecast" })
@@ -75,7 +75,7 @@ fn a_chain_is_a_word_a_name_or_a_list_with_equals() {
 fn tables_of_sources_are_checked_and_hide_what_their_headers_hold() {
     let text = "[electricity_maps]\napi_version = 4\nheaders = { X-Key = \"s3cret\" }\nhorizon_hours = 72";
     let settings: CarbonSettings = toml::from_str(text).expect("right");
-    assert_eq!(settings.electricity_maps.api_version, ApiVersion::V4);
+    assert_eq!(u8::from(settings.electricity_maps.api_version), 4);
     assert!(!format!("{settings:?}").contains("s3cret"));
     assert!(refusal("[electricity_maps]\napi_version = 5").contains("3 and 4"));
     assert!(refusal("[electricity_maps]\nhorizon_hours = 25").contains("6, 24, 48 and 72"));

@@ -1,0 +1,214 @@
+//! The part that all sources behind a network share: address, place, and time between requests.
+
+use std::sync::{Mutex, PoisonError};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+
+use super::cache::file_name;
+use super::http::Http;
+use super::quota::{Requests, Usage};
+use super::settings::{BaseUrl, Contribution, Network, SharedSettings};
+use crate::providers::error::{ProviderError, SettingsError};
+use crate::providers::place::Place;
+use crate::providers::provider::Answer;
+use wattune_core::domain::{Method, Provenance, SignalValue, Unit, Zone};
+use wattune_core::units::Seconds;
+
+/// A source's address, its client, and the place it is asked about.
+#[derive(Debug)]
+pub(in crate::providers) struct Api {
+    source: &'static str,
+    http: Http,
+    base_url: BaseUrl,
+    place: Place,
+    cadence: Seconds,
+    contributes: Contribution,
+    methods: Mutex<Vec<Method>>,
+}
+
+impl Api {
+    /// Connects to nothing yet. The place is the source's own zone, else `carbon.zone`.
+    ///
+    /// # Errors
+    /// If no place is set, or it looks like coordinates and is none.
+    pub(in crate::providers) fn new(
+        source: &'static str,
+        own: Network<'_>,
+        shared: &SharedSettings<'_>,
+        usual_cadence: Seconds,
+    ) -> Result<Self, SettingsError> {
+        let place = Place::of(own.zone.or(shared.zone).ok_or(SettingsError::NoZone(source))?);
+        if let Some(why) = place.misread() {
+            return Err(place.refused(source, why));
+        }
+        let counted_as = file_name(source, place.zone());
+        Ok(Self::about(place, source, own, shared, usual_cadence, &counted_as))
+    }
+
+    /// The same for a place that is known, with its requests counted in a file of the name `counted_as`.
+    pub(in crate::providers) fn about(
+        place: Place,
+        source: &'static str,
+        own: Network<'_>,
+        shared: &SharedSettings<'_>,
+        usual_cadence: Seconds,
+        counted_as: &str,
+    ) -> Self {
+        Self {
+            source,
+            http: Http::new(own, shared, Usage::load(shared.state_dir, counted_as, own.requests_per_hour)),
+            base_url: own.base_url.clone(),
+            place,
+            cadence: own.poll_interval.or(shared.poll_interval).unwrap_or(usual_cadence),
+            contributes: own.contributes,
+            methods: Mutex::default(),
+        }
+    }
+
+    /// Returns the source's name.
+    pub(in crate::providers) fn source(&self) -> &'static str {
+        self.source
+    }
+
+    /// Returns the place that it is asked about.
+    pub(in crate::providers) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Returns the place as it stands in the settings, which is the zone of its answers.
+    pub(in crate::providers) fn zone(&self) -> Zone {
+        self.place.zone().clone()
+    }
+
+    /// Returns the time between new answers.
+    pub(in crate::providers) fn cadence(&self) -> Seconds {
+        self.cadence
+    }
+
+    /// Returns the part of its answers that is used.
+    pub(in crate::providers) fn contributes(&self) -> Contribution {
+        self.contributes
+    }
+
+    /// Returns how often it was asked.
+    pub(in crate::providers) fn requests(&self, now: DateTime<Utc>) -> Requests {
+        self.http.usage().requests(now)
+    }
+
+    /// Returns the zone that the source found for the place before, in its own code.
+    pub(in crate::providers) fn pinned(&self) -> Option<String> {
+        self.http.usage().pinned(self.place.zone().as_str())
+    }
+
+    /// Stores the zone that the source found for the place.
+    pub(in crate::providers) fn pin(&self, zone: &str) {
+        self.http.usage().pin(self.place.zone().as_str(), zone);
+    }
+
+    /// Returns the provenance of what was read since the last call.
+    pub(in crate::providers) fn provenance(&self, unit: Unit) -> Provenance {
+        let responses = self.http.take_digests().iter().map(ToString::to_string).collect();
+        let zone = self.pinned().unwrap_or_else(|| self.place.zone().to_string());
+        let methods = std::mem::take(&mut *self.methods.lock().unwrap_or_else(PoisonError::into_inner));
+        Provenance { unit: Some(unit), zone: Some(zone), model: None, responses, methods }
+    }
+
+    /// Stores the methods by which values were made, until the next call of [`Self::provenance`].
+    pub(in crate::providers) fn note_methods(&self, methods: impl IntoIterator<Item = Method>) {
+        let clean = |method: Method| Method { name: self.http.secrets().without(&method.name), ..method };
+        self.methods.lock().unwrap_or_else(PoisonError::into_inner).extend(methods.into_iter().map(clean));
+    }
+
+    /// Returns a note if this machine's clock and the source's differ.
+    pub(in crate::providers) fn skew_note(&self) -> Option<String> {
+        self.http.skew_note()
+    }
+
+    /// Requests the JSON at `path` ("/v3/zones") below the base address.
+    ///
+    /// # Errors
+    /// As [`Http::get_json`].
+    pub(in crate::providers) async fn get(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        headers: HeaderMap,
+        now: DateTime<Utc>,
+    ) -> Result<Value, ProviderError> {
+        self.http.get_json(self.base_url.with(path, query), headers, now).await
+    }
+
+    /// Removes everything that was sent from the error of a request.
+    pub(in crate::providers) async fn discreet<T>(
+        &self,
+        asking: impl Future<Output = Result<T, ProviderError>>,
+    ) -> Result<T, ProviderError> {
+        asking.await.map_err(|error| error.cleaned(self.http.secrets()))
+    }
+
+    /// Removes everything that was sent from an answer's notes, and from its error.
+    pub(in crate::providers) async fn discreet_answer<V: SignalValue>(
+        &self,
+        asking: impl Future<Output = Result<Answer<V>, ProviderError>>,
+    ) -> Result<Answer<V>, ProviderError> {
+        let mut answer = self.discreet(asking).await?;
+        for note in &mut answer.notes {
+            *note = self.http.secrets().without(note);
+        }
+        Ok(answer)
+    }
+}
+
+/// A refusal that stands for a day: plans do not change more often than that.
+#[derive(Debug, Default)]
+pub(in crate::providers) struct Denied(Mutex<Option<DateTime<Utc>>>);
+
+impl Denied {
+    /// Returns true within a day of the refusal.
+    pub(in crate::providers) fn stands(&self, now: DateTime<Utc>) -> bool {
+        let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| (since..since + TimeDelta::days(1)).contains(&now))
+    }
+
+    /// Records a refusal.
+    pub(in crate::providers) fn note(&self, now: DateTime<Utc>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// Forgets the refusal.
+    pub(in crate::providers) fn lift(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Implements what a source behind a network reports of itself from its `api` field.
+macro_rules! from_api {
+    ($unit:ident) => {
+        fn provenance(&self) -> wattune_core::domain::Provenance {
+            self.api.provenance(wattune_core::domain::Unit::$unit)
+        }
+
+        fn source(&self) -> &'static str {
+            self.api.source()
+        }
+
+        fn zone(&self) -> wattune_core::domain::Zone {
+            self.api.zone()
+        }
+
+        fn cadence(&self) -> wattune_core::units::Seconds {
+            self.api.cadence()
+        }
+
+        fn contributes(&self) -> $crate::providers::Contribution {
+            self.api.contributes()
+        }
+
+        fn requests(&self, now: chrono::DateTime<chrono::Utc>) -> Option<$crate::providers::Requests> {
+            Some(self.api.requests(now))
+        }
+    };
+}
+pub(in crate::providers) use from_api;

@@ -1,0 +1,125 @@
+//! The last forecast on disk, so that a restart without network is not blind.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::time::in_range;
+use wattune_core::domain::{Forecast, Quoted, SignalValue, TimeSeries, Zone};
+
+/// Raised when the form changes; other versions are ignored.
+const VERSION: u32 = 1;
+
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Forecasts from at most this far in the future are accepted: clocks may be off.
+const SKEW: TimeDelta = TimeDelta::minutes(15);
+
+/// A file per source and zone.
+#[derive(Clone, Debug)]
+pub(in crate::providers) struct Cache {
+    path: PathBuf,
+    source: &'static str,
+    zone: Zone,
+}
+
+#[derive(Deserialize)]
+#[serde(bound = "V: SignalValue")]
+struct Stored<V> {
+    version: u32,
+    forecast: Forecast<V>,
+}
+
+#[derive(Serialize)]
+#[serde(bound = "V: SignalValue")]
+struct Storing<'a, V> {
+    version: u32,
+    forecast: &'a Forecast<V>,
+}
+
+/// The reason why there is no stored forecast.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::providers) enum CacheProblem {
+    #[error("cannot be read or written ({0}); check the directory's permissions")]
+    Io(#[from] io::Error),
+    #[error("is not a stored forecast ({0}); ignored, and written anew with the next answer")]
+    Corrupt(String),
+}
+
+impl Cache {
+    /// `signal` is what the source is asked for: "carbon" or "price".
+    pub(in crate::providers) fn new(directory: &Path, signal: &str, source: &'static str, zone: Zone) -> Self {
+        // Two zones may share a file: see `load`.
+        Self { path: directory.join(format!("{signal}-{}.json", file_name(source, &zone))), source, zone }
+    }
+
+    pub(in crate::providers) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `None` if nothing is stored, or it is of another zone or from a future that no clock's error explains. Blocks.
+    pub(in crate::providers) fn load<V: SignalValue>(
+        &self,
+        now: DateTime<Utc>,
+    ) -> Result<Option<Forecast<V>>, CacheProblem> {
+        let file = match crate::files::regular::open(&self.path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        let forecast: Forecast<V> = read(&bytes)?;
+        let ours = forecast.source == self.source && forecast.zone == self.zone && forecast.retrieved_at <= now + SKEW;
+        Ok(ours.then_some(forecast))
+    }
+
+    /// Replaces what is stored, whole or not at all. Blocks.
+    pub(in crate::providers) fn store<V: SignalValue>(&self, forecast: &Forecast<V>) -> Result<(), CacheProblem> {
+        if let Some(directory) = self.path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let temporary = self.path.with_extension("json.tmp");
+        let mut file = crate::files::create(&temporary)?;
+        let bytes = serde_json::to_vec(&Storing { version: VERSION, forecast }).map_err(io::Error::from)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        Ok(std::fs::rename(&temporary, &self.path)?)
+    }
+}
+
+/// Reads a file that was stored by this version.
+pub(in crate::providers) fn read<V: SignalValue>(bytes: &[u8]) -> Result<Forecast<V>, CacheProblem> {
+    let stored: Stored<V> = serde_json::from_slice(bytes).map_err(|e| CacheProblem::Corrupt(e.to_string()))?;
+    if stored.version != VERSION {
+        return Err(CacheProblem::Corrupt(format!("version {}, expected {VERSION}", stored.version)));
+    }
+    if !well_formed(&stored.forecast) {
+        return Err(CacheProblem::Corrupt("slots out of order, or values that are no intensities".to_owned()));
+    }
+    Ok(stored.forecast)
+}
+
+/// Returns source and zone as part of a file's name: characters that may mean something to a file system are left out.
+pub(in crate::providers) fn file_name(source: &str, zone: &Zone) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let zone: String = zone.as_str().chars().map(safe).collect();
+    format!("{source}-{zone}")
+}
+
+/// Checks what deserialization does not: slots in order without overlaps, values within their range.
+pub(in crate::providers) fn well_formed<V: SignalValue>(forecast: &Forecast<V>) -> bool {
+    let right = |series: &TimeSeries<Quoted<V>>| {
+        let points = series.points();
+        points.iter().all(|(slot, intensity)| {
+            slot.start() < slot.end()
+                && in_range(slot.start()).is_ok()
+                && in_range(slot.end()).is_ok()
+                && V::checked(intensity.value.number()).is_some()
+        }) && points.windows(2).all(|pair| pair[0].0.end() <= pair[1].0.start())
+    };
+    let times = [forecast.issued_at, forecast.retrieved_at];
+    right(&forecast.expected) && right(&forecast.actual) && times.into_iter().all(|t| in_range(t).is_ok())
+}

@@ -1,0 +1,268 @@
+//! The part that the parsers of all sources share: numbers, times, and errors about them.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+
+use super::time::parse_time;
+use crate::providers::error::{ProviderError, shortened};
+use wattune_core::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalValue, Slot, TimeSeries};
+
+/// More points than this in one answer are a mistake or an attack: 72 h of five minutes are 864.
+pub(in crate::providers) const MOST_POINTS: usize = 20_000;
+
+/// Returns an error about a place in a body.
+pub(in crate::providers) fn malformed(at: &str, what: impl Into<String>) -> ProviderError {
+    ProviderError::Malformed { what: what.into(), at: at.to_owned() }
+}
+
+/// Returns an error with the value that was found.
+pub(in crate::providers) fn unexpected(at: &str, expected: &str, found: &Value) -> ProviderError {
+    malformed(at, format!("expected {expected}, found {}", shortened(&found.to_string())))
+}
+
+/// Reads a value of the signal: a number, or text that is one; `None` where there is none or `null`. Zero is zero.
+pub(in crate::providers) fn value<V: SignalValue>(field: Option<&Value>, at: &str) -> Result<Option<V>, ProviderError> {
+    scaled(field, 1.0, at)
+}
+
+/// Reads a value with a factor from the body's unit to the type's.
+pub(in crate::providers) fn scaled<V: SignalValue>(
+    field: Option<&Value>,
+    factor: f64,
+    at: &str,
+) -> Result<Option<V>, ProviderError> {
+    let Some(field) = field.filter(|f| !f.is_null()) else { return Ok(None) };
+    let number = field.as_f64().or_else(|| field.as_str()?.trim().parse().ok());
+    let checked = number.and_then(|n| V::checked(n * factor));
+    checked
+        .map(Some)
+        .ok_or_else(|| unexpected(at, &format!("{} from {} to {}, or null", V::WHAT, V::LOWEST, V::HIGHEST), field))
+}
+
+/// Reads a time: text with a zone, or unix seconds.
+pub(in crate::providers) fn time(field: Option<&Value>, at: &str) -> Result<DateTime<Utc>, ProviderError> {
+    moment(field, at, false)
+}
+
+/// Reads a time, where text without a zone is UTC.
+pub(in crate::providers) fn utc_time(field: Option<&Value>, at: &str) -> Result<DateTime<Utc>, ProviderError> {
+    moment(field, at, true)
+}
+
+fn moment(field: Option<&Value>, at: &str, assume_utc: bool) -> Result<DateTime<Utc>, ProviderError> {
+    let field = field.unwrap_or(&Value::Null);
+    let text = match field {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        other => return Err(unexpected(at, "a time", other)),
+    };
+    parse_time(&text, assume_utc).map_err(|problem| malformed(at, format!("{:?} {problem}", shortened(&text))))
+}
+
+/// Reads the array in a field, not longer than any honest answer.
+pub(in crate::providers) fn array<'a>(field: Option<&'a Value>, at: &str) -> Result<&'a [Value], ProviderError> {
+    let field = field.unwrap_or(&Value::Null);
+    let array = field.as_array().ok_or_else(|| unexpected(at, "an array", field))?;
+    if array.len() > MOST_POINTS {
+        return Err(malformed(at, format!("{} entries; more than {MOST_POINTS} are no forecast", array.len())));
+    }
+    Ok(array)
+}
+
+/// Steps shorter than this are taken for one only where most are: others are a start that is a little off.
+const SHORTEST_STEP: TimeDelta = TimeDelta::minutes(5);
+
+/// Returns slots for points that give their start alone: each lasts the usual difference of neighbours, or `step` where
+/// there is one point only, and to the next start at most. Points need not be in order; of two with the same start the
+/// later one counts.
+pub(in crate::providers) fn by_starts<T>(
+    mut points: Vec<(DateTime<Utc>, T)>,
+    step: Option<TimeDelta>,
+) -> Vec<(Slot, T)> {
+    points.sort_by_key(|(start, _)| *start);
+    points.reverse();
+    points.dedup_by_key(|(start, _)| *start);
+    points.reverse();
+    let differences = points.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    let Some(step) = usual(differences).or(step) else { return Vec::new() };
+    let starts: Vec<_> = points.iter().map(|(start, _)| *start).skip(1).map(Some).chain([None]).collect();
+    let slot = |start: DateTime<Utc>, next: Option<DateTime<Utc>>| {
+        let end = start.checked_add_signed(step)?;
+        Slot::new(start, next.map_or(end, |next| end.min(next)))
+    };
+    points.into_iter().zip(starts).filter_map(|((start, value), next)| Some((slot(start, next)?, value))).collect()
+}
+
+/// Returns the most common difference, and among equally common ones their median; a shorter one of which it is a
+/// multiple where there are many gaps.
+fn usual(mut differences: Vec<TimeDelta>) -> Option<TimeDelta> {
+    differences.sort_unstable();
+    let groups: Vec<&[TimeDelta]> = differences.chunk_by(|a, b| a == b).collect();
+    let most = groups.iter().map(|group| group.len()).max()?;
+    let common: Vec<TimeDelta> = groups.iter().filter(|group| group.len() == most).map(|group| group[0]).collect();
+    let step = common[(common.len() - 1) / 2];
+    let divides = |part: &TimeDelta| *part >= SHORTEST_STEP && step.num_seconds() % part.num_seconds() == 0;
+    Some(differences.into_iter().find(divides).map_or(step, |part| part.min(step)))
+}
+
+/// Returns the points that have a value as a series, with notes about it.
+pub(in crate::providers) fn series<V: SignalValue>(
+    points: impl Iterator<Item = (Slot, Option<V>)>,
+    origin: Origin,
+) -> (TimeSeries<Quoted<V>>, Vec<String>) {
+    let points = points.filter_map(|(slot, value)| Some((slot, Quoted { value: value?, origin })));
+    let (series, problems) = TimeSeries::from_points(points.collect());
+    (series, notes(&problems))
+}
+
+/// Describes the first few problems.
+pub(in crate::providers) fn notes(problems: &[SeriesProblem]) -> Vec<String> {
+    let mut notes: Vec<String> = problems.iter().take(5).map(ToString::to_string).collect();
+    if problems.len() > 5 {
+        notes.push(format!("and {} more of the kind", problems.len() - 5));
+    }
+    notes
+}
+
+/// Returns a note if the forecast ends much earlier than was asked for.
+pub(in crate::providers) fn note_short<V: SignalValue>(
+    forecast: &Forecast<V>,
+    now: DateTime<Utc>,
+    asked_h: f64,
+) -> Option<String> {
+    let end = forecast.expected.end()?;
+    let hours = (end - now).as_seconds_f64() / 3600.0;
+    (hours < asked_h - 1.5).then(|| format!("the forecast reaches {hours:.1} h ahead; {asked_h:.0} h were asked for"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattune_core::units::GramsPerKwh;
+
+    #[test]
+    fn null_is_absent_zero_is_zero_and_text_may_be_a_number() {
+        let read = |text: &str| {
+            let body: Value = serde_json::from_str(text).expect("JSON");
+            value::<GramsPerKwh>(body.get("v"), "v").map(|v| v.map(GramsPerKwh::get))
+        };
+        assert_eq!(read(r#"{"v":null}"#), Ok(None));
+        assert_eq!(read("{}"), Ok(None));
+        assert_eq!(read(r#"{"v":0}"#), Ok(Some(0.0)));
+        assert_eq!(read(r#"{"v":"12.5"}"#), Ok(Some(12.5)));
+        for wrong in [r#"{"v":-1}"#, r#"{"v":"NaN"}"#, r#"{"v":30000}"#, r#"{"v":[]}"#, r#"{"v":true}"#] {
+            assert!(read(wrong).expect_err(wrong).to_string().contains("from 0 to 20000, or null"), "{wrong}");
+        }
+        let converted = scaled::<GramsPerKwh>(Some(&Value::from(870)), 0.453_592_37, "v").expect("right");
+        assert!((converted.expect("there").get() - 394.625_361_9).abs() < 1e-6);
+    }
+
+    #[test]
+    fn starts_become_slots_of_the_usual_step() {
+        let at = |minutes: i64| DateTime::UNIX_EPOCH + chrono::TimeDelta::minutes(minutes);
+        let slots = by_starts(vec![(at(30), 'c'), (at(0), 'a'), (at(15), 'b'), (at(60), 'd'), (at(15), 'x')], None);
+        let expected = [(0, 15, 'a'), (15, 30, 'x'), (30, 45, 'c'), (60, 75, 'd')];
+        assert_eq!(slots, expected.map(|(from, to, v)| (Slot::new(at(from), at(to)).expect("from < to"), v)));
+        let lengths = |starts: &[i64]| -> Vec<i64> {
+            let points = starts.iter().map(|s| (DateTime::UNIX_EPOCH + TimeDelta::seconds(*s), ())).collect();
+            by_starts(points, None).iter().map(|(slot, ())| (slot.end() - slot.start()).num_seconds()).collect()
+        };
+        assert_eq!(lengths(&[0, 3600, 3601, 7200, 10800, 14400]), [3600, 1, 3599, 3600, 3600, 3600], "one stray start");
+        assert_eq!(lengths(&[0, 3600, 3601, 7200]), [3599, 1, 3599, 3599], "nothing overlaps");
+        assert_eq!(lengths(&[0, 7200, 14400, 18000]), [3600, 3600, 3600, 3600], "gaps stay gaps");
+        assert_eq!(lengths(&[0, 60, 120]), [60, 60, 60]);
+        assert_eq!(by_starts(vec![(at(0), 'a')], None), []);
+        assert_eq!(by_starts(vec![(at(0), 'a')], Some(chrono::TimeDelta::hours(1))).len(), 1);
+    }
+}
+
+/// Bodies as broken connections, careless servers and attackers make them, for tests of all parsers.
+#[cfg(test)]
+pub(in crate::providers) mod damage {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value};
+
+    /// A change to a body.
+    #[derive(Clone, Debug)]
+    pub(crate) enum Damage {
+        /// A byte is replaced.
+        Byte(prop::sample::Index, u8),
+        /// The end is missing.
+        Cut(prop::sample::Index),
+        /// The n-th value of the tree is replaced.
+        Value(prop::sample::Index, Value),
+        /// The body is something else.
+        Other(Vec<u8>),
+    }
+
+    /// Any damage.
+    pub(crate) fn any() -> impl Strategy<Value = Damage> {
+        prop_oneof![
+            (proptest::prelude::any::<prop::sample::Index>(), proptest::prelude::any::<u8>())
+                .prop_map(|(i, byte)| Damage::Byte(i, byte)),
+            proptest::prelude::any::<prop::sample::Index>().prop_map(Damage::Cut),
+            (proptest::prelude::any::<prop::sample::Index>(), value()).prop_map(|(i, v)| Damage::Value(i, v)),
+            prop::collection::vec(proptest::prelude::any::<u8>(), 0..64).prop_map(Damage::Other),
+        ]
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(Value::Null),
+            Just(Value::Bool(true)),
+            Just(Value::Array(Vec::new())),
+            Just(Value::Object(Map::new())),
+            Just(Value::from("")),
+            Just(Value::from("0001-01-01T00:00:00Z")),
+            Just(Value::from("9999-12-31T23:59:59Z")),
+            Just(Value::from("99999.23:59:59")),
+            proptest::prelude::any::<f64>().prop_map(Value::from),
+            proptest::prelude::any::<i64>().prop_map(Value::from),
+            "\\PC{0,12}".prop_map(Value::from),
+            (0usize..2000).prop_map(|n| Value::Array(vec![Value::from(n); n])),
+        ]
+    }
+
+    impl Damage {
+        /// The body after it.
+        pub(crate) fn done_to(&self, body: &str) -> Vec<u8> {
+            let mut bytes = body.as_bytes().to_vec();
+            match self {
+                Self::Byte(i, byte) => {
+                    let i = i.index(bytes.len());
+                    bytes[i] = *byte;
+                }
+                Self::Cut(i) => bytes.truncate(i.index(bytes.len())),
+                Self::Value(i, replacement) => {
+                    let mut tree: Value = serde_json::from_str(body).expect("a whole body");
+                    let mut left = i.index(count(&tree));
+                    replace(&mut tree, &mut left, replacement);
+                    bytes = tree.to_string().into_bytes();
+                }
+                Self::Other(other) => bytes.clone_from(other),
+            }
+            bytes
+        }
+    }
+
+    fn count(tree: &Value) -> usize {
+        1 + match tree {
+            Value::Array(entries) => entries.iter().map(count).sum(),
+            Value::Object(fields) => fields.values().map(count).sum(),
+            _ => 0,
+        }
+    }
+
+    fn replace(tree: &mut Value, left: &mut usize, replacement: &Value) -> bool {
+        if *left == 0 {
+            *tree = replacement.clone();
+            return true;
+        }
+        *left -= 1;
+        match tree {
+            Value::Array(entries) => entries.iter_mut().any(|e| replace(e, left, replacement)),
+            Value::Object(fields) => fields.values_mut().any(|f| replace(f, left, replacement)),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The way to a source: HTTP with quota and redaction, keys, reading of bodies, and the forecast that a restart begins
+//! with.
+
+pub(super) mod abridged;
+pub(super) mod api;
+pub(super) mod cache;
+pub(super) mod checks;
+pub(super) mod http;
+pub(super) mod json;
+pub(super) mod quota;
+pub(super) mod redact;
+pub(super) mod secret;
+pub(super) mod settings;
+pub(super) mod time;
+
+pub(super) use api::{Api, Denied, from_api};
+pub(super) use secret::Secret;
+pub(super) use settings::{Contribution, Network, SharedSettings, network_settings};

@@ -1,0 +1,210 @@
+//! Requests to a source, counted over restarts: quotas count on the other side too.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::providers::error::ProviderError;
+
+const HOUR: TimeDelta = TimeDelta::hours(1);
+const DAY: TimeDelta = TimeDelta::days(1);
+
+/// No more moments than this are kept; a quota above it cannot be told from none.
+const MOST: usize = 100_000;
+
+/// Longer files are none that was written here.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// A zone's code is short; longer text is none.
+const LONGEST_ZONE: usize = 96;
+
+/// The number of requests to a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Requests {
+    /// Within the last hour.
+    pub last_hour: u32,
+    /// Within the last 24 hours.
+    pub last_day: u32,
+    /// Most requests within an hour.
+    pub allowed_per_hour: u32,
+}
+
+/// Counts requests to one source, and remembers the place that a source found for coordinates.
+#[derive(Debug)]
+pub(in crate::providers) struct Usage {
+    path: Option<PathBuf>,
+    per_hour: u32,
+    inner: Mutex<Kept>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    /// Moments of requests, in seconds since 1970, oldest first.
+    asked: VecDeque<i64>,
+    /// The zone that the source found for a place: near a border its answer changes.
+    pinned: Option<Pinned>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Pinned {
+    place: String,
+    zone: String,
+}
+
+impl Kept {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut kept: Self = serde_json::from_slice(bytes).ok()?;
+        // A file that was edited is brought into the form that is written here.
+        kept.asked.make_contiguous().sort_unstable();
+        kept.asked.drain(..kept.asked.len().saturating_sub(MOST));
+        let usable =
+            |zone: &str| (1..=LONGEST_ZONE).contains(&zone.len()) && zone.chars().all(|c| c.is_ascii_graphic());
+        kept.pinned = kept.pinned.filter(|pinned| usable(&pinned.zone));
+        Some(kept)
+    }
+}
+
+impl Usage {
+    /// Loads the count of an earlier run from a file in `directory`; a file that cannot be read counts as none.
+    pub(in crate::providers) fn load(directory: Option<&Path>, name: &str, per_hour: u32) -> Arc<Self> {
+        let path = directory.map(|d| d.join(format!("requests-{name}.json")));
+        let read = |path: &PathBuf| {
+            let mut bytes = Vec::new();
+            crate::files::regular::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+            Some(bytes)
+        };
+        let kept = path.as_ref().and_then(read);
+        let kept = kept.and_then(|bytes| Kept::read(&bytes)).unwrap_or_default();
+        Arc::new(Self { path, per_hour, inner: Mutex::new(kept) })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request that is about to be made.
+    ///
+    /// # Errors
+    /// If it would be one too many; it must not be made then.
+    pub(in crate::providers) fn take(&self, now: DateTime<Utc>) -> Result<(), ProviderError> {
+        let mut kept = self.kept();
+        let (present, day_ago) = (now.timestamp(), (now - DAY).timestamp());
+        // A clock that was set back leaves moments ahead: they would block the source until they come.
+        kept.asked.retain(|t| (day_ago..=present).contains(t));
+        let hour_ago = (now - HOUR).timestamp();
+        let recent = kept.asked.iter().filter(|t| **t > hour_ago).count();
+        if recent >= self.per_hour as usize {
+            let oldest = kept.asked.iter().find(|t| **t > hour_ago).copied().unwrap_or(present);
+            let until = DateTime::from_timestamp(oldest, 0).unwrap_or(now) + HOUR;
+            return Err(ProviderError::QuotaSpent { per_hour: self.per_hour, until });
+        }
+        if kept.asked.len() >= MOST {
+            kept.asked.pop_front();
+        }
+        kept.asked.push_back(present);
+        let copy = kept.clone();
+        drop(kept);
+        self.store(&copy);
+        Ok(())
+    }
+
+    /// Returns the number of requests up to `now`.
+    pub(in crate::providers) fn requests(&self, now: DateTime<Utc>) -> Requests {
+        let kept = self.kept();
+        let since = |t: DateTime<Utc>| kept.asked.iter().filter(|a| **a > t.timestamp()).count();
+        let count = |t| u32::try_from(since(t)).unwrap_or(u32::MAX);
+        Requests { last_hour: count(now - HOUR), last_day: count(now - DAY), allowed_per_hour: self.per_hour }
+    }
+
+    /// Returns the zone that was found for a place before.
+    pub(in crate::providers) fn pinned(&self, place: &str) -> Option<String> {
+        self.kept().pinned.as_ref().filter(|p| p.place == place).map(|p| p.zone.clone())
+    }
+
+    /// Stores the zone that was found for a place.
+    pub(in crate::providers) fn pin(&self, place: &str, zone: &str) {
+        let mut kept = self.kept();
+        kept.pinned = Some(Pinned { place: place.to_owned(), zone: zone.to_owned() });
+        let copy = kept.clone();
+        drop(kept);
+        self.store(&copy);
+    }
+
+    /// Best effort: a count that cannot be written holds until the next restart. The directory is the daemon's to make.
+    fn store(&self, kept: &Kept) {
+        let Some(path) = &self.path else { return };
+        let write = || -> std::io::Result<()> {
+            let temporary = path.with_extension("json.tmp");
+            let mut file = crate::files::create(&temporary)?;
+            file.write_all(&serde_json::to_vec(kept)?)?;
+            std::fs::rename(&temporary, path)
+        };
+        if let Err(error) = write() {
+            tracing::debug!(path = %path.display(), "request count not written: {error}");
+        }
+    }
+}
+
+/// Reads a stored file with any content, which must not panic.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::providers) fn read_any(bytes: &[u8], now: DateTime<Utc>) {
+    let Some(kept) = Kept::read(bytes) else { return };
+    let usage = Usage { path: None, per_hour: 10, inner: Mutex::new(kept) };
+    let _ = (usage.requests(now), usage.take(now), usage.pinned("1,2"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minutes: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
+    }
+
+    #[test]
+    fn a_quota_holds_over_restarts_and_opens_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = || Usage::load(Some(directory.path()), "test", 2);
+        let usage = open();
+        assert_eq!((usage.take(at(0)), usage.take(at(10))), (Ok(()), Ok(())));
+        let spent = Err(ProviderError::QuotaSpent { per_hour: 2, until: at(60) });
+        assert_eq!(usage.take(at(20)), spent);
+        assert_eq!(open().take(at(30)), spent, "counted over a restart");
+        assert_eq!(open().requests(at(30)), Requests { last_hour: 2, last_day: 2, allowed_per_hour: 2 });
+        assert_eq!(open().take(at(61)), Ok(()));
+        assert_eq!(open().requests(at(61)), Requests { last_hour: 2, last_day: 3, allowed_per_hour: 2 });
+        assert_eq!(open().take(at(-500)), Ok(()), "a clock set back does not block");
+    }
+
+    #[test]
+    fn a_file_that_was_not_written_here_does_no_harm() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = |text: &str| {
+            std::fs::write(directory.path().join("requests-test.json"), text).expect("written");
+            Usage::load(Some(directory.path()), "test", 2)
+        };
+        let second = at(0).timestamp();
+        let usage = open(&format!("{{\"asked\":[{},{},{}],\"pinned\":null}}", i64::MAX, second, second - 60));
+        let spent = Err(ProviderError::QuotaSpent { per_hour: 2, until: at(59) });
+        assert_eq!(usage.take(at(1)), spent, "the oldest, whatever the order");
+        let many = format!("{{\"asked\":[{}0],\"pinned\":null}}", "0,".repeat(MOST + 10));
+        assert_eq!(open(&many).kept().asked.len(), MOST);
+        let long = format!("{{\"asked\":[],\"pinned\":{{\"place\":\"1,2\",\"zone\":\"{}\"}}}}", "D".repeat(97));
+        for pinned in [long.as_str(), "{\"asked\":[],\"pinned\":{\"place\":\"1,2\",\"zone\":\"D E\"}}"] {
+            assert_eq!(open(pinned).pinned("1,2"), None);
+        }
+        assert_eq!(open(&" ".repeat(5 << 20)).requests(at(1)).last_day, 0);
+    }
+
+    #[test]
+    fn a_place_keeps_its_zone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        Usage::load(Some(directory.path()), "test", 2).pin("1,2", "DE");
+        let again = Usage::load(Some(directory.path()), "test", 2);
+        assert_eq!((again.pinned("1,2").as_deref(), again.pinned("1,3")), (Some("DE"), None));
+    }
+}

@@ -1,0 +1,50 @@
+//! Fetches actual values of the past, which late revisions may change until they are final.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::source_state::SourceState;
+use crate::providers::provider::{Actuals, Provider};
+use wattune_core::domain::{SignalValue, Slot, TimeSeries};
+
+/// The span of actual values that is fetched if less is known: the local forecaster learns from it.
+const HISTORY: TimeDelta = TimeDelta::days(28);
+
+/// Most requests of one fetch of actual values: windows of a source may be short.
+const MOST_WINDOWS: usize = 12;
+
+/// Returns the start of the span whose actual values are fetched: those that are not final yet, and four weeks if less
+/// is known. Gaps of a day and more are fetched too: no daemon ran then.
+pub(super) fn fetch_actuals_from<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> DateTime<Utc> {
+    let history = now - HISTORY;
+    let Some(actual) = state.forecast.as_ref().map(|f| &f.actual) else { return history };
+    if actual.start().is_none_or(|start| start > history + TimeDelta::days(2)) {
+        return history;
+    }
+    let not_final = state.final_until.unwrap_or(now - state.final_after.to_delta());
+    let hole = actual.gaps().find(|gap| gap.end() > history && gap.end() - gap.start() >= TimeDelta::days(1));
+    hole.map_or(not_final, |hole| hole.start().min(not_final)).max(history)
+}
+
+/// Requests window by window until now.
+pub(super) async fn fetch_actuals<V: SignalValue>(
+    provider: &dyn Provider<V>,
+    from: DateTime<Utc>,
+    now: DateTime<Utc>,
+) -> Actuals<V> {
+    let mut actuals = TimeSeries::default();
+    let mut at = from;
+    for _ in 0..MOST_WINDOWS {
+        let Some(span) = Slot::new(at, now) else { break };
+        let part = match provider.fetch_actuals(span, now).await {
+            Ok(Some(part)) => part,
+            Ok(None) => return Ok(None),
+            // What was fetched until here is worth keeping.
+            Err(error) if actuals.is_empty() => return Err(error),
+            Err(_) => break,
+        };
+        let Some(end) = part.end().filter(|end| *end > at) else { break };
+        actuals.overwrite(&part);
+        at = end;
+    }
+    Ok(Some(actuals))
+}

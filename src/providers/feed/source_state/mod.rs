@@ -1,0 +1,348 @@
+//! The state of one source, and its change by an answer or a failure: no timers, no randomness, no I/O.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Serialize;
+
+use super::outliers::{Quarantined, quarantine, quarantine_past};
+use crate::providers::client::quota::Requests;
+use crate::providers::client::settings::Contribution;
+use crate::providers::error::ProviderError;
+use crate::providers::provider::{Answer, Provider};
+use wattune_core::domain::{Forecast, Quoted, SignalValue, TimeSeries};
+use wattune_core::units::{GramsPerKwh, Seconds};
+
+/// Age up to which past slots are kept: the reference intensity covers 30 days.
+const KEPT: TimeDelta = TimeDelta::days(32);
+
+/// So many slots at the most are kept beyond those of the newest answer: 32 days of five minutes are 9216.
+const MOST_REMEMBERED: usize = 50_000;
+
+const FIRST_BACKOFF: Seconds = Seconds::new(15.0);
+const LONGEST_BACKOFF: Seconds = Seconds::new(900.0);
+const REFUSED_RETRY: Seconds = Seconds::new(3600.0);
+const LOOK_FOR_KEY: Seconds = Seconds::new(60.0);
+const EMPTY_RETRY: Seconds = Seconds::new(3600.0);
+const SHORTEST_RATE_LIMIT: Seconds = Seconds::new(60.0);
+
+/// After so many failures in a row the circuit is open: one trial every [`OPEN_RETRY`], or cadence if that is shorter.
+const BREAKER: u32 = 6;
+const OPEN_RETRY: Seconds = Seconds::new(1800.0);
+
+/// Age up to which actual values count as recent: some sources publish a day late.
+const RECENT: TimeDelta = TimeDelta::hours(26);
+
+/// An answer counts as fresh for this many cadences.
+const FRESH_CADENCES: f64 = 2.0;
+
+/// The freshness of a forecast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "freshness", rename_all = "snake_case")]
+pub enum Freshness {
+    /// Covers now (or is a recent history, where the source gives no more), and was fetched within two cadences.
+    Fresh,
+    /// The same, but older than that.
+    Stale {
+        /// The time at which two cadences had passed without an answer.
+        since: DateTime<Utc>,
+    },
+    /// Nothing covers now.
+    None,
+}
+
+/// The state of one source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceState<V: SignalValue = GramsPerKwh> {
+    /// The source's name.
+    pub source: &'static str,
+    /// Place in the chain, from 0; equals share one.
+    pub group: usize,
+    /// Time between new answers.
+    pub cadence: Seconds,
+    /// The part of its answers that is used.
+    pub contributes: Contribution,
+    /// The age from which its actual values are final.
+    pub final_after: Seconds,
+    /// Actual values up to here are final.
+    pub final_until: Option<DateTime<Utc>>,
+    /// The newest answer, merged over earlier ones where it leaves out slots.
+    pub forecast: Option<Arc<Forecast<V>>>,
+    /// The newest answer as it was given, for scoring.
+    pub issued: Option<Arc<Forecast<V>>>,
+    /// The time of the newest answer, which may lie before a restart.
+    pub fetched_at: Option<DateTime<Utc>>,
+    /// The time since which the forecast is stale, as of the last poll; [`Self::freshness`] returns it for any time.
+    pub stale_since: Option<DateTime<Utc>>,
+    /// The error of the last poll; absent after a success.
+    pub last_error: Option<String>,
+    /// Failures since the last success.
+    pub consecutive_failures: u32,
+    /// The time of the first failure since the last success.
+    pub failing_since: Option<DateTime<Utc>>,
+    /// Due time of the next poll.
+    pub next_poll_at: DateTime<Utc>,
+    /// Notes about the newest answer.
+    pub notes: Vec<String>,
+    /// Quarantined values, which are not used until they are repeated.
+    pub held_back: Option<Quarantined<V>>,
+    /// Number of requests, where there is a quota.
+    pub requests: Option<Requests>,
+    /// No answer has come since the start; what there is was stored by an earlier run.
+    pub from_cache: bool,
+}
+
+impl<V: SignalValue> SourceState<V> {
+    /// Before the first poll, which is due at once. `stored` is what an earlier run kept.
+    pub fn starting(provider: &dyn Provider<V>, group: usize, stored: Option<Forecast<V>>, now: DateTime<Utc>) -> Self {
+        let mut state = Self {
+            source: provider.source(),
+            group,
+            cadence: provider.cadence(),
+            contributes: provider.contributes(),
+            final_after: provider.final_after(),
+            final_until: None,
+            fetched_at: stored.as_ref().map(|forecast| forecast.retrieved_at.min(now)),
+            from_cache: stored.is_some(),
+            forecast: stored.map(Arc::new),
+            issued: None,
+            stale_since: None,
+            last_error: None,
+            consecutive_failures: 0,
+            failing_since: None,
+            next_poll_at: now,
+            notes: Vec::new(),
+            held_back: None,
+            requests: provider.requests(now),
+        };
+        state.stale_since = state.stale_at(now);
+        state
+    }
+
+    /// Returns the freshness at `now` of the forecast, or of the history of a source without forecasts.
+    pub fn freshness(&self, now: DateTime<Utc>) -> Freshness {
+        if !self.covers(now) && !self.has_recent_actuals(now) {
+            return Freshness::None;
+        }
+        self.stale_at(now).map_or(Freshness::Fresh, |since| Freshness::Stale { since })
+    }
+
+    /// Returns true if there is a forecast for `now`.
+    pub fn covers(&self, now: DateTime<Utc>) -> bool {
+        self.forecast.as_ref().is_some_and(|forecast| forecast.expected.at(now).is_some())
+    }
+
+    /// Returns true if its answers have no forecast, and actual values up to a day ago at least.
+    fn has_recent_actuals(&self, now: DateTime<Utc>) -> bool {
+        let Some(forecast) = &self.forecast else { return false };
+        let history_only = forecast.expected.end() <= self.fetched_at;
+        history_only && forecast.actual.end().is_some_and(|end| end > now - RECENT)
+    }
+
+    /// Returns true if polls are spaced out because it has failed for long.
+    pub fn circuit_open(&self) -> bool {
+        self.consecutive_failures >= BREAKER
+    }
+
+    fn stale_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let since = self.fetched_at? + (self.cadence * FRESH_CADENCES).to_delta();
+        (since < now).then_some(since)
+    }
+
+    /// Returns the state after an answer: it is merged over earlier ones, and the next poll is due just after the
+    /// source's next one. Values more than `jump_factor` times off the known range are quarantined. `jitter` in [0, 1)
+    /// spreads the polls of many nodes.
+    #[must_use]
+    pub fn answered(&self, answer: Answer<V>, now: DateTime<Utc>, jitter: f64, jump_factor: f64) -> Self {
+        let mut notes = answer.notes;
+        let mut newest = answer.forecast;
+        let expected = newest.expected.clone();
+        match self.contributes {
+            Contribution::Both => {}
+            Contribution::Forecast => newest.actual = TimeSeries::default(),
+            Contribution::Actual => newest.expected = TimeSeries::default(),
+        }
+        let old = self.forecast.as_ref().filter(|old| joinable(old, &newest));
+        if let (Some(known), None) = (&self.forecast, &old) {
+            notes.push(format!(
+                "what was known is of another zone, kind or scope ({} from {}) and was dropped",
+                known.zone, known.source
+            ));
+        }
+        // As published: quarantined values are not withdrawn ones.
+        let published = newest.actual.clone();
+        let held_back = quarantine(old.map(Arc::as_ref), &mut newest, self.held_back.as_ref(), jump_factor, now);
+        notes.extend(held_back.as_ref().map(ToString::to_string));
+        // An answer of which nothing could be used does not make older ones younger.
+        let unusable = held_back.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
+        let issued = Arc::new(newest.clone());
+        let forecast = match old {
+            Some(old) => merged(&without(old, &published, &expected, now), newest, now),
+            None => newest,
+        };
+        Self {
+            forecast: Some(Arc::new(forecast)),
+            issued: Some(issued),
+            fetched_at: if unusable { self.fetched_at } else { Some(now) },
+            stale_since: None,
+            last_error: None,
+            consecutive_failures: 0,
+            failing_since: None,
+            next_poll_at: after_next_answer(now, self.cadence, jitter),
+            notes,
+            held_back,
+            from_cache: false,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the state after a fetch of actual values: they are written over known ones, and all that are old enough
+    /// are final.
+    #[must_use]
+    pub fn with_actuals(&self, actuals: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
+        let (mut state, mut actuals) = (self.clone(), actuals.clone());
+        if let Some(known) = &self.forecast {
+            let mut forecast = without(known, &actuals, &TimeSeries::default(), now);
+            let held = quarantine_past(known, &mut actuals, jump_factor, now);
+            if held > 0 {
+                state.notes.push(format!(
+                    "{held} values of what came were left out: they lie more than {jump_factor} times off all that is known"
+                ));
+            }
+            if !actuals.is_empty() {
+                forecast.actual.overwrite(&actuals);
+                forecast.actual = bounded(forecast.actual, &actuals);
+            }
+            forecast.actual.forget_before(now - KEPT);
+            state.forecast = Some(Arc::new(forecast));
+            if held > 0 {
+                // What is missing may still come: nothing is final yet.
+                return state;
+            }
+        }
+        let end = actuals.end().unwrap_or(now).min(now - self.final_after.to_delta());
+        state.final_until = state.final_until.max(Some(end));
+        state
+    }
+
+    /// Returns the state after a failure: the forecast stays, usable until its last slot.
+    #[must_use]
+    pub fn failed(&self, error: &ProviderError, now: DateTime<Utc>, jitter: f64) -> Self {
+        let failures = self.consecutive_failures.saturating_add(1);
+        let next_poll_at = match error {
+            // Not the network's fault: the source has nothing yet.
+            ProviderError::Empty { .. } => after_next_answer(now, self.cadence.min(EMPTY_RETRY), jitter),
+            ProviderError::QuotaSpent { until, .. } => *until + TimeDelta::seconds(1),
+            other => now + retry_delay(other, failures, self.cadence, jitter).to_delta(),
+        };
+        Self {
+            stale_since: self.stale_at(now),
+            last_error: Some(error.to_string()),
+            consecutive_failures: failures,
+            failing_since: self.failing_since.or(Some(now)),
+            next_poll_at,
+            ..self.clone()
+        }
+    }
+}
+
+/// Sources renew at multiples of their cadence, so ask a little after the next one: 2 % of the cadence (30 s at the
+/// most), and up to 5 % (60 s at the most) of jitter.
+fn after_next_answer(now: DateTime<Utc>, cadence: Seconds, jitter: f64) -> DateTime<Utc> {
+    let cadence = cadence.max(Seconds::new(1.0));
+    let cadence_ms = cadence.to_delta().num_milliseconds();
+    let until_next = cadence_ms - now.timestamp_millis().rem_euclid(cadence_ms);
+    let lag = (cadence * 0.02).min(Seconds::new(30.0));
+    let spread = (cadence * 0.05).min(Seconds::new(60.0)) * jitter.clamp(0.0, 1.0);
+    now + TimeDelta::milliseconds(until_next) + (lag + spread).to_delta()
+}
+
+/// Doubling from 15 s to 15 min (or the cadence, if that is shorter), of which up to the half is jitter. A refused key
+/// is tried hourly; a source that asks for patience gets it.
+fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f64) -> Seconds {
+    let jitter = jitter.clamp(0.0, 1.0);
+    let longest = cadence.min(LONGEST_BACKOFF).max(FIRST_BACKOFF);
+    if failures >= BREAKER && !matches!(error, ProviderError::Unreadable { .. } | ProviderError::NoKey { .. }) {
+        let wait = OPEN_RETRY.min(cadence).max(longest) * (0.75 + 0.25 * jitter);
+        return wait.max(asked_patience(error));
+    }
+    let doubled = FIRST_BACKOFF * f64::from(failures.clamp(1, 16) - 1).exp2();
+    let backoff = doubled.min(longest) * (0.5 + 0.5 * jitter);
+    match error {
+        // A look at a local file costs nothing.
+        ProviderError::Unreadable { .. } => FIRST_BACKOFF.min(cadence.max(Seconds::new(1.0))),
+        ProviderError::Refused { .. } => REFUSED_RETRY * (1.0 + 0.1 * jitter),
+        // Nothing is asked before there is a key, and a look costs nothing.
+        ProviderError::NoKey { .. } => LOOK_FOR_KEY.min(cadence.max(Seconds::new(1.0))),
+        ProviderError::RateLimited { retry_after: Some(wait) } => wait.max(Seconds::new(1.0)) * (1.0 + 0.1 * jitter),
+        ProviderError::RateLimited { retry_after: None } => backoff.max(SHORTEST_RATE_LIMIT * (1.0 + 0.5 * jitter)),
+        _ => backoff,
+    }
+}
+
+/// The wait that a failure itself asks for.
+fn asked_patience(error: &ProviderError) -> Seconds {
+    match error {
+        ProviderError::Refused { .. } => REFUSED_RETRY,
+        ProviderError::RateLimited { retry_after: Some(wait) } => *wait,
+        _ => Seconds::ZERO,
+    }
+}
+
+fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
+    (&old.source, &old.zone, old.kind, old.scope) == (&new.source, &new.zone, new.kind, new.scope)
+}
+
+/// Drops actual values that the newest response covers but no longer contains: the source withdrew them. It covers all
+/// time from the first to the last slot in `published`, and later slots in `expected`. A response without actual values
+/// withdraws nothing, as it may be cut short. A file is not: where it has a forecast and no actual value, the value was
+/// blanked.
+fn without<V: SignalValue>(
+    known: &Forecast<V>,
+    published: &TimeSeries<Quoted<V>>,
+    expected: &TimeSeries<Quoted<V>>,
+    now: DateTime<Utc>,
+) -> Forecast<V> {
+    let mut known = known.clone();
+    let Some(end) = published.end() else {
+        let blank = expected.points().iter().filter(|(slot, _)| slot.end() <= now);
+        if known.is_of_file() {
+            blank.for_each(|(slot, _)| known.actual.remove(*slot));
+        }
+        return known;
+    };
+    for gap in published.gaps() {
+        known.actual.remove(gap);
+    }
+    for (slot, _) in expected.points().iter().filter(|(slot, _)| slot.start() >= end) {
+        known.actual.remove(*slot);
+    }
+    known
+}
+
+/// Merges the newer answer over the older one. Forecasts of past slots stay as first published, because skill is
+/// measured on them; for slots that have not ended, and for actual values, the newer answer wins.
+pub(super) fn merged<V: SignalValue>(old: &Forecast<V>, mut new: Forecast<V>, now: DateTime<Utc>) -> Forecast<V> {
+    let new_expected = new.expected.points().iter().copied();
+    let (past, ahead) = new_expected.partition(|(slot, _)| slot.end() <= now);
+    let mut known = old.expected.clone();
+    known.forget_before(now - KEPT);
+    let (mut expected, _) = TimeSeries::from_points(past);
+    expected.overwrite(&known);
+    expected.overwrite(&TimeSeries::from_points(ahead).0);
+    new.expected = bounded(expected, &new.expected);
+    let mut actual = old.actual.clone();
+    actual.forget_before(now - KEPT);
+    actual.overwrite(&new.actual);
+    new.actual = bounded(actual, &new.actual);
+    new
+}
+
+/// Returns `known`, or `new` alone where too much is known: a source with other slots in each of its answers would fill
+/// the memory, and is not worth remembering.
+fn bounded<V: SignalValue>(known: TimeSeries<Quoted<V>>, new: &TimeSeries<Quoted<V>>) -> TimeSeries<Quoted<V>> {
+    if known.points().len() > new.points().len() + MOST_REMEMBERED { new.clone() } else { known }
+}

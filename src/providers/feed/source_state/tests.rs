@@ -1,0 +1,236 @@
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+
+use super::*;
+use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+
+const CADENCE: Seconds = Seconds::new(1800.0);
+
+fn at(minutes: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
+}
+
+fn half_hours(from: i64, to: i64, value: f64) -> CarbonSeries {
+    let slots = (from..to).filter_map(|i| Slot::new(at(30 * i), at(30 * i + 30)));
+    let intensity = Intensity { value: GramsPerKwh::new(value), origin: Origin::Forecast };
+    CarbonSeries::from_points(slots.map(|slot| (slot, intensity)).collect()).0
+}
+
+fn forecast(now: i64, expected: CarbonSeries, actual: CarbonSeries) -> Forecast {
+    Forecast {
+        zone: Zone::new("GB").expect("a zone"),
+        source: "test".to_owned(),
+        kind: SignalKind::Average,
+        scope: SignalScope::Operational,
+        issued_at: at(now),
+        retrieved_at: at(now),
+        provenance: Default::default(),
+        expected,
+        actual,
+    }
+}
+
+fn unreachable() -> ProviderError {
+    ProviderError::Unreachable { host: "host".to_owned(), why: "refused".to_owned() }
+}
+
+/// A source of which only its properties count here.
+struct Named;
+
+impl Provider for Named {
+    fn source(&self) -> &'static str {
+        "test"
+    }
+
+    fn zone(&self) -> Zone {
+        Zone::new("GB").expect("a zone")
+    }
+
+    fn cadence(&self) -> Seconds {
+        CADENCE
+    }
+
+    fn fetch(&self, _now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
+        Box::pin(std::future::ready(Err(unreachable())))
+    }
+}
+
+fn starting(stored: Option<Forecast>) -> SourceState {
+    SourceState::starting(&Named, 0, stored, at(0))
+}
+
+fn answered(state: &SourceState, answer: Forecast, minutes: i64, jitter: f64) -> SourceState {
+    state.answered(answer.into(), at(minutes), jitter, 1000.0)
+}
+
+fn fed() -> SourceState {
+    answered(&starting(None), forecast(0, half_hours(0, 6, 1.0), half_hours(-2, 0, 9.0)), 0, 0.0)
+}
+
+fn values(series: &CarbonSeries) -> Vec<f64> {
+    series.points().iter().map(|(_, i)| i.value.get()).collect()
+}
+
+/// A source whose every answer covers other slots, without end.
+#[test]
+fn a_source_that_never_repeats_itself_does_not_fill_the_memory() {
+    let scattered = |answer: i64| {
+        let start = |i: i64| at(60) + TimeDelta::milliseconds(40 * i + answer);
+        let slots = (0..20_000).filter_map(|i| Slot::new(start(i), start(i) + TimeDelta::milliseconds(1)));
+        let intensity = Intensity { value: GramsPerKwh::new(100.0), origin: Origin::Forecast };
+        CarbonSeries::from_points(slots.map(|slot| (slot, intensity)).collect()).0
+    };
+    let mut state = fed();
+    let mut most = 0;
+    for i in 0..12 {
+        state = answered(&state, forecast(0, scattered(i), scattered(i)), 0, 0.0);
+        state = state.with_actuals(&scattered(i + 12), at(0), 1000.0);
+        let known = state.forecast.as_ref().expect("answered");
+        most = most.max(known.expected.points().len()).max(known.actual.points().len());
+        assert!(known.expected.points().len() >= 20_000 && known.actual.points().len() >= 20_000);
+    }
+    assert!(most <= 20_000 + MOST_REMEMBERED, "{most} slots are known");
+    let known = state.forecast.as_ref().expect("answered").actual.clone();
+    assert_eq!(state.with_actuals(&CarbonSeries::default(), at(0), 1000.0).forecast.expect("answered").actual, known);
+}
+
+#[test]
+fn a_newer_answer_wins_ahead_but_not_behind() {
+    let mut second = forecast(60, half_hours(2, 4, 3.0), half_hours(-1, 2, 8.0));
+    second.expected.insert(Slot::new(at(0), at(30)).expect("a slot"), half_hours(0, 1, 7.0).points()[0].1);
+    second.expected.insert(Slot::new(at(-30), at(0)).expect("a slot"), half_hours(0, 1, 7.0).points()[0].1);
+    let state = answered(&fed(), second, 60, 0.0);
+    let known = state.forecast.clone().expect("two answers");
+    assert_eq!(values(&known.expected), [7.0, 1.0, 1.0, 3.0, 3.0, 1.0, 1.0], "only the hole behind is filled");
+    assert_eq!(values(&known.actual), [9.0, 8.0, 8.0, 8.0], "what came may be revised");
+    assert_eq!((state.fetched_at, known.retrieved_at), (Some(at(60)), at(60)));
+}
+
+#[test]
+fn the_newest_value_that_came_can_be_taken_back_too() {
+    let first = forecast(60, half_hours(-2, 4, 3.0), half_hours(-2, 2, 8.0));
+    let known = |expected: CarbonSeries, actual: CarbonSeries| {
+        let state = answered(&answered(&fed(), first.clone(), 60, 0.0), forecast(61, expected, actual), 61, 0.0);
+        values(&state.forecast.expect("two answers").actual)
+    };
+    let before = known(half_hours(-2, 4, 3.0), half_hours(-2, 2, 8.0));
+    let fewer = known(half_hours(-2, 4, 3.0), half_hours(-2, 1, 8.0));
+    assert_eq!(fewer.len() + 1, before.len(), "it speaks of that slot, and does not say what came");
+    let ahead_only = known(half_hours(2, 4, 3.0), half_hours(-2, 1, 8.0));
+    assert_eq!(ahead_only, before, "it does not speak of it");
+    assert_eq!(known(half_hours(-2, 4, 3.0), CarbonSeries::default()), before, "no past takes nothing back");
+}
+
+#[test]
+fn a_file_whose_values_were_all_blanked_takes_them_back_and_one_without_rows_does_not() {
+    let of_file = |expected, actual| Forecast { source: "file".into(), ..forecast(61, expected, actual) };
+    let first = of_file(half_hours(-2, 4, 3.0), half_hours(-2, 2, 8.0));
+    let known = |expected: CarbonSeries| {
+        let state = answered(&starting(None), first.clone(), 61, 0.0);
+        let state = answered(&state, of_file(expected, CarbonSeries::default()), 61, 0.0);
+        values(&state.forecast.expect("two answers").actual)
+    };
+    assert_eq!(known(half_hours(-2, 4, 3.0)), [0.0; 0]);
+    assert_eq!(known(half_hours(0, 4, 3.0)), [8.0; 2], "the rows before are gone, and say nothing");
+    assert_eq!(known(half_hours(2, 4, 3.0)), [8.0; 4]);
+    assert_eq!(known(CarbonSeries::default()), [8.0; 4]);
+}
+
+#[test]
+fn series_of_different_kinds_are_never_joined() {
+    let mut second = forecast(60, half_hours(2, 4, 3.0), CarbonSeries::default());
+    second.kind = SignalKind::Marginal;
+    let state = answered(&fed(), second, 60, 0.0);
+    assert_eq!(values(&state.forecast.expect("the second").expected), [3.0, 3.0]);
+    assert!(state.notes[0].contains("another zone, kind or scope"));
+}
+
+#[test]
+fn a_failure_keeps_the_forecast_and_the_time_since_which_it_is_stale() {
+    let state = fed();
+    assert_eq!(state.freshness(at(60)), Freshness::Fresh);
+    let state = state.failed(&unreachable(), at(31), 0.5);
+    assert_eq!((state.consecutive_failures, state.stale_since), (1, None));
+    assert_eq!(state.freshness(at(31)), Freshness::Fresh, "one failure does not make it old");
+    let state = state.failed(&unreachable(), at(70), 0.5);
+    assert_eq!((state.consecutive_failures, state.stale_since), (2, Some(at(60))));
+    assert_eq!(state.freshness(at(70)), Freshness::Stale { since: at(60) });
+    assert_eq!(state.freshness(at(180)), Freshness::None, "the last slot has ended");
+    assert!(state.last_error.as_deref().is_some_and(|e| e.contains("cannot be reached")));
+    assert!(state.forecast.is_some());
+
+    let again = answered(&state, forecast(75, half_hours(2, 4, 3.0), CarbonSeries::default()), 75, 0.0);
+    assert_eq!((again.consecutive_failures, again.stale_since, &again.last_error), (0, None, &None));
+}
+
+#[test]
+fn a_stored_forecast_keeps_its_age() {
+    let stored = forecast(-120, half_hours(-4, 6, 1.0), CarbonSeries::default());
+    let state = starting(Some(stored));
+    assert!(state.from_cache && state.next_poll_at == at(0));
+    assert_eq!(state.freshness(at(0)), Freshness::Stale { since: at(-60) });
+    assert_eq!(state.stale_since, Some(at(-60)));
+}
+
+#[test]
+fn polls_come_just_after_the_source_renews() {
+    let due = |now: i64, jitter| {
+        fed()
+            .answered(forecast(now, half_hours(0, 6, 1.0), CarbonSeries::default()).into(), at(now), jitter, 4.0)
+            .next_poll_at
+    };
+    assert_eq!(due(0, 0.0), at(30) + TimeDelta::seconds(30));
+    assert_eq!(due(29, 1.0), at(30) + TimeDelta::seconds(90));
+    let empty = ProviderError::Empty { what: "nothing".to_owned() };
+    assert_eq!(fed().failed(&empty, at(10), 0.0).next_poll_at, at(30) + TimeDelta::seconds(30));
+}
+
+#[test]
+fn patience_fits_the_failure() {
+    let wait = |error: &ProviderError| (fed().failed(error, at(0), 0.0).next_poll_at - at(0)).num_seconds();
+    assert_eq!(wait(&ProviderError::Refused { status: 401, message: String::new(), advice: String::new() }), 3600);
+    assert_eq!(wait(&ProviderError::RateLimited { retry_after: Some(Seconds::new(120.0)) }), 120);
+    assert_eq!(wait(&ProviderError::RateLimited { retry_after: None }), 60);
+    assert_eq!(wait(&unreachable()), 7);
+    let missing =
+        ProviderError::Unreadable { table: "carbon", path: "carbon.csv".to_owned(), why: "not found".to_owned() };
+    assert_eq!(wait(&missing), 15);
+}
+
+proptest! {
+    #[test]
+    fn backoff_stays_within_its_bounds(failures in 1u32..100_000, jitter in 0.0f64..1.0, cadence in 1.0f64..90_000.0) {
+        let delay = retry_delay(&unreachable(), failures, Seconds::new(cadence), jitter).get();
+        let longest = if failures < BREAKER { cadence.clamp(15.0, 900.0) } else { cadence.clamp(15.0, 1800.0) };
+        prop_assert!((7.5..=longest).contains(&delay));
+        if failures > 10 {
+            prop_assert!(delay >= longest / 2.0);
+        }
+    }
+
+    #[test]
+    fn the_next_poll_lies_ahead(seconds in 0i64..4_000_000_000, jitter in 0.0f64..1.0, cadence in 0.0f64..90_000.0) {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds);
+        let wait = (after_next_answer(now, Seconds::new(cadence), jitter) - now).as_seconds_f64();
+        prop_assert!(wait > 0.0 && wait <= cadence.max(1.0) + 90.0);
+    }
+
+    #[test]
+    fn merging_covers_what_either_covered(a in 0i64..20, n in 1i64..20, b in 0i64..20, m in 1i64..20, now in 0i64..600) {
+        let old = forecast(0, half_hours(a, a + n, 1.0), CarbonSeries::default());
+        let new = forecast(now, half_hours(b, b + m, 2.0), CarbonSeries::default());
+        let known = merged(&old, new.clone(), at(now)).expected;
+        for i in 0..40 {
+            let t = at(30 * i + 1);
+            let said = known.at(t).map(|(_, v)| v.value.get());
+            let (first, second) = (old.expected.at(t), new.expected.at(t));
+            let right = match (first, second) {
+                (Some(_), Some(_)) if 30 * i + 30 <= now => Some(1.0),
+                (_, Some(_)) => Some(2.0),
+                (Some(_), None) => Some(1.0),
+                (None, None) => None,
+            };
+            prop_assert_eq!(said, right);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The state of a feed, and the choice of its active source: no timers, no I/O.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use super::source_state::{Freshness, SourceState};
+use wattune_core::domain::{Forecast, SignalValue, TimeSeries, is_same_quantity};
+use wattune_core::units::GramsPerKwh;
+
+/// Among equals the active source stays, unless another one caught this much more of the possible gain.
+const BETTER_BY: f64 = 0.05;
+
+/// Recent skill of each source: the share of the possible gain that following it would have caught.
+pub type Ranks = BTreeMap<&'static str, f64>;
+
+/// The state of a feed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FeedState<V: SignalValue = GramsPerKwh> {
+    /// The sources, in the order of the chain.
+    pub sources: Vec<SourceState<V>>,
+    /// Index of the active source; absent while none has answered.
+    pub followed: Option<usize>,
+    /// The time at which it became active.
+    pub followed_since: DateTime<Utc>,
+    /// The active source's forecast, with actual values of other sources of the same kind and scope where it has none
+    /// itself.
+    pub forecast: Option<Arc<Forecast<V>>>,
+}
+
+impl<V: SignalValue> FeedState<V> {
+    /// Returns the state before the first poll.
+    pub fn starting(sources: Vec<SourceState<V>>, now: DateTime<Utc>) -> Self {
+        Self { sources, followed: None, followed_since: now, forecast: None }.chosen(&Ranks::default(), now)
+    }
+
+    /// Returns the active source.
+    pub fn source(&self) -> Option<&SourceState<V>> {
+        self.sources.get(self.followed?)
+    }
+
+    /// Returns the freshness of the active source at `now`.
+    pub fn freshness(&self, now: DateTime<Utc>) -> Freshness {
+        self.source().map_or(Freshness::None, |source| source.freshness(now))
+    }
+
+    /// Returns the state with one source replaced, and the choice made anew.
+    #[must_use]
+    pub fn with(mut self, index: usize, source: SourceState<V>, ranks: &Ranks, now: DateTime<Utc>) -> Self {
+        if let Some(place) = self.sources.get_mut(index) {
+            *place = source;
+        }
+        self.chosen(ranks, now)
+    }
+
+    /// Returns the state with the choice made anew for `now`.
+    ///
+    /// In the order of the chain: the first source whose forecast is fresh and covers now; else the first whose
+    /// forecast covers now; else the one with the latest actual value. Equals are ordered by recent skill.
+    #[must_use]
+    pub fn chosen(mut self, ranks: &Ranks, now: DateTime<Utc>) -> Self {
+        let order = self.order(ranks);
+        let covers = |i: &&usize| self.sources[**i].covers(now);
+        let fresh = |i: &&usize| covers(i) && self.sources[**i].freshness(now) == Freshness::Fresh;
+        let last_word = |i: &usize| {
+            let forecast = self.sources[*i].forecast.as_ref()?;
+            forecast.actual.end().max(forecast.expected.end())
+        };
+        // Of equally old last words the first in the chain counts: `max_by_key` would take the last.
+        let latest = || order.iter().rev().filter(|i| last_word(i).is_some()).max_by_key(|i| last_word(i));
+        let choice = order.iter().find(fresh).or_else(|| order.iter().find(covers)).or_else(latest).copied();
+        if choice != self.followed {
+            self.followed_since = now;
+        }
+        self.followed = choice;
+        self.forecast = self.joined();
+        self
+    }
+
+    /// Returns indexes in the order of choice: by group, equals by rank, the active one before those that are
+    /// hardly better.
+    fn order(&self, ranks: &Ranks) -> Vec<usize> {
+        let rank = |i: usize| {
+            let own = ranks.get(self.sources[i].source).copied().unwrap_or(0.0);
+            if self.followed == Some(i) { own + BETTER_BY } else { own }
+        };
+        let mut order: Vec<usize> = (0..self.sources.len()).collect();
+        order.sort_by(|a, b| {
+            let group = |i: &usize| self.sources[*i].group;
+            group(a).cmp(&group(b)).then_with(|| rank(*b).total_cmp(&rank(*a)))
+        });
+        order
+    }
+
+    /// Returns the active source's forecast. Actual values that it lacks are taken from other sources of the same
+    /// quantity: kind and scope must be known and equal.
+    fn joined(&self) -> Option<Arc<Forecast<V>>> {
+        let followed = self.source()?.forecast.as_ref()?;
+        let mut actuals = TimeSeries::default();
+        for other in self.sources.iter().rev().filter_map(|s| s.forecast.as_ref()) {
+            let quantity = |f: &Forecast<V>| (f.kind, f.scope);
+            if !Arc::ptr_eq(other, followed) && is_same_quantity(quantity(followed), quantity(other)) {
+                actuals.overwrite(&other.actual);
+            }
+        }
+        if actuals.is_empty() {
+            return Some(Arc::clone(followed));
+        }
+        actuals.overwrite(&followed.actual);
+        if actuals == followed.actual {
+            return Some(Arc::clone(followed));
+        }
+        let joined = Forecast { actual: actuals, ..Forecast::clone(followed) };
+        // The same as before stays the same thing: whoever compares need not look inside.
+        match &self.forecast {
+            Some(before) if **before == joined => Some(Arc::clone(before)),
+            _ => Some(Arc::new(joined)),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `source = "auto"`: the sources that the settings give a file, an address, a key or an account for, and those that
+//! need none.
+
+use super::Place;
+use crate::providers::error::SettingsError;
+use crate::providers::settings::{CarbonSettings, Chain};
+use crate::providers::sources::Source;
+
+/// Returns the chain for the settings' zone: the sources that are set up or need no key there, by their rank, and of
+/// equals first those that serve fewer countries. Without any, the constant.
+pub(in crate::providers) fn automatic_chain(settings: &CarbonSettings) -> Vec<Vec<Source>> {
+    let (place, shared) = (settings.zone.as_ref().map(Place::of), settings.shared(None));
+    let country = place.as_ref().and_then(Place::country);
+    let mut ready: Vec<(u8, Source)> = Vec::new();
+    for source in Source::ALL.iter().copied() {
+        let table = settings.table(source);
+        let is_keyless = country.as_deref().is_some_and(|country| is_keyless(source, country));
+        // A source may know better than its country's code that it does not serve a place (Northern Ireland).
+        let refuses = || matches!(table.build(&shared), Err(SettingsError::Place { .. }));
+        if (is_keyless || table.is_set_up(place.as_ref())) && !refuses() {
+            ready.extend(source.descriptor().rank.map(|rank| (rank, source)));
+        }
+    }
+    if ready.is_empty() {
+        return vec![vec![Source::Fixed]];
+    }
+    ready.sort_by_key(|(rank, source)| (*rank, source.descriptor().countries.len()));
+    ready.chunk_by(|a, b| a.0 == b.0).map(|equals| equals.iter().map(|(_, source)| *source).collect()).collect()
+}
+
+/// Returns true if a source serves the country (alpha-2) without a key.
+fn is_keyless(source: Source, country: &str) -> bool {
+    source.descriptor().countries.contains(&country)
+}
+
+/// Returns how to get a forecast for the settings' zone if it has none, in the user's words; `None` where a source is
+/// used, or a constant was chosen on purpose.
+pub fn advice(settings: &CarbonSettings) -> Option<String> {
+    let alone = match &settings.source {
+        Chain::Auto => automatic_chain(settings) == [[Source::Fixed]],
+        Chain::Listed(_) => false,
+    };
+    if !alone || settings.fixed.g_per_kwh.is_some() {
+        return None;
+    }
+    let Some(zone) = &settings.zone else {
+        return Some(
+            "no zone is set, so no forecast is followed; set carbon.zone to your country (\"DE\", \"GB\", \"DK\" and most of \
+             Europe need no key), to latitude,longitude, or to a source's own code; `wattune carbon zones` lists them"
+                .to_owned(),
+        );
+    };
+    let place = Place::of(zone);
+    if let Some(why) = place.misread() {
+        return Some(format!("{zone} is no zone that wattune knows; {why}"));
+    }
+    let country = place.country();
+    let california = country.as_deref() == Some("US") || place.is_code();
+    let watttime = if california {
+        "; for northern California (CAISO_NORTH) a free WattTime account works too: register at \
+         https://docs.watttime.org and set WATTTIME_USERNAME and WATTTIME_PASSWORD"
+    } else {
+        ""
+    };
+    let unknown = if place.is_code() && country.is_none() {
+        format!(
+            "{zone} is no zone that wattune knows; write a country (\"DE\" or \"Germany\"), latitude,longitude, or a code that \
+             `wattune carbon zones` lists. If it is a source's own code, "
+        )
+    } else if let Some((swapped, country)) =
+        place.swapped().filter(|(_, c)| Source::ALL.iter().any(|source| is_keyless(*source, c)))
+    {
+        format!("latitude comes first: if {zone} was meant to lie in {country}, write {swapped}. Else ")
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "{unknown}no source without a key covers {zone}; a free key of Electricity Maps covers one zone or more of your choice: get \
+         it at https://portal.electricitymaps.com, set ELECTRICITY_MAPS_API_KEY (or carbon.electricity_maps.key_file), \
+         and carbon.zone to the zone that https://app.electricitymaps.com shows for you{watttime}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_names_the_way_to_a_forecast() {
+        let advice = |text: &str| advice(&toml::from_str(&format!("{text}\n{NO_KEYS}")).expect(text));
+        assert!(advice("").is_some_and(|a| a.contains("set carbon.zone")));
+        let india = advice("zone = \"IN\"").expect("no source without a key");
+        assert!(india.contains("https://portal.electricitymaps.com") && !india.contains("WattTime"), "{india}");
+        assert!(advice("zone = \"US-CAL-CISO\"").is_some_and(|a| a.contains("WATTTIME_USERNAME")));
+        for (zone, word) in [("91,0", "-90 to 90"), ("51.5;-0.1", "comma between"), ("Atlantis", "Electricity Maps")] {
+            let told = advice(&format!("zone = \"{zone}\"")).expect(zone);
+            assert!(
+                told.starts_with(&format!("{zone} is no zone that wattune knows")) && told.contains(word),
+                "{told}"
+            );
+        }
+        let swapped = advice("zone = \"13.40,52.52\"").expect("no such place in Europe");
+        assert!(swapped.contains("to lie in DE, write 52.52,13.4."), "{swapped}");
+        for fine in
+            ["zone = \"DE\"", "zone = \"Germany\"", "zone = \"se3\"", "source = \"fixed\"", "fixed.g_per_kwh = 20"]
+        {
+            assert_eq!(advice(fine), None, "{fine}");
+        }
+    }
+
+    fn chosen(text: &str) -> Vec<Vec<Source>> {
+        automatic_chain(&toml::from_str(text).expect(text))
+    }
+
+    /// No test sets variables: the tables name some that do not exist.
+    const NO_KEYS: &str =
+        "[electricity_maps]\nkey_env = \"WATTUNE_NONE\"\n[watttime]\nusername_env = \"WATTUNE_NONE\"\n";
+
+    #[test]
+    fn a_zone_alone_finds_what_needs_no_key() {
+        use Source::{Energinet, EnergyCharts, Fixed, UkCarbonIntensity};
+        for (zone, groups) in [
+            ("DE", vec![vec![EnergyCharts]]),
+            ("GB", vec![vec![UkCarbonIntensity]]),
+            ("uk", vec![vec![UkCarbonIntensity]]),
+            ("DK", vec![vec![Energinet, EnergyCharts]]),
+            ("DK2", vec![vec![Energinet, EnergyCharts]]),
+            ("Denmark", vec![vec![Energinet, EnergyCharts]]),
+            ("Great Britain", vec![vec![UkCarbonIntensity]]),
+            ("GB-13", vec![vec![UkCarbonIntensity]]),
+            ("no1", vec![vec![EnergyCharts]]),
+            ("DE-LU", vec![vec![EnergyCharts]]),
+            ("91,0", vec![vec![Fixed]]),
+            ("48.86,2.35", vec![vec![EnergyCharts]]),
+            ("US", vec![vec![Fixed]]),
+            ("54.6,-5.9", vec![vec![Fixed]]),
+            ("40.7,-74.0", vec![vec![Fixed]]),
+        ] {
+            assert_eq!(chosen(&format!("zone = \"{zone}\"\n{NO_KEYS}")), groups, "{zone}");
+        }
+        assert_eq!(chosen(NO_KEYS), [[Fixed]]);
+    }
+
+    #[test]
+    fn configured_sources_come_first() {
+        let text = "zone = \"52.52,13.40\"\nfile.path = \"a.csv\"\n[carbon_aware_sdk]\nbase_url = \"http://sdk:8080\"\n\
+                    [electricity_maps]\nkey_file = \"key\"\n[watttime]\nusername_file = \"u\"\npassword_file = \"p\"";
+        let groups = chosen(text);
+        let expected =
+            [Source::File, Source::CarbonAwareSdk, Source::ElectricityMaps, Source::EnergyCharts, Source::WattTime];
+        assert_eq!(groups.concat(), expected);
+    }
+}

@@ -1,0 +1,130 @@
+//! Countries and bidding zones with the names that people write.
+
+/// A country that is found by its name and its longer code.
+struct Country {
+    alpha2: &'static str,
+    alpha3: &'static str,
+    /// In English.
+    name: &'static str,
+    /// The bidding zone, where the country is one.
+    bidding_zone: Option<&'static str>,
+}
+
+const fn country(
+    alpha2: &'static str,
+    alpha3: &'static str,
+    name: &'static str,
+    bidding_zone: Option<&'static str>,
+) -> Country {
+    Country { alpha2, alpha3, name, bidding_zone }
+}
+
+const COUNTRIES: [Country; 44] = [
+    country("AT", "AUT", "Austria", Some("AT")),
+    country("AU", "AUS", "Australia", None),
+    country("BA", "BIH", "Bosnia and Herzegovina", None),
+    country("BE", "BEL", "Belgium", Some("BE")),
+    country("BG", "BGR", "Bulgaria", Some("BG")),
+    country("BR", "BRA", "Brazil", None),
+    country("CA", "CAN", "Canada", None),
+    country("CH", "CHE", "Switzerland", Some("CH")),
+    country("CN", "CHN", "China", None),
+    country("CY", "CYP", "Cyprus", None),
+    country("CZ", "CZE", "Czechia", Some("CZ")),
+    country("DE", "DEU", "Germany", Some("DE-LU")),
+    country("DK", "DNK", "Denmark", None),
+    country("EE", "EST", "Estonia", Some("EE")),
+    country("ES", "ESP", "Spain", Some("ES")),
+    country("FI", "FIN", "Finland", Some("FI")),
+    country("FR", "FRA", "France", Some("FR")),
+    country("GB", "GBR", "Great Britain", None),
+    country("GR", "GRC", "Greece", Some("GR")),
+    country("HR", "HRV", "Croatia", Some("HR")),
+    country("HU", "HUN", "Hungary", Some("HU")),
+    country("IE", "IRL", "Ireland", None),
+    country("IL", "ISR", "Israel", None),
+    country("IN", "IND", "India", None),
+    country("IT", "ITA", "Italy", None),
+    country("JP", "JPN", "Japan", None),
+    country("KR", "KOR", "South Korea", None),
+    country("LT", "LTU", "Lithuania", Some("LT")),
+    country("LU", "LUX", "Luxembourg", Some("DE-LU")),
+    country("LV", "LVA", "Latvia", Some("LV")),
+    country("ME", "MNE", "Montenegro", Some("ME")),
+    country("MK", "MKD", "North Macedonia", Some("MK")),
+    country("NL", "NLD", "Netherlands", Some("NL")),
+    country("NO", "NOR", "Norway", None),
+    country("PL", "POL", "Poland", Some("PL")),
+    country("PT", "PRT", "Portugal", Some("PT")),
+    country("RO", "ROU", "Romania", Some("RO")),
+    country("RS", "SRB", "Serbia", Some("RS")),
+    country("SE", "SWE", "Sweden", None),
+    country("SG", "SGP", "Singapore", None),
+    country("SI", "SVN", "Slovenia", Some("SI")),
+    country("SK", "SVK", "Slovakia", Some("SK")),
+    country("US", "USA", "United States", None),
+    country("ZA", "ZAF", "South Africa", None),
+];
+
+/// Other names of countries, in small letters.
+const OTHER_NAMES: [(&str, &str); 10] = [
+    ("united kingdom", "GB"),
+    ("britain", "GB"),
+    ("england", "GB"),
+    ("scotland", "GB"),
+    ("wales", "GB"),
+    ("bosnia", "BA"),
+    ("czech republic", "CZ"),
+    ("the netherlands", "NL"),
+    ("holland", "NL"),
+    ("macedonia", "MK"),
+];
+
+/// Bidding zones that are not countries, by how Energy-Charts names them.
+pub(in crate::providers) const BIDDING_ZONES: [&str; 22] = [
+    "DE-LU",
+    "DK1",
+    "DK2",
+    "IT-Calabria",
+    "IT-Centre-North",
+    "IT-Centre-South",
+    "IT-North",
+    "IT-SACOAC",
+    "IT-SACODC",
+    "IT-Sardinia",
+    "IT-Sicily",
+    "IT-South",
+    "NO1",
+    "NO2",
+    "NO2NSL",
+    "NO3",
+    "NO4",
+    "NO5",
+    "SE1",
+    "SE2",
+    "SE3",
+    "SE4",
+];
+
+/// Returns the country's code (alpha-2) for its longer one in capitals.
+pub(super) fn with_alpha3(alpha3: &str) -> Option<&'static str> {
+    COUNTRIES.iter().find(|c| c.alpha3 == alpha3).map(|c| c.alpha2)
+}
+
+/// Returns the country's code (alpha-2) for its English name.
+pub(super) fn named(name: &str) -> Option<&'static str> {
+    let country = COUNTRIES.iter().find(|c| c.name.eq_ignore_ascii_case(name)).map(|c| c.alpha2);
+    country
+        .or_else(|| OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, alpha2)| *alpha2))
+}
+
+/// Returns the English name of a country (alpha-2), and its bidding zone if it is one.
+pub(in crate::providers) fn name_and_bidding_zone(alpha2: &str) -> Option<(&'static str, Option<&'static str>)> {
+    COUNTRIES.iter().find(|c| c.alpha2 == alpha2).map(|c| (c.name, c.bidding_zone))
+}
+
+/// Returns the bidding zone that a place's code names, also with its country before it ("SE-SE3").
+pub(in crate::providers) fn bidding_zone_named(code: &str) -> Option<&'static str> {
+    let known = |code: &str| BIDDING_ZONES.iter().copied().find(|zone| zone.eq_ignore_ascii_case(code));
+    known(code).or_else(|| known(code.split_once('-')?.1))
+}

@@ -1,0 +1,171 @@
+//! Electricity Maps' bodies (`carbon-apis.md` §1.3), of both versions of its API: they differ in nothing that is read.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+
+use crate::providers::client::json::{MOST_POINTS, array, by_starts, malformed, time, unexpected, value};
+use crate::providers::error::{ProviderError, shortened};
+use crate::providers::place::ZoneName;
+use wattune_core::domain::{Intensity, Origin, Slot};
+use wattune_core::units::GramsPerKwh;
+
+/// A zone's key is short; longer text is none.
+const LONGEST_ZONE: usize = 96;
+
+/// A forecast, oldest first.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ParsedForecast {
+    pub(super) rows: Vec<(Slot, GramsPerKwh)>,
+    /// The time at which it was computed, if the body names it.
+    pub(super) updated_at: Option<DateTime<Utc>>,
+}
+
+/// Reads the body of `/carbon-intensity/forecast`. A horizon of N hours has N + 1 points, the first being the hour in
+/// progress.
+///
+/// # Errors
+/// If it is another zone's, or not such a body.
+pub(super) fn forecast(body: &Value, zone: &str) -> Result<ParsedForecast, ProviderError> {
+    check(body, zone)?;
+    let rows = read(body, "forecast", |row, at| value(row.get("carbonIntensity"), at))?;
+    // Good to have, but a forecast is none the worse without.
+    let updated_at = time(body.get("updatedAt"), "updatedAt").ok();
+    Ok(ParsedForecast { rows, updated_at })
+}
+
+/// The actual value of a slot, and the method by which it was made, if the body names it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PastValue {
+    pub(super) intensity: Intensity,
+    pub(super) method: Option<String>,
+}
+
+/// Reads the body of `/carbon-intensity/history` and `/past-range`, oldest first. `factors` is the `emissionFactorType`
+/// that was asked for.
+///
+/// # Errors
+/// If it is another zone's, counts other emissions, or is not such a body.
+pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot, PastValue)>, ProviderError> {
+    check(body, zone)?;
+    read(body, "history", |row, at| {
+        if let Some(given) = row.get("zone").filter(|z| !z.is_null()) {
+            same_zone(given, zone, at)?;
+        }
+        if let Some(given) = row.get("emissionFactorType").and_then(Value::as_str)
+            && given != factors
+        {
+            let what = format!("counts {} emissions, but {factors} ones were asked for", shortened(given));
+            return Err(malformed(at, what));
+        }
+        let value = value(row.get("carbonIntensity"), at)?;
+        let method = row.get("estimationMethod").and_then(Value::as_str).map(shortened);
+        Ok(value.map(|value| PastValue { intensity: Intensity { value, origin: origin(row) }, method }))
+    })
+}
+
+/// Reads the key of the zone in the body of `/zone`, or of any other answer that names its zone.
+///
+/// # Errors
+/// If none is named.
+pub(super) fn zone(body: &Value) -> Result<String, ProviderError> {
+    no_fault(body)?;
+    let named = ["zoneKey", "zone", "key"].iter().find_map(|field| body.get(field)?.as_str());
+    let key = named.filter(|z| (1..=LONGEST_ZONE).contains(&z.len()) && z.chars().all(|c| c.is_ascii_graphic()));
+    key.map(str::to_owned).ok_or_else(|| malformed("the answer", "names no zone for these coordinates"))
+}
+
+/// Reads the body of `/zones`: a map of keys to zones.
+///
+/// # Errors
+/// If it is no such map, or has nothing in it.
+pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
+    from_map(body, |zone| {
+        let text = |field: &str| zone.get(field).and_then(Value::as_str).unwrap_or_default();
+        format!("{} {}", text("zoneName"), text("countryName"))
+    })
+}
+
+/// Returns the origin. The list of methods is open, so the flag counts; a value with neither is not taken for measured.
+fn origin(row: &Value) -> Origin {
+    let measured = match row.get("isEstimated").and_then(Value::as_bool) {
+        Some(estimated) => !estimated,
+        None => row.get("estimationMethod").and_then(Value::as_str) == Some("MEASURED"),
+    };
+    if measured { Origin::Measured } else { Origin::Estimated }
+}
+
+/// Without a zone that it knows, the API answers with the zone of the caller's IP address.
+fn check(body: &Value, zone: &str) -> Result<(), ProviderError> {
+    no_fault(body)?;
+    if body.as_object().is_some_and(serde_json::Map::is_empty) {
+        return Err(malformed("the answer", "is empty ({}); check the zone and the address"));
+    }
+    same_zone(body.get("zone").unwrap_or(&Value::Null), zone, "zone")
+}
+
+fn same_zone(given: &Value, asked: &str, at: &str) -> Result<(), ProviderError> {
+    match given.as_str() {
+        Some(given) if given.eq_ignore_ascii_case(asked) => Ok(()),
+        Some(given) => {
+            let given = shortened(given);
+            Err(malformed(at, format!("wrong zone in the answer: {given}, but {asked} was asked for; check the zone")))
+        }
+        None => Err(unexpected(at, &format!("the zone {asked}"), given)),
+    }
+}
+
+/// Errors that come with status 200.
+fn no_fault(body: &Value) -> Result<(), ProviderError> {
+    if !body.is_object() {
+        return Err(unexpected("the answer", "an object", body));
+    }
+    if let Some(error) = body.get("error").filter(|e| !e.is_null()) {
+        let given = error.get("message").unwrap_or(error);
+        let message = given.as_str().map_or_else(|| given.to_string(), str::to_owned);
+        return Err(ProviderError::Unexpected { status: 200, message: shortened(&message) });
+    }
+    match body.get("status").and_then(Value::as_str) {
+        Some(status) if status != "ok" => {
+            let what = format!("Electricity Maps says \"{}\" of the zone", shortened(status));
+            Err(ProviderError::Empty { what })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The rows in the field `name`, or else in `data`, with their slots. Rows without a value take part in telling the
+/// step: the hour before one would otherwise reach over it.
+fn read<T>(
+    body: &Value,
+    name: &str,
+    mut row: impl FnMut(&Value, &str) -> Result<Option<T>, ProviderError>,
+) -> Result<Vec<(Slot, T)>, ProviderError> {
+    let given = |name: &str| body.get(name).filter(|rows| !rows.is_null());
+    let rows = array(given(name).or_else(|| given("data")), name)?;
+    let mut points = Vec::with_capacity(rows.len());
+    for (i, entry) in rows.iter().enumerate() {
+        let at = format!("{name}[{i}]");
+        points.push((time(entry.get("datetime"), &format!("{at}.datetime"))?, row(entry, &at)?));
+    }
+    let longest = granularity(body);
+    let cut = |slot: Slot| Slot::new(slot.start(), slot.end().min(slot.start() + longest));
+    let slots = by_starts(points, Some(longest)).into_iter();
+    Ok(slots.filter_map(|(slot, value)| Some((cut(slot)?, value?))).collect())
+}
+
+/// Returns a row's longest duration: v4 names it ("hourly", "15_minutes"), v3 has hours unless its rows are closer.
+fn granularity(body: &Value) -> TimeDelta {
+    let given = body.get("temporalGranularity").and_then(Value::as_str);
+    let minutes = given.and_then(|text| text.strip_suffix("_minutes")?.parse::<u8>().ok());
+    TimeDelta::minutes(minutes.filter(|m| (1..=60).contains(m)).unwrap_or(60).into())
+}
+
+/// Reads a map of codes to objects with a name.
+fn from_map(body: &Value, name: impl Fn(&Value) -> String) -> Result<Vec<ZoneName>, ProviderError> {
+    let map = body.as_object().filter(|m| m.len() <= MOST_POINTS);
+    let map = map.ok_or_else(|| unexpected("the answer", "a map of zones", body))?;
+    if map.is_empty() {
+        return Err(ProviderError::Empty { what: "the list of zones is empty, as it is with some keys".to_owned() });
+    }
+    Ok(map.iter().map(|(code, zone)| ZoneName::new(code, &name(zone))).collect())
+}

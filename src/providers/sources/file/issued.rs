@@ -1,0 +1,78 @@
+//! Forecasts in files with the time at which each was made.
+
+use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
+use serde::Deserialize;
+
+use super::error::ParseError;
+use wattune_core::domain::{CarbonSeries, Intensity, Issued, Origin, SignalKind, SignalScope, SignalValue, Slot, Zone};
+use wattune_core::units::GramsPerKwh;
+
+/// The beginning of such a file.
+const HEADER: &[u8] = b"issue_date_utc,";
+
+/// A row of a file of forecasts by day of issue.
+#[derive(Deserialize)]
+struct Row {
+    issue_date_utc: NaiveDate,
+    horizon_h: u16,
+    #[serde(rename = "forecast_gco2_per_kwh")]
+    value: f64,
+}
+
+/// Returns true for rows by day of issue: a CSV that begins with `issue_date_utc`.
+pub fn is_issued(bytes: &[u8]) -> bool {
+    bytes.starts_with(HEADER)
+}
+
+/// Reads forecasts made at 00:00 UTC of `issue_date_utc`, hour by hour from `horizon_h` 0 on, in the order of the file.
+///
+/// # Errors
+/// Names the row that is wrong.
+pub fn parse_issued(bytes: &[u8]) -> Result<Vec<Issued>, ParseError> {
+    let mut all: Vec<Issued> = Vec::new();
+    for (number, row) in (2..).zip(csv::Reader::from_reader(bytes).deserialize()) {
+        let wrong = |what: String| ParseError { at: format!("line {number}"), what };
+        let row: Row = row.map_err(|error| wrong(error.to_string()))?;
+        let at = midnight(row.issue_date_utc);
+        let start = at + TimeDelta::hours(row.horizon_h.into());
+        let slot = Slot::new(start, start + TimeDelta::hours(1)).ok_or_else(|| wrong("no time".to_owned()))?;
+        let value = GramsPerKwh::checked(row.value).ok_or_else(|| ParseError {
+            at: format!("line {number}, column \"forecast_gco2_per_kwh\""),
+            what: format!("{} for {slot} is not {}", row.value, GramsPerKwh::WHAT),
+        })?;
+        if all.last().is_none_or(|last| last.issued_at != at) {
+            all.push(issued(at));
+        }
+        if let Some(last) = all.last_mut() {
+            last.series.insert(slot, Intensity { value, origin: Origin::Forecast });
+        }
+    }
+    Ok(all)
+}
+
+/// Splits a series into forecasts that were each made at 00:00 UTC for the slots that begin on that day.
+pub fn day_ahead(series: &CarbonSeries) -> Vec<Issued> {
+    let day = |slot: &Slot| midnight(slot.start().date_naive());
+    let days = series.points().chunk_by(|a, b| day(&a.0) == day(&b.0));
+    days.map(|points| {
+        let made = issued(day(&points[0].0));
+        Issued { series: CarbonSeries::from_points(points.to_vec()).0, ..made }
+    })
+    .collect()
+}
+
+fn midnight(date: NaiveDate) -> DateTime<Utc> {
+    date.and_time(NaiveTime::MIN).and_utc()
+}
+
+fn issued(at: DateTime<Utc>) -> Issued {
+    Issued {
+        source: "file".into(),
+        zone: Zone::new("file").expect("a short name of letters"),
+        kind: SignalKind::Unspecified,
+        scope: SignalScope::Unspecified,
+        issued_at: at,
+        retrieved_at: at,
+        series: CarbonSeries::default(),
+    }
+}

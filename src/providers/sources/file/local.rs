@@ -1,0 +1,97 @@
+//! The times of a file's rows, where they have no zone of their own.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, NaiveDateTime, Utc};
+
+use super::time_zone::TimeZoneName;
+use crate::providers::client::time::{ReadTime, TimeProblem, in_range, read_time};
+
+/// Gives times without a zone the file's one. Where clocks were put back, an hour is shown twice: the rows' order
+/// determines which of the two is meant.
+#[derive(Debug)]
+pub(super) struct LocalTimes {
+    zone: Option<TimeZoneName>,
+    /// The start of the last row and whether rows go back in time, for each part of the grid.
+    last: HashMap<Option<String>, (DateTime<Utc>, bool)>,
+    /// A time without a zone was read.
+    pub(super) is_used: bool,
+}
+
+impl LocalTimes {
+    /// Without a zone, times that have none are refused.
+    pub(super) fn new(zone: Option<TimeZoneName>) -> Self {
+        Self { zone, last: HashMap::new(), is_used: false }
+    }
+
+    /// Returns the start of a row, which follows the last one of the same part of the grid.
+    pub(super) fn start(&mut self, text: &str, part: Option<&str>) -> Result<DateTime<Utc>, TimeProblem> {
+        let moments = self.moments(text)?;
+        let key = part.map(str::to_owned);
+        let last = self.last.get(&key).copied();
+        let chosen = match last {
+            Some((last, true)) => moments.iter().rev().find(|t| **t < last).or(moments.first()),
+            Some((last, false)) => moments.iter().find(|t| **t > last).or(moments.last()),
+            None => moments.first(),
+        };
+        let chosen = chosen.copied().ok_or(TimeProblem::Skipped)?;
+        let goes_back = match last {
+            Some((last, before)) if chosen == last => before,
+            Some((last, _)) => chosen < last,
+            None => false,
+        };
+        self.last.insert(key, (chosen, goes_back));
+        Ok(chosen)
+    }
+
+    /// Returns the end of a row that starts then.
+    pub(super) fn end(&mut self, text: &str, start: DateTime<Utc>) -> Result<DateTime<Utc>, TimeProblem> {
+        let moments = self.moments(text)?;
+        moments.iter().find(|t| **t > start).or(moments.last()).copied().ok_or(TimeProblem::Skipped)
+    }
+
+    fn moments(&mut self, text: &str) -> Result<Vec<DateTime<Utc>>, TimeProblem> {
+        let shown: NaiveDateTime = match read_time(text)? {
+            ReadTime::Moment(at) => return Ok(vec![at]),
+            ReadTime::Shown(shown) => shown,
+        };
+        self.is_used = true;
+        let zone = self.zone.ok_or(TimeProblem::NoZone)?;
+        zone.moments(shown).into_iter().map(in_range).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(zone: &str, rows: &[&str]) -> Result<Vec<String>, TimeProblem> {
+        let zone = TimeZoneName::try_from(zone.to_owned()).expect("a zone");
+        let mut times = LocalTimes::new(Some(zone));
+        rows.iter().map(|text| Ok(times.start(text, None)?.format("%d %H:%M").to_string())).collect()
+    }
+
+    #[test]
+    fn the_order_resolves_an_hour_that_is_shown_twice() {
+        let rows = [
+            "2026-10-25 01:30",
+            "2026-10-25 02:00",
+            "2026-10-25 02:30",
+            "2026-10-25 02:00",
+            "2026-10-25 02:30",
+            "2026-10-25 03:00",
+        ];
+        let right = ["24 23:30", "25 00:00", "25 00:30", "25 01:00", "25 01:30", "25 02:00"];
+        assert_eq!(starts("Europe/Berlin", &rows).expect("right"), right);
+        let back = |list: &[&'static str]| list.iter().rev().copied().collect::<Vec<_>>();
+        assert_eq!(starts("Europe/Berlin", &back(&rows)).expect("right"), back(&right));
+        let german = ["25.10.2026 01:30", "25.10.2026 02:00:00"];
+        assert_eq!(starts("Europe/Berlin", &german).expect("right"), ["24 23:30", "25 00:00"]);
+    }
+
+    #[test]
+    fn an_hour_that_never_was_is_refused() {
+        assert_eq!(starts("Europe/Berlin", &["2026-03-29 02:30"]), Err(TimeProblem::Skipped));
+        assert_eq!(starts("UTC", &["2026-03-29 02:30"]).expect("right"), ["29 02:30"]);
+    }
+}

@@ -1,0 +1,93 @@
+//! Separators of columns and decimal signs of CSV files.
+
+use super::columns::Columns;
+use super::settings::Settings;
+use super::signal::FileSignal;
+
+/// Commas, and what programs write where the comma is the decimal sign.
+const SEPARATORS: [u8; 3] = [b',', b';', b'\t'];
+
+/// Returns the text of a table without a line that only names the separator ("sep=;"), and the separator: the first
+/// separator by which the first line has the columns that are needed, else the one by which it has the most.
+pub(super) fn separator<'a, V: FileSignal>(bytes: &'a [u8], settings: &Settings) -> (&'a [u8], u8) {
+    if let Some([said, rest @ ..]) = bytes.strip_prefix(b"sep=")
+        && let Some(table) = rest.strip_prefix(b"\r\n").or_else(|| rest.strip_prefix(b"\n"))
+    {
+        return (table, *said);
+    }
+    let names = |separator: u8| -> Vec<String> {
+        let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(bytes);
+        reader.headers().map(|names| names.iter().map(|n| n.trim().to_owned()).collect()).unwrap_or_default()
+    };
+    let fits = |separator: &u8| Columns::find::<V>(&names(*separator), settings).is_ok();
+    // Of equals, `max_by_key` takes the last.
+    let most = || SEPARATORS.into_iter().rev().max_by_key(|separator| names(*separator).len());
+    (bytes, SEPARATORS.into_iter().find(fits).or_else(most).unwrap_or(b','))
+}
+
+/// The decimal sign of a file, by the numbers read so far.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    may_have_commas: bool,
+    has_commas: bool,
+    has_points: bool,
+}
+
+impl Numbers {
+    /// Decimal commas are read where columns are separated by something else.
+    pub(super) fn separated_by(separator: u8) -> Self {
+        Self { may_have_commas: separator != b',', has_commas: false, has_points: false }
+    }
+
+    /// Reads a number.
+    ///
+    /// # Errors
+    /// With an addition to the message that it is none.
+    pub(super) fn read(&mut self, text: &str) -> Result<f64, &'static str> {
+        let (comma, point) = (text.contains(','), text.contains('.'));
+        if comma && (point || !self.may_have_commas || text.matches(',').count() > 1) {
+            return Err(" (write a decimal point, and nothing between thousands)");
+        }
+        self.has_commas |= comma;
+        self.has_points |= point;
+        if self.has_commas && self.has_points {
+            return Err(" (other rows have the other decimal sign, so that it cannot be told which is meant)");
+        }
+        text.replace(',', ".").parse().map_err(|_| "")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattune_core::units::GramsPerKwh;
+
+    #[test]
+    fn the_separator_is_found_in_the_first_line() {
+        let found = |text: &'static str| separator::<GramsPerKwh>(text.as_bytes(), &Settings::default());
+        for (text, right) in [
+            ("time,value\n", b','),
+            ("time;value\n", b';'),
+            ("time\tvalue\n", b'\t'),
+            ("\"time\";\"value\";\"a,b\"\n", b';'),
+            ("a;b;c,d\n", b';'),
+            ("nonsense\n", b','),
+            ("", b','),
+        ] {
+            assert_eq!(found(text), (text.as_bytes(), right), "{text}");
+        }
+        assert_eq!(found("sep=;\r\ntime;value\n"), (b"time;value\n".as_slice(), b';'));
+    }
+
+    #[test]
+    fn decimal_commas_are_read_where_they_are_unambiguous() {
+        let mut german = Numbers::separated_by(b';');
+        assert_eq!((german.read("369,1"), german.read("12"), german.read("-0,5")), (Ok(369.1), Ok(12.0), Ok(-0.5)));
+        assert!(german.read("1.234,5").is_err() && german.read("1,234,5").is_err());
+        assert!(german.read("1.234").expect_err("which?").contains("the other decimal sign"));
+        let mut english = Numbers::separated_by(b';');
+        assert_eq!(english.read("369.1"), Ok(369.1));
+        assert!(english.read("369,1").is_err());
+        assert!(Numbers::separated_by(b',').read("369,1").expect_err("thousands?").contains("write a decimal point"));
+    }
+}

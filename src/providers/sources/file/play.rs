@@ -1,0 +1,66 @@
+//! Files that are played from now on, with other times than their own.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::parse::ParsedFile;
+use super::settings::Settings;
+use super::signal::FileSignal;
+use wattune_core::domain::{Quoted, Slot, TimeSeries};
+
+/// The part of a long file that one answer holds.
+pub(super) const PAST: TimeDelta = TimeDelta::days(31);
+pub(super) const AHEAD: TimeDelta = TimeDelta::days(31);
+
+/// Most rows on each side of now, about, where a short file is repeated often: 35 days of 5 min.
+pub(super) const MOST_ROWS: usize = 10_000;
+
+/// A file placed at another time, once or again and again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Play {
+    shift: TimeDelta,
+    period: TimeDelta,
+    start: DateTime<Utc>,
+    repeat: bool,
+}
+
+impl Play {
+    pub(super) fn new<V>(file: &ParsedFile<V>, settings: &Settings, anchor: DateTime<Utc>) -> Self {
+        let earliest = |a: Option<DateTime<Utc>>, b: Option<DateTime<Utc>>| a.into_iter().chain(b).min();
+        let start = earliest(file.expected.start(), file.actual.start()).unwrap_or(anchor);
+        let end = file.expected.end().max(file.actual.end()).unwrap_or(start);
+        Self {
+            shift: anchor - settings.replay_start.unwrap_or(start),
+            period: end - start,
+            start,
+            repeat: settings.repeat,
+        }
+    }
+
+    /// Returns the slots of all rounds that lie around `now`. The first round begins with the file's first row; there
+    /// is nothing before it.
+    pub(super) fn around<V: FileSignal>(
+        &self,
+        series: &TimeSeries<Quoted<V>>,
+        now: DateTime<Utc>,
+    ) -> Vec<(Slot, Quoted<V>)> {
+        let Some(span) = Slot::new(now - PAST, now + AHEAD).filter(|_| !series.is_empty()) else { return Vec::new() };
+        let round_of = |t: DateTime<Utc>| {
+            let since = (t - (self.start + self.shift)).num_milliseconds();
+            since.div_euclid(self.period.num_milliseconds().max(1))
+        };
+        let (first, last) = if self.repeat {
+            let (most, current) = (i64::try_from(MOST_ROWS / series.points().len()).unwrap_or(0) + 1, round_of(now));
+            (round_of(span.start()).max(current - most).max(0), round_of(span.end()).min(current + most).max(0))
+        } else {
+            (0, 0)
+        };
+        let mut points = Vec::new();
+        for round in first..=last {
+            let shift = TimeDelta::milliseconds(self.period.num_milliseconds() * round) + self.shift;
+            let moved = |slot: &Slot| Slot::new(slot.start() + shift, slot.end() + shift);
+            let placed = series.points().iter().filter_map(|(slot, value)| Some((moved(slot)?, *value)));
+            points.extend(placed.filter(|(slot, _)| slot.intersection(&span).is_some()));
+        }
+        points
+    }
+}

@@ -1,0 +1,88 @@
+//! The unit of a file's values: as set, and what contradicts it.
+
+use super::columns::Columns;
+use super::error::ParseError;
+use super::settings::Settings;
+use super::signal::FileSignal;
+use crate::providers::error::shortened;
+
+/// Returns the unit in the words of a column's name, if that is not the usual one.
+fn named_unit(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let any = |is: &dyn Fn(&str) -> bool| words.iter().any(|word| is(word));
+    let is_per_kwh = any(&|w| w.ends_with("kwh")) && !any(&|w| w.ends_with("mwh"));
+    if any(&|w| w.starts_with("kg")) {
+        Some("kg_per_kwh")
+    } else if any(&|w| matches!(w, "lb" | "lbs") || w.starts_with("lbco2") || w.starts_with("lbsco2")) {
+        Some("lb_per_mwh")
+    } else if any(&|w| matches!(w, "t" | "tons" | "tonnes") || w.starts_with("tco2")) {
+        Some("t_per_mwh")
+    } else if is_per_kwh && any(&|w| matches!(w, "ct" | "cent" | "cents" | "pence" | "öre")) {
+        Some("cents_per_kwh")
+    } else {
+        is_per_kwh.then_some("per_kwh")
+    }
+}
+
+/// Refuses a column of values whose name has another unit than the one that is read.
+pub(super) fn check_names<V: FileSignal>(columns: &Columns, settings: &Settings) -> Result<(), ParseError> {
+    if settings.unit.is_some() {
+        return Ok(());
+    }
+    for column in columns.expected.iter().chain(&columns.actual) {
+        if let Some(unit) = named_unit(&column.name).filter(|unit| V::UNITS.contains(unit)) {
+            let what = format!(
+                "column {:?} says another unit than {right}; set {table}.file.unit = \"{unit}\", or \"{right}\" if it is that \
+                 all the same",
+                shortened(&column.name),
+                right = V::UNITS[0],
+                table = V::TABLE
+            );
+            return Err(ParseError { at: "the first line".to_owned(), what });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses values that are all so small that they were given in another unit. A file of whole numbers alone may be a
+/// test.
+pub(super) fn check_values<V: FileSignal>(
+    values: impl Iterator<Item = f64> + Clone,
+    settings: &Settings,
+) -> Result<(), ParseError> {
+    let most = values.clone().map(f64::abs).fold(0.0, f64::max);
+    if settings.unit.is_some() || most <= 0.0 || most > V::SMALL || values.clone().all(|v| v.fract() == 0.0) {
+        return Ok(());
+    }
+    let [right, other, ..] = V::UNITS else { return Ok(()) };
+    let what = format!(
+        "no value is beyond {most}: that looks like {other}, and {right} is read; set {table}.file.unit = \"{other}\", or \"{right}\" \
+         if it is right as it is",
+        table = V::TABLE
+    );
+    Err(ParseError { at: "the values".to_owned(), what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_columns_say_units() {
+        for (name, unit) in [
+            ("carbon_intensity_gco2_per_kwh", Some("per_kwh")),
+            ("kgCO2/kWh", Some("kg_per_kwh")),
+            ("Carbon intensity (kg CO2e per kWh)", Some("kg_per_kwh")),
+            ("marginal lbs/MWh", Some("lb_per_mwh")),
+            ("tCO2/MWh", Some("t_per_mwh")),
+            ("direct_co2", None),
+            ("ct/kWh", Some("cents_per_kwh")),
+            ("EUR/kWh", Some("per_kwh")),
+            ("EUR/MWh", None),
+            ("value", None),
+        ] {
+            assert_eq!(named_unit(name), unit, "{name}");
+        }
+    }
+}

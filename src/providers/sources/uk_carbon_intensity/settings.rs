@@ -1,0 +1,62 @@
+//! `[carbon.uk_carbon_intensity]`
+
+use serde::{Deserialize, Serialize};
+
+use crate::providers::client::network_settings;
+
+network_settings! {
+    /// `[carbon.uk_carbon_intensity]`
+    at "https://api.carbonintensity.org.uk", at most 60 an hour;
+    /// One of the seventeen regions; the whole country if absent. Regions have forecasts only.
+    region: Option<RegionId> = None,
+    /// Outward part of a postcode ("BS16"), in place of a region.
+    postcode: Option<Postcode> = None,
+}
+
+/// A region of the UK Carbon Intensity API, 1 (North Scotland) to 17 (Wales).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct RegionId(u8);
+
+impl TryFrom<u8> for RegionId {
+    type Error = &'static str;
+    fn try_from(id: u8) -> Result<Self, Self::Error> {
+        if (1..=17).contains(&id) { Ok(Self(id)) } else { Err("regions are numbered 1 (North Scotland) to 17 (Wales)") }
+    }
+}
+
+impl From<RegionId> for u8 {
+    fn from(id: RegionId) -> u8 {
+        id.0
+    }
+}
+
+/// The outward part of a UK postcode, in capitals.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Postcode(String);
+
+impl Postcode {
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Postcode {
+    type Error = &'static str;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let text = text.trim().to_ascii_uppercase();
+        let shape = (2..=4).contains(&text.len())
+            && text.chars().all(|c| c.is_ascii_alphanumeric())
+            && text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.contains(|c: char| c.is_ascii_digit());
+        if shape { Ok(Self(text)) } else { Err("write the outward part of the postcode only, like \"BS16\" or \"E1\"") }
+    }
+}
+
+impl From<Postcode> for String {
+    fn from(postcode: Postcode) -> String {
+        postcode.0
+    }
+}

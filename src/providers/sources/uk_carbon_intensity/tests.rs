@@ -1,0 +1,314 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wiremock::matchers::path;
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::*;
+use crate::providers::{BaseUrl, CarbonSettings};
+
+fn at(text: &str) -> DateTime<Utc> {
+    DateTime::parse_from_rfc3339(text).expect(text).to_utc()
+}
+
+/// Makes the source as the settings say.
+fn source(settings: &CarbonSettings, state_dir: Option<&std::path::Path>) -> Result<UkCarbonIntensity, SettingsError> {
+    UkCarbonIntensity::new(&settings.uk_carbon_intensity, &settings.shared(state_dir))
+}
+
+fn settings(server: &MockServer, place: &str) -> CarbonSettings {
+    let uk: Settings = toml::from_str(place).expect(place);
+    let base_url = BaseUrl::try_from(server.uri()).expect("an address");
+    CarbonSettings {
+        uk_carbon_intensity: Settings { base_url, ..uk },
+        timeout_s: Seconds::new(0.5),
+        max_body_bytes: 64 << 10,
+        ..CarbonSettings::default()
+    }
+}
+
+/// The documented shape (`carbon-apis.md` §3.2); numbers are made up.
+const AHEAD: &str = r#"{"data":[
+  {"from":"2025-10-22T23:30Z","to":"2025-10-23T00:00Z","intensity":{"forecast":162,"actual":158,"index":"moderate"}},
+  {"from":"2025-10-23T00:00Z","to":"2025-10-23T00:30Z","intensity":{"forecast":164,"actual":null,"index":"moderate"}},
+  {"from":"2025-10-23T00:30Z","to":"2025-10-23T01:00Z","intensity":{"forecast":150.5,"actual":null,"index":"moderate"}}]}"#;
+const BEHIND: &str = r#"{"data":[
+  {"from":"2025-10-22T22:30Z","to":"2025-10-22T23:00Z","intensity":{"forecast":200,"actual":190,"index":"high"}},
+  {"from":"2025-10-22T23:00Z","to":"2025-10-22T23:30Z","intensity":{"forecast":180,"actual":null,"index":"high"}},
+  {"from":"2025-10-22T23:30Z","to":"2025-10-23T00:00Z","intensity":{"forecast":162,"actual":158,"index":"moderate"}}]}"#;
+const NOW: &str = "2025-10-23T00:10:00Z";
+const AHEAD_PATH: &str = "/intensity/2025-10-23T00:01Z/fw48h";
+const BEHIND_PATH: &str = "/intensity/2025-10-23T00:01Z/pt24h";
+const REGION_PATH: &str = "/regional/intensity/2025-10-23T00:01Z/fw48h/regionid/11";
+
+fn text(body: impl Into<String>) -> ResponseTemplate {
+    // With the time that the tests are set in; else the clock would be reported to be off.
+    ResponseTemplate::new(200).insert_header("date", "Thu, 23 Oct 2025 00:10:00 GMT").set_body_string(body)
+}
+
+async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
+    let server = MockServer::start().await;
+    for (route, template) in routes {
+        Mock::given(path(*route)).respond_with(template.clone()).mount(&server).await;
+    }
+    server
+}
+
+async fn country(ahead: ResponseTemplate, behind: ResponseTemplate) -> Result<Answer, ProviderError> {
+    let server = serve(&[(AHEAD_PATH, ahead), (BEHIND_PATH, behind)]).await;
+    source(&settings(&server, ""), None).expect("a place").fetch(at(NOW)).await
+}
+
+async fn region(body: &str) -> Result<Answer, ProviderError> {
+    let server = serve(&[(REGION_PATH, text(body))]).await;
+    source(&settings(&server, "region = 11"), None).expect("a place").fetch(at(NOW)).await
+}
+
+fn values(series: &CarbonSeries) -> Vec<f64> {
+    series.points().iter().map(|(_, i)| i.value.get()).collect()
+}
+
+#[tokio::test]
+async fn the_country_has_a_forecast_and_actual_values() {
+    let answer = country(text(AHEAD), text(BEHIND)).await.expect("as documented");
+    let forecast = answer.forecast;
+    assert_eq!(values(&forecast.expected), [164.0, 150.5], "slots that have ended are not expected any more");
+    assert_eq!(forecast.expected.start(), Some(at("2025-10-23T00:00:00Z")));
+    assert_eq!(values(&forecast.actual), [190.0, 158.0], "null is absent, not zero");
+    assert_eq!(forecast.actual.points()[0].1.origin, Origin::Estimated);
+    assert_eq!((forecast.kind, forecast.scope), (SignalKind::Average, SignalScope::Operational));
+    assert_eq!((forecast.zone.as_str(), forecast.source.as_str()), ("GB", "uk_carbon_intensity"));
+    assert_eq!(answer.notes, ["the forecast reaches 0.8 h ahead; 48 h were asked for"]);
+}
+
+#[tokio::test]
+async fn a_region_is_an_object_or_an_array_and_has_no_outcome() {
+    let slots = r#"[{"from":"2025-10-23T00:00Z","to":"2025-10-23T00:30Z","intensity":{"forecast":162,"index":"moderate"},
+        "generationmix":[{"fuel":"gas","perc":32.9}]}]"#;
+    let region_data =
+        format!(r#"{{"regionid":11,"dnoregion":"WPD South West","shortname":"South West England","data":{slots}}}"#);
+    for body in [format!(r#"{{"data":{region_data}}}"#), format!(r#"{{"data":[{region_data}]}}"#)] {
+        let forecast = region(&body).await.expect("both are in use").forecast;
+        assert_eq!(values(&forecast.expected), [162.0]);
+        assert!(forecast.actual.is_empty());
+        assert_eq!(forecast.zone.as_str(), "11");
+    }
+    let other =
+        region(&format!(r#"{{"data":{region_data}}}"#).replace(":11", ":12")).await.expect_err("another region");
+    assert!(other.to_string().contains("region 11 was asked for"), "{other}");
+
+    let route = "/regional/intensity/2025-10-23T00:01Z/fw48h/postcode/BS16";
+    let server = serve(&[(route, text(format!(r#"{{"data":{region_data}}}"#)))]).await;
+    let answer = source(&settings(&server, "postcode = \"bs16\""), None)
+        .expect("a place")
+        .fetch(at(NOW))
+        .await
+        .expect("a postcode");
+    assert_eq!(answer.forecast.zone.as_str(), "BS16");
+}
+
+#[tokio::test]
+async fn success_without_a_slot_is_a_fault() {
+    for body in
+        ["{}", r#"{"data":[]}"#, r#"{"data":{}}"#, r#"{"data":null}"#, r#"{"data":[{"regionid":11,"data":[]}]}"#]
+    {
+        let error = region(body).await.expect_err(body);
+        assert!(matches!(error, ProviderError::Empty { .. }), "{body}: {error:?}");
+    }
+    let nulls = AHEAD.replace("164", "null").replace("150.5", "null");
+    assert!(matches!(country(text(nulls), text(BEHIND)).await, Err(ProviderError::Empty { .. })));
+    assert!(matches!(country(text(""), text(BEHIND)).await, Err(ProviderError::Empty { .. })));
+}
+
+#[tokio::test]
+async fn actual_values_alone_are_enough_where_no_more_is_wanted() {
+    let nulls = AHEAD.replace("164", "null").replace("150.5", "null");
+    for ahead in [&nulls, "{}", "", "[]", r#"{"data":3}"#] {
+        let server = serve(&[(AHEAD_PATH, text(ahead)), (BEHIND_PATH, text(BEHIND))]).await;
+        let source = source(&settings(&server, "contributes = \"actual\""), None).expect("a place");
+        let answer = source.fetch(at(NOW)).await.expect(ahead);
+        assert_eq!(values(&answer.forecast.actual), [190.0, 158.0]);
+        assert!(!answer.notes.iter().any(|note| note.contains("h ahead")), "{:?}", answer.notes);
+    }
+    let server = serve(&[(AHEAD_PATH, text("{}")), (BEHIND_PATH, text("{}"))]).await;
+    let source = source(&settings(&server, "contributes = \"actual\""), None).expect("a place");
+    assert!(matches!(source.fetch(at(NOW)).await, Err(ProviderError::Empty { .. })));
+}
+
+#[tokio::test]
+async fn a_missing_past_is_only_a_note() {
+    let answer = country(text(AHEAD), ResponseTemplate::new(500)).await.expect("the forecast is there");
+    assert_eq!(values(&answer.forecast.actual), [158.0], "the forecast's own past slot is used");
+    assert!(answer.notes[0].contains("last 24 h") && answer.notes[0].contains("500"), "{:?}", answer.notes);
+}
+
+#[tokio::test]
+async fn overlapping_slots_are_resolved_and_noted() {
+    let body = AHEAD.replace("00:30Z\",\"to\":\"2025-10-23T01:00Z", "00:20Z\",\"to\":\"2025-10-23T01:00Z");
+    let answer = country(text(body), text(BEHIND)).await.expect("still usable");
+    assert_eq!(values(&answer.forecast.expected), [164.0, 150.5]);
+    assert!(answer.notes[0].contains("overlaps"), "{:?}", answer.notes);
+}
+
+#[tokio::test]
+async fn broken_bodies_say_where() {
+    for (from, to, part) in [
+        (
+            "164",
+            "\"many\"",
+            "data[1].intensity.forecast: expected a carbon intensity in g/kWh from 0 to 20000, or null, found \"many\"",
+        ),
+        ("164", "-1", "data[1].intensity.forecast"),
+        (
+            "\"2025-10-23T00:00Z\",\"to\":\"2025-10-23T00:30Z\"",
+            "\"soon\",\"to\":\"2025-10-23T00:30Z\"",
+            "data[1].from: \"soon\" is not a time",
+        ),
+        ("\"from\":\"2025-10-23T00:00Z\",", "", "data[1].from: expected a time"),
+        ("2025-10-23T00:30Z\",\"intensity\"", "2025-10-22T00:30Z\",\"intensity\"", "data[1]: the slot must end"),
+    ] {
+        let error = country(text(AHEAD.replace(from, to)), text(BEHIND)).await.expect_err(part).to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    for body in ["[]", "3", r#"{"data":3}"#, r#"{"data":[[3]]}"#, r#"{"data":[{"from":[]}]}"#, &AHEAD[..80]] {
+        let error = country(text(body), text(BEHIND)).await.expect_err(body);
+        assert!(matches!(error, ProviderError::Malformed { .. } | ProviderError::Empty { .. }), "{body}: {error:?}");
+    }
+    let error = country(text(r#"{"error":{"code":"x","message":"not today"}}"#), text(BEHIND)).await;
+    assert_eq!(error, Err(ProviderError::Unexpected { status: 200, message: "not today".to_owned() }));
+}
+
+#[tokio::test]
+async fn http_faults_are_distinguished() {
+    let bad = r#"{"error":{"code":"400 Bad Request","message":"Please enter a valid start datetime"}}"#;
+    let bad = country(ResponseTemplate::new(400).set_body_string(bad), text(BEHIND)).await;
+    let message = "Please enter a valid start datetime".to_owned();
+    assert_eq!(bad, Err(ProviderError::Unexpected { status: 400, message }));
+    let down = r#"{"error":{"code":"500 Internal Server Error","message":"Requested resource not found."}}"#;
+    let down = country(ResponseTemplate::new(500).set_body_string(down), text(BEHIND)).await;
+    assert!(matches!(down, Err(ProviderError::ServerError { status: 500, .. })), "{down:?}");
+    let limited = country(ResponseTemplate::new(429).insert_header("retry-after", "60"), text(BEHIND)).await;
+    assert_eq!(limited, Err(ProviderError::RateLimited { retry_after: Some(Seconds::new(60.0)) }));
+    let slow = country(text(AHEAD).set_delay(Duration::from_secs(5)), text(BEHIND)).await;
+    assert!(matches!(slow, Err(ProviderError::TimedOut { .. })), "{slow:?}");
+    let long = country(text(format!("{AHEAD}{}", " ".repeat(70_000))), text(BEHIND)).await;
+    assert_eq!(long, Err(ProviderError::TooLarge { limit_bytes: 64 << 10 }));
+}
+
+#[tokio::test]
+async fn the_past_is_fetched_in_windows_of_a_fortnight() {
+    // Asked at the full half hour, the window begins a slot early; its last slots are not known yet.
+    let actuals = BEHIND.replace("22:30Z\",\"to", "22:30Z\",\"x\":0,\"to");
+    let server = serve(&[("/intensity/2025-10-22T23:00Z/2025-10-23T00:10Z", text(actuals))]).await;
+    let uk = source(&settings(&server, ""), None).expect("a place");
+    let span = |from: &str, to: &str| Slot::new(at(from), at(to)).expect("from < to");
+    let settled = uk.fetch_actuals(span("2025-10-22T23:00:00Z", NOW), at(NOW)).await.expect("told").expect("can tell");
+    assert_eq!(values(&settled), [158.0], "neither the slot before nor the null");
+    assert_eq!(settled.start(), Some(at("2025-10-22T23:30:00Z")));
+
+    let server = serve(&[("/intensity/2025-09-25T00:10Z/2025-10-08T23:40Z", text(r#"{"data":[]}"#))]).await;
+    let uk = source(&settings(&server, ""), None).expect("a place");
+    let long = uk.fetch_actuals(span("2025-09-25T00:10:00Z", NOW), at(NOW)).await;
+    assert_eq!(long, Ok(Some(CarbonSeries::default())), "at most a fortnight at once");
+    let region = source(&settings(&server, "region = 11"), None).expect("a place");
+    assert_eq!(
+        region.fetch_actuals(span("2025-09-25T00:10:00Z", NOW), at(NOW)).await,
+        Ok(None),
+        "regions have no outcome"
+    );
+}
+
+#[test]
+fn zones_are_understood_as_people_write_them() {
+    let asked = |text: &str| source(&toml::from_str(text).expect(text), None).map(|uk| (uk.asked.clone(), uk.zone()));
+    let zone = |text: &str| Zone::new(text).expect(text);
+    for (written, meant) in [
+        ("GB", Asked::Country),
+        ("uk", Asked::Country),
+        ("GBR", Asked::Country),
+        ("51.5,-0.12", Asked::Country),
+        ("GB-ORK", Asked::Country),
+        ("GB-13", Asked::Region(13)),
+        ("13", Asked::Region(13)),
+        ("BS16", Asked::Postcode("BS16".to_owned())),
+        ("e1", Asked::Postcode("E1".to_owned())),
+    ] {
+        assert_eq!(asked(&format!("zone = \"{written}\"")), Ok((meant, zone(written))), "{written}");
+    }
+    for (written, part) in [
+        ("DE", "Great Britain alone"),
+        ("DK1", "Great Britain alone"),
+        ("52.52,13.40", "Great Britain alone"),
+        ("CAISO_NORTH", "Great Britain alone"),
+        ("54.6,-5.93", "Northern Ireland"),
+        ("GB-NIR", "Northern Ireland"),
+        ("GB-18", "numbered 1 (North Scotland) to 17 (Wales)"),
+    ] {
+        let error = asked(&format!("zone = \"{written}\"")).expect_err(written).to_string();
+        assert!(error.contains(part) && error.contains(written), "{error}");
+    }
+    let own = "zone = \"DE\"\n[uk_carbon_intensity]\n";
+    assert_eq!(
+        asked(&format!("{own}region = 11")),
+        Ok((Asked::Region(11), zone("11"))),
+        "a region is a zone of its own"
+    );
+    assert_eq!(asked(&format!("{own}zone = \"GB\"")), Ok((Asked::Country, zone("GB"))));
+    assert_eq!(asked(""), Ok((Asked::Country, zone("GB"))));
+}
+
+#[tokio::test]
+async fn the_clocks_going_back_gives_no_slot_twice() {
+    // 2025-10-26 has 25 hours in Britain; slots are UTC, and there are 50 of half an hour between its midnights.
+    let start = at("2025-10-25T23:00:00Z");
+    let slot = |i: i64| {
+        let (from, to) = (start + HALF_HOUR * i as i32, start + HALF_HOUR * (i as i32 + 1));
+        let form = "%Y-%m-%dT%H:%MZ";
+        format!(
+            r#"{{"from":"{}","to":"{}","intensity":{{"forecast":{i},"actual":null}}}}"#,
+            from.format(form),
+            to.format(form)
+        )
+    };
+    let body = format!(r#"{{"data":[{}]}}"#, (0..50).map(slot).collect::<Vec<_>>().join(","));
+    let server = serve(&[("/intensity/2025-10-25T23:01Z/fw48h", text(body))]).await;
+    let answer = source(&settings(&server, ""), None).expect("a place").fetch(start).await.expect("a day");
+    let expected = &answer.forecast.expected;
+    assert_eq!((expected.points().len(), expected.gaps().count()), (50, 0));
+    assert_eq!(expected.end(), Some(at("2025-10-27T00:00:00Z")));
+    assert_eq!(expected.points()[0].1.value, GramsPerKwh::ZERO, "0 stays 0");
+}
+
+fn json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<f64>().prop_map(Value::from),
+        "[0-9TZ:-]{0,18}".prop_map(Value::from),
+        Just(Value::from("2025-10-23T00:00Z")),
+        Just(Value::from("2025-10-23T00:30Z")),
+    ];
+    let keys = prop_oneof!["data", "from", "to", "intensity", "forecast", "actual", "regionid", "error"];
+    leaf.prop_recursive(5, 64, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::hash_map(keys.clone(), inner, 0..6)
+                .prop_map(|map| Value::from(map.into_iter().collect::<serde_json::Map<_, _>>())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_body_panics(data in json(), region in prop::option::of(1u8..18)) {
+        let mut rows = Vec::new();
+        let _ = read_rows(&serde_json::json!({ "data": data }), region, &mut rows);
+        let _ = read_rows(&data, region, &mut rows);
+    }
+
+    #[test]
+    fn no_damaged_body_panics(damage in crate::providers::client::json::damage::any()) {
+        for body in [AHEAD, BEHIND] {
+            parse_any(&damage.done_to(body));
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! WattTime v3: marginal operational intensity (MOER) in steps of five minutes, with an account.
+//!
+//! `carbon-apis.md` §2 has the shapes and the traps. The place is one of WattTime's regions ("CAISO_NORTH"), or
+//! coordinates, whose region is asked for once. A country is not a region: `carbon.zone = "DE"` is refused. Some
+//! regions have names like countries ("IE"), so what stands in `[carbon.watttime] zone` is taken for a region's name as
+//! it is.
+
+mod parse;
+mod session;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+
+use self::parse::{Row, Rows, SIGNAL};
+use self::session::{Session, not_in_plan};
+pub use self::settings::Settings;
+use super::descriptor::{Descriptor, Table, ZonesError};
+use crate::providers::client::json::{note_short, notes as notes_of};
+use crate::providers::client::{Api, Contribution, Denied, Secret, SharedSettings, abridged, from_api};
+use crate::providers::error::{ProviderError, SettingsError};
+use crate::providers::place::{Place, ZoneName};
+use crate::providers::provider::{Actuals, Answer, Provider};
+use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Provenance, SignalKind, SignalScope, Slot};
+use wattune_core::units::{GramsPerKwh, Seconds};
+
+/// Forecasts are renewed every five minutes, which is more often than a plan needs.
+const CADENCE: TimeDelta = TimeDelta::minutes(15);
+
+/// 32 days are allowed; five-minute rows of half of that fit into the longest answer that is read by default.
+const LONGEST_WINDOW: TimeDelta = TimeDelta::days(14);
+
+/// Both ends of a window are included: one step less, and windows do not overlap.
+const STEP: TimeDelta = TimeDelta::minutes(5);
+
+/// The facts about this source.
+pub(super) const DESCRIPTOR: Descriptor = Descriptor {
+    name: "watttime",
+    summary: Some("marginal, with an account; CAISO_NORTH is free"),
+    // Last of those with a forecast: its signal is marginal where that of the others is average.
+    rank: Some(4),
+    countries: &[],
+    #[cfg(any(test, feature = "fuzzing"))]
+    fuzz: &[super::FuzzTarget { name: "watttime", parse: parse_any }],
+};
+
+impl Settings {
+    fn has_account(&self) -> bool {
+        Secret::is_there(&self.username_env, self.username_file.as_deref())
+            && Secret::is_there(&self.password_env, self.password_file.as_deref())
+    }
+}
+
+impl Table for Settings {
+    fn is_set_up(&self, place: Option<&Place>) -> bool {
+        // A country is no region of WattTime's: the chain must not fail for it.
+        let is_region = place.is_some_and(|place| place.is_code() || place.coordinates().is_some());
+        (self.zone.is_some() || is_region) && self.has_account()
+    }
+
+    fn build(&self, shared: &SharedSettings<'_>) -> Result<Arc<dyn Provider>, SettingsError> {
+        Ok(Arc::new(WattTime::new(self, shared)?))
+    }
+
+    fn zones<'a>(
+        &'a self,
+        shared: SharedSettings<'a>,
+        now: DateTime<Utc>,
+    ) -> BoxFuture<'a, Result<Vec<ZoneName>, ZonesError>> {
+        async move {
+            if !self.has_account() {
+                return Err(ZonesError::NotSetUp(format!(
+                    "register at https://docs.watttime.org and set {} and {}; then its regions are listed here",
+                    abridged::variable(&self.username_env),
+                    abridged::variable(&self.password_env)
+                )));
+            }
+            let source = WattTime::new(self, &shared)?;
+            Ok(source.api.discreet(source.zones(now)).await?)
+        }
+        .boxed()
+    }
+}
+
+/// One region: its forecast and its actual values.
+struct WattTime {
+    api: Api,
+    settings: Settings,
+    session: Session,
+    /// The plan has no history.
+    no_history: Denied,
+    /// The date of the forecasts' model.
+    model: Mutex<Option<String>>,
+}
+
+/// Without the session, and without the answers that the client remembers: a token may be among them.
+impl fmt::Debug for WattTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WattTime").field("place", self.api.place()).finish_non_exhaustive()
+    }
+}
+
+impl WattTime {
+    /// Connects to nothing yet, and needs no account yet.
+    ///
+    /// # Errors
+    /// Without a place, or if `carbon.zone` is a country.
+    fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
+        let api = Api::new(DESCRIPTOR.name, own.network(), shared, Seconds::from_delta(CADENCE))?;
+        let place = api.place();
+        if own.zone.is_none() && !place.is_code() && place.coordinates().is_none() {
+            let why = "a country is not one of its regions; set carbon.watttime.zone to latitude,longitude (\"37.77,-122.42\") \
+                       or to a region's name (\"CAISO_NORTH\")";
+            return Err(place.refused(api.source(), why));
+        }
+        let (session, no_history, model) = Default::default();
+        Ok(Self { api, settings: own.clone(), session, no_history, model })
+    }
+
+    async fn get(&self, path: &str, query: &[(&str, &str)], now: DateTime<Utc>) -> Result<Value, ProviderError> {
+        self.session.get(&self.api, &self.settings, (path, query), now).await
+    }
+
+    /// Lists the regions that the account may read.
+    async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
+        parse::zones(&self.get("/v3/my-access", &[("signal_type", SIGNAL)], now).await?)
+    }
+
+    /// Returns the region's name. Borders change, so the one that was found first is kept.
+    async fn region(&self, now: DateTime<Utc>) -> Result<String, ProviderError> {
+        let place = self.api.place();
+        let Some((latitude, longitude)) = place.coordinates() else { return Ok(place.zone().to_string()) };
+        if let Some(region) = self.api.pinned() {
+            return Ok(region);
+        }
+        let (latitude, longitude) = (latitude.to_string(), longitude.to_string());
+        let query = [("signal_type", SIGNAL), ("latitude", &*latitude), ("longitude", &*longitude)];
+        let answer = self.get("/v3/region-from-loc", &query, now).await;
+        let region = answer.and_then(|body| parse::region(&body)).map_err(|error| match error {
+            ProviderError::Unexpected { status: 200 | 404, message } => {
+                let what = format!(
+                    "WattTime covers no region at {} ({message}); check that latitude comes first, or choose another source",
+                    place.zone()
+                );
+                ProviderError::Empty { what }
+            }
+            other => other,
+        })?;
+        tracing::info!(region, "WattTime: region of the coordinates found, and kept");
+        self.api.pin(&region);
+        Ok(region)
+    }
+
+    /// Requests the forecast, without slots that have ended.
+    async fn ahead(&self, region: &str, now: DateTime<Utc>) -> Result<Rows, ProviderError> {
+        let hours = u8::from(self.settings.horizon_hours).to_string();
+        let query = [("region", region), ("signal_type", SIGNAL), ("horizon_hours", &hours)];
+        let mut ahead = parse::rows(&self.get("/v3/forecast", &query, now).await?, region)?;
+        let given = ahead.rows.len();
+        ahead.rows.retain(|row| now < row.slot.end());
+        if ahead.rows.is_empty() {
+            let what = format!("{given} values in the forecast for {region}, none for now or later");
+            return Err(ProviderError::Empty { what });
+        }
+        Ok(ahead)
+    }
+
+    /// Requests the actual values from `start` to `end`, both included.
+    async fn behind(
+        &self,
+        region: &str,
+        (start, end): (DateTime<Utc>, DateTime<Utc>),
+        now: DateTime<Utc>,
+    ) -> Result<Vec<(Slot, Intensity)>, ProviderError> {
+        let text = |t: DateTime<Utc>| t.format("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let (start, end) = (text(start), text(end));
+        let query = [
+            ("region", region),
+            ("signal_type", SIGNAL),
+            ("start", &start),
+            ("end", &end),
+            ("include_imputed_marker", "true"),
+        ];
+        let answer = self.get("/v3/historical", &query, now).await;
+        if answer.as_ref().is_err_and(not_in_plan) {
+            self.no_history.note(now);
+        }
+        let origin = |row: &Row| if row.imputed { Origin::Estimated } else { Origin::Measured };
+        let actuals = parse::rows(&answer?, region)?.rows.into_iter().filter(|row| row.slot.end() <= now);
+        Ok(actuals.map(|row| (row.slot, Intensity { value: row.value, origin: origin(&row) })).collect())
+    }
+
+    /// Requests the actual values of the last 24 hours; none, with a note, if the plan has no history.
+    async fn last_day(
+        &self,
+        region: &str,
+        now: DateTime<Utc>,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<(Slot, Intensity)>, ProviderError> {
+        if self.no_history.stands(now) {
+            notes.push(format!("the account's plan has no history of {region}; what came is not known"));
+            return Ok(Vec::new());
+        }
+        self.behind(region, (now - TimeDelta::hours(24), now), now).await
+    }
+
+    /// Returns a note if the forecasts' model changed: the level of its values may have, too.
+    fn model_note(&self, model: Option<String>) -> Option<String> {
+        let mut known = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = model?;
+        let before = known.replace(after.clone()).filter(|before| *before != after)?;
+        Some(format!("WattTime's model changed from {before} to {after}; values may lie at another level now"))
+    }
+
+    async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
+        let region = self.region(now).await?;
+        let mut notes = Vec::new();
+        let contributes = self.api.contributes();
+        let ahead = match contributes {
+            Contribution::Actual => None,
+            Contribution::Both | Contribution::Forecast => Some(self.ahead(&region, now).await?),
+        };
+        let behind = match contributes {
+            Contribution::Forecast => Ok(Vec::new()),
+            Contribution::Both => self.last_day(&region, now, &mut notes).await,
+            // Without it there is nothing, so the plan is asked each time.
+            Contribution::Actual => self.behind(&region, (now - TimeDelta::hours(24), now), now).await,
+        };
+        let behind = match (behind, &ahead) {
+            (Ok(behind), _) => behind,
+            (Err(error), Some(_)) => {
+                notes.push(format!("what came in the last 24 h is not known: {error}"));
+                Vec::new()
+            }
+            (Err(error), None) => return Err(error),
+        };
+        let (mut rows, mut issued_at, mut provenance) = (Vec::new(), now, Provenance::default());
+        if let Some(ahead) = ahead {
+            notes.extend(ahead.warnings.iter().map(|warning| format!("WattTime warns: {warning}")));
+            provenance.model.clone_from(&ahead.model);
+            notes.extend(self.model_note(ahead.model));
+            issued_at = ahead.generated_at.unwrap_or(now).min(now);
+            rows = ahead.rows;
+        }
+        let expected = rows.iter().map(|row| (row.slot, Intensity { value: row.value, origin: Origin::Forecast }));
+        let (expected, problems) = CarbonSeries::from_points(expected.collect());
+        notes.extend(notes_of(&problems));
+        let actual = CarbonSeries::from_points(behind).0;
+        if expected.is_empty() && actual.is_empty() {
+            return Err(ProviderError::Empty { what: format!("the history of {region} holds no value of the past") });
+        }
+        let forecast = Forecast {
+            zone: self.api.zone(),
+            source: self.source().to_owned(),
+            kind: SignalKind::Marginal,
+            scope: SignalScope::Operational,
+            issued_at,
+            retrieved_at: now,
+            provenance,
+            expected,
+            actual,
+        };
+        notes.extend(note_short(&forecast, now, u8::from(self.settings.horizon_hours).into()));
+        notes.extend(self.api.skew_note());
+        Ok(Answer { forecast, notes })
+    }
+
+    async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Actuals<GramsPerKwh> {
+        if self.api.contributes() == Contribution::Forecast || self.no_history.stands(now) {
+            return Ok(None);
+        }
+        let end = (span.start() + LONGEST_WINDOW - STEP).min(span.end()).min(now);
+        if end <= span.start() {
+            return Ok(Some(CarbonSeries::default()));
+        }
+        let region = self.region(now).await?;
+        // A slot that begins before the span and reaches into it would be left out.
+        match self.behind(&region, (span.start() - STEP, end), now).await {
+            Err(error) if not_in_plan(&error) => Ok(None),
+            answer => {
+                let mut rows = answer?;
+                rows.retain(|(slot, _)| span.start() < slot.end());
+                Ok(Some(CarbonSeries::from_points(rows).0))
+            }
+        }
+    }
+}
+
+impl Provider for WattTime {
+    from_api!(PoundsPerMwh);
+
+    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
+        self.api.discreet_answer(self.answer(now)).boxed()
+    }
+
+    fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
+        self.api.discreet(self.actuals(span, now)).boxed()
+    }
+
+    /// History is complete within hours; what is revised later is revised within the next two days.
+    fn final_after(&self) -> Seconds {
+        Seconds::from_delta(TimeDelta::days(2))
+    }
+}
+
+/// Runs the parsers on a body with any content, and reads a refusal with it as message; neither must panic.
+#[cfg(any(test, feature = "fuzzing"))]
+fn parse_any(body: &[u8]) {
+    use crate::providers::feed::follow_rows;
+    let _ = session::with_advice(ProviderError::refused_with(body));
+    let Ok(body) = serde_json::from_slice::<Value>(body) else { return };
+    if let Ok(parsed) = parse::rows(&body, "CAISO_NORTH") {
+        follow_rows(parsed.rows.into_iter().map(|row| (row.slot, row.value)));
+    }
+    let _ = (parse::region(&body), parse::token(&body), parse::zones(&body));
+}

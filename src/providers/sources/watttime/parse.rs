@@ -1,0 +1,167 @@
+//! WattTime's bodies (`carbon-apis.md` §2.3), lb/MWh converted to g/kWh.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+
+use crate::providers::client::json::{array, by_starts, malformed, scaled, time, unexpected};
+use crate::providers::error::{ProviderError, shortened};
+use crate::providers::place::ZoneName;
+use wattune_core::domain::{Slot, Unit};
+use wattune_core::units::GramsPerKwh;
+
+/// The marginal operating emissions rate.
+pub(super) const SIGNAL: &str = "co2_moer";
+
+/// The only unit that is converted.
+const UNITS: &str = "lbs_co2_per_mwh";
+
+/// A region's code is short; longer text is none.
+const LONGEST_REGION: usize = 96;
+
+/// Warnings beyond these are left out.
+const MOST_WARNINGS: usize = 5;
+
+/// Marginal intensities of one region, oldest first.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rows {
+    pub(super) rows: Vec<Row>,
+    /// The time at which a forecast was made, if the body names it.
+    pub(super) generated_at: Option<DateTime<Utc>>,
+    /// The model's date, if the body names it.
+    pub(super) model: Option<String>,
+    /// WattTime's warnings, in its words.
+    pub(super) warnings: Vec<String>,
+}
+
+/// The intensity of one slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Row {
+    pub(super) slot: Slot,
+    pub(super) value: GramsPerKwh,
+    /// The value is the backup model's.
+    pub(super) imputed: bool,
+}
+
+/// Reads the body of `/v3/forecast` and `/v3/historical`.
+///
+/// # Errors
+/// If it is another region's or signal's, in another unit, or not such a body.
+pub(super) fn rows(body: &Value, region: &str) -> Result<Rows, ProviderError> {
+    no_fault(body)?;
+    let meta = body.get("meta").unwrap_or(&Value::Null);
+    if !meta.is_object() {
+        return Err(unexpected("meta", "an object", meta));
+    }
+    check(meta, region)?;
+    let period = period(meta)?;
+    let mut points = Vec::new();
+    for (i, row) in array(body.get("data"), "data")?.iter().enumerate() {
+        let start = time(row.get("point_time"), &format!("data[{i}].point_time"))?;
+        let value = scaled(row.get("value"), Unit::PoundsPerMwh.in_g_per_kwh(), &format!("data[{i}].value"))?;
+        let imputed = row.get("imputed_data_used").and_then(Value::as_bool).unwrap_or(false);
+        points.push((start, value.map(|value| (value, imputed))));
+    }
+    let row = |(slot, value): (Slot, Option<(GramsPerKwh, bool)>)| {
+        let (value, imputed) = value?;
+        // The period is what is documented; the spacing of the rows only stands in for it.
+        let end = period.map_or(slot.end(), |period| slot.start() + period);
+        Some(Row { slot: Slot::new(slot.start(), end)?, value, imputed })
+    };
+    Ok(Rows {
+        rows: by_starts(points, period).into_iter().filter_map(row).collect(),
+        generated_at: time(meta.get("generated_at"), "meta.generated_at").ok(),
+        model: meta.pointer("/model/date").and_then(Value::as_str).map(shortened),
+        warnings: warnings(meta),
+    })
+}
+
+/// Reads the region in the body of `/v3/region-from-loc`.
+///
+/// # Errors
+/// If none is named.
+pub(super) fn region(body: &Value) -> Result<String, ProviderError> {
+    no_fault(body)?;
+    let named = body.get("region").and_then(Value::as_str);
+    let region = named.filter(|r| (1..=LONGEST_REGION).contains(&r.len()) && r.chars().all(|c| c.is_ascii_graphic()));
+    region.map(str::to_owned).ok_or_else(|| malformed("region", "no region for these coordinates"))
+}
+
+/// Reads the token in the body of `/login`. Nothing of the body is repeated in an error.
+///
+/// # Errors
+/// If there is none that can be sent.
+pub(super) fn token(body: &Value) -> Result<String, ProviderError> {
+    let token = body.get("token").and_then(Value::as_str).map(str::trim);
+    let token = token.filter(|t| !t.is_empty() && t.chars().all(|c| c.is_ascii_graphic()));
+    let none = || malformed("the answer to /login", "holds no token; check that base_url is WattTime's address");
+    token.map(str::to_owned).ok_or_else(none)
+}
+
+/// Reads the regions in the body of `/v3/my-access`.
+///
+/// # Errors
+/// If it is no such body.
+pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
+    let mut zones = Vec::new();
+    for signal in array(body.get("signal_types"), "signal_types")? {
+        for region in array(signal.get("regions"), "signal_types.regions")? {
+            let text = |field: &str| region.get(field).and_then(Value::as_str).unwrap_or_default();
+            let endpoints = region.get("endpoints").and_then(Value::as_array);
+            let forecast = endpoints.into_iter().flatten().any(|e| e["endpoint"] == "v3/forecast");
+            let what = if forecast { "forecast" } else { "no forecast" };
+            zones.push(ZoneName::new(text("region"), &format!("{}: {what}", text("region_full_name"))));
+        }
+    }
+    Ok(zones)
+}
+
+fn check(meta: &Value, region: &str) -> Result<(), ProviderError> {
+    match meta.get("units").unwrap_or(&Value::Null) {
+        Value::String(units) if units == UNITS => {}
+        other => return Err(unexpected("meta.units", &format!("\"{UNITS}\""), other)),
+    }
+    match meta.get("region").unwrap_or(&Value::Null) {
+        Value::String(given) if given.eq_ignore_ascii_case(region) => {}
+        Value::String(given) => {
+            let given = shortened(given);
+            let what = format!("wrong zone in the answer: {given}, but {region} was asked for; check the zone");
+            return Err(malformed("meta.region", what));
+        }
+        other => return Err(unexpected("meta.region", &format!("the region {region}"), other)),
+    }
+    match meta.get("signal_type").unwrap_or(&Value::Null) {
+        Value::Null => Ok(()),
+        Value::String(signal) if signal == SIGNAL => Ok(()),
+        other => Err(unexpected("meta.signal_type", &format!("\"{SIGNAL}\""), other)),
+    }
+}
+
+fn period(meta: &Value) -> Result<Option<TimeDelta>, ProviderError> {
+    let at = "meta.data_point_period_seconds";
+    let Some(field) = meta.get("data_point_period_seconds").filter(|p| !p.is_null()) else { return Ok(None) };
+    #[expect(clippy::cast_possible_truncation, reason = "within a day")]
+    let seconds = field.as_f64().filter(|s| (1.0..=86_400.0).contains(s)).map(|s| s as i64);
+    let seconds = seconds.ok_or_else(|| unexpected(at, "seconds, at most a day", field))?;
+    Ok(Some(TimeDelta::seconds(seconds)))
+}
+
+/// Errors that come with status 200.
+fn no_fault(body: &Value) -> Result<(), ProviderError> {
+    if !body.is_object() {
+        return Err(unexpected("the answer", "an object", body));
+    }
+    let Some(error) = body.get("error").filter(|e| !e.is_null()) else { return Ok(()) };
+    let given = ["message", "msg"].iter().find_map(|field| body.get(field)?.as_str()).or_else(|| error.as_str());
+    let message = given.map_or_else(|| error.to_string(), str::to_owned);
+    Err(ProviderError::Unexpected { status: 200, message: shortened(&message) })
+}
+
+fn warnings(meta: &Value) -> Vec<String> {
+    let given = meta.get("warnings").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let text = |warning: &Value| {
+        let text = warning.as_str().or_else(|| warning.get("message")?.as_str());
+        let kind = warning.get("type").and_then(Value::as_str);
+        Some(shortened(text.or(kind)?))
+    };
+    given.iter().filter_map(text).take(MOST_WARNINGS).collect()
+}
