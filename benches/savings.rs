@@ -13,11 +13,13 @@ use anyhow::{Context as _, bail};
 use chrono::TimeDelta;
 use wattune::controller::Handle;
 use wattune::controller::view::{IntervalView, SavingView};
+use wattune::demo::{Scenario, SimulatedJob, TraceProvider, World};
+use wattune::gpu::simulated::LoadCurve;
 use wattune::providers::{FileSettings, file};
-use wattune::simulate::{Plot, Scenario, TraceProvider, World, power_curve};
 use wattune_core::domain::{CarbonSeries, Objective, SignalKind, SignalScope, Zone};
 use wattune_core::ledger::Comparison;
 use wattune_core::units::{Seconds, Watts};
+use wattune_lab::traces::{TraceFile, power_profile};
 
 const NOISES: [f64; 3] = [0.005, 0.01, 0.02];
 const BUDGETS: [f64; 4] = [0.01, 0.03, 0.05, 0.1];
@@ -87,20 +89,18 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
     let (first, last) = (expected.start().context("no forecast")?, expected.end().context("no forecast")?);
     let room = (last.min(actual.end().context("no values")?) - first - TimeDelta::days(3)).num_minutes();
     let start = first + TimeDelta::days(1) + TimeDelta::minutes((seed * 7919) as i64 % room.max(1));
-    let curve = power_curve(
-        &traces.join("zeus-traces/summary_power_a40.csv"),
-        &workload.parse().map_err(anyhow::Error::msg)?,
-        None,
-    )?;
+    let file = TraceFile::read(&traces.join("zeus-traces/summary_power_a40.csv"))?;
+    let profile = power_profile(&file, &workload.parse().map_err(anyhow::Error::msg)?, None)?;
+    let curve = LoadCurve::from_profile(&profile).context("the power trace has no point")?;
     let zone = Zone::new("trace")?;
     let scenario = Scenario {
-        jobs: vec![Plot {
+        jobs: vec![SimulatedJob {
             name: "job".into(),
-            boards: 1,
+            gpus: 1,
             curve,
-            at_ceiling: hours,
+            at_max: hours,
             objective: Objective::slower_by(budget)?,
-            found: (seed % 2 == 1).then_some(Watts::new(240.0)),
+            original_limit: (seed % 2 == 1).then_some(Watts::new(240.0)),
             pauses: None,
         }],
         model: "A40".into(),
@@ -128,7 +128,7 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
     let told = outcome.reported.context("nothing reported")?;
     let mut rows = Vec::new();
     for (name, told, truth) in [
-        ("against the limit found", told.against_found, outcome.against_found),
+        ("against the limit found", told.against_found, outcome.against_original),
         ("against the maximum", told.against_max, outcome.against_ceiling),
     ] {
         let truth: Comparison = truth.context("the truth is not known")?;

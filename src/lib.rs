@@ -12,8 +12,7 @@
 //! * [`plan::plan`] is the decision: a job's state and a forecast in, limits over time with their reasons out.
 //! * [`profile::Profiler`] learns throughput and power at each limit from the job's own progress.
 //! * [`http::Server`] is the API; its answers are the plain data of [`controller::view`].
-//! * [`simulate::World`] is the same daemon on simulated boards and recorded or generated grids, for `wattune demo` and
-//!   tests.
+//! * [`demo::World`] is the same daemon on simulated GPUs and recorded or generated grids, for `wattune demo` and tests.
 //!
 //! # What flows through it
 //!
@@ -27,8 +26,9 @@
 //! # The rooms, in the order in which they may depend on one another
 //!
 //! What decides is the crate [`wattune_core`], which sees no socket, no file, no clock and no GPU; its page has its rooms.
-//! This crate is the rest: what measures, acts, stores and answers. Each room may use those above it, and all of the core.
-//! `tests/architecture/` reads the sources of both crates and fails where that is broken.
+//! The crate [`wattune_lab`] has the experiments on recorded traces behind `wattune simulate`, and uses the core only. This
+//! crate is the rest: what measures, acts, stores and answers. Each room may use those above it, and all of the other
+//! crates. `tests/architecture/` reads the sources of all crates and fails where that is broken.
 //!
 //! * [`clock`]: the only place that asks the system for the time; the core gets [`wattune_core::time::Now`] as an argument
 //! * [`telemetry`]: the log
@@ -39,7 +39,7 @@
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
 //! * [`recurring`]: recurring jobs as a service, a transaction of the store for each request
 //! * [`controller`]: the loop and all mutable state of a running daemon
-//! * [`simulate`]: the daemon driven by traces, a clock that moves when told to, and simulated boards
+//! * [`demo`]: the daemon on simulated GPUs, with a clock that it moves itself
 //! * [`http`]: the API, its wire types, guards, metrics and page; the one place where errors become statuses
 //! * [`config`]: one file of settings, checked once; each room owns its own settings type and gets it by value
 //! * [`cli`]: one file per subcommand
@@ -94,11 +94,11 @@ pub mod clock;
 pub mod config;
 pub mod controller;
 pub mod cpu;
+pub mod demo;
 pub mod files;
 pub mod gpu;
 pub mod http;
 pub mod providers;
 pub mod recurring;
-pub mod simulate;
 pub mod store;
 pub mod telemetry;

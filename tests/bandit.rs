@@ -248,7 +248,7 @@ fn wrong_use_is_told_what_would_be_right() {
     assert!(ended.failed(1).contains("the default batch size must"), "{}", ended.err);
     let twice = CIFAR.replace("power_v100.csv", "power_v100.csv,@/zeus-traces/summary_power_v100.csv");
     let ended = simulate(&twice).expect("as before");
-    assert!(ended.failed(1).contains("both of a board v100"), "{}", ended.err);
+    assert!(ended.failed(1).contains("both of a GPU v100"), "{}", ended.err);
     let twice =
         CIFAR.replace("shufflenetv2 ", "shufflenetv2,cifar100/shufflenetv2 ").replace("metric 0.6", "metric 0.5,0.6");
     let ended = simulate(&twice).expect("as before");

@@ -320,13 +320,13 @@ fn the_demo_plays_traces_and_says_what_is_wrong_with_them() {
         (&["--carbon-trace", grid, "--start", "2022-01-01T00:00:00Z"], "give fewer --hours or another --start"),
         (
             &["--carbon-trace", grid, "--start", "2021-01-01T07:00:00Z"],
-            "tells 2021-01-01 00:00:00 UTC to 2021-01-01 08:00",
+            "covers 2021-01-01 00:00:00 UTC to 2021-01-01 08:00",
         ),
-        (&["--power-trace", "/none.csv", "--workload", "d/n/8"], "power trace /none.csv"),
+        (&["--power-trace", "/none.csv", "--workload", "d/n/8"], "cannot read /none.csv"),
         (&["--power-trace", power, "--workload", "d/n/4"], "no workload d/n/4; it has d/n/16, d/n/8"),
         (&["--power-trace", power, "--workload", "d/n/16"], "choose one: adam, sgd"),
         (&["--power-trace", power, "--workload", "d/n/8", "--optimizer", "sgd"], "it has adam"),
-        (&["--power-trace", grid, "--workload", "d/n/8"], "missing field `dataset`"),
+        (&["--power-trace", grid, "--workload", "d/n/8"], "it lacks the column dataset"),
     ];
     for (flags, part) in wrong {
         let ended = demo(flags);

@@ -7,9 +7,9 @@
 //! moments are all multiples of the greatest common divisor of these. Its cost plus λ times the work is a lower bound for
 //! every λ, and the best λ is found by ternary search, since the bound is concave in it.
 
-use wattune::simulate::replay::Job;
 use wattune_core::domain::{CarbonSeries, Pausing, Slot};
 use wattune_core::units::{GramsCo2e, Seconds};
+use wattune_lab::replay::Job;
 
 /// Steps of time, in seconds: slots of hours, half hours and checkpoints of two minutes are multiples of it.
 const STEP: f64 = 120.0;

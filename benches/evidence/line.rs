@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wattune::simulate::study::{Figures, Found, Frontier};
+use wattune_lab::study::{CaseResult, Figures, Frontier};
 
 use super::{NO_WORSE, OVER, carbon, least, mean, most_over, of, time};
 
@@ -19,13 +19,13 @@ pub(super) struct Line {
 }
 
 /// How much more a run saves than carbon-zeus at the same slowdown, its knob chosen in hindsight for this very run.
-fn to_frontier(ours: &Found, theirs: &Found) -> f64 {
+fn to_frontier(ours: &CaseResult, theirs: &CaseResult) -> f64 {
     let at_equal = theirs.frontier.as_ref().and_then(|f| f.at(time(ours)));
     carbon(ours) - at_equal.map_or(f64::NAN, |f| f.carbon_reduction_pct)
 }
 
 /// The same with one knob for all starts, which together are as slow.
-fn to_one_knob(runs: &[(&Found, &Found)]) -> f64 {
+fn to_one_knob(runs: &[(&CaseResult, &CaseResult)]) -> f64 {
     let frontiers: Vec<_> = runs.iter().filter_map(|(_, theirs)| theirs.frontier.as_ref()).collect();
     let knobs = frontiers.first().map_or(0, |f| f.runs().len());
     let of_knob = |knob: usize| {
@@ -43,13 +43,13 @@ fn to_one_knob(runs: &[(&Found, &Found)]) -> f64 {
 }
 
 impl Line {
-    pub(super) fn of(found: &[Found], budget: f64) -> Self {
+    pub(super) fn of(found: &[CaseResult], budget: f64) -> Self {
         let carbon_of = |policy| mean(of(found, policy, budget).map(carbon));
-        let mut pairs: BTreeMap<(String, String), Vec<(&Found, &Found)>> = BTreeMap::new();
+        let mut pairs: BTreeMap<(String, String), Vec<(&CaseResult, &CaseResult)>> = BTreeMap::new();
         for (ours, theirs) in of(found, "wattune", budget).zip(of(found, "carbon-zeus", budget)) {
             pairs.entry((ours.row.gpu.clone(), ours.row.workload.clone())).or_default().push((ours, theirs));
         }
-        let means = |difference: fn(&[(&Found, &Found)]) -> f64| -> Vec<f64> {
+        let means = |difference: fn(&[(&CaseResult, &CaseResult)]) -> f64| -> Vec<f64> {
             pairs.values().map(|runs| difference(runs)).collect()
         };
         let to_static = means(|runs| mean(runs.iter().map(|(ours, _)| ours.row.over_static.unwrap_or(f64::NAN))));

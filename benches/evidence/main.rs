@@ -15,13 +15,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use wattune::simulate::policy::{self, Policy};
-use wattune::simulate::replay::{Foresight, Job, RecordedGrid, Sight};
-use wattune::simulate::study::{Found, Study};
+use wattune::providers::{FileSettings, file};
 use wattune_core::domain::Pausing;
-
-use wattune::simulate::{IssueTime, Workload, gpu_name, power_curve, read_grid};
 use wattune_core::units::Seconds;
+use wattune_lab::grid::{Foresight, PublishedForecasts, RecordedGrid, VisibleGrid};
+use wattune_lab::policy::{self, Policy};
+use wattune_lab::replay::Job;
+use wattune_lab::study::{CaseResult, Study};
+use wattune_lab::traces::{TraceFile, Workload, power_profile};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
@@ -120,19 +121,27 @@ impl Bench {
     }
 
     fn grid(&self, name: &str) -> Result<RecordedGrid, Failed> {
-        let carbon = self.folder.join("carbon");
-        Ok(if name == "MISO" {
-            read_grid(&carbon.join("miso_mason_city_2022-10.csv"), None, IssueTime::Rolling)?
-        } else if let Some(name) = name.strip_suffix(" 96 h") {
-            let said = carbon.join(format!("{name}_2021H2_carboncast_96h.csv"));
-            read_grid(&carbon.join(format!("{name}_2021_hourly.csv")), Some(&said), IssueTime::DayAhead)?
+        let read =
+            |file: &str| std::fs::read(self.folder.join("carbon").join(file)).map_err(|e| format!("{file}: {e}"));
+        let parse = |name: &str| -> Result<file::ParsedFile, Failed> {
+            Ok(file::parse(&read(name)?, &FileSettings::default(), None)?)
+        };
+        let (actual, forecasts) = if name == "MISO" {
+            let parsed = parse("miso_mason_city_2022-10.csv")?;
+            (parsed.actual, PublishedForecasts::Rolling(parsed.expected))
         } else {
-            let said = carbon.join(format!("{name}_2021H2_carboncast_dayahead.csv"));
-            read_grid(&carbon.join(format!("{name}_2021_hourly.csv")), Some(&said), IssueTime::DayAhead)?
-        })
+            let region = name.strip_suffix(" 96 h").unwrap_or(name);
+            let issued = if region == name {
+                file::day_ahead(&parse(&format!("{region}_2021H2_carboncast_dayahead.csv"))?.expected)
+            } else {
+                file::parse_issued(&read(&format!("{region}_2021H2_carboncast_96h.csv"))?)?
+            };
+            (parse(&format!("{region}_2021_hourly.csv"))?.actual, PublishedForecasts::Issued(issued))
+        };
+        Ok(RecordedGrid::new(name.to_owned(), actual, forecasts))
     }
 
-    /// All jobs on all boards, of so many hours each.
+    /// All jobs on all GPUs, of so many hours each.
     fn jobs(&self, hours: f64) -> Result<Vec<Job>, Failed> {
         let mut jobs = Vec::new();
         for gpu in GPUS {
@@ -158,8 +167,9 @@ impl Bench {
 }
 
 fn job(path: &Path, workload: Workload, optimizer: &str, hours: f64) -> Result<Job, Failed> {
-    let curve = power_curve(path, &workload, Some(optimizer))?;
-    Ok(Job::new(gpu_name(path), workload, &curve, Seconds::new(hours * 3600.0)))
+    let file = TraceFile::read(path)?;
+    let profile = power_profile(&file, &workload, Some(optimizer))?;
+    Ok(Job::new(file.gpu(), workload, profile, Seconds::new(hours * 3600.0))?)
 }
 
 /// Twelve starts: every other week of the half-year, or every two and a half hours of the MISO trace, of which so much is
@@ -185,7 +195,7 @@ fn study(
     starts: &[DateTime<Utc>],
     budgets: &[f64],
     policies: &[Policy],
-) -> Result<Vec<Found>, Failed> {
+) -> Result<Vec<CaseResult>, Failed> {
     study_pausing(ground, foresight, starts, budgets, policies, None)
 }
 
@@ -196,14 +206,13 @@ fn study_pausing(
     budgets: &[f64],
     policies: &[Policy],
     pausing: Option<Pausing>,
-) -> Result<Vec<Found>, Failed> {
+) -> Result<Vec<CaseResult>, Failed> {
     let most = budgets.iter().copied().fold(0.0, f64::max);
-    let sight = Sight::new(&ground.grid, foresight, Seconds::new(ground.hours * 3600.0 * (1.0 + most)));
+    let visible = VisibleGrid::new(&ground.grid, foresight, Seconds::new(ground.hours * 3600.0 * (1.0 + most)));
     let study = Study {
         jobs: &ground.jobs,
         node_cap: None,
-        grid_name: ground.name,
-        grid: &sight,
+        grid: &visible,
         starts,
         budgets,
         policies,
@@ -255,12 +264,11 @@ fn miso(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String>) -> Result
         let job = job(&bench.power("a40"), workload, "adadelta", 64.0)?;
         let grid = bench.grid("MISO")?;
         let start = grid.actual.start().ok_or("the MISO trace is empty")?;
-        let sight = Sight::new(&grid, Foresight::AsIssued, Seconds::new(64.0 * 3600.0 * 1.1));
+        let visible = VisibleGrid::new(&grid, Foresight::AsIssued, Seconds::new(64.0 * 3600.0 * 1.1));
         let study = Study {
             jobs: &[job],
             node_cap: None,
-            grid_name: "MISO",
-            grid: &sight,
+            grid: &visible,
             starts: &[start],
             budgets: &[0.025, 0.03],
             policies: &policies(&["static", "carbon-zeus", "wattune", "clairvoyant"])?,
@@ -321,21 +329,21 @@ fn part(reached: f64, bound: f64) -> f64 {
     if bound.abs() < 1e-6 { 1.0 } else { reached / bound }
 }
 
-fn of<'a>(found: &'a [Found], policy: &'a str, budget: f64) -> impl Iterator<Item = &'a Found> {
+fn of<'a>(found: &'a [CaseResult], policy: &'a str, budget: f64) -> impl Iterator<Item = &'a CaseResult> {
     let same = move |pct: f64| (pct - 100.0 * budget).abs() < 1e-6;
     found.iter().filter(move |f| f.row.policy == policy && f.row.budget_pct.is_some_and(same))
 }
 
 /// Percent less carbon, and more time; no number where the trace ends before it can be told, so that no bound holds.
-fn carbon(found: &Found) -> f64 {
+fn carbon(found: &CaseResult) -> f64 {
     found.row.carbon_reduction_pct.unwrap_or(f64::NAN)
 }
 
-fn time(found: &Found) -> f64 {
+fn time(found: &CaseResult) -> f64 {
     found.row.time_increase_pct.unwrap_or(f64::NAN)
 }
 
-fn most_over(found: &[Found], budget: f64) -> f64 {
+fn most_over(found: &[CaseResult], budget: f64) -> f64 {
     -least(of(found, "wattune", budget).map(|f| 100.0 * budget - time(f)))
 }
 

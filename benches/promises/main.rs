@@ -25,13 +25,14 @@ use wattune::clock::{Clock as _, ManualClock};
 use wattune::controller::{
     BudgetSettings, CapSettings, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Settings,
 };
+use wattune::demo::{SyntheticGrid, TraceProvider};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, Feed, FeedOptions};
-use wattune::simulate::{SyntheticGrid, TraceProvider, power_curve};
 use wattune_core::domain::{JobId, JobName, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Work, Zone};
 use wattune_core::profile::{Curve, Settings as ProfileSettings};
 use wattune_core::units::{Seconds, Watts};
+use wattune_lab::traces::{TraceFile, power_profile};
 
 /// Times a job runs under its name.
 const RUNS: usize = 5;
@@ -192,19 +193,13 @@ fn ten(seeds: u64) -> Vec<Case> {
 pub(crate) fn curve(traces: &Path, workload: &str) -> anyhow::Result<LoadCurve> {
     let (gpu, workload) = workload.split_once('/').context("written gpu/dataset/network/batch size")?;
     let path = traces.join(format!("zeus-traces/summary_power_{gpu}.csv"));
-    Ok(power_curve(&path, &workload.parse().map_err(anyhow::Error::msg)?, None)?)
+    let profile = power_profile(&TraceFile::read(&path)?, &workload.parse().map_err(anyhow::Error::msg)?, None)?;
+    LoadCurve::from_profile(&profile).context("the power trace has no point")
 }
 
 /// The part of the energy that the best constant mix within the budget saves.
 pub(crate) fn static_saving(curve: &LoadCurve, budget: f64) -> Option<f64> {
-    let point = |p: &wattune::gpu::simulated::CurvePoint| wattune_core::domain::OperatingPoint {
-        setting: vec![PowerLimit::from_watts(p.limit).into()],
-        throughput: wattune_core::domain::Estimate { mean: p.throughput, relative_error: 0.0 },
-        power: wattune_core::domain::Estimate { mean: p.power, relative_error: 0.0 },
-        measured: Seconds::ZERO,
-    };
-    let points = curve.points().iter().rev().map(point).collect();
-    let known = Curve::from_profile(&wattune_core::domain::Profile { points })?;
+    let known = Curve::from_profile(&curve.profile(1.0))?;
     let top = *known.ceiling();
     let rate = (top.throughput * (1.0 / (1.0 + budget))).max(known.most_efficient().throughput);
     let power = known.power_at(rate)?;

@@ -1,4 +1,4 @@
-//! `wattune demo`: the real daemon on simulated boards, an accelerated clock, and a generated or recorded grid.
+//! `wattune demo`: the real daemon on simulated GPUs, an accelerated clock, and a generated or recorded grid.
 
 mod screen;
 
@@ -15,49 +15,51 @@ use screen::Screen;
 
 use super::Format;
 use super::signals::{Hangup, stopped};
+use super::simulate::within;
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Handle;
 use crate::controller::view::{IntervalView, SavingView};
+use crate::demo::{Outcome, Scenario, SimulatedJob, SyntheticGrid, TraceProvider, World};
 use crate::gpu::simulated::LoadCurve;
 use crate::http;
 use crate::providers::{FileSettings, file};
 use crate::recurring::Recurring;
-use crate::simulate::{Outcome, Plot, Scenario, SyntheticGrid, TraceProvider, Workload, World, power_curve};
 use wattune_core::domain::{
     CarbonSeries, ClockLimit, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone,
 };
 use wattune_core::ledger;
 use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
+use wattune_lab::traces::{TraceFile, Workload, power_profile};
 
 /// Shows the whole daemon at work in a minute: simulated GPUs, an accelerated clock, and a generated grid or recorded
 /// traces. Nothing is measured or set on hardware.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where the daemon in it answers.
+    /// The address at which its daemon answers.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: std::net::SocketAddr,
     /// About how long it takes, in real seconds; less where the machine allows no less, never more than it needs.
     #[arg(long, value_name = "SECONDS", default_value_t = 45.0, value_parser = seconds)]
     duration: f64,
-    /// How long the jobs take at the largest limit, in simulated days [default: 2, or 64 hours with a power trace].
+    /// Duration of the jobs at the largest limit, in simulated days [default: 2, or 64 hours with a power trace].
     #[arg(long, value_name = "DAYS", conflicts_with = "hours", value_parser = days)]
     days: Option<f64>,
     /// The same in hours.
     #[arg(long, value_name = "HOURS", value_parser = hours)]
     hours: Option<f64>,
-    /// How many jobs [default: 2, or 1 with a power trace].
+    /// The number of jobs [default: 2, or 1 with a power trace].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     jobs: Option<u32>,
-    /// Seed of the grid and of the boards' noise.
+    /// Seed of the grid and of the GPUs' noise.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How much slower the jobs may get: 0.03 is 3 %.
+    /// Maximum slowdown of the jobs: 0.03 is 3 %.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.03, value_parser = slowdown)]
     max_slowdown: f64,
     /// Relative noise of each power and each progress reading.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.01, value_parser = noise)]
     noise: f64,
-    /// A recorded grid in place of the generated one: CSV or JSON. Plans use its forecast column, books its actual one.
+    /// A recorded grid in place of the generated one: CSV or JSON. Plans use its forecast column, the ledger its actual one.
     #[arg(long, value_name = "FILE")]
     carbon_trace: Option<PathBuf>,
     /// Column of the slot's start, if its name is not recognised.
@@ -66,33 +68,27 @@ pub(super) struct Args {
     /// Column of the forecast, if its name is not recognised.
     #[arg(long, value_name = "NAME", requires = "carbon_trace")]
     value_column: Option<String>,
-    /// Column of what came, if its name is not recognised.
+    /// Column of the actual values, if its name is not recognised.
     #[arg(long, value_name = "NAME", requires = "carbon_trace")]
     actual_column: Option<String>,
-    /// When the jobs begin within the recorded grid [default: its first slot].
+    /// Start of the jobs within the recorded grid [default: its first slot].
     #[arg(long, value_name = "TIME", requires = "carbon_trace")]
     start: Option<DateTime<Utc>>,
-    /// Throughput and power at each limit as measured on a real board: a trace file of Zeus.
+    /// Throughput and power at each limit as measured on a real GPU: a trace file of Zeus.
     #[arg(long, value_name = "FILE", requires = "workload")]
     power_trace: Option<PathBuf>,
-    /// Which workload of the power trace: dataset/network/batch size.
+    /// Workload of the power trace: dataset/network/batch size.
     #[arg(long, value_name = "WORKLOAD", requires = "power_trace")]
     workload: Option<Workload>,
-    /// Which optimizer, where the power trace has several for the workload.
+    /// The optimizer, needed where the power trace has several for the workload.
     #[arg(long, value_name = "NAME", requires = "power_trace")]
     optimizer: Option<String>,
     /// Jobs that wait for memory: power limits change nothing for them, locked clocks do.
     #[arg(long, conflicts_with = "power_trace")]
     memory_bound: bool,
-    /// How the result is written.
+    /// The form of the result.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-}
-
-/// A number from `low` to `high`, both included.
-fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|n| (low..=high).contains(n));
-    number.ok_or_else(|| format!("give {right}"))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -139,7 +135,7 @@ struct JobReport {
     time_increase_pct: f64,
     energy_effect_pct: f64,
     timing_effect_pct: f64,
-    /// What the daemon itself told of the reduction, with its interval.
+    /// The reduction that the daemon reports, with its interval.
     reported_carbon_reduction_pct: Option<IntervalView>,
 }
 
@@ -150,7 +146,7 @@ struct JobReport {
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let (scenario, source) = scenario(&args)?;
     let (actual, start) = (scenario.actual.clone(), scenario.start);
-    let longest = scenario.jobs.iter().map(|j| j.at_ceiling).fold(Seconds::ZERO, Seconds::max);
+    let longest = scenario.jobs.iter().map(|j| j.at_max).fold(Seconds::ZERO, Seconds::max);
     let stopped = stopped(Hangup::Ends);
     let state = StateDir::make().context("cannot make a temporary directory for the demo's state")?;
     let (handle, requests) = Handle::queue();
@@ -185,7 +181,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     // The server only ever ends by this token.
     let _ = serving.await;
     if !finished {
-        screen.say("interrupted; the simulated GPUs have their found limits back");
+        screen.say("interrupted; the simulated GPUs have their original limits back");
         return Ok(());
     }
     let report = Report {
@@ -236,38 +232,35 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
     let hours = args.hours.or(args.days.map(|d| d * 24.0)).unwrap_or(if traced { 64.0 } else { 48.0 });
     let count = args.jobs.unwrap_or(if traced { 1 } else { 2 });
     let objective = Objective::slower_by(args.max_slowdown).context("--max-slowdown")?;
-    let at_ceiling = Seconds::new(hours * 3600.0);
-    let needed = at_ceiling * (1.0 + args.max_slowdown) + Seconds::new(1800.0);
+    let at_max = Seconds::new(hours * 3600.0);
+    let needed = at_max * (1.0 + args.max_slowdown) + Seconds::new(1800.0);
     let (grid, actual, start, source) = match &args.carbon_trace {
         Some(path) => recorded(args, path, needed)?,
         None => generated(args, needed)?,
     };
     let (jobs, model) = match (&args.power_trace, &args.workload) {
         (Some(path), Some(workload)) => {
-            let curve = power_curve(path, workload, args.optimizer.as_deref())?;
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            let model = stem.strip_prefix("summary_power_").unwrap_or(&stem).to_uppercase();
-            let plot = |n| Plot {
+            let file = TraceFile::read(path)?;
+            let profile = power_profile(&file, workload, args.optimizer.as_deref())?;
+            let curve = LoadCurve::from_profile(&profile).context("the power trace has no point")?;
+            let job = |n| SimulatedJob {
                 name: if count == 1 { workload.to_string() } else { format!("{workload}-{n}") },
-                boards: 1,
+                gpus: 1,
                 curve: curve.clone(),
-                at_ceiling,
+                at_max,
                 objective,
-                found: None,
+                original_limit: None,
                 pauses: None,
             };
-            ((1..=count).map(plot).collect(), model)
+            ((1..=count).map(job).collect(), file.gpu().to_uppercase())
         }
-        _ => (
-            (1..=count).map(|n| invented(n, args.memory_bound, at_ceiling, objective)).collect(),
-            "Demo GPU".to_owned(),
-        ),
+        _ => ((1..=count).map(|n| invented(n, args.memory_bound, at_max, objective)).collect(), "Demo GPU".to_owned()),
     };
     Ok((Scenario { jobs, model, grid, actual, start, noise: args.noise, seed: args.seed }, source))
 }
 
-/// Jobs of different hunger, for a demo without traces; each second one trains on two boards.
-fn invented(n: u32, memory_bound: bool, at_ceiling: Seconds, objective: Objective) -> Plot {
+/// Jobs of different power, for a demo without traces; each second one trains on two GPUs.
+fn invented(n: u32, memory_bound: bool, at_max: Seconds, objective: Objective) -> SimulatedJob {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
     let demand = Watts::new(295.0 - 30.0 * f64::from((n - 1) % 3));
@@ -280,7 +273,8 @@ fn invented(n: u32, memory_bound: bool, at_ceiling: Seconds, objective: Objectiv
     let shrink = 1.0 - 0.25 * f64::from((n - 1) % 3);
     let name = ["resnet50", "bert-base", "gpt2-small"][((n - 1) % 3) as usize];
     let name = if n <= 3 { name.to_owned() } else { format!("{name}-{n}") };
-    Plot { name, boards: 1 + (n - 1) % 2, curve, at_ceiling: at_ceiling * shrink, objective, found: None, pauses: None }
+    let (gpus, at_max) = (1 + (n - 1) % 2, at_max * shrink);
+    SimulatedJob { name, gpus, curve, at_max, objective, original_limit: None, pauses: None }
 }
 
 type Grid = (TraceProvider, CarbonSeries, DateTime<Utc>, String);
@@ -312,7 +306,7 @@ fn recorded(args: &Args, path: &std::path::Path, needed: Seconds) -> anyhow::Res
         let end = actual.end().unwrap_or(first);
         let hole = actual.gaps().next().map_or(String::new(), |g| format!(", with a gap at {g}"));
         bail!(
-            "the carbon trace {} tells {first} to {end}{hole}, and the jobs need {span}; give fewer --hours or another \
+            "the carbon trace {} covers {first} to {end}{hole}, and the jobs need {span}; give fewer --hours or another \
              --start",
             path.display()
         );
@@ -342,8 +336,8 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
         time_increase_pct: against.time_increase_pct,
         energy_effect_pct: against.energy_effect_pct,
         timing_effect_pct: against.timing_effect_pct,
-        reported_carbon_reduction_pct: outcome.reported.as_ref().and_then(|told| match &told.against_max {
-            SavingView::Told(told) => Some(told.carbon_reduction_pct),
+        reported_carbon_reduction_pct: outcome.reported.as_ref().and_then(|savings| match &savings.against_max {
+            SavingView::Told(estimate) => Some(estimate.carbon_reduction_pct),
             SavingView::Unknown(_) => None,
         }),
     })
@@ -381,12 +375,9 @@ fn table(report: &Report) -> String {
             "",
             job.time_at_max_s / 3600.0,
         );
-        if let Some(told) = job.reported_carbon_reduction_pct {
-            let told = (-told.mean, -told.high, -told.low);
-            text += &format!(
-                "{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})\n",
-                "  reported", "", told.0, told.1, told.2
-            );
+        if let Some(reported) = job.reported_carbon_reduction_pct {
+            let (mean, low, high) = (-reported.mean, -reported.high, -reported.low);
+            text += &format!("{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})\n", "  reported", "", mean, low, high);
         }
     }
     text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::source::{CORE, Source};
+use super::source::{CORE, LAB, Source};
 use super::uses::{Files, Module, Use};
 
 /// Who uses whom in a room.
@@ -228,8 +228,12 @@ fn no_circle_is_made_up() {
 
 #[test]
 fn a_circle_names_the_file_from_the_root_of_the_repository() {
-    let files = [("plan/a.rs", "\nuse super::b::B;"), ("plan/b.rs", "pub struct B(super::a::A);")];
-    let sources = files.map(|(path, code)| Source::new(&CORE, path, code));
-    let circles = circles(&Files::of(&sources), "plan");
-    assert!(circles[0].starts_with("crates/core/src/plan/a.rs:2: a circle: "), "{circles:?}");
+    for (of, room, place) in
+        [(&CORE, "plan", "crates/core/src/plan/a.rs:2"), (&LAB, "study", "crates/lab/src/study/a.rs:2")]
+    {
+        let files = [("a", "\nuse super::b::B;"), ("b", "pub struct B(super::a::A);")];
+        let sources = files.map(|(name, code)| Source::new(of, &format!("{room}/{name}.rs"), code));
+        let circles = circles(&Files::of(&sources), room);
+        assert!(circles[0].starts_with(&format!("{place}: a circle: ")), "{circles:?}");
+    }
 }

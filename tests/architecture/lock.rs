@@ -1,4 +1,4 @@
-//! The crates that the core is built with, as `Cargo.lock` has them, those of its tests among them.
+//! The crates that a pure crate is built with, as `Cargo.lock` has them, those of its tests among them.
 
 use std::collections::{BTreeMap, VecDeque};
 

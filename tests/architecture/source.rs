@@ -9,18 +9,25 @@ pub(super) struct Crate {
     pub(super) root: &'static str,
     /// Each room may use those before it, and itself.
     pub(super) rooms: &'static [&'static str],
-    /// Whether it sees no socket, no file, no clock and no GPU.
-    pub(super) is_pure: bool,
+    /// The files that may see a socket, a file, a clock or a GPU: what their paths begin with.
+    pub(super) edge: &'static [&'static str],
 }
 
 /// The crate that decides.
 pub(super) const CORE: Crate = Crate {
     root: "crates/core/src",
     rooms: &["units", "time", "domain", "forecast", "profile", "plan", "bandit", "ledger"],
-    is_pure: true,
+    edge: &[],
 };
 
-/// The crate that acts. It may name anything of `wattune_core`.
+/// The crate of experiments. It may name anything of `wattune_core`.
+pub(super) const LAB: Crate = Crate {
+    root: "crates/lab/src",
+    rooms: &["traces", "grid", "replay", "policy", "study", "bandit"],
+    edge: &["traces/file.rs"],
+};
+
+/// The crate that acts. It may name anything of `wattune_core` and `wattune_lab`.
 pub(super) const DAEMON: Crate = Crate {
     root: "src",
     rooms: &[
@@ -33,15 +40,15 @@ pub(super) const DAEMON: Crate = Crate {
         "store",
         "recurring",
         "controller",
-        "simulate",
+        "demo",
         "http",
         "config",
         "cli",
     ],
-    is_pure: false,
+    edge: &[""],
 };
 
-pub(super) const CRATES: [&Crate; 2] = [&CORE, &DAEMON];
+pub(super) const CRATES: [&Crate; 3] = [&CORE, &LAB, &DAEMON];
 
 pub(super) const LONGEST_FILE: usize = 600;
 
@@ -77,6 +84,11 @@ impl Source {
         }
         found.sort_by(|a, b| a.path.cmp(&b.path));
         found
+    }
+
+    /// Whether it may not see a socket, a file, a clock or a GPU.
+    pub(super) fn is_pure(&self) -> bool {
+        !self.of.edge.iter().any(|edge| self.path.starts_with(edge))
     }
 
     /// Modules from the crate's root to this file: `plan/dual.rs` is `["plan", "dual"]`.

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use crate::simulate::World;
+use crate::demo::World;
 use wattune_core::units::Seconds;
 
 /// Progress on the terminal: lines that are redrawn where there is one, a line now and then where there is none.
@@ -18,7 +18,7 @@ impl Screen {
     }
 
     pub(super) fn say(&self, text: &str) {
-        // Progress is for people; where nobody is, the work goes on.
+        // Progress is for people: without a terminal the work goes on.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 

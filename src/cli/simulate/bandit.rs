@@ -1,4 +1,4 @@
-//! `wattune simulate bandit`: recurring jobs × boards × policies × seeds.
+//! `wattune simulate bandit`: recurring jobs × GPUs × policies × seeds.
 
 mod page;
 mod write;
@@ -6,31 +6,30 @@ mod write;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+use clap::builder::TypedValueParser;
 
 use super::progress::Progress;
-use super::{Format, check_writable, deliver, once, warn, within};
-use crate::simulate::bandit::policy::{self, Knobs, Policy};
-use crate::simulate::bandit::{
-    Ends, Expected, Job, Plan, Report, Submission, Switch, Traces, Wanted, What, history, oracle, overlap, read_groups,
-    recur, summary,
-};
-use crate::simulate::gpu_name;
+use super::{Format, check_writable, deliver, once, one_of, warn, within};
 use wattune_core::bandit::Spec;
+use wattune_lab::bandit::policy::{self, Knobs, POLICIES, Policy};
+use wattune_lab::bandit::{
+    Expected, Job, JobQuery, JobRuns, Recurring, Report, RowKey, Switch, Traces, history, oracle, overlap, recur,
+    summary,
+};
+use wattune_lab::traces::{Submission, TraceFile, submissions};
 
 /// Repeats recurring jobs on recorded training runs, under policies that choose batch size and power limit.
 ///
-/// Each run draws what it needs from the traces; one that does not reach its target is repeated, 20 times at the most.
-/// Costs are eta·energy + (1−eta)·(largest limit of the board)·time, in joules; regret is what all runs cost beyond the
-/// oracle's expected cost, in its expected runs. Policies: default (the default batch size at the largest limit), grid
-/// (every batch size at every limit once, then the cheapest), zeus (the published algorithm, draw for draw), wattune (the
-/// daemon's), oracle (the best, known beforehand).
+/// Each run draws its epochs from the traces; one that does not reach its target is repeated, 20 times at the most.
+/// Costs are eta·energy + (1−eta)·(largest limit of the GPU)·time, in joules; regret is what all runs cost beyond the
+/// oracle's expected cost, in its expected runs.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("drift").multiple(true))]
 pub(super) struct Args {
     /// The epochs that training runs needed: Zeus's trace file.
     #[arg(long, value_name = "FILE")]
     train_trace: PathBuf,
-    /// Time and power of an epoch at each limit of a board: a trace file of Zeus; several boards with commas.
+    /// Time and power of an epoch at each limit of a GPU: a trace file of Zeus; several GPUs with commas.
     #[arg(long, value_name = "FILE", value_delimiter = ',', required = true)]
     power_trace: Vec<PathBuf>,
     /// The job, as dataset/network; several with commas.
@@ -39,44 +38,44 @@ pub(super) struct Args {
     /// Its optimizer, where the traces have several; one for all workloads or one for each, as the three below.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     optimizer: Vec<String>,
-    /// What a run is to reach, as the train trace has it.
+    /// The metric that a run is to reach, as in the train trace.
     #[arg(long, value_name = "METRIC", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = metric)]
     target_metric: Vec<f64>,
-    /// A run has so many epochs at the most.
+    /// The most epochs of a run.
     #[arg(long, value_name = "N", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_epochs: Vec<u32>,
     /// The batch size of the first run; the largest of the power trace, where that is less.
     #[arg(long, value_name = "N", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     default_batch_size: Vec<u64>,
-    /// Which policies; several with commas [default: all].
-    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policy::named)]
+    /// The policies; several with commas [default: all].
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policies())]
     policy: Vec<Policy>,
     /// Seeds, with commas and ranges: 1-50 or 1,2,5-9.
     #[arg(long, value_name = "SEEDS", default_value = "1", allow_negative_numbers = true, value_parser = seeds)]
     seeds: Seeds,
-    /// From 0, time alone, to 1, energy alone.
+    /// Weight of energy against time: 0 is time alone, 1 energy alone.
     #[arg(long, value_name = "KNOB", default_value_t = 0.5, allow_negative_numbers = true, value_parser = eta)]
     eta: f64,
-    /// Runs are stopped that cost so many times the cheapest so far; "none" never stops one.
+    /// Stops runs that cost so many times the cheapest so far; "none" never stops one.
     #[arg(long, value_name = "FACTOR", default_value = "2", allow_negative_numbers = true, value_parser = beta)]
     beta: Beta,
-    /// How many of its newest runs count for a batch size, in policy zeus; 0 for all.
+    /// The number of newest runs that count for a batch size, in policy zeus; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     window: u32,
-    /// How often a job is run [default: twice the number of its batch sizes times that of their limits].
+    /// The number of recurrences [default: twice the number of its batch sizes times that of their limits].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     recurrences: Option<u32>,
     /// Submissions that overlap, in place of --recurrences: CSV with group, start and end in seconds, job (dataset or
     /// dataset/network) and, if wanted, runtime_ratio.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recurrences", "drift_at"])]
     group_trace: Option<PathBuf>,
-    /// The first recurrence in which what the three options below say is so.
+    /// The first recurrence with the changes of the three options below.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(2..), requires = "drift")]
     drift_at: Option<u32>,
     /// Another train trace from then on.
     #[arg(long, value_name = "FILE", group = "drift", requires = "drift_at")]
     drift_train_trace: Option<PathBuf>,
-    /// Another board from then on.
+    /// Another GPU from then on.
     #[arg(long, value_name = "FILE", group = "drift", requires = "drift_at")]
     drift_power_trace: Option<PathBuf>,
     /// Another target from then on.
@@ -85,10 +84,10 @@ pub(super) struct Args {
     /// Writes a row for each run, too.
     #[arg(long)]
     history: bool,
-    /// How the rows are written: {"summary": […], "history": […], "notes": […]} as JSON, what is empty left out; CSV has the history alone, if asked for.
+    /// The form of the rows: {"summary": […], "history": […], "notes": […]} as JSON, what is empty left out; CSV has the history alone, if asked for.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// Where they are written [default: standard output].
+    /// The file for them [default: standard output].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -96,9 +95,14 @@ pub(super) struct Args {
 #[derive(Clone, Debug)]
 struct Seeds(Vec<u64>);
 
-/// When runs are stopped.
+/// The factor at which runs are stopped.
 #[derive(Clone, Copy, Debug)]
 struct Beta(Option<f64>);
+
+/// The policies by name.
+fn policies() -> impl TypedValueParser<Value = Policy> {
+    one_of(POLICIES.iter().map(|p| (p.name, p.about))).try_map(|name| policy::named(&name))
+}
 
 fn workload(text: &str) -> Result<(String, String), String> {
     let parts: Vec<&str> = text.split('/').collect();
@@ -148,7 +152,7 @@ fn once_in_order(mut seeds: Vec<u64>) -> Vec<u64> {
     seeds
 }
 
-/// A job on a board, as it is before and after the switch, with the submissions of its groups.
+/// A job on a GPU, before and after the switch, with the submissions of its groups.
 struct Case<'a> {
     before: Job,
     after: Option<Job>,
@@ -161,11 +165,12 @@ struct Case<'a> {
 /// For traces that cannot be used, and jobs that cannot be run on them.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     check_writable(args.output.as_deref())?;
-    let wanted = wanted(args)?;
-    let submissions = args.group_trace.as_deref().map(read_groups).transpose()?;
-    let cases = cases(args, &wanted, submissions.as_deref())?;
+    let queries = queries(args)?;
+    let group_trace = args.group_trace.as_deref().map(TraceFile::read).transpose()?;
+    let submissions = group_trace.as_ref().map(submissions).transpose()?;
+    let cases = cases(args, &queries, submissions.as_deref())?;
     let policies = once(&args.policy, |policy| policy.name);
-    let policies = if policies.is_empty() { policy::POLICIES.to_vec() } else { policies };
+    let policies = if policies.is_empty() { POLICIES.to_vec() } else { policies };
     let mut progress = Progress::new(policies.len() * cases.len() * args.seeds.0.len());
     let plots = args.format == Format::Html;
     let history = (args.history || plots).then(Vec::new);
@@ -193,7 +198,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     deliver(&bytes, args.output.as_deref())
 }
 
-/// What the traces of these lack, each once.
+/// Gaps of the traces, each once.
 fn notes(cases: &[Case<'_>]) -> Vec<String> {
     let jobs = cases.iter().flat_map(|case| std::iter::once(&case.before).chain(&case.after));
     let mut seen = std::collections::HashSet::new();
@@ -209,14 +214,14 @@ fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &m
     let oracle = best(&case.before)?;
     if args.group_trace.is_some() {
         for (group, submissions) in &case.groups {
-            let ends = overlap(&case.before, &knobs, submissions, policy, seed)?;
+            let runs = overlap(&case.before, &knobs, submissions, policy, seed)?;
             let expected = |recurrence: u32| {
                 let submission = submissions.get(recurrence as usize - 1);
                 Expected { run: oracle, runs: submission.map_or(0.0, |s| s.runtime_ratio) }
             };
             let submitted = u32::try_from(submissions.len()).context("too many submissions")?;
-            let board = |_| case.before.gpu.as_str();
-            add(report, (policy.name, &case.before, Some(group), seed), &ends, submitted, board, expected);
+            let gpu = |_| case.before.gpu.as_str();
+            add(report, (policy.name, &case.before, Some(group), seed), &runs, submitted, gpu, expected);
         }
         return Ok(());
     }
@@ -226,38 +231,38 @@ fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &m
         bail!("--drift-at is {at}, after the last of {recurrences} recurrences; give less, or more --recurrences");
     }
     let at = args.drift_at.unwrap_or(u32::MAX);
-    let switch = after.map(|(job, _)| Switch { at, job, new_board: args.drift_power_trace.is_some() });
-    let ends = recur(&Plan { job: &case.before, recurrences, knobs, switch }, policy, seed)?;
+    let switch = after.map(|(job, _)| Switch { at, job, new_gpu: args.drift_power_trace.is_some() });
+    let runs = recur(&Recurring { job: &case.before, recurrences, knobs, switch }, policy, seed)?;
     let expected = |recurrence| {
         let later = after.filter(|_| recurrence >= at);
         Expected { run: later.map_or(oracle, |(_, cost)| cost), runs: 1.0 }
     };
-    let board = |recurrence| {
+    let gpu = |recurrence| {
         let later = after.filter(|_| recurrence >= at);
         later.map_or(case.before.gpu.as_str(), |(job, _)| job.gpu.as_str())
     };
-    add(report, (policy.name, &case.before, None, seed), &ends, recurrences, board, expected);
+    add(report, (policy.name, &case.before, None, seed), &runs, recurrences, gpu, expected);
     Ok(())
 }
 
 fn add<'a>(
     report: &mut Report,
-    what: What<'_>,
-    ends: &Ends,
+    key: RowKey<'_>,
+    runs: &JobRuns,
     recurrences: u32,
-    board: impl Fn(u32) -> &'a str,
+    gpu: impl Fn(u32) -> &'a str,
     expected: impl Fn(u32) -> Expected,
 ) {
-    report.summary.push(summary(what, ends, recurrences, &expected));
+    report.summary.push(summary(key, runs, recurrences, &expected));
     if let Some(rows) = &mut report.history {
-        rows.extend(history(what, ends, board, expected));
+        rows.extend(history(key, runs, gpu, expected));
     }
 }
 
-/// The workloads, each with what belongs to it.
-fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
+/// The workloads, each with its options.
+fn queries(args: &Args) -> anyhow::Result<Vec<JobQuery>> {
     let count = args.workload.len();
-    // Rows tell jobs apart by workload and board alone.
+    // Rows distinguish jobs by workload and GPU alone.
     let again = |place: &usize| args.workload[..*place].contains(&args.workload[*place]);
     if let Some((dataset, network)) = (0..count).find(again).map(|place| &args.workload[place]) {
         bail!("--workload has {dataset}/{network} twice; run it once for each of its targets, optimizers or defaults");
@@ -273,7 +278,7 @@ fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
     fits("--target-metric", args.target_metric.len())?;
     fits("--max-epochs", args.max_epochs.len())?;
     fits("--default-batch-size", args.default_batch_size.len())?;
-    let of = |place: usize, (dataset, network): &(String, String)| Wanted {
+    let of = |place: usize, (dataset, network): &(String, String)| JobQuery {
         dataset: dataset.clone(),
         network: network.clone(),
         optimizer: args.optimizer.get(place).or(args.optimizer.first()).cloned(),
@@ -284,41 +289,51 @@ fn wanted(args: &Args) -> anyhow::Result<Vec<Wanted>> {
     Ok(args.workload.iter().enumerate().map(|(place, workload)| of(place, workload)).collect())
 }
 
-/// Rows tell boards apart by name alone.
-fn one_name_each(power: &[PathBuf]) -> anyhow::Result<()> {
-    for (place, path) in power.iter().enumerate() {
-        let name = gpu_name(path);
-        if let Some(other) = power[..place].iter().find(|other| gpu_name(other) == name) {
+/// Reads the power traces. Rows distinguish GPUs by name alone, so that no two may have the same.
+fn power_traces(paths: &[PathBuf]) -> anyhow::Result<Vec<TraceFile>> {
+    let mut files: Vec<TraceFile> = Vec::new();
+    for path in paths {
+        let file = TraceFile::read(path)?;
+        let name = file.gpu();
+        if let Some(other) = files.iter().find(|other| other.gpu() == name) {
             bail!(
-                "--power-trace has {} and {}, both of a board {name}; name each file by its board, as summary_power_BOARD.csv",
-                other.display(),
+                "--power-trace has {} and {}, both of a GPU {name}; name each file by its GPU, as summary_power_GPU.csv",
+                other.path.display(),
                 path.display()
             );
         }
+        files.push(file);
     }
-    Ok(())
+    Ok(files)
 }
 
-/// Each workload on each board.
-fn cases<'a>(args: &Args, wanted: &[Wanted], submissions: Option<&'a [Submission]>) -> anyhow::Result<Vec<Case<'a>>> {
-    one_name_each(&args.power_trace)?;
-    let groups = submissions.map(|all| groups(args, wanted, all)).transpose()?;
+/// Each workload on each GPU.
+fn cases<'a>(
+    args: &Args,
+    queries: &[JobQuery],
+    submissions: Option<&'a [Submission]>,
+) -> anyhow::Result<Vec<Case<'a>>> {
+    let (train, power) = (TraceFile::read(&args.train_trace)?, power_traces(&args.power_trace)?);
+    let drift = |path: &Option<PathBuf>| path.as_deref().map(TraceFile::read).transpose();
+    let (drift_train, drift_power) = (drift(&args.drift_train_trace)?, drift(&args.drift_power_trace)?);
+    let groups = submissions.map(|all| groups(args, queries, all)).transpose()?;
     let mut cases = Vec::new();
-    for power in &args.power_trace {
-        let traces = Traces::read(&args.train_trace, power)?;
-        let later = if args.drift_at.is_some() {
-            let train = args.drift_train_trace.as_ref().unwrap_or(&args.train_trace);
-            Some(Traces::read(train, args.drift_power_trace.as_ref().unwrap_or(power))?)
-        } else {
-            None
+    for power in &power {
+        let traces = Traces::join(&train, power)?;
+        let later = match args.drift_at {
+            Some(_) => {
+                let train = drift_train.as_ref().unwrap_or(&train);
+                Some(Traces::join(train, drift_power.as_ref().unwrap_or(power))?)
+            }
+            None => None,
         };
-        for (place, wanted) in wanted.iter().enumerate() {
-            let mut before = traces.job(wanted)?;
+        for (place, query) in queries.iter().enumerate() {
+            let mut before = traces.job(query)?;
             let mut after = None;
             if let Some(later) = &later {
-                let target_metric = args.drift_target_metric.unwrap_or(wanted.target_metric);
+                let target_metric = args.drift_target_metric.unwrap_or(query.target_metric);
                 let default_batch_size = before.arms[before.default].batch_size;
-                let mut job = later.job(&Wanted { target_metric, default_batch_size, ..wanted.clone() })?;
+                let mut job = later.job(&JobQuery { target_metric, default_batch_size, ..query.clone() })?;
                 let shared = before.shared_with(&job, "after").and_then(|()| job.shared_with(&before, "before"));
                 shared.map_err(anyhow::Error::msg).with_context(|| before.workload.clone())?;
                 after = Some(job);
@@ -333,12 +348,13 @@ fn cases<'a>(args: &Args, wanted: &[Wanted], submissions: Option<&'a [Submission
 type Groups<'a> = Vec<(String, Vec<&'a Submission>)>;
 
 /// The groups of each workload.
-fn groups<'a>(args: &Args, wanted: &[Wanted], all: &'a [Submission]) -> anyhow::Result<Vec<Groups<'a>>> {
-    let mut found: Vec<Groups<'a>> = vec![Vec::new(); wanted.len()];
+fn groups<'a>(args: &Args, queries: &[JobQuery], all: &'a [Submission]) -> anyhow::Result<Vec<Groups<'a>>> {
+    let mut found: Vec<Groups<'a>> = vec![Vec::new(); queries.len()];
     for submission in all {
-        let named =
-            |w: &Wanted| submission.job == w.dataset || submission.job == format!("{}/{}", w.dataset, w.network);
-        let Some(place) = wanted.iter().position(named) else {
+        let named = |query: &JobQuery| {
+            submission.job == query.dataset || submission.job == format!("{}/{}", query.dataset, query.network)
+        };
+        let Some(place) = queries.iter().position(named) else {
             let file = args.group_trace.as_deref().unwrap_or_else(|| std::path::Path::new(""));
             bail!(
                 "{}, line {}, column job: {:?} is none of --workload; name it there as dataset/network",

@@ -2,6 +2,7 @@
 
 mod bandit;
 mod carbon;
+mod grid;
 mod page;
 mod progress;
 mod write;
@@ -11,6 +12,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Subcommand, ValueEnum};
 
 /// Experiments on recorded traces: no daemon, no hardware, nothing is measured or set.
@@ -29,7 +31,7 @@ enum Command {
 /// Carries the subcommand out.
 ///
 /// # Errors
-/// What a person should read.
+/// The error to show.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Carbon(args) => carbon::run(&args),
@@ -37,7 +39,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// How results are written.
+/// The form of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For people.
@@ -78,13 +80,18 @@ fn warn(warnings: &[String]) {
     }
 }
 
-/// A number of an argument. `right` says what would be one.
+/// Parses a number from `low` to `high`; `right` describes one in the error.
 pub(super) fn within(text: &str, low: f64, high: f64, right: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|n| (low..=high).contains(n));
     number.ok_or_else(|| format!("give {right}"))
 }
 
-/// What was asked for, without what was asked for before.
+/// Takes one of these names, each with its help.
+fn one_of(names: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
+    PossibleValuesParser::new(names.map(|(name, about)| PossibleValue::new(name).help(about)))
+}
+
+/// The values without repetitions.
 fn once<T: Clone, K: PartialEq>(asked: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
     let is_first = |place: &usize| !asked[..*place].iter().any(|before| key(before) == key(&asked[*place]));
     (0..asked.len()).filter(is_first).map(|place| asked[place].clone()).collect()

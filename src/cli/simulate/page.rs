@@ -1,12 +1,13 @@
 //! Rows as one self-contained page with plots: no script, nothing loaded, light and dark.
 
 use crate::http::document::{Mark, Plot, document, escaped};
-use crate::simulate::replay::{Act, Job, RecordedGrid, Replayed};
-use crate::simulate::study::{Found, Mean, means};
 use wattune_core::domain::CarbonSeries;
+use wattune_lab::grid::RecordedGrid;
+use wattune_lab::replay::{Action, Job, Leg, Replayed};
+use wattune_lab::study::{CaseResult, Mean, means};
 
-/// The page: means, the frontier of each job, and what was done over the intensity, for each job's first start.
-pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String {
+/// The page: means, the frontier of each job, and limits over the intensity from each job's first start.
+pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[CaseResult]) -> String {
     let rows: Vec<_> = found.iter().map(|f| f.row.clone()).collect();
     let means = means(&rows);
     let mut body = format!("<h1>Carbon and time on {}</h1>\n", escaped(&grid.name));
@@ -15,7 +16,7 @@ pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String
     for job in jobs {
         let name = format!("{} on {}", job.workload, job.gpu);
         body += &format!("<h2>{}</h2>\n", escaped(&name));
-        let of_job: Vec<&Found> = found.iter().filter(|f| is_of(f, job)).collect();
+        let of_job: Vec<&CaseResult> = found.iter().filter(|f| is_of(f, job)).collect();
         body += &frontier(&means, &of_job, job);
         for f in drawn(&of_job) {
             body += &limits(f, &of_job, job, &grid.actual);
@@ -24,7 +25,7 @@ pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[Found]) -> String
     document("wattune simulate carbon", &body)
 }
 
-fn is_of(found: &Found, job: &Job) -> bool {
+fn is_of(found: &CaseResult, job: &Job) -> bool {
     let row = &found.row;
     let workload = format!("{}/{}", job.workload.dataset, job.workload.network);
     row.gpu == job.gpu && row.workload == workload && row.batch_size == job.workload.batch_size
@@ -46,8 +47,8 @@ fn table(means: &[Mean]) -> String {
     text + "</table>\n"
 }
 
-/// Carbon over time: each policy's means, and what the knob of a swept one reaches from the first start.
-fn frontier(means: &[Mean], of_job: &[&Found], job: &Job) -> String {
+/// Carbon over time: each policy's means, and the frontier of a knob from the first start.
+fn frontier(means: &[Mean], of_job: &[&CaseResult], job: &Job) -> String {
     let same = |m: &&Mean| {
         m.gpu == job.gpu
             && m.workload == format!("{}/{}", job.workload.dataset, job.workload.network)
@@ -75,7 +76,7 @@ fn frontier(means: &[Mean], of_job: &[&Found], job: &Job) -> String {
 }
 
 /// The runs whose limits are drawn: those of the first start, of wattune or else of the last policy that has any.
-fn drawn<'a>(of_job: &[&'a Found]) -> Vec<&'a Found> {
+fn drawn<'a>(of_job: &[&'a CaseResult]) -> Vec<&'a CaseResult> {
     let first = of_job.first().map(|f| f.row.start);
     let runs = || of_job.iter().copied().filter(move |f| Some(f.row.start) == first && f.replayed.is_some());
     let wattune = runs().find(|f| f.row.policy == "wattune");
@@ -85,27 +86,27 @@ fn drawn<'a>(of_job: &[&'a Found]) -> Vec<&'a Found> {
 }
 
 /// The limits of a run over its time, the bound's beside them, and the intensity.
-fn limits(found: &Found, of_job: &[&Found], job: &Job, actual: &CarbonSeries) -> String {
+fn limits(found: &CaseResult, of_job: &[&CaseResult], job: &Job, actual: &CarbonSeries) -> String {
     let Some(replayed) = &found.replayed else { return String::new() };
     let row = &found.row;
     let hours = |t: chrono::DateTime<chrono::Utc>| (t - row.start).as_seconds_f64() / 3600.0;
     let mut plot = Plot::new("hours since the start", "limit, W").beside("g/kWh");
     let steps = |run: &Replayed| -> Vec<(f64, f64)> {
-        let leg = |leg: &crate::simulate::replay::Leg| {
-            let limit = limit(job, &leg.act);
+        let leg = |leg: &Leg| {
+            let limit = limit(job, &leg.action);
             [(hours(leg.slot.start()), limit), (hours(leg.slot.end()), limit)]
         };
         run.legs.iter().flat_map(leg).collect()
     };
     let span = replayed.legs.first().zip(replayed.legs.last());
     let span = span.and_then(|(a, b)| wattune_core::domain::Slot::new(a.slot.start(), b.slot.end()));
-    let came = span.map(|span| actual.within(&span)).unwrap_or_default();
-    let intensity = came
+    let actual = span.map(|span| actual.within(&span)).unwrap_or_default();
+    let intensity = actual
         .points()
         .iter()
         .flat_map(|(slot, i)| [(hours(slot.start()), i.value.get()), (hours(slot.end()), i.value.get())]);
     plot.line_beside("intensity", intensity.collect());
-    let same = |f: &&&Found| f.row.policy == "clairvoyant" && f.row.budget_pct == row.budget_pct;
+    let same = |f: &&&CaseResult| f.row.policy == "clairvoyant" && f.row.budget_pct == row.budget_pct;
     let bound = of_job.iter().filter(same).find(|f| f.row.start == row.start && f.row.seed == row.seed);
     if let Some(bound) = bound.filter(|_| row.policy != "clairvoyant").and_then(|f| f.replayed.as_ref()) {
         plot.line("clairvoyant", steps(bound), Mark::Thin);
@@ -117,11 +118,11 @@ fn limits(found: &Found, of_job: &[&Found], job: &Job, actual: &CarbonSeries) ->
     format!("<h3>{}</h3>\n{}", escaped(&what), plot.svg(&what))
 }
 
-/// The limit of what a job does, of a mix the mean; of a pause none.
-fn limit(job: &Job, act: &Act) -> f64 {
-    match act {
-        Act::Train(shares) => shares.iter().map(|(point, share)| job.limit(*point).get() * share).sum(),
-        Act::Checkpoint(point) => job.limit(*point).get(),
-        Act::Pause => 0.0,
+/// The limit of an action, of a mix the mean; zero for a pause.
+fn limit(job: &Job, action: &Action) -> f64 {
+    match action {
+        Action::Train(shares) => shares.iter().map(|(point, share)| job.limit(*point).get() * share).sum(),
+        Action::Checkpoint(point) => job.limit(*point).get(),
+        Action::Pause => 0.0,
     }
 }

@@ -1,4 +1,4 @@
-//! A line on a terminal that says how far long work is; nothing where there is none.
+//! Progress of long work as a line on a terminal; nothing where there is none.
 
 use std::io::{IsTerminal, Write};
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::simulate::study::{Mean, Row, means};
+use wattune_lab::study::{Mean, Row, means};
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -77,7 +77,7 @@ fn head(start: &str) -> String {
     )
 }
 
-/// What rows and means share.
+/// The common columns of rows and means.
 trait Line {
     fn words(&self) -> (String, &str, &str);
     fn numbers(&self) -> [Option<f64>; 4];

@@ -1,6 +1,6 @@
 //! Rows as a table, JSON and CSV.
 
-use crate::simulate::bandit::{HistoryRow, Report, SummaryRow, mean_of};
+use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
 /// `{"summary": […], "history": […], "notes": […]}`.
 pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
@@ -40,7 +40,7 @@ pub(super) fn by_policy(summary: &[SummaryRow]) -> Vec<Vec<&SummaryRow>> {
     found
 }
 
-/// The final choice that most seeds came to, and the share of them.
+/// The most frequent final choice over seeds, and the share of them.
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
 pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
     let count = |row: &SummaryRow| {
@@ -54,13 +54,13 @@ pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
     (usual.final_batch_size, usual.final_power_limit_w, most as f64 / rows.len() as f64)
 }
 
-/// What a job is called.
+/// The name of a job.
 pub(super) fn job(row: &SummaryRow) -> String {
     let group = row.group.as_ref().map(|group| format!(" group {group}")).unwrap_or_default();
     format!("{} {}{group}", row.gpu, row.workload)
 }
 
-/// Means over seeds by job and policy; then the history, where there is one, and what the traces lack.
+/// Means over seeds by job and policy; then the history, where there is one, and gaps of the traces.
 pub(super) fn table(report: &Report) -> String {
     let mut text = format!(
         "{:44} {:8} {:>6} {:>14} {:>13}  {}\n",

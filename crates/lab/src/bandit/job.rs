@@ -1,0 +1,124 @@
+//! A recurring job on a GPU: for each batch size the epochs that training runs needed, and the epochs measured at each
+//! power limit.
+
+use crate::traces::Epoch;
+use wattune_core::bandit::{Cost, Knob};
+use wattune_core::units::{Joules, Seconds, Watts};
+
+/// A recurring job on a GPU.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The GPU.
+    pub gpu: String,
+    /// Its name: dataset/network.
+    pub workload: String,
+    /// Its batch sizes, ascending; not empty.
+    pub arms: Vec<Arm>,
+    /// The largest limit of the GPU.
+    pub max_power: Watts,
+    /// The most epochs of a run.
+    pub max_epochs: u32,
+    /// The index of the default batch size among the arms.
+    pub default: usize,
+    /// 2·|B|·|P| over the batch sizes with runs for the target, and their limits.
+    pub recurrences: u32,
+    /// Gaps of the traces, in sentences: as in the published simulator, only batch sizes in both can be chosen.
+    pub notes: Vec<String>,
+}
+
+/// A batch size.
+#[derive(Clone, Debug)]
+pub struct Arm {
+    /// Samples per step.
+    pub batch_size: u64,
+    /// The epoch after which each training run was at its target, in the order of the trace; not empty.
+    pub paths: Vec<Option<u32>>,
+    /// Power limits, the largest first; not empty.
+    pub levels: Vec<Level>,
+}
+
+/// A batch size at a power limit.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// The limit.
+    pub limit: Watts,
+    /// Measured epochs, in the order of the trace; not empty.
+    pub epochs: Vec<Epoch>,
+}
+
+impl Level {
+    /// The mean cost of an epoch.
+    #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
+    pub fn epoch_cost(&self, knob: &Knob) -> Cost {
+        let sum: Cost = self.epochs.iter().map(|e| knob.cost(e.energy(), e.time)).sum();
+        Cost::new(sum.get() / self.epochs.len() as f64)
+    }
+}
+
+impl Arm {
+    /// Its largest limit.
+    pub fn max_limit(&self) -> Watts {
+        self.levels[0].limit
+    }
+
+    /// The index of the limit with the cheapest epoch; of equals that of the largest.
+    pub fn best_level(&self, knob: &Knob) -> usize {
+        cheapest(self.levels.iter().map(|level| level.epoch_cost(knob)))
+    }
+
+    /// Mean energy and time of an epoch over the measurements at these limits.
+    #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
+    pub fn mean_epoch(&self, levels: std::ops::RangeInclusive<usize>) -> (Joules, Seconds) {
+        let epochs: Vec<&Epoch> = self.levels[levels].iter().flat_map(|level| &level.epochs).collect();
+        let n = epochs.len() as f64;
+        let energy: Joules = epochs.iter().map(|e| e.energy()).sum();
+        let time: Seconds = epochs.iter().map(|e| e.time).sum();
+        (energy / n, time / n)
+    }
+}
+
+/// The index of the least cost; of equals the first.
+pub(super) fn cheapest(costs: impl Iterator<Item = Cost>) -> usize {
+    costs.enumerate().min_by(|a, b| a.1.get().total_cmp(&b.1.get())).map_or(0, |(index, _)| index)
+}
+
+impl Job {
+    /// The cost function of its runs.
+    pub fn knob(&self, eta: f64) -> Knob {
+        Knob { eta, max_power: self.max_power }
+    }
+
+    /// The index of a batch size among the arms.
+    pub fn arm_of(&self, batch_size: u64) -> Option<usize> {
+        self.arms.iter().position(|arm| arm.batch_size == batch_size)
+    }
+
+    /// Keeps only batch sizes that `other` has too, the job on that `side` of a switch of the traces, and clips the default
+    /// to them. Notes what that changes.
+    ///
+    /// # Errors
+    /// If the default is not among them.
+    pub fn shared_with(&mut self, other: &Self, side: &str) -> Result<(), String> {
+        let asked = self.arms[self.default].batch_size;
+        let mut lacking: Vec<u64> = self.arms.iter().map(|arm| arm.batch_size).collect();
+        lacking.retain(|batch_size| other.arm_of(*batch_size).is_none());
+        self.arms.retain(|arm| other.arm_of(arm.batch_size).is_some());
+        let largest = self.arms.last().ok_or("the traces before and after the switch share no batch size")?;
+        let default = asked.min(largest.batch_size);
+        let arm = self.arm_of(default);
+        self.default = arm.ok_or_else(|| format!("the traces of one side of the switch lack batch size {default}"))?;
+        let job = format!("{} {}", self.gpu, self.workload);
+        if !lacking.is_empty() {
+            let sizes = listed(&lacking);
+            self.notes.push(format!("{job}: batch sizes {sizes} are left out: the traces {side} the switch lack them"));
+        }
+        if default != asked {
+            self.notes.push(format!("{job}: the default batch size is {default}, not {asked}, for the same reason"));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn listed<T: ToString>(all: &[T]) -> String {
+    all.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,42 @@
+//! The expected cost of a run, known beforehand.
+
+use super::job::{Arm, Job};
+use wattune_core::bandit::{Cost, Knob};
+
+/// The best batch size and limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Best {
+    /// The index of the batch size among the job's arms.
+    pub arm: usize,
+    /// The index of the limit among the arm's levels.
+    pub level: usize,
+    /// The expected cost of a run.
+    pub cost: Cost,
+}
+
+/// The expected cost of reaching the target with a batch size at a limit: the mean cost of a run, divided by the share
+/// of runs that reach it, since the others are repeated. `None` if none does.
+#[expect(clippy::cast_precision_loss, reason = "a count of runs")]
+pub fn expected(arm: &Arm, level: usize, max_epochs: u32, knob: &Knob) -> Option<Cost> {
+    let reached: Vec<u32> = arm.paths.iter().flatten().copied().filter(|epoch| *epoch <= max_epochs).collect();
+    if reached.is_empty() {
+        return None;
+    }
+    let failed = (arm.paths.len() - reached.len()) as f64;
+    let epochs = reached.iter().copied().map(f64::from).sum::<f64>() + failed * f64::from(max_epochs);
+    Some(arm.levels[level].epoch_cost(knob) * (epochs / reached.len() as f64))
+}
+
+/// The batch size and limit of the least expected cost. `None` if no batch size reaches the target.
+pub fn best(job: &Job, knob: &Knob) -> Option<Best> {
+    let mut best: Option<Best> = None;
+    for (index, arm) in job.arms.iter().enumerate() {
+        for level in 0..arm.levels.len() {
+            let Some(cost) = expected(arm, level, job.max_epochs, knob) else { break };
+            if best.is_none_or(|best| cost < best.cost) {
+                best = Some(Best { arm: index, level, cost });
+            }
+        }
+    }
+    best
+}

@@ -1,0 +1,92 @@
+//! A recurring job whose submissions overlap.
+
+use super::job::Job;
+use super::play::{TRIES, play};
+use super::policy::{Chooser, Knobs, Policy, SimulationError};
+use super::run::{EndedRun, JobRuns, Run};
+use crate::traces::Submission;
+use wattune_core::bandit::Generator;
+use wattune_core::units::Seconds;
+
+/// A run under way. The policy does not know its result before its end.
+struct RunInFlight {
+    end: Seconds,
+    duration: Seconds,
+    /// Its submission, from 1.
+    recurrence: u32,
+    tries: u32,
+    ratio: f64,
+    ended: EndedRun,
+}
+
+struct Group<'a> {
+    job: &'a Job,
+    eta: f64,
+    chooser: Box<dyn Chooser>,
+    generator: Generator,
+    started: u32,
+    flights: Vec<RunInFlight>,
+    runs: Vec<Run>,
+}
+
+/// Runs the submissions of one group, in the order of their starts, under a policy. Runs that ended before an arrival
+/// are observed then, in the order of ends; a run that did not reach its target is repeated from its end on and takes as
+/// long again, 20 times at the most. All are awaited at the end.
+///
+/// # Errors
+/// If no batch size reaches the target.
+pub fn overlap(
+    job: &Job,
+    knobs: &Knobs,
+    submissions: &[&Submission],
+    policy: &Policy,
+    seed: u64,
+) -> Result<JobRuns, SimulationError> {
+    let mut group = Group {
+        job,
+        eta: knobs.eta,
+        chooser: (policy.start)(job, knobs, seed)?,
+        generator: Generator::new(seed),
+        started: 0,
+        flights: Vec::new(),
+        runs: Vec::new(),
+    };
+    for (recurrence, arrival) in (1..).zip(submissions) {
+        group.collect(Some(arrival.start));
+        let duration = arrival.end - arrival.start;
+        group.start(arrival.end, duration, recurrence, 1, arrival.runtime_ratio);
+    }
+    group.collect(None);
+    let (arm, level) = group.chooser.favourite(job);
+    let arm = &job.arms[arm];
+    Ok(JobRuns { runs: group.runs, batch_size: arm.batch_size, limit: arm.levels[level].limit })
+}
+
+impl Group<'_> {
+    fn start(&mut self, end: Seconds, duration: Seconds, recurrence: u32, tries: u32, ratio: f64) {
+        self.started += 1;
+        let setting = self.chooser.choose(self.job, self.started, !self.flights.is_empty());
+        let ended = play(self.job, self.eta, self.started, setting, self.chooser.as_mut(), &mut self.generator);
+        self.flights.push(RunInFlight { end, duration, recurrence, tries, ratio, ended });
+    }
+
+    /// Observes the runs that ended by then, or all.
+    fn collect(&mut self, by: Option<Seconds>) {
+        let is_over = |flight: &RunInFlight| by.is_none_or(|by| flight.end <= by);
+        while let Some(place) = first(&self.flights).filter(|place| is_over(&self.flights[*place])) {
+            let RunInFlight { end, duration, recurrence, tries, ratio, ended } = self.flights.remove(place);
+            self.chooser.observe(self.job, &ended, ended.cost);
+            if ended.epochs > 0 {
+                self.runs.push(Run::new(self.job, recurrence, &ended, ratio));
+            }
+            if !ended.reached && tries < TRIES {
+                self.start(end + duration, duration, recurrence, tries + 1, ratio);
+            }
+        }
+    }
+}
+
+/// The index of the run that ends first.
+fn first(flights: &[RunInFlight]) -> Option<usize> {
+    (0..flights.len()).min_by(|a, b| flights[*a].end.total_cmp(&flights[*b].end))
+}

@@ -1,0 +1,35 @@
+//! One run, drawn from the traces.
+
+use super::job::Job;
+use super::policy::Chooser;
+use super::run::{EndedRun, Setting};
+use wattune_core::bandit::Generator;
+
+/// The most tries of a run until it reaches its target.
+pub(super) const TRIES: u32 = 20;
+
+/// Runs a setting: draws a training run and a measurement of the epoch from the traces.
+pub(super) fn play(
+    job: &Job,
+    eta: f64,
+    number: u32,
+    setting: Setting,
+    policy: &mut dyn Chooser,
+    generator: &mut Generator,
+) -> EndedRun {
+    let arm = &job.arms[setting.arm];
+    let measured = &arm.levels[setting.level].epochs;
+    let rows = u32::try_from(arm.paths.len() * measured.len()).unwrap_or(u32::MAX);
+    let row = generator.below(rows) as usize;
+    let (path, epoch) = (arm.paths[row / measured.len()], measured[row % measured.len()]);
+    let most = policy.patience(job, &setting, &epoch).min(job.max_epochs);
+    let (epochs, reached) = path.filter(|epoch| *epoch <= most).map_or((most, false), |epoch| (epoch, true));
+    // The first epoch of a run that profiles differs.
+    let others = f64::from(epochs.saturating_sub(1));
+    let (energy, time) = match setting.profiling {
+        Some((energy, time)) if epochs > 0 => (energy + epoch.energy() * others, time + epoch.time * others),
+        _ => (epoch.energy() * f64::from(epochs), epoch.time * f64::from(epochs)),
+    };
+    let cost = job.knob(eta).cost(energy, time);
+    EndedRun { number, setting, epochs, reached, energy, time, cost, epoch }
+}

@@ -1,0 +1,48 @@
+//! Every batch size at every limit once, in order, each measured by a whole run; then the cheapest of them.
+
+use super::kind::{Chooser, Knobs, Policy, SimulationError};
+use crate::bandit::job::Job;
+use crate::bandit::run::{EndedRun, Setting};
+use wattune_core::bandit::Cost;
+
+pub(super) const POLICY: Policy = Policy {
+    name: "grid",
+    about: "every batch size at every limit once, then the cheapest",
+    start,
+    first_must_reach: false,
+};
+
+struct Grid {
+    /// The choices not tried yet, the next last.
+    left: Vec<(usize, usize)>,
+    /// The cheapest choice that reached the target.
+    best: (Cost, (usize, usize)),
+}
+
+/// Starts at the smallest batch size and its largest limit. A batch size that does not reach the target is not tried again.
+fn start(job: &Job, _: &Knobs, _: u64) -> Result<Box<dyn Chooser>, SimulationError> {
+    let all = job.arms.iter().enumerate().flat_map(|(arm, a)| (0..a.levels.len()).map(move |level| (arm, level)));
+    let mut left: Vec<_> = all.collect();
+    left.reverse();
+    Ok(Box::new(Grid { left, best: (Cost::INFINITE, (job.default, 0)) }))
+}
+
+impl Chooser for Grid {
+    fn choose(&mut self, _: &Job, _: u32, _: bool) -> Setting {
+        let (arm, level) = self.left.pop().unwrap_or(self.best.1);
+        Setting { arm, level, profiling: None }
+    }
+
+    fn observe(&mut self, _: &Job, ended: &EndedRun, _: Cost) {
+        let Setting { arm, level, .. } = ended.setting;
+        if !ended.reached {
+            self.left.retain(|(other, _)| *other != arm);
+        } else if ended.cost < self.best.0 {
+            self.best = (ended.cost, (arm, level));
+        }
+    }
+
+    fn favourite(&self, _: &Job) -> (usize, usize) {
+        self.best.1
+    }
+}

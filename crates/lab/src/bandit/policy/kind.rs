@@ -1,0 +1,85 @@
+//! What a policy is: how it chooses, and its name.
+
+use crate::bandit::job::Job;
+use crate::bandit::run::{EndedRun, Setting};
+use crate::traces::Epoch;
+use wattune_core::bandit::{Cost, PolicyName, Spec};
+
+/// The settings that all policies share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knobs {
+    /// Weight of energy against time: 0 is time alone, 1 energy alone.
+    pub eta: f64,
+    /// Stops runs that cost so many times the cheapest; `None` never stops one.
+    pub beta: Option<f64>,
+    /// The number of newest runs that count for a batch size; 0 for all. For zeus alone.
+    pub window: u32,
+}
+
+/// Why a recurring job cannot be simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimulationError {
+    /// No batch size reaches the target.
+    #[error("no batch size reaches the target metric within the epochs; lower the target or allow more")]
+    Hopeless,
+    /// The first recurrence did not reach its target.
+    #[error(
+        "the first run, with batch size {batch_size}, did not reach the target (seed {seed}); the default batch size \
+         must: choose another, more epochs, or another target"
+    )]
+    DefaultFails {
+        /// The default batch size.
+        batch_size: u64,
+        /// Seed of the generators.
+        seed: u64,
+    },
+}
+
+/// The choices of a policy for one job.
+pub trait Chooser {
+    /// Chooses the setting of run `number`. `in_flight`: other runs have not ended yet.
+    fn choose(&mut self, job: &Job, number: u32, in_flight: bool) -> Setting;
+
+    /// The epochs after which a run is stopped at the latest. `epoch` is one of the run's.
+    fn patience(&self, job: &Job, _setting: &Setting, _epoch: &Epoch) -> u32 {
+        job.max_epochs
+    }
+
+    /// Learns from a run that has ended. `spent` counts for the bound if it reached its target: where runs do not overlap,
+    /// the cost of all tries of the recurrence.
+    fn observe(&mut self, _job: &Job, _ended: &EndedRun, _spent: Cost) {}
+
+    /// Notes that the traces were switched; profiles are void on a new GPU.
+    fn switched(&mut self, _job: &Job, _new_gpu: bool) {}
+
+    /// The best batch size and limit so far, as indices.
+    fn favourite(&self, job: &Job) -> (usize, usize);
+}
+
+type Start = fn(&Job, &Knobs, u64) -> Result<Box<dyn Chooser>, SimulationError>;
+
+/// A policy under its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// The name that `--policy` takes and rows carry.
+    pub name: &'static str,
+    /// Its rule, for the help of the command line; ends without a period.
+    pub about: &'static str,
+    /// Starts with a seed.
+    pub start: Start,
+    /// Whether the very first run has to reach the target, as in the published algorithm.
+    pub first_must_reach: bool,
+}
+
+/// The job as the policies of the daemon see it.
+pub(super) fn spec(job: &Job, knobs: &Knobs, policy: PolicyName) -> Spec {
+    Spec {
+        batch_sizes: job.arms.iter().map(|arm| arm.batch_size).collect(),
+        default_batch_size: job.arms[job.default].batch_size,
+        max_epochs: job.max_epochs,
+        knob: job.knob(knobs.eta),
+        beta: knobs.beta,
+        window: knobs.window,
+        policy,
+    }
+}

@@ -1,0 +1,25 @@
+//! Policies that choose batch sizes and limits of recurring jobs, one to a file.
+//!
+//! A policy is a [`Chooser`]. To add one, write a file with its `POLICY` beside these, and give it a line in
+//! [`POLICIES`]. Then `--policy` takes its name, and the help shows it.
+
+mod fixed;
+mod grid;
+mod kind;
+mod wattune;
+mod zeus;
+
+pub use kind::{Chooser, Knobs, Policy, SimulationError};
+
+/// All policies, in the order of tables.
+pub const POLICIES: &[Policy] = &[fixed::DEFAULT, grid::POLICY, zeus::POLICY, wattune::POLICY, fixed::ORACLE];
+
+/// Returns the policy of this name.
+///
+/// # Errors
+/// Names all policies.
+pub fn named(name: &str) -> Result<Policy, String> {
+    let known = || POLICIES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
+    let policy = POLICIES.iter().find(|p| p.name == name);
+    policy.copied().ok_or_else(|| format!("no policy {name:?}; there are {}", known()))
+}

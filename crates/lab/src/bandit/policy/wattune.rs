@@ -1,0 +1,128 @@
+//! The daemon's own policy, [`wattune_core::bandit::wattune`], and its search for limits: the first batch size is profiled
+//! at all limits, another only around the limit of its nearest neighbour.
+
+use std::ops::RangeInclusive;
+
+use super::kind::{Chooser, Knobs, Policy, SimulationError, spec};
+use crate::bandit::job::{Job, cheapest};
+use crate::bandit::run::{EndedRun, Setting};
+use crate::traces::Epoch;
+use wattune_core::bandit::{self, Choice, Cost, Generator, Kind, Outcome, PolicyName, Spec, State, Trial};
+
+/// The number of limits on each side of the neighbour's that are profiled; more while the best of them is at the edge.
+const WINDOW: usize = 2;
+
+pub(super) const POLICY: Policy = Policy {
+    name: "wattune",
+    about: "the daemon's: one belief about all batch sizes; explores where it may pay",
+    start,
+    first_must_reach: false,
+};
+
+struct Wattune {
+    spec: Spec,
+    generator: Generator,
+    trials: Vec<Trial>,
+    /// The limit of each profiled arm.
+    limits: Vec<Option<usize>>,
+}
+
+fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, SimulationError> {
+    let spec = spec(job, knobs, PolicyName::Wattune);
+    let (generator, limits) = (Generator::new(seed), vec![None; job.arms.len()]);
+    Ok(Box::new(Wattune { spec, generator, trials: Vec::new(), limits }))
+}
+
+impl Wattune {
+    /// The limit of an arm that was not profiled yet, and the limits profiled for it.
+    fn search(&self, job: &Job, arm: usize) -> (usize, RangeInclusive<usize>) {
+        let trace = &job.arms[arm];
+        let last = trace.levels.len() - 1;
+        let cost = |level: usize| trace.levels[level].epoch_cost(&self.spec.knob);
+        let Some(neighbour) = self.neighbour(job, arm) else {
+            return (cheapest((0..=last).map(cost)), 0..=last);
+        };
+        let away = |level: &usize| (trace.levels[*level].limit - neighbour).abs();
+        let near = (0..=last).min_by(|a, b| away(a).total_cmp(&away(b))).unwrap_or_default();
+        let (mut first, mut end) = (near.saturating_sub(WINDOW), (near + WINDOW).min(last));
+        loop {
+            let best = first + cheapest((first..=end).map(cost));
+            if best == first && first > 0 {
+                first -= 1;
+            } else if best == end && end < last {
+                end += 1;
+            } else {
+                return (best, first..=end);
+            }
+        }
+    }
+
+    /// The limit of the nearest batch size, on a logarithmic scale, that was profiled.
+    fn neighbour(&self, job: &Job, arm: usize) -> Option<wattune_core::units::Watts> {
+        #[expect(clippy::cast_precision_loss, reason = "a batch size")]
+        let log = |arm: usize| (job.arms[arm].batch_size as f64).ln();
+        let away = |other: &usize| (log(*other) - log(arm)).abs();
+        let profiled = (0..job.arms.len()).filter(|other| self.limits[*other].is_some());
+        let nearest = profiled.min_by(|a, b| away(a).total_cmp(&away(b)))?;
+        self.limits[nearest].map(|level| job.arms[nearest].levels[level].limit)
+    }
+
+    fn trial(&mut self, number: u32) -> Option<&mut Trial> {
+        self.trials.iter_mut().rev().find(|trial| trial.number == number)
+    }
+}
+
+impl Chooser for Wattune {
+    fn choose(&mut self, job: &Job, number: u32, _: bool) -> Setting {
+        let next = bandit::next(&self.spec, &self.trials, &mut self.generator);
+        // With nothing left to choose from, the best so far.
+        let choice = next.unwrap_or_else(|_| Choice {
+            batch_size: bandit::favourite(&self.spec, &self.trials),
+            kind: Kind::Regular,
+        });
+        let Choice { batch_size, kind } = choice;
+        let (state, cost) = (State::Running, Cost::ZERO);
+        self.trials.push(Trial { number, batch_size, kind, state, cost, epochs: 0, epoch_cost: None });
+        let arm = job.arm_of(batch_size).unwrap_or(job.default);
+        if let Some(level) = self.limits[arm] {
+            return Setting { arm, level, profiling: None };
+        }
+        let (level, swept) = self.search(job, arm);
+        self.limits[arm] = Some(level);
+        Setting { arm, level, profiling: Some(job.arms[arm].mean_epoch(swept)) }
+    }
+
+    fn patience(&self, job: &Job, setting: &Setting, epoch: &Epoch) -> u32 {
+        let epoch_cost = self.spec.knob.cost(epoch.energy(), epoch.time);
+        // The newest is the run itself.
+        let others = self.trials.split_last().map_or(&[][..], |(_, others)| others);
+        bandit::patience(&self.spec, others, job.arms[setting.arm].batch_size, epoch_cost)
+    }
+
+    fn observe(&mut self, job: &Job, ended: &EndedRun, _: Cost) {
+        let epoch_cost = self.spec.knob.cost(ended.epoch.energy(), ended.epoch.time);
+        let outcome = match ended.reached {
+            true => Outcome::Reached,
+            false if ended.epochs < job.max_epochs => Outcome::Stopped,
+            false => Outcome::NotReached,
+        };
+        if let Some(trial) = self.trial(ended.number) {
+            trial.state = State::Ended(outcome);
+            (trial.cost, trial.epochs, trial.epoch_cost) = (ended.cost, ended.epochs, Some(epoch_cost));
+        }
+    }
+
+    fn switched(&mut self, job: &Job, new_gpu: bool) {
+        self.spec.max_epochs = job.max_epochs;
+        self.spec.knob.max_power = job.max_power;
+        if new_gpu {
+            self.limits.fill(None);
+        }
+    }
+
+    fn favourite(&self, job: &Job) -> (usize, usize) {
+        let batch_size = bandit::favourite(&self.spec, &self.trials);
+        let arm = job.arm_of(batch_size).unwrap_or(job.default);
+        (arm, self.limits[arm].unwrap_or_else(|| self.search(job, arm).0))
+    }
+}

@@ -1,0 +1,129 @@
+//! Zeus as its simulator runs it. The batch size comes from [`wattune_core::bandit::zeus`]; the rest are the simulator's
+//! own rules where they differ from the service's: the bound and the limit of a run, the cost of profiling, and runs
+//! without an epoch.
+
+use super::kind::{Chooser, Knobs, Policy, SimulationError, spec};
+use crate::bandit::job::Job;
+use crate::bandit::run::{EndedRun, Setting};
+use crate::traces::Epoch;
+use wattune_core::bandit::{self, Cost, Generator, Kind, Knob, Outcome, PolicyName, Spec, State, Trial};
+
+/// The cost of a run without an epoch, relative to the bound.
+const WITHOUT_EPOCH: f64 = 100.0;
+
+pub(super) const POLICY: Policy = Policy {
+    name: "zeus",
+    about: "the published algorithm, draw for draw: pruning, then Gaussian Thompson sampling",
+    start,
+    first_must_reach: true,
+};
+
+struct Zeus {
+    spec: Spec,
+    generator: Generator,
+    /// Ended runs, in the order of their ends.
+    trials: Vec<Trial>,
+    /// The limit of each profiled arm.
+    limits: Vec<Option<usize>>,
+    /// The cheapest recurrence so far, and the arm that reached its target.
+    cheapest: Option<(Cost, usize)>,
+    /// The batch size that pruning waits for.
+    exploring: Option<u64>,
+}
+
+fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, SimulationError> {
+    let spec = spec(job, knobs, PolicyName::Zeus);
+    let (generator, limits) = (Generator::new(seed), vec![None; job.arms.len()]);
+    Ok(Box::new(Zeus { spec, generator, trials: Vec::new(), limits, cheapest: None, exploring: None }))
+}
+
+/// Limits are compared with the largest of the batch size, not of the GPU.
+fn limit_knob(spec: &Spec, job: &Job, arm: usize) -> Knob {
+    Knob { max_power: job.arms[arm].max_limit(), ..spec.knob }
+}
+
+/// The number of epochs that fit under a bound, by the exact remainder: a quotient that rounds up to the next whole
+/// number would make it one more than in the reference.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+fn whole_epochs(bound: f64, epoch_cost: f64) -> u32 {
+    ((bound - bound % epoch_cost) / epoch_cost).round() as u32
+}
+
+impl Zeus {
+    fn best_known(&self, job: &Job) -> usize {
+        self.cheapest.map_or(job.default, |(_, arm)| arm)
+    }
+
+    /// The most that a run may cost.
+    fn bound(&self) -> Option<Cost> {
+        self.spec.beta.zip(self.cheapest).map(|(beta, (cheapest, _))| cheapest * beta)
+    }
+
+    /// A run that ended with the batch size that pruning waits for counts as its exploration, also if it was not started
+    /// for that; others only join the history.
+    fn kind(&mut self, batch_size: u64) -> Kind {
+        if self.exploring == Some(batch_size) {
+            self.exploring = None;
+            return Kind::Exploration;
+        }
+        Kind::Regular
+    }
+}
+
+impl Chooser for Zeus {
+    fn choose(&mut self, job: &Job, _: u32, in_flight: bool) -> Setting {
+        let learned = |zeus: &mut Self| {
+            let choice = bandit::next(&zeus.spec, &zeus.trials, &mut zeus.generator).ok()?;
+            zeus.exploring = (choice.kind == Kind::Exploration).then_some(choice.batch_size);
+            job.arm_of(choice.batch_size)
+        };
+        let chosen = if in_flight { None } else { learned(self) };
+        // With nothing left to choose from, the best that reached its target.
+        let arm = chosen.unwrap_or_else(|| self.best_known(job));
+        let first = self.limits[arm].is_none();
+        let trace = &job.arms[arm];
+        let level = *self.limits[arm].get_or_insert_with(|| trace.best_level(&limit_knob(&self.spec, job, arm)));
+        Setting { arm, level, profiling: first.then(|| trace.mean_epoch(0..=trace.levels.len() - 1)) }
+    }
+
+    fn patience(&self, job: &Job, setting: &Setting, epoch: &Epoch) -> u32 {
+        let cost = limit_knob(&self.spec, job, setting.arm).cost(epoch.energy(), epoch.time);
+        self.bound().map_or(job.max_epochs, |bound| whole_epochs(bound.get(), cost.get()))
+    }
+
+    fn observe(&mut self, job: &Job, ended: &EndedRun, spent: Cost) {
+        let arm = ended.setting.arm;
+        let batch_size = job.arms[arm].batch_size;
+        let cost = if ended.epochs > 0 { ended.cost } else { self.bound().unwrap_or_default() * WITHOUT_EPOCH };
+        if ended.reached && self.cheapest.is_none_or(|(cheapest, _)| spent < cheapest) {
+            self.cheapest = Some((spent, arm));
+        }
+        let outcome = if ended.reached { Outcome::Reached } else { Outcome::NotReached };
+        let kind = self.kind(batch_size);
+        let trial = Trial {
+            number: ended.number,
+            batch_size,
+            kind,
+            state: State::Ended(outcome),
+            cost,
+            epochs: ended.epochs,
+            epoch_cost: Some(self.spec.knob.cost(ended.epoch.energy(), ended.epoch.time)),
+        };
+        self.trials.push(trial);
+    }
+
+    fn switched(&mut self, job: &Job, new_gpu: bool) {
+        self.spec.max_epochs = job.max_epochs;
+        self.spec.knob.max_power = job.max_power;
+        if new_gpu {
+            self.limits.fill(None);
+        }
+    }
+
+    fn favourite(&self, job: &Job) -> (usize, usize) {
+        let batch_size = bandit::favourite(&self.spec, &self.trials);
+        let arm = job.arm_of(batch_size).unwrap_or(job.default);
+        let level = self.limits[arm];
+        (arm, level.unwrap_or_else(|| job.arms[arm].best_level(&limit_knob(&self.spec, job, arm))))
+    }
+}

@@ -1,0 +1,206 @@
+//! Recurring jobs of a train trace and a power trace.
+
+use std::collections::HashSet;
+
+use super::job::{Arm, Job, Level, listed};
+use crate::traces::{PowerRow, TraceError, TraceFile, TrainRow, TrainingKey, power_rows, train_rows};
+use wattune_core::units::Watts;
+
+/// A train trace and a power trace, joined.
+pub struct Traces<'a> {
+    train: (&'a TraceFile, Vec<TrainRow>),
+    power: (&'a TraceFile, Vec<PowerRow>),
+    /// The largest limit of a training that is in both traces.
+    max_power: Watts,
+}
+
+/// The job to take from the traces.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobQuery {
+    /// Its data set.
+    pub dataset: String,
+    /// Its network.
+    pub network: String,
+    /// Its optimizer; needed only where the traces have several.
+    pub optimizer: Option<String>,
+    /// The metric that a run is to reach.
+    pub target_metric: f64,
+    /// The most epochs of a run.
+    pub max_epochs: u32,
+    /// The batch size of its first run; the largest of the power trace, where that is less.
+    pub default_batch_size: u64,
+}
+
+impl<'a> Traces<'a> {
+    /// Joins both.
+    ///
+    /// # Errors
+    /// If a value is wrong, or they share no training.
+    pub fn join(train: &'a TraceFile, power: &'a TraceFile) -> Result<Self, TraceError> {
+        let (train_rows, power_rows) = (train_rows(train)?, power_rows(power)?);
+        let trained: HashSet<&TrainingKey> = train_rows.iter().map(|row| &row.training).collect();
+        let limits = power_rows.iter().filter(|row| trained.contains(&row.training)).map(|row| row.limit);
+        let Some(max_power) = limits.reduce(Watts::max) else {
+            let why =
+                format!("it has no training (dataset, network, optimizer, batch size) of {}", train.path.display());
+            return Err(power.unusable(why));
+        };
+        Ok(Self { train: (train, train_rows), power: (power, power_rows), max_power })
+    }
+
+    /// Returns a job of theirs.
+    ///
+    /// # Errors
+    /// If they do not have it, or it cannot reach its target at the default batch size; names the alternatives.
+    pub fn job(&self, query: &JobQuery) -> Result<Job, TraceError> {
+        let train = |why| self.train.0.unusable(why);
+        let power = |why| self.power.0.unusable(why);
+        let workload = format!("{}/{}", query.dataset, query.network);
+        let optimizer = self.optimizer(query)?;
+        let fits =
+            |of: &TrainingKey| of.dataset == query.dataset && of.network == query.network && of.optimizer == optimizer;
+        let at_target = |metric: f64| (metric - query.target_metric).abs() < 1e-9;
+        let trained: Vec<&TrainRow> = self.train.1.iter().filter(|row| fits(&row.training)).collect();
+        let measured: Vec<&PowerRow> = self.power.1.iter().filter(|row| fits(&row.training)).collect();
+        if !trained.iter().any(|row| at_target(row.target_metric)) {
+            let known = sorted(trained.iter().map(|row| row.target_metric));
+            let known = listed(&known);
+            let why = format!("no runs of {workload} with target metric {}; there are {known}", query.target_metric);
+            return Err(train(why));
+        }
+        let mut sizes: Vec<u64> = trained.iter().map(|row| row.training.batch_size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let (mut arms, mut with_runs, mut limits) = (Vec::new(), 0, Vec::new());
+        let mut gaps = TraceGaps::default();
+        for batch_size in sizes {
+            let levels = levels(measured.iter().filter(|row| row.training.batch_size == batch_size));
+            if levels.is_empty() {
+                gaps.unmeasured.push(batch_size);
+                continue;
+            }
+            let of_arm =
+                trained.iter().filter(|row| row.training.batch_size == batch_size && at_target(row.target_metric));
+            let mut paths: Vec<Option<u32>> = of_arm.map(|row| row.target_epoch).collect();
+            if paths.is_empty() {
+                // No run for this target: as if it never were reached.
+                gaps.without_target.push(batch_size);
+                paths.push(None);
+            } else {
+                with_runs += 1;
+                limits.extend(levels.iter().map(|level| level.limit.get()));
+            }
+            arms.push(Arm { batch_size, paths, levels });
+        }
+        let Some(largest) = measured.iter().map(|row| row.training.batch_size).max().filter(|_| !arms.is_empty())
+        else {
+            return Err(power(format!("no rows of {workload} with {optimizer} at a batch size of the train trace")));
+        };
+        let asked = query.default_batch_size.min(largest);
+        let Some(default) = arms.iter().position(|arm| arm.batch_size == asked) else {
+            let known = listed(&arms.iter().map(|arm| arm.batch_size).collect::<Vec<_>>());
+            return Err(power(format!("no batch size {asked} of {workload} to begin with; there are {known}")));
+        };
+        if !arms[default].paths.iter().flatten().any(|epoch| *epoch <= query.max_epochs) {
+            return Err(train(format!(
+                "no run of {workload} with batch size {asked} reached {} in {} epochs; the default batch size must: \
+                 choose another, more epochs, or another target",
+                query.target_metric, query.max_epochs
+            )));
+        }
+        let recurrences = u32::try_from(2 * with_runs * sorted(limits.into_iter()).len()).unwrap_or(u32::MAX);
+        let (gpu, max_power, max_epochs) = (self.power.0.gpu(), self.max_power, query.max_epochs);
+        let rows = measured.iter().map(|row| row.training.batch_size);
+        gaps.untrained = rows.filter(|b| !trained.iter().any(|row| row.training.batch_size == *b)).collect();
+        let notes = gaps.notes(&format!("{gpu} {workload}"), &arms);
+        Ok(Job { gpu, workload, arms, max_power, max_epochs, default, recurrences, notes })
+    }
+
+    fn optimizer(&self, query: &JobQuery) -> Result<String, TraceError> {
+        let named = |of: &&TrainingKey| of.dataset == query.dataset && of.network == query.network;
+        let measured: HashSet<&str> =
+            self.power.1.iter().map(|row| &row.training).filter(named).map(|of| of.optimizer.as_str()).collect();
+        let trained = self.train.1.iter().map(|row| &row.training).filter(named).map(|of| of.optimizer.as_str());
+        let mut known: Vec<&str> = trained.filter(|optimizer| measured.contains(optimizer)).collect();
+        known.sort_unstable();
+        known.dedup();
+        let workload = format!("{}/{}", query.dataset, query.network);
+        let why = match (known.as_slice(), &query.optimizer) {
+            ([], _) => {
+                let mut there: Vec<String> = self
+                    .power
+                    .1
+                    .iter()
+                    .map(|row| format!("{}/{}", row.training.dataset, row.training.network))
+                    .collect();
+                there.sort_unstable();
+                there.dedup();
+                format!("no workload {workload} that the train trace has too; it has {}", there.join(", "))
+            }
+            ([one], None) => return Ok((*one).to_owned()),
+            (several, None) => {
+                format!("{workload} was traced with several optimizers; choose one: {}", several.join(", "))
+            }
+            (known, Some(asked)) if known.contains(&asked.as_str()) => return Ok(asked.clone()),
+            (known, Some(asked)) => format!("no optimizer {asked} for {workload}; it has {}", known.join(", ")),
+        };
+        Err(self.power.0.unusable(why))
+    }
+}
+
+/// Batch sizes that are not complete in both traces.
+#[derive(Default)]
+struct TraceGaps {
+    /// In the train trace alone.
+    unmeasured: Vec<u64>,
+    /// In the power trace alone, any number of times.
+    untrained: Vec<u64>,
+    /// Without a run for the target.
+    without_target: Vec<u64>,
+}
+
+impl TraceGaps {
+    fn notes(mut self, job: &str, arms: &[Arm]) -> Vec<String> {
+        self.untrained.sort_unstable();
+        self.untrained.dedup();
+        let mut notes = Vec::new();
+        for (sizes, why) in [
+            (&self.unmeasured, "left out: the power trace has no rows of them"),
+            (&self.untrained, "left out: the train trace has no runs of them"),
+            (&self.without_target, "tried, and never at the target: the train trace has no runs of them for it"),
+        ] {
+            if !sizes.is_empty() {
+                notes.push(format!("{job}: batch sizes {} are {why}", listed(sizes)));
+            }
+        }
+        let limits = sorted(arms.iter().flat_map(|arm| &arm.levels).map(|level| level.limit.get()));
+        for arm in arms {
+            let has = |limit: &f64| arm.levels.iter().any(|level| level.limit.get() == *limit);
+            let lacks: Vec<f64> = limits.iter().copied().filter(|limit| !has(limit)).collect();
+            if !lacks.is_empty() {
+                let lacks = listed(&lacks);
+                notes.push(format!("{job}: batch size {} was not measured at {lacks} W", arm.batch_size));
+            }
+        }
+        notes
+    }
+}
+
+fn levels<'a>(rows: impl Iterator<Item = &'a &'a PowerRow>) -> Vec<Level> {
+    let mut levels: Vec<Level> = Vec::new();
+    for row in rows {
+        match levels.iter_mut().find(|level| level.limit == row.limit) {
+            Some(level) => level.epochs.push(row.epoch),
+            None => levels.push(Level { limit: row.limit, epochs: vec![row.epoch] }),
+        }
+    }
+    levels.sort_by(|a, b| b.limit.total_cmp(&a.limit));
+    levels
+}
+
+fn sorted(numbers: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut all: Vec<f64> = numbers.collect();
+    all.sort_by(f64::total_cmp);
+    all.dedup();
+    all
+}

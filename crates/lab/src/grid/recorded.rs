@@ -1,0 +1,115 @@
+//! A recorded grid, and what was published of it by a moment.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use wattune_core::domain::{CarbonSeries, Issued, Slot};
+
+/// The time that a model learns from, and a day more for the slots cut by it.
+const BACK: TimeDelta = TimeDelta::days(29);
+/// The horizon of rolling forecasts: the longest of sources that publish such.
+const ROLLING_HORIZON: TimeDelta = TimeDelta::hours(72);
+
+/// The forecasts that a source published for a recorded grid.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PublishedForecasts {
+    /// There are none.
+    Nothing,
+    /// A value for each slot, known up to 72 hours before it.
+    Rolling(CarbonSeries),
+    /// Forecasts with the time of each, in that order.
+    Issued(Vec<Issued>),
+}
+
+impl PublishedForecasts {
+    /// The first moment that a forecast covers.
+    pub fn start(&self) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Nothing => None,
+            Self::Rolling(series) => series.start(),
+            Self::Issued(issued) => issued.iter().filter_map(|i| i.series.start()).min(),
+        }
+    }
+
+    /// The end of the last forecast.
+    pub fn end(&self) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Nothing => None,
+            Self::Rolling(series) => series.end(),
+            Self::Issued(issued) => issued.iter().filter_map(|i| i.series.end()).max(),
+        }
+    }
+}
+
+/// A grid as files recorded it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedGrid {
+    /// Its name in results.
+    pub name: String,
+    /// Actual intensities.
+    pub actual: CarbonSeries,
+    forecasts: PublishedForecasts,
+    /// The newest forecast of each slot when it began.
+    at_begin: CarbonSeries,
+}
+
+impl RecordedGrid {
+    /// A grid with its actual values and the forecasts of them.
+    pub fn new(name: String, actual: CarbonSeries, mut forecasts: PublishedForecasts) -> Self {
+        let at_begin = match &mut forecasts {
+            PublishedForecasts::Nothing => CarbonSeries::default(),
+            PublishedForecasts::Rolling(series) => series.clone(),
+            PublishedForecasts::Issued(issued) => {
+                issued.sort_by_key(|i| i.issued_at);
+                let mut begun = CarbonSeries::default();
+                issued.iter().for_each(|i| begun.overwrite(&ahead(i, i.issued_at)));
+                begun
+            }
+        };
+        Self { name, actual, forecasts, at_begin }
+    }
+
+    /// The forecasts of it.
+    pub fn forecasts(&self) -> &PublishedForecasts {
+        &self.forecasts
+    }
+
+    /// The forecast values published by `now`: of slots that began in the last weeks the newest when they did, of later
+    /// ones the newest.
+    pub(super) fn forecast_by(&self, now: DateTime<Utc>) -> CarbonSeries {
+        let begun = |until| {
+            let points = Slot::new(now - BACK, until).map_or(&[][..], |span| self.at_begin.overlapping(&span));
+            CarbonSeries::from_points(points.to_vec()).0
+        };
+        match &self.forecasts {
+            PublishedForecasts::Nothing => CarbonSeries::default(),
+            PublishedForecasts::Rolling(_) => begun(now + ROLLING_HORIZON),
+            PublishedForecasts::Issued(issued) => {
+                let mut newest = begun(now + TimeDelta::microseconds(1));
+                let known = &issued[..issued.partition_point(|i| i.issued_at <= now)];
+                let reaching = known.iter().filter(|i| i.series.end().is_some_and(|end| end > now));
+                reaching.for_each(|i| newest.overwrite(&ahead(i, now)));
+                newest
+            }
+        }
+    }
+
+    /// The forecasts issued by `now`.
+    pub(super) fn issues_by(&self, now: DateTime<Utc>) -> Vec<&Issued> {
+        match &self.forecasts {
+            PublishedForecasts::Issued(issued) => issued.iter().take_while(|i| i.issued_at <= now).collect(),
+            PublishedForecasts::Nothing | PublishedForecasts::Rolling(_) => Vec::new(),
+        }
+    }
+
+    /// The actual values of the last weeks' slots that had ended by `now`.
+    pub(super) fn actual_by(&self, now: DateTime<Utc>) -> CarbonSeries {
+        let points = Slot::new(now - BACK, now).map_or(&[][..], |span| self.actual.overlapping(&span));
+        CarbonSeries::from_points(points.iter().filter(|(slot, _)| slot.end() <= now).copied().collect()).0
+    }
+}
+
+/// The slots of a forecast that begin at `from` or later.
+fn ahead(issued: &Issued, from: DateTime<Utc>) -> CarbonSeries {
+    let points = issued.series.points().iter().filter(|(slot, _)| slot.start() >= from);
+    CarbonSeries::from_points(points.copied().collect()).0
+}

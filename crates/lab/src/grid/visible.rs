@@ -1,0 +1,115 @@
+//! The part of a recorded grid that is known at a moment of the past.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use chrono::{DateTime, Utc};
+
+use super::recorded::RecordedGrid;
+use wattune_core::domain::{CarbonSeries, Slot};
+use wattune_core::forecast::{ErrorPaths, HorizonPolicy, Model, ModelPolicy};
+use wattune_core::plan::{PlanSlot, Settings, slots_ahead};
+use wattune_core::units::{GramsPerKwh, Seconds};
+
+/// The knowledge of the time ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foresight {
+    /// The forecasts published by then, corrected and weighed as the daemon does.
+    AsIssued,
+    /// The actual values.
+    Perfect,
+    /// Only the past.
+    Nothing,
+}
+
+/// A grid with the foresight that policies have. Keeps the outlook of each moment that was asked for.
+pub struct VisibleGrid<'a> {
+    grid: &'a RecordedGrid,
+    foresight: Foresight,
+    horizon: Seconds,
+    outlooks: Mutex<BTreeMap<DateTime<Utc>, Arc<Outlook>>>,
+}
+
+struct Outlook {
+    slots: Vec<PlanSlot>,
+    /// Errors of such forecasts on the days before.
+    errors: ErrorPaths,
+    /// The source's forecast for the present.
+    uncorrected: Option<GramsPerKwh>,
+}
+
+impl<'a> VisibleGrid<'a> {
+    /// The grid up to `horizon` ahead of each moment.
+    pub fn new(grid: &'a RecordedGrid, foresight: Foresight, horizon: Seconds) -> Self {
+        Self { grid, foresight, horizon, outlooks: Mutex::default() }
+    }
+
+    /// The grid's name in results.
+    pub fn name(&self) -> &'a str {
+        &self.grid.name
+    }
+
+    /// The actual values, also of the future.
+    pub fn actual(&self) -> &'a CarbonSeries {
+        &self.grid.actual
+    }
+
+    /// The slots that the daemon would plan with at `now`: contiguous; the first may have begun before.
+    pub fn expected(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
+        self.outlook(now).slots.clone()
+    }
+
+    /// Errors of the forecasts of the days before `now`.
+    pub fn errors(&self, now: DateTime<Utc>) -> ErrorPaths {
+        self.outlook(now).errors.clone()
+    }
+
+    /// The forecast for the slot of `now` as the source published it, without correction; without a source, the first
+    /// value of [`Self::expected`]. `None` if nothing is known.
+    pub fn uncorrected(&self, now: DateTime<Utc>) -> Option<GramsPerKwh> {
+        let outlook = self.outlook(now);
+        let expected = || outlook.slots.iter().find(|s| s.slot.contains(now)).map(|s| s.intensity);
+        outlook.uncorrected.or_else(expected)
+    }
+
+    /// The actual values from `now` on: for bounds alone.
+    pub fn future(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
+        let span = Slot::new(now, later(now, self.horizon));
+        let part = span.map(|span| self.grid.actual.within(&span)).unwrap_or_default();
+        part.points().iter().map(|(slot, i)| PlanSlot { slot: *slot, intensity: i.value }).collect()
+    }
+
+    fn outlook(&self, now: DateTime<Utc>) -> Arc<Outlook> {
+        let known = self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).get(&now).cloned();
+        if let Some(known) = known {
+            return known;
+        }
+        let made = Arc::new(self.outlook_at(now));
+        self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).insert(now, Arc::clone(&made));
+        made
+    }
+
+    fn outlook_at(&self, now: DateTime<Utc>) -> Outlook {
+        let forecast = match self.foresight {
+            Foresight::Perfect => {
+                let slots = self.future(now);
+                return Outlook {
+                    uncorrected: slots.first().map(|s| s.intensity),
+                    slots,
+                    errors: ErrorPaths::default(),
+                };
+            }
+            Foresight::AsIssued => self.grid.forecast_by(now),
+            Foresight::Nothing => CarbonSeries::default(),
+        };
+        let issues = if self.foresight == Foresight::AsIssued { self.grid.issues_by(now) } else { Vec::new() };
+        let model = Model::fit(&forecast, &issues, &self.grid.actual_by(now), now, &ModelPolicy::default());
+        let span = (now, later(now, self.horizon));
+        let slots = slots_ahead(&model, &forecast, span, &HorizonPolicy::default(), &Settings::default());
+        Outlook { slots, errors: model.error_paths(), uncorrected: forecast.at(now).map(|(_, i)| i.value) }
+    }
+}
+
+fn later(t: DateTime<Utc>, seconds: Seconds) -> DateTime<Utc> {
+    t.checked_add_signed(seconds.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC)
+}

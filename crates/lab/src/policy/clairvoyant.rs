@@ -1,0 +1,17 @@
+//! The bound: the planner with the actual intensities.
+
+use super::kind::{Policy, RunMode};
+use crate::replay::{Decision, View, planned};
+use wattune_core::units::Seconds;
+
+pub(super) const POLICY: Policy = Policy {
+    name: "clairvoyant",
+    about: "the bound: planned once with the actual values",
+    mode: RunMode::WithinBudget(decide),
+    learns: false,
+};
+
+/// The optimum over the actual intensities, planned once (`planning.md` §5).
+fn decide(view: &View<'_>) -> Decision {
+    planned(view, &view.grid.future(view.now), Seconds::ZERO, None)
+}

@@ -1,0 +1,12 @@
+//! The largest limit, always: the reference of all comparisons.
+
+use super::kind::{Policy, RunMode};
+use crate::replay::{Decision, Step, View};
+
+pub(super) const POLICY: Policy =
+    Policy { name: "max", about: "always the largest limit", mode: RunMode::WithinBudget(decide), learns: false };
+
+/// The profile's first point to the end.
+fn decide(_view: &View<'_>) -> Decision {
+    Ok(vec![Step::to_the_end(0)])
+}

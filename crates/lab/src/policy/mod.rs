@@ -1,0 +1,30 @@
+//! Policies that decide about power limits: small pure functions, one to a file.
+//!
+//! A policy is a function from a [`View`](crate::replay::View) (the present, the job, the known part of the grid) to a
+//! [`Decision`](crate::replay::Decision): steps from now on, after which it is asked again. To add one, write a file
+//! with its `POLICY` beside these, and give it a line in [`POLICIES`]. Then `--policy` takes its name, the help shows
+//! it, and studies compare it with the others.
+
+mod carbon_zeus;
+mod clairvoyant;
+mod kind;
+mod max;
+mod static_mix;
+mod wattune;
+mod zeus;
+
+pub use kind::{Policy, RunMode};
+
+/// All policies, in the order of tables.
+pub const POLICIES: &[Policy] =
+    &[max::POLICY, static_mix::POLICY, zeus::POLICY, carbon_zeus::POLICY, wattune::POLICY, clairvoyant::POLICY];
+
+/// Returns the policy of this name.
+///
+/// # Errors
+/// Names all policies.
+pub fn named(name: &str) -> Result<Policy, String> {
+    let known = || POLICIES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
+    let policy = POLICIES.iter().find(|p| p.name == name);
+    policy.copied().ok_or_else(|| format!("no policy {name:?}; there are {}", known()))
+}

@@ -1,0 +1,29 @@
+//! wattune itself: the daemon's planner over the daemon's view of the forecast, made anew for each slot.
+
+use super::kind::{Policy, RunMode};
+use crate::replay::{Decision, View, planned};
+use wattune_core::plan::Settings;
+
+pub(super) const POLICY: Policy = Policy {
+    name: "wattune",
+    about: "the daemon's plan, made anew for each slot from the forecasts published by then",
+    mode: RunMode::WithinBudget(decide),
+    learns: true,
+};
+
+/// A plan over the forecasts published by now; its first slot is carried out (`planning.md` §4).
+fn decide(view: &View<'_>) -> Decision {
+    let horizon = view.grid.expected(view.now);
+    let errors = view.grid.errors(view.now);
+    let present = horizon.iter().find(|s| s.slot.contains(view.now)).map(|s| s.slot.end());
+    let mut steps = planned(view, &horizon, Settings::default().dwell_s, Some(&errors))?;
+    if let Some(end) = present {
+        let mut at = view.now;
+        steps.retain(|step| {
+            let begun = at;
+            at = at.checked_add_signed(step.lasts.to_delta()).unwrap_or(end);
+            begun < end
+        });
+    }
+    Ok(steps)
+}

@@ -1,0 +1,70 @@
+//! A job as a power trace describes it.
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, StandardNormal};
+
+use crate::traces::Workload;
+use wattune_core::domain::{Estimate, Profile};
+use wattune_core::plan::Unplannable;
+use wattune_core::profile::Curve;
+use wattune_core::units::{Samples, Seconds, Watts};
+
+/// A training run on one GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// The GPU, named as its trace's file.
+    pub gpu: String,
+    /// The training.
+    pub workload: Workload,
+    /// Its true profile; the largest limit first.
+    pub profile: Profile,
+    /// The same as a curve.
+    pub curve: Curve,
+    /// All its work, W: that of the largest limit in the job's length.
+    pub work: Samples,
+    /// P_max: the largest limit.
+    pub max_power: Watts,
+}
+
+impl Job {
+    /// A job that takes `at_max` at the largest limit of its profile.
+    ///
+    /// # Errors
+    /// If the profile has no point with throughput and power.
+    pub fn new(gpu: String, workload: Workload, profile: Profile, at_max: Seconds) -> Result<Self, Unplannable> {
+        let curve = Curve::from_profile(&profile).ok_or(Unplannable::NoUsablePoint)?;
+        let work = curve.ceiling().throughput * at_max;
+        let max_power = limit(&profile, 0);
+        Ok(Self { gpu, workload, profile, curve, work, max_power })
+    }
+
+    /// Its duration at the largest limit.
+    pub fn time_at_max(&self) -> Seconds {
+        self.work / self.curve.ceiling().throughput
+    }
+
+    /// The limit of a point.
+    pub fn limit(&self, point: usize) -> Watts {
+        limit(&self.profile, point)
+    }
+
+    /// Returns the profile with this relative standard error of each throughput and power.
+    pub fn measured(&self, error: f64, seed: u64) -> Profile {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut factor = || {
+            let normal: f64 = StandardNormal.sample(&mut rng);
+            (1.0 + error * normal).max(0.1)
+        };
+        let mut profile = self.profile.clone();
+        for point in &mut profile.points {
+            point.throughput = Estimate { mean: point.throughput.mean * factor(), relative_error: error };
+            point.power = Estimate { mean: point.power.mean * factor(), relative_error: error };
+        }
+        profile
+    }
+}
+
+fn limit(profile: &Profile, point: usize) -> Watts {
+    profile.points[point].setting.first().map_or(Watts::ZERO, |set| set.limit.watts())
+}

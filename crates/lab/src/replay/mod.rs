@@ -1,0 +1,18 @@
+//! A job replayed on recorded intensities under a policy (`planning.md` §5): no daemon, no threads, time is data.
+//!
+//! [`replay`] asks a policy for its decision, applies it to the actual intensities, and asks again when that is over,
+//! until the work is done. Carbon is exact: a step that crosses slots counts with the mean intensity of its own time.
+
+mod job;
+mod planned;
+mod run;
+#[cfg(test)]
+mod tests;
+mod together;
+mod view;
+
+pub use job::Job;
+pub(crate) use planned::{no_horizon, planned};
+pub use run::{Leg, ReplayError, Replayed, Setting, replay};
+pub use together::{UnderCap, replay_together};
+pub use view::{Action, Decision, Step, View};

@@ -1,0 +1,65 @@
+//! The daemon's planner as a decision.
+
+use super::view::{Action, Decision, Step, View};
+use wattune_core::domain::{Objective, Work};
+use wattune_core::forecast::ErrorPaths;
+use wattune_core::plan::{Doing, InvalidProblem, Plan, PlanSlot, Progress, Request, Unplannable, WINDOW, plan};
+use wattune_core::units::{GramsCo2e, GramsPerKwh, Seconds};
+
+/// The steps of a plan over `horizon`, to the end of the work.
+pub(crate) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds, errors: Option<&ErrorPaths>) -> Decision {
+    Ok(steps(&plan(&request(view, horizon, &objective(view), dwell, errors))?))
+}
+
+/// The objective of a job whose policy sees this.
+pub(super) fn objective(view: &View<'_>) -> Objective {
+    Objective { max_slowdown: view.budget, pausable: view.pausing, ..Objective::UNBOUND }
+}
+
+/// The request to the planner.
+pub(super) fn request<'a>(
+    view: &View<'a>,
+    horizon: &'a [PlanSlot],
+    objective: &'a Objective,
+    dwell: Seconds,
+    errors: Option<&'a ErrorPaths>,
+) -> Request<'a> {
+    Request {
+        now: view.now,
+        profile: view.profile,
+        horizon,
+        objective,
+        work: Work::TotalSamples(view.work),
+        progress: Progress {
+            samples: view.done,
+            elapsed: view.elapsed,
+            reserve: 0.5 * view.profile_error,
+            carbon: GramsCo2e::ZERO,
+            past: view.past,
+        },
+        max_power: view.max_power,
+        // Carbon alone is weighed: nothing is made commensurable with it.
+        reference_intensity: horizon.first().map_or(GramsPerKwh::ZERO, |s| s.intensity),
+        prices: None,
+        window: WINDOW,
+        allowed: None,
+        dwell,
+        activity: Some(view.activity),
+        errors,
+    }
+}
+
+/// A plan as steps.
+pub(super) fn steps(plan: &Plan) -> Vec<Step> {
+    let action = |doing, point| match doing {
+        Doing::Training => Action::Train(vec![(point, 1.0)]),
+        Doing::Paused => Action::Pause,
+        Doing::Resuming => Action::Checkpoint(point),
+    };
+    plan.segments.iter().map(|s| Step { action: action(s.doing, s.point), lasts: s.slot.duration() }).collect()
+}
+
+/// A horizon that cannot be planned over.
+pub(crate) fn no_horizon() -> Unplannable {
+    Unplannable::Invalid(InvalidProblem::NoSlots)
+}

@@ -1,0 +1,255 @@
+//! One job from its start to the end of its work.
+
+use chrono::{DateTime, Utc};
+
+use super::job::Job;
+use super::view::{Action, Decision, Step, View};
+use crate::grid::VisibleGrid;
+use wattune_core::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
+use wattune_core::ledger::{self, Comparison, Done};
+use wattune_core::plan::{Past, Unplannable};
+use wattune_core::profile::Curve;
+use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// Work that is missing by less than this part of it is rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// A span of a job with one action.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leg {
+    /// The span.
+    pub slot: Slot,
+    /// The action.
+    pub action: Action,
+}
+
+/// The result of a replay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replayed {
+    /// The comparison with the same job at the largest limit.
+    pub against_max: Comparison,
+    /// Energy used.
+    pub energy: Joules,
+    /// Emissions.
+    pub carbon: GramsCo2e,
+    /// Duration.
+    pub time: Seconds,
+    /// The actions over time, oldest first.
+    pub legs: Vec<Leg>,
+}
+
+/// Why a replay has no end.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ReplayError {
+    /// The trace ends before the job does.
+    #[error("the job still runs at {0}, which the carbon trace does not cover")]
+    BeyondTrace(DateTime<Utc>),
+    /// Nothing is emitted at the largest limit, so that nothing can be reduced.
+    #[error("the carbon trace is zero for as long as the job runs: there is nothing to reduce")]
+    NoCarbon,
+    /// The policy found no plan.
+    #[error("the policy cannot plan: {0}")]
+    Unplannable(#[from] Unplannable),
+    /// The policy makes no progress.
+    #[error("the policy stands still at {0}")]
+    Idle(DateTime<Utc>),
+    /// The jobs do not fit under the node's cap even at their lowest limits.
+    #[error("the lowest limits of all jobs add up to {lowest}, more than the node's cap of {cap}")]
+    NoRoom {
+        /// Their sum.
+        lowest: Watts,
+        /// The cap.
+        cap: Watts,
+    },
+}
+
+/// The circumstances of a replay, the same for all policies.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// The profile that policies know: the true one, or one with errors of measurement.
+    pub believed: &'a Profile,
+    /// Relative standard error of `believed`.
+    pub profile_error: f64,
+    /// Its start.
+    pub start: DateTime<Utc>,
+    /// The costs of a pause, if it may pause.
+    pub pausing: Option<Pausing>,
+    /// The grid.
+    pub grid: &'a VisibleGrid<'a>,
+}
+
+/// Runs a job to its end. With `sweep`, it first spends so many seconds at each limit, from the largest down: the cost
+/// of profiling.
+///
+/// # Errors
+/// If the trace ends before the work, or the policy has no answer.
+pub fn replay(
+    setting: Setting<'_>,
+    budget: Option<f64>,
+    sweep: Seconds,
+    decide: impl Fn(&View<'_>) -> Decision,
+) -> Result<Replayed, ReplayError> {
+    let curve = Curve::from_profile(setting.believed).ok_or(Unplannable::NoUsablePoint)?;
+    let mut run = Run::new(&setting);
+    if sweep > Seconds::ZERO {
+        for point in 0..setting.job.profile.points.len() {
+            run.apply(&Step::at(point, sweep))?;
+        }
+    }
+    while !run.is_done() {
+        let before = run.elapsed;
+        for step in decide(&run.view(&setting, &curve, budget))? {
+            run.apply(&step)?;
+        }
+        if run.elapsed <= before {
+            return Err(ReplayError::Idle(run.now()));
+        }
+    }
+    run.end()
+}
+
+/// A job under way.
+pub(super) struct Run<'a> {
+    job: &'a Job,
+    start: DateTime<Utc>,
+    pausing: Option<Pausing>,
+    actual: &'a CarbonSeries,
+    done: Samples,
+    elapsed: Seconds,
+    energy: Joules,
+    carbon: GramsCo2e,
+    activity: Activity,
+    legs: Vec<Leg>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(setting: &Setting<'a>) -> Self {
+        Self {
+            job: setting.job,
+            start: setting.start,
+            pausing: setting.pausing,
+            actual: setting.grid.actual(),
+            done: Samples::ZERO,
+            elapsed: Seconds::ZERO,
+            energy: Joules::ZERO,
+            carbon: GramsCo2e::ZERO,
+            // Since long ago, as far as shortest runs go.
+            activity: Activity::RunningSince(DateTime::UNIX_EPOCH),
+            legs: Vec::new(),
+        }
+    }
+
+    /// The view of a policy now.
+    pub(super) fn view<'b>(&self, setting: &Setting<'b>, curve: &'b Curve, budget: Option<f64>) -> View<'b> {
+        View {
+            now: self.now(),
+            start: self.start,
+            profile: setting.believed,
+            curve,
+            profile_error: setting.profile_error,
+            max_power: self.job.max_power,
+            work: self.job.work,
+            done: self.done,
+            elapsed: self.elapsed,
+            past: self.past(),
+            budget,
+            pausing: self.pausing,
+            activity: self.activity,
+            grid: setting.grid,
+        }
+    }
+
+    fn past(&self) -> Option<Past> {
+        let intensity = ledger::mean_intensity(self.actual, &Slot::new(self.start, self.now())?)?;
+        Some(Past { intensity, carbon: self.carbon })
+    }
+
+    pub(super) fn now(&self) -> DateTime<Utc> {
+        self.start + self.elapsed.to_delta()
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.job.work - self.done <= self.job.work * ROUNDING
+    }
+
+    /// Power and throughput during an action.
+    fn at(&self, action: &Action) -> (Watts, SamplesPerSecond) {
+        let points = &self.job.profile.points;
+        match action {
+            Action::Train(shares) => (
+                shares.iter().map(|(index, share)| points[*index].power.mean * *share).sum(),
+                shares.iter().map(|(index, share)| points[*index].throughput.mean * *share).sum(),
+            ),
+            Action::Pause => (self.pausing.map_or(Watts::ZERO, |costs| costs.idle_power), SamplesPerSecond::ZERO),
+            Action::Checkpoint(index) => (points[*index].power.mean, SamplesPerSecond::ZERO),
+        }
+    }
+
+    pub(super) fn apply(&mut self, step: &Step) -> Result<(), ReplayError> {
+        if self.is_done() {
+            return Ok(());
+        }
+        let (power, throughput) = self.at(&step.action);
+        let works = throughput > SamplesPerSecond::ZERO;
+        let lasts = if works { step.lasts.min((self.job.work - self.done) / throughput) } else { step.lasts };
+        let before = self.now();
+        let beyond = || ReplayError::BeyondTrace(self.actual.end().unwrap_or(before));
+        let end = self.start.checked_add_signed((self.elapsed + lasts).to_delta()).ok_or_else(beyond)?;
+        // Shorter than the resolution of time: nothing to count.
+        if let Some(slot) = Slot::new(before, end) {
+            let intensity = ledger::mean_intensity(self.actual, &slot).ok_or_else(beyond)?;
+            self.carbon += power * lasts * intensity;
+            match self.legs.last_mut() {
+                Some(last) if last.action == step.action => {
+                    last.slot = Slot::new(last.slot.start(), end).unwrap_or(slot)
+                }
+                _ => self.legs.push(Leg { slot, action: step.action.clone() }),
+            }
+        }
+        self.activity = match (self.activity, &step.action) {
+            (Activity::RunningSince(_), Action::Pause) => Activity::PausedSince(before),
+            // A checkpoint ends a pause and begins a run.
+            (Activity::PausedSince(_), Action::Train(_) | Action::Checkpoint(_)) => Activity::RunningSince(before),
+            (same, _) => same,
+        };
+        self.energy += power * lasts;
+        self.done += throughput * lasts;
+        self.elapsed += lasts;
+        Ok(())
+    }
+
+    pub(super) fn end(self) -> Result<Replayed, ReplayError> {
+        let done = Done {
+            started: self.start,
+            active: self.elapsed,
+            stalled: Seconds::ZERO,
+            stalled_energy: Joules::ZERO,
+            samples: self.done,
+            energy: self.energy,
+            carbon: self.carbon,
+        };
+        let curve = &self.job.curve;
+        let ceiling = curve.ceiling();
+        // A job that may pause need not be slow all the time: the constant mix then ends earlier.
+        let efficient = curve.most_efficient().throughput;
+        let constant = |throughput: SamplesPerSecond| {
+            let pace = if self.pausing.is_some() { throughput.max(efficient) } else { throughput };
+            Some(curve.power_at(pace)? * (throughput / pace))
+        };
+        let against_max = ledger::compare(&done, (ceiling.throughput, ceiling.power), constant, self.actual);
+        let missing = if self.carbon > GramsCo2e::ZERO {
+            ReplayError::BeyondTrace(self.actual.end().unwrap_or(self.start))
+        } else {
+            ReplayError::NoCarbon
+        };
+        Ok(Replayed {
+            against_max: against_max.ok_or(missing)?,
+            energy: self.energy,
+            carbon: self.carbon,
+            time: self.elapsed,
+            legs: self.legs,
+        })
+    }
+}

@@ -1,0 +1,311 @@
+//! Replays against figures worked out by hand and second by second.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::*;
+use crate::grid::{Foresight, PublishedForecasts, RecordedGrid, VisibleGrid};
+use crate::policy::{POLICIES, named};
+use crate::study::{CaseResult, Figures, Study};
+use wattune_core::domain::{
+    CarbonSeries, Estimate, Intensity, Issued, OperatingPoint, Origin, Pausing, PowerLimit, Profile, SignalKind,
+    SignalScope, Slot, Zone,
+};
+use wattune_core::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
+
+fn at(hours: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::hours(hours)
+}
+
+fn hourly(from: i64, to: i64, value: impl Fn(i64) -> f64) -> CarbonSeries {
+    let point = |h| {
+        let slot = Slot::new(at(h), at(h + 1)).expect("an hour");
+        (slot, Intensity { value: GramsPerKwh::new(value(h)), origin: Origin::Measured })
+    };
+    CarbonSeries::from_points((from..to).map(point).collect()).0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "hours of a month")]
+fn wave(h: i64) -> f64 {
+    300.0 + 90.0 * (h as f64 / 24.0 * std::f64::consts::TAU).sin() + 25.0 * (h as f64 / 7.3).cos()
+}
+
+/// Three limits; the middle one is the most efficient.
+fn job(hours: f64) -> Job {
+    let point = |limit: f64, throughput, power| OperatingPoint {
+        setting: vec![PowerLimit::from_watts(Watts::new(limit)).into()],
+        throughput: Estimate { mean: SamplesPerSecond::new(throughput), relative_error: 0.0 },
+        power: Estimate { mean: Watts::new(power), relative_error: 0.0 },
+        measured: Seconds::ZERO,
+    };
+    let points = vec![point(300.0, 100.0, 290.0), point(200.0, 90.0, 195.0), point(100.0, 40.0, 100.0)];
+    let workload = "d/n/8".parse().expect("a workload");
+    Job::new("gpu".into(), workload, Profile { points }, Seconds::new(hours * 3600.0)).expect("points")
+}
+
+fn grid(forecasts: PublishedForecasts) -> RecordedGrid {
+    RecordedGrid::new("grid".into(), hourly(-40 * 24, 200, wave), forecasts)
+}
+
+fn run(grid: &RecordedGrid, foresight: Foresight, policy: &str, budget: f64) -> Replayed {
+    let job = job(30.5);
+    let visible = VisibleGrid::new(grid, foresight, Seconds::new(60.0 * 3600.0));
+    let decide = named(policy).expect("known").mode.within_budget().expect("keeps a budget");
+    let setting =
+        Setting { job: &job, believed: &job.profile, profile_error: 0.0, start: at(5), pausing: None, grid: &visible };
+    replay(setting, Some(budget), Seconds::ZERO, decide).expect("fits into the trace")
+}
+
+#[test]
+fn the_largest_limit_saves_nothing_and_takes_no_longer() {
+    let max = run(&grid(PublishedForecasts::Nothing), Foresight::Nothing, "max", 0.1).against_max;
+    assert!(max.carbon_reduction_pct.abs() < 1e-9 && max.time_increase_pct.abs() < 1e-9, "{max:?}");
+    assert!(max.energy_effect_pct.abs() < 1e-9 && max.timing_effect_pct.abs() < 1e-9, "{max:?}");
+}
+
+#[test]
+fn static_is_the_mix_that_a_hand_would_choose() {
+    let grid = grid(PublishedForecasts::Nothing);
+    // 3 % more time needs a throughput of 100/1.03: so much of the time at 300 W, the rest at 200 W.
+    let found = run(&grid, Foresight::Nothing, "static", 0.03);
+    let share = (100.0 / 1.03 - 90.0) / 10.0;
+    let power = share * 290.0 + (1.0 - share) * 195.0;
+    assert!((found.energy.get() - power * 30.5 * 3600.0 * 1.03).abs() < 1.0, "{found:?}");
+    assert!((found.against_max.time_increase_pct - 3.0).abs() < 1e-6);
+    assert!(found.against_max.timing_effect_pct.abs() < 1e-6);
+    // With 30 % it stays at the most efficient limit, which needs 11.1 %.
+    let found = run(&grid, Foresight::Nothing, "static", 0.3);
+    assert!((found.against_max.time_increase_pct - 100.0 / 9.0).abs() < 1e-6);
+}
+
+#[test]
+fn zeus_takes_one_limit_and_keeps_the_budget() {
+    let grid = grid(PublishedForecasts::Nothing);
+    // (0.5·p + 0.5·300)/r: 2.95 at 300 W, 2.75 at 200 W, 5 at 100 W.
+    let time = |budget| run(&grid, Foresight::Nothing, "zeus", budget).against_max.time_increase_pct;
+    assert!((time(0.2) - 100.0 / 9.0).abs() < 1e-6);
+    assert!(time(0.1).abs() < 1e-6, "200 W is too slow for 10 %");
+}
+
+#[test]
+fn carbon_is_what_a_sum_over_seconds_gives() {
+    let grid = grid(PublishedForecasts::Nothing);
+    for policy in ["wattune", "clairvoyant", "static"] {
+        let found = run(&grid, Foresight::Perfect, policy, 0.05);
+        let job = job(30.5);
+        let (mut grams, mut samples, mut seconds) = (0.0, 0.0, 0.0);
+        for leg in &found.legs {
+            let Action::Train(shares) = &leg.action else { panic!("no pause is allowed") };
+            let mut t = leg.slot.start();
+            while t < leg.slot.end() {
+                let next = (t + TimeDelta::seconds(1)).min(leg.slot.end());
+                let length = (next - t).as_seconds_f64();
+                let (_, intensity) = grid.actual.at(t).expect("known");
+                for (point, share) in shares {
+                    let point = &job.profile.points[*point];
+                    grams += point.power.mean.get() * share * length * intensity.value.get() / 3.6e6;
+                    samples += point.throughput.mean.get() * share * length;
+                }
+                seconds += length;
+                t = next;
+            }
+        }
+        // A second that crosses an hour counts with its beginning above: a part in 10,000 at the most.
+        assert!((grams / found.carbon.get() - 1.0).abs() < 1e-4, "{policy}: {grams} {}", found.carbon);
+        assert!((samples / job.work.get() - 1.0).abs() < 1e-6, "{policy}");
+        assert!((seconds - found.time.get()).abs() < 1e-3, "{policy}");
+        let effects = found.against_max.energy_effect_pct + found.against_max.timing_effect_pct;
+        assert!((effects - found.against_max.carbon_reduction_pct).abs() < 1e-9, "{policy}");
+    }
+}
+
+/// Forecasts issued at 00:00 UTC for the slots that begin on that day.
+fn day_ahead(series: &CarbonSeries) -> Vec<Issued> {
+    let midnight = |slot: &Slot| slot.start().date_naive().and_time(chrono::NaiveTime::MIN).and_utc();
+    let issued = |points: &[(Slot, Intensity)]| Issued {
+        source: "file".into(),
+        zone: Zone::new("file").expect("a zone"),
+        kind: SignalKind::Unspecified,
+        scope: SignalScope::Unspecified,
+        issued_at: midnight(&points[0].0),
+        retrieved_at: midnight(&points[0].0),
+        series: CarbonSeries::from_points(points.to_vec()).0,
+    };
+    series.points().chunk_by(|a, b| midnight(&a.0) == midnight(&b.0)).map(issued).collect()
+}
+
+fn rows(grid: &RecordedGrid, foresight: Foresight, sweep: f64, pausing: Option<Pausing>) -> Vec<CaseResult> {
+    let visible = VisibleGrid::new(grid, foresight, Seconds::new(60.0 * 3600.0));
+    let study = Study {
+        jobs: &[job(30.0)],
+        node_cap: None,
+        grid: &visible,
+        starts: &[at(3), at(20)],
+        budgets: &[0.0, 0.02, 0.05, 0.25],
+        policies: POLICIES,
+        sweep: Seconds::new(sweep),
+        profile_error: 0.0,
+        pausing,
+        seeds: &[1],
+    };
+    study.run(|| ()).expect("fits into the trace")
+}
+
+/// A policy's rows with a budget: the budget and the figures.
+fn figures(found: &[CaseResult], policy: &str) -> Vec<(f64, Figures)> {
+    let of_policy = found.iter().filter(|f| f.row.policy == policy);
+    of_policy
+        .filter_map(|f| {
+            let (carbon_reduction_pct, time_increase_pct) = f.row.carbon_reduction_pct.zip(f.row.time_increase_pct)?;
+            Some((f.row.budget_pct?, Figures { carbon_reduction_pct, time_increase_pct, ..Figures::default() }))
+        })
+        .collect()
+}
+
+#[test]
+fn no_policy_beats_the_clairvoyant_and_budgets_are_kept() {
+    let forecasts =
+        PublishedForecasts::Issued(day_ahead(&hourly(-20 * 24, 200, |h| wave(h) + 40.0 * wave(h + 3).sin())));
+    let found = rows(&grid(forecasts), Foresight::AsIssued, 0.0, None);
+    let bound = figures(&found, "clairvoyant");
+    for policy in ["max", "static", "zeus", "wattune"] {
+        for ((budget, reached), (_, bound)) in figures(&found, policy).into_iter().zip(&bound) {
+            assert!(reached.carbon_reduction_pct <= bound.carbon_reduction_pct + 1e-6, "{policy} {budget}");
+            assert!(reached.time_increase_pct <= budget + 1e-6, "{policy} {budget}: {reached:?}");
+        }
+    }
+    let captured = |policy: &str| -> Vec<f64> {
+        let rows = found.iter().filter(|f| f.row.policy == policy);
+        rows.filter_map(|f| f.row.captured_headroom).collect()
+    };
+    assert!(!captured("clairvoyant").is_empty());
+    assert!(captured("clairvoyant").iter().all(|c| (c - 1.0).abs() < 1e-9));
+    assert!(captured("static").iter().all(|c| c.abs() < 1e-9));
+}
+
+#[test]
+fn with_perfect_forecasts_planning_anew_is_planning_once() {
+    let found = rows(&grid(PublishedForecasts::Nothing), Foresight::Perfect, 0.0, None);
+    for ((budget, reached), (_, bound)) in figures(&found, "wattune").iter().zip(figures(&found, "clairvoyant")) {
+        let (reached, bound) = (reached.carbon_reduction_pct, bound.carbon_reduction_pct);
+        assert!(reached >= 0.995 * bound - 1e-9, "{budget}: {reached} of {bound}");
+    }
+}
+
+#[test]
+fn a_replay_is_the_same_each_time() {
+    let once = rows(&grid(PublishedForecasts::Nothing), Foresight::Nothing, 0.0, None);
+    let again = rows(&grid(PublishedForecasts::Nothing), Foresight::Nothing, 0.0, None);
+    assert!(once.iter().zip(&again).all(|(a, b)| a.row == b.row));
+    assert_eq!(once.len(), again.len());
+}
+
+#[test]
+fn a_sweep_is_charged_to_policies_that_learn() {
+    let (plain, swept) = (
+        rows(&grid(PublishedForecasts::Nothing), Foresight::Perfect, 0.0, None),
+        rows(&grid(PublishedForecasts::Nothing), Foresight::Perfect, 600.0, None),
+    );
+    for (a, b) in plain.iter().zip(&swept) {
+        let learns = ["zeus", "carbon-zeus", "wattune"].contains(&a.row.policy);
+        let same = a.row.carbon_reduction_pct == b.row.carbon_reduction_pct;
+        assert!(same != learns, "{} {:?}", a.row.policy, a.row.budget_pct);
+    }
+}
+
+#[test]
+fn pauses_count_with_idle_power_and_pay_where_there_is_time() {
+    let costs = Pausing {
+        idle_power: Watts::new(10.0),
+        min_run: Seconds::new(3600.0),
+        min_pause: Seconds::new(3600.0),
+        checkpoint: Seconds::new(60.0),
+    };
+    let plain = rows(&grid(PublishedForecasts::Nothing), Foresight::Perfect, 0.0, None);
+    let paused = rows(&grid(PublishedForecasts::Nothing), Foresight::Perfect, 0.0, Some(costs));
+    let of = |found: &[CaseResult]| {
+        let f = found.iter().find(|f| f.row.policy == "wattune" && f.row.budget_pct == Some(25.0));
+        let f = f.expect("a row");
+        let (carbon, time) = f.row.carbon_reduction_pct.zip(f.row.time_increase_pct).expect("figures");
+        (carbon, time, f.replayed.clone().expect("one run"))
+    };
+    let ((without, _, ran), (with, time, rested)) = (of(&plain), of(&paused));
+    assert!(with > without && time <= 25.0 + 1e-6, "{with} {without} {time}");
+    let pauses: f64 = rested.legs.iter().filter(|l| l.action == Action::Pause).map(|l| l.slot.duration().get()).sum();
+    assert!(pauses >= 3600.0 && ran.legs.iter().all(|l| l.action != Action::Pause), "{pauses}");
+}
+
+/// The actions before a moment must not depend on actual values or forecasts published after it.
+#[test]
+fn the_future_does_not_reach_the_past() {
+    let forecast = hourly(-20 * 24, 200, |h| wave(h) + 30.0 * wave(h + 5).cos());
+    let changed_at = at(24);
+    let with = |actual: CarbonSeries, issued: Vec<Issued>| {
+        let grid = RecordedGrid::new("grid".into(), actual, PublishedForecasts::Issued(issued));
+        run(&grid, Foresight::AsIssued, "wattune", 0.05)
+    };
+    let actual = hourly(-40 * 24, 200, wave);
+    let found = with(actual.clone(), day_ahead(&forecast));
+    let mut other = actual;
+    other.overwrite(&hourly(24, 200, |h| 500.0 - wave(h)));
+    let mut issues = day_ahead(&forecast);
+    // Days begin at hours 0 and 24 of this clock; forecasts issued at 24 and later differ.
+    for issued in issues.iter_mut().filter(|i| i.issued_at >= changed_at) {
+        issued.series = hourly(24, 200, |h| 700.0 - 2.0 * wave(h))
+            .within(&Slot::new(issued.issued_at, issued.issued_at + TimeDelta::days(1)).expect("a day"));
+    }
+    let changed = with(other, issues);
+    let before = |run: &Replayed| -> Vec<(DateTime<Utc>, DateTime<Utc>, Action)> {
+        let legs = run.legs.iter().filter(|l| l.slot.start() < changed_at);
+        legs.map(|l| (l.slot.start(), l.slot.end().min(changed_at), l.action.clone())).collect()
+    };
+    assert!(before(&found).len() >= 2, "limits changed in between: {:?}", before(&found));
+    assert_eq!(before(&found), before(&changed));
+    assert_ne!(found.legs, changed.legs, "later it does matter");
+}
+
+/// Two jobs of different length under a cap, replayed.
+fn pair(cap: f64, foresight: bool) -> Result<Vec<Replayed>, ReplayError> {
+    let (jobs, grid) = ([job(30.5), job(17.0)], grid(PublishedForecasts::Nothing));
+    let visible = VisibleGrid::new(&grid, Foresight::Nothing, Seconds::new(60.0 * 3600.0));
+    let settings = jobs.each_ref().map(|job| Setting {
+        job,
+        believed: &job.profile,
+        profile_error: 0.0,
+        start: at(5),
+        pausing: None,
+        grid: &visible,
+    });
+    replay_together(&settings, Some(0.05), UnderCap { cap: Watts::new(cap), foresight })
+}
+
+#[test]
+fn jobs_on_a_node_never_add_up_to_more_than_its_cap() {
+    for foresight in [false, true] {
+        let pair = pair(430.0, foresight).expect("there is room");
+        let limit = |done: &Replayed, t: DateTime<Utc>| {
+            let leg = done.legs.iter().find(|leg| leg.slot.contains(t));
+            match leg.map(|leg| &leg.action) {
+                Some(Action::Train(shares)) => {
+                    shares.iter().map(|(point, _)| [300.0, 200.0, 100.0][*point]).fold(0.0, f64::max)
+                }
+                _ => 100.0,
+            }
+        };
+        let moments: Vec<DateTime<Utc>> = pair.iter().flat_map(|p| &p.legs).map(|leg| leg.slot.start()).collect();
+        assert!(moments.iter().all(|&t| limit(&pair[0], t) + limit(&pair[1], t) <= 430.0), "{pair:?}");
+        // 300 and 100 W or 200 W each: at its fastest, the shorter one makes the longer one wait.
+        assert!(pair.iter().any(|p| p.against_max.time_increase_pct > 5.0), "{pair:?}");
+        assert!(pair.iter().all(|p| p.against_max.carbon_reduction_pct > 0.0), "{pair:?}");
+    }
+}
+
+#[test]
+fn under_a_cap_with_room_for_all_each_job_runs_as_if_alone() {
+    let grid = grid(PublishedForecasts::Nothing);
+    let together = pair(600.0, false).expect("there is room");
+    let alone = run(&grid, Foresight::Nothing, "wattune", 0.05);
+    assert!((together[0].carbon / alone.carbon - 1.0).abs() < 1e-9);
+    assert!((together[0].time / alone.time - 1.0).abs() < 1e-9);
+    let low = pair(150.0, false).expect_err("two GPUs need 200 W");
+    assert_eq!(low, ReplayError::NoRoom { lowest: Watts::new(200.0), cap: Watts::new(150.0) });
+}

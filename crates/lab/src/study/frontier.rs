@@ -1,0 +1,77 @@
+//! The frontier of a rule with a knob: carbon over time, interpolated between the knob's settings.
+
+use super::figures::Figures;
+
+/// The best carbon for each time, by time; both rise strictly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frontier {
+    runs: Vec<Option<Figures>>,
+    best: Vec<Figures>,
+    cut: bool,
+}
+
+impl Frontier {
+    /// Keeps of one run for each setting of the knob those that no other beats in both. A run that ends past the trace is
+    /// missing: then nothing is known beyond the slowest one that does not.
+    pub fn new(runs: Vec<Option<Figures>>) -> Self {
+        let mut by_time: Vec<Figures> = runs.iter().flatten().copied().collect();
+        by_time.sort_by(|a, b| {
+            let time = a.time_increase_pct.total_cmp(&b.time_increase_pct);
+            time.then(b.carbon_reduction_pct.total_cmp(&a.carbon_reduction_pct))
+        });
+        let mut best: Vec<Figures> = Vec::new();
+        for run in by_time {
+            if best.last().is_none_or(|last| run.carbon_reduction_pct > last.carbon_reduction_pct) {
+                best.push(run);
+            }
+        }
+        let cut = runs.iter().any(Option::is_none);
+        Self { runs, best, cut }
+    }
+
+    /// All runs, by the setting of the knob.
+    pub fn runs(&self) -> &[Option<Figures>] {
+        &self.runs
+    }
+
+    /// Those that no other beats in both, the fastest first.
+    pub fn best(&self) -> &[Figures] {
+        &self.best
+    }
+
+    /// At this increase of time, in percent: on the line between the neighbouring runs. Beyond the slowest run that is
+    /// worth its time it is that one, before the fastest that one. `None` without any run, and beyond the slowest where
+    /// runs are missing.
+    pub fn at(&self, time_increase_pct: f64) -> Option<Figures> {
+        let next = self.best.partition_point(|run| run.time_increase_pct < time_increase_pct);
+        let (Some(before), Some(after)) = (next.checked_sub(1).map(|i| self.best[i]), self.best.get(next)) else {
+            return self.best.get(next).or(self.best.last().filter(|_| !self.cut)).copied();
+        };
+        let span = after.time_increase_pct - before.time_increase_pct;
+        Some(before.towards(after, (time_increase_pct - before.time_increase_pct) / span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(time_increase_pct: f64, carbon_reduction_pct: f64) -> Figures {
+        Figures { time_increase_pct, carbon_reduction_pct, ..Figures::default() }
+    }
+
+    #[test]
+    fn the_frontier_is_interpolated_and_never_extrapolated() {
+        let runs = [run(8.0, 9.0), run(0.0, 0.0), run(4.0, 10.0), run(2.0, 4.0), run(3.0, 2.0)];
+        let cut = Frontier::new(runs.into_iter().map(Some).chain([None]).collect());
+        assert_eq!((cut.at(3.0), cut.at(20.0)), (Some(run(3.0, 7.0)), None), "slower runs are missing");
+        let frontier = Frontier::new(runs.into_iter().map(Some).collect());
+        let carbon = |time| frontier.at(time).map(|f| (f.time_increase_pct, f.carbon_reduction_pct));
+        assert_eq!(carbon(3.0), Some((3.0, 7.0)), "not the dominated run");
+        assert_eq!(carbon(1.0), Some((1.0, 2.0)));
+        assert_eq!(carbon(20.0), Some((4.0, 10.0)), "slower costs carbon");
+        assert_eq!(carbon(-1.0), Some((0.0, 0.0)));
+        assert_eq!(carbon(4.0), Some((4.0, 10.0)));
+        assert!(Frontier::new(Vec::new()).at(1.0).is_none());
+    }
+}

@@ -1,0 +1,72 @@
+//! Means over starts and seeds.
+
+use serde::Serialize;
+
+use super::figures::captured;
+use super::row::Row;
+
+/// Several rows of one policy, job and budget, over starts and seeds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mean {
+    /// See [`Row`].
+    pub policy: &'static str,
+    /// See [`Row`].
+    pub gpu: String,
+    /// See [`Row`].
+    pub workload: String,
+    /// See [`Row`].
+    pub batch_size: u64,
+    /// See [`Row`].
+    pub grid: String,
+    /// See [`Row`].
+    pub budget_pct: Option<f64>,
+    /// The number of rows.
+    pub rows: usize,
+    /// The mean; `None`, as the others then are, where one of the rows has none: the rest would be the mean of other starts
+    /// than those of the other policies.
+    pub carbon_reduction_pct: Option<f64>,
+    /// The mean.
+    pub time_increase_pct: Option<f64>,
+    /// The ratio of the means (`planning.md` §5).
+    pub captured_headroom: Option<f64>,
+    /// The mean.
+    pub energy_effect_pct: Option<f64>,
+    /// The mean.
+    pub timing_effect_pct: Option<f64>,
+}
+
+/// The means of rows that differ only in start and seed, in the order in which these first appear.
+pub fn means(rows: &[Row]) -> Vec<Mean> {
+    let mut groups: Vec<Vec<&Row>> = Vec::new();
+    let key = |r: &Row| (r.policy, r.gpu.clone(), r.workload.clone(), r.batch_size, r.grid.clone());
+    for row in rows {
+        let same = |group: &&mut Vec<&Row>| key(group[0]) == key(row) && group[0].budget_pct == row.budget_pct;
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    groups.iter().map(|group| mean_of(group)).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of rows")]
+fn mean_of(group: &[&Row]) -> Mean {
+    let mean = |value: fn(&Row) -> Option<f64>| {
+        let sum = group.iter().map(|r| value(r)).sum::<Option<f64>>();
+        sum.map(|sum| sum / group.len() as f64)
+    };
+    Mean {
+        policy: group[0].policy,
+        gpu: group[0].gpu.clone(),
+        workload: group[0].workload.clone(),
+        batch_size: group[0].batch_size,
+        grid: group[0].grid.clone(),
+        budget_pct: group[0].budget_pct,
+        rows: group.len(),
+        carbon_reduction_pct: mean(|r| r.carbon_reduction_pct),
+        time_increase_pct: mean(|r| r.time_increase_pct),
+        captured_headroom: captured(mean(|r| r.over_static), mean(|r| r.headroom)),
+        energy_effect_pct: mean(|r| r.energy_effect_pct),
+        timing_effect_pct: mean(|r| r.timing_effect_pct),
+    }
+}

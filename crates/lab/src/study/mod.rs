@@ -1,0 +1,13 @@
+//! Jobs × starts × budgets × policies, replayed and compared: the rows of `wattune simulate carbon`.
+
+mod figures;
+mod frontier;
+mod means;
+mod row;
+mod run;
+
+pub use figures::Figures;
+pub use frontier::Frontier;
+pub use means::{Mean, means};
+pub use row::{CaseResult, Row};
+pub use run::{Study, StudyError};

@@ -1,0 +1,237 @@
+//! All cases of a study, run.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use super::figures::Figures;
+use super::frontier::Frontier;
+use super::row::{CaseResult, Row};
+use crate::grid::VisibleGrid;
+use crate::policy::{Policy, RunMode, named};
+use crate::replay::{Decision, Job, ReplayError, Replayed, Setting, UnderCap, View, replay, replay_together};
+use wattune_core::domain::{Pausing, Profile};
+use wattune_core::units::{Seconds, Watts};
+
+/// Steps of a sweep of a knob from 0 to 1: settings that authors chose are among them.
+const KNOB_STEPS: u32 = 20;
+
+/// The combinations to replay: each job from each start, under each policy with each budget.
+pub struct Study<'a> {
+    /// The jobs: each alone, or all together under `node_cap`.
+    pub jobs: &'a [Job],
+    /// The largest sum of their limits, if they share a node. Then only policies that plan are run: wattune and
+    /// clairvoyant; rows have no captured headroom, for want of a constant mix to compare with.
+    pub node_cap: Option<Watts>,
+    /// The grid, with as much foresight as policies have.
+    pub grid: &'a VisibleGrid<'a>,
+    /// The starts of jobs.
+    pub starts: &'a [DateTime<Utc>],
+    /// Maximum slowdowns: 0.03 is 3 %.
+    pub budgets: &'a [f64],
+    /// The policies.
+    pub policies: &'a [Policy],
+    /// Seconds per limit that policies which learn have to measure for; 0 for none.
+    pub sweep: Seconds,
+    /// Relative standard error of the profile that policies know; 0 for none.
+    pub profile_error: f64,
+    /// The costs of a pause, if wattune and clairvoyant may pause.
+    pub pausing: Option<Pausing>,
+    /// Seeds of that error; results do not depend on them without one.
+    pub seeds: &'a [u64],
+}
+
+/// Why a study cannot be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{policy} on {workload} from {start} with {budget}: {source}", start = start.format("%FT%TZ"))]
+pub struct StudyError {
+    /// The policy.
+    pub policy: &'static str,
+    /// The job.
+    pub workload: String,
+    /// Its start.
+    pub start: DateTime<Utc>,
+    /// The budget in words.
+    pub budget: String,
+    /// The fault.
+    #[source]
+    pub source: ReplayError,
+}
+
+/// One job from one start on, with the profile that policies know.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    study: &'a Study<'a>,
+    setting: Setting<'a>,
+    seed: u64,
+}
+
+impl Study<'_> {
+    /// Replays everything, in the order job, start, seed, budget, policy; rows of a policy without a budget come last.
+    /// `step` is called [`Study::steps`] times on the way.
+    ///
+    /// A row of a policy that runs past the end of the trace has no figures, and so has one beyond the last setting of a
+    /// knob that does not.
+    ///
+    /// # Errors
+    /// If a policy cannot decide, or if a bound that the others are compared with runs past the end of the trace.
+    pub fn run(&self, mut step: impl FnMut()) -> Result<Vec<CaseResult>, StudyError> {
+        let mut rows = Vec::new();
+        if let Some(cap) = self.node_cap {
+            self.together(cap, &mut rows, &mut step)?;
+            return Ok(rows);
+        }
+        for job in self.jobs {
+            for &start in self.starts {
+                for &seed in self.seeds {
+                    let measured = (self.profile_error > 0.0).then(|| job.measured(self.profile_error, seed));
+                    let believed: &Profile = measured.as_ref().unwrap_or(&job.profile);
+                    let profile_error = self.profile_error;
+                    let (pausing, grid) = (self.pausing, self.grid);
+                    let setting = Setting { job, believed, profile_error, start, pausing, grid };
+                    Case { study: self, setting, seed }.run(&mut rows, &mut step)?;
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    fn together(&self, cap: Watts, rows: &mut Vec<CaseResult>, step: &mut impl FnMut()) -> Result<(), StudyError> {
+        for &start in self.starts {
+            for &budget in self.budgets {
+                for policy in self.policies {
+                    let setting = |job| Setting {
+                        job,
+                        believed: &job.profile,
+                        profile_error: 0.0,
+                        start,
+                        pausing: self.pausing,
+                        grid: self.grid,
+                    };
+                    let settings: Vec<Setting<'_>> = self.jobs.iter().map(setting).collect();
+                    let case = |setting| Case { study: self, setting, seed: 0 };
+                    let under = UnderCap { cap, foresight: policy.name == "clairvoyant" };
+                    let replayed = replay_together(&settings, Some(budget), under)
+                        .map_err(|source| case(settings[0]).failed(policy, Some(budget), source))?;
+                    for (setting, replayed) in settings.into_iter().zip(replayed) {
+                        let case = case(setting);
+                        let row = case.row(policy, Some(budget), Some(Figures::of(&replayed)), None);
+                        rows.push(CaseResult { row, replayed: Some(replayed), frontier: None });
+                    }
+                    step();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The calls of `step` in [`Study::run`]: for each policy and start with each budget and, unless jobs share a node, for
+    /// each job and seed and once more for the knob.
+    pub fn steps(&self) -> usize {
+        let (starts, budgets, policies) = (self.starts.len(), self.budgets.len(), self.policies.len());
+        match self.node_cap {
+            Some(_) => starts * budgets * policies,
+            None => self.jobs.len() * starts * self.seeds.len() * policies * (1 + budgets),
+        }
+    }
+}
+
+impl Case<'_> {
+    fn run(&self, rows: &mut Vec<CaseResult>, step: &mut impl FnMut()) -> Result<(), StudyError> {
+        let frontiers = self.study.policies.iter().map(|policy| {
+            let frontier = self.frontier(policy);
+            step();
+            frontier
+        });
+        let frontiers: Vec<Option<Arc<Frontier>>> = frontiers.collect::<Result<_, _>>()?;
+        for &budget in self.study.budgets {
+            let bound = |name| -> Result<Figures, StudyError> {
+                let policy = named(name).expect("the bounds are policies");
+                let decide = policy.mode.within_budget().expect("the bounds keep a budget themselves");
+                let replayed = self.replay(&policy, Some(budget), decide);
+                Ok(Figures::of(&replayed.map_err(|source| self.failed(&policy, Some(budget), source))?))
+            };
+            let bounds = (bound("static")?, bound("clairvoyant")?);
+            for (policy, frontier) in self.study.policies.iter().zip(&frontiers) {
+                let replayed = match policy.mode.within_budget() {
+                    Some(decide) => self.within_trace(policy, Some(budget), decide)?,
+                    None => None,
+                };
+                let between = || frontier.as_ref()?.at(100.0 * budget);
+                let figures = replayed.as_ref().map(Figures::of).or_else(between);
+                let row = self.row(policy, Some(budget), figures, Some(bounds));
+                rows.push(CaseResult { row, replayed, frontier: frontier.clone() });
+                step();
+            }
+        }
+        for (policy, frontier) in self.study.policies.iter().zip(frontiers) {
+            let replayed = match policy.mode {
+                RunMode::WithinBudget(_) => continue,
+                RunMode::WithinBudgetAndFree(decide) => self.within_trace(policy, None, decide)?,
+                RunMode::Swept { decide, own } => self.within_trace(policy, None, |view| decide(view, own))?,
+            };
+            let figures = replayed.as_ref().map(Figures::of);
+            rows.push(CaseResult { row: self.row(policy, None, figures, None), replayed, frontier });
+        }
+        Ok(())
+    }
+
+    /// The replay of a policy; `None` if it runs past the end of the trace.
+    fn within_trace(
+        &self,
+        policy: &Policy,
+        budget: Option<f64>,
+        decide: impl Fn(&View<'_>) -> Decision,
+    ) -> Result<Option<Replayed>, StudyError> {
+        match self.replay(policy, budget, decide) {
+            Err(ReplayError::BeyondTrace(_)) => Ok(None),
+            replayed => replayed.map(Some).map_err(|source| self.failed(policy, budget, source)),
+        }
+    }
+
+    fn failed(&self, policy: &Policy, budget: Option<f64>, source: ReplayError) -> StudyError {
+        StudyError {
+            policy: policy.name,
+            workload: self.setting.job.workload.to_string(),
+            start: self.setting.start,
+            budget: budget.map_or("no budget".into(), |b| format!("{} % more time", 100.0 * b)),
+            source,
+        }
+    }
+
+    fn replay(
+        &self,
+        policy: &Policy,
+        budget: Option<f64>,
+        decide: impl Fn(&View<'_>) -> Decision,
+    ) -> Result<Replayed, ReplayError> {
+        if policy.learns {
+            return replay(self.setting, budget, self.study.sweep, decide);
+        }
+        // The bounds know the true profile.
+        let exact = Setting { believed: &self.setting.job.profile, profile_error: 0.0, ..self.setting };
+        replay(exact, budget, Seconds::ZERO, decide)
+    }
+
+    /// The results of all settings of a policy's knob, if it has one. Settings that run past the end of the trace are missing.
+    fn frontier(&self, policy: &Policy) -> Result<Option<Arc<Frontier>>, StudyError> {
+        let RunMode::Swept { decide, .. } = policy.mode else { return Ok(None) };
+        let runs = (0..=KNOB_STEPS).map(|step| {
+            let knob = f64::from(step) / f64::from(KNOB_STEPS);
+            let replayed = self.within_trace(policy, None, |view| decide(view, knob))?;
+            Ok(replayed.map(|replayed| Figures::of(&replayed)))
+        });
+        Ok(Some(Arc::new(Frontier::new(runs.collect::<Result<_, _>>()?))))
+    }
+
+    fn row(
+        &self,
+        policy: &Policy,
+        budget: Option<f64>,
+        figures: Option<Figures>,
+        bounds: Option<(Figures, Figures)>,
+    ) -> Row {
+        let seed = (self.study.profile_error > 0.0).then_some(self.seed);
+        Row::new(policy.name, self.setting, seed, budget, figures, bounds)
+    }
+}

@@ -1,0 +1,103 @@
+//! Trace files: the only place of this crate that opens one.
+
+use std::path::{Path, PathBuf};
+
+/// Why a trace cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is no CSV.
+    #[error("cannot read {}", path.display())]
+    NotCsv {
+        /// The file.
+        path: PathBuf,
+        /// The place and the fault.
+        #[source]
+        source: csv::Error,
+    },
+    /// A value is wrong.
+    #[error("{}, line {line}, column {column}: {why}", path.display())]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// The column's name.
+        column: &'static str,
+        /// The value, and what would be right.
+        why: String,
+    },
+    /// Its rows do not fit their use.
+    #[error("{}: {why}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// The fault, and what would be right.
+        why: String,
+    },
+}
+
+/// A file as it was read.
+#[derive(Clone, Debug)]
+pub struct TraceFile {
+    /// Its path, for names and messages.
+    pub path: PathBuf,
+    /// Its content.
+    pub bytes: Vec<u8>,
+}
+
+impl TraceFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is compressed.
+    pub fn read(path: &Path) -> Result<Self, TraceError> {
+        let path = path.to_owned();
+        match std::fs::read(&path) {
+            Ok(bytes) if bytes.starts_with(&[0x1f, 0x8b]) => {
+                let why = "it is compressed with gzip; unpack it first, with gunzip --keep".to_owned();
+                Err(TraceError::Unusable { path, why })
+            }
+            Ok(bytes) => Ok(Self { path, bytes }),
+            Err(source) => Err(TraceError::Unreadable { path, source }),
+        }
+    }
+
+    /// The name of the GPU of a power trace: the file's without `summary_power_`, so that `summary_power_a40.csv` is
+    /// `a40`.
+    pub fn gpu(&self) -> String {
+        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+        stem.strip_prefix("summary_power_").unwrap_or(&stem).to_owned()
+    }
+
+    /// An error about its rows.
+    pub(crate) fn unusable(&self, why: String) -> TraceError {
+        TraceError::Unusable { path: self.path.clone(), why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_named_by_its_file() {
+        let gpu = |path: &str| TraceFile { path: path.into(), bytes: Vec::new() }.gpu();
+        assert_eq!(gpu("x/summary_power_rtx6000.csv"), "rtx6000");
+        assert_eq!(gpu("h100.csv"), "h100");
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_named() {
+        let error = TraceFile::read(Path::new("/nowhere.csv")).expect_err("not there");
+        assert_eq!(error.to_string(), "cannot read /nowhere.csv");
+    }
+}

@@ -1,0 +1,60 @@
+//! Submissions of recurring jobs that overlap.
+
+use super::file::{TraceError, TraceFile};
+use super::rows::{Fault, rows};
+use wattune_core::units::Seconds;
+
+/// A submission of a group trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submission {
+    /// The recurring job that it belongs to.
+    pub group: String,
+    /// Its start, in seconds.
+    pub start: Seconds,
+    /// Its end, in seconds.
+    pub end: Seconds,
+    /// The training: dataset, or dataset/network.
+    pub job: String,
+    /// Time and cost relative to the traces' runs.
+    pub runtime_ratio: f64,
+    /// Its line in the file.
+    pub line: u64,
+}
+
+/// Returns the submissions of a group trace: columns `group`, `start` and `end` in seconds, `job`, and optionally
+/// `runtime_ratio`.
+///
+/// # Errors
+/// If it is no CSV, or a value is wrong.
+pub fn submissions(file: &TraceFile) -> Result<Vec<Submission>, TraceError> {
+    rows(file, &["group", "start", "end", "job"], &["runtime_ratio"], |row| {
+        let (start, end) = (row.finite(1)?, row.finite(2)?);
+        if end < start {
+            let why = format!("{end} is before its start, {start}; give both in seconds, on one clock");
+            return Err(Fault { line: row.line(), column: "end", why });
+        }
+        let runtime_ratio = if row.text(4).is_empty() { 1.0 } else { row.positive(4)? };
+        let (start, end) = (Seconds::new(start), Seconds::new(end));
+        let (group, job) = (row.word(0)?, row.word(3)?);
+        Ok(Submission { group, start, end, job, runtime_ratio, line: row.line() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_traces_that_make_no_sense_are_refused() {
+        let error = |text: &str| {
+            let file = TraceFile { path: "groups.csv".into(), bytes: text.into() };
+            submissions(&file).expect_err("refused").to_string()
+        };
+        assert!(error("group,start,job\na,1,d\n").contains("it lacks the column end; it has group, start, job"));
+        assert!(
+            error("group,start,end,job\na,5,4,d\n").contains("line 2, column end: 4 is before its start, 5; give both")
+        );
+        assert!(error("").contains("it is empty; give a CSV with the columns group, start, end, job"));
+        assert!(error("group,start,end,job\na,now,4,d\n").contains("line 2, column start: \"now\" is not a number"));
+    }
+}

@@ -1,0 +1,37 @@
+//! How many epochs training runs needed to reach a target: `summary_train.csv`.
+
+use super::file::{TraceError, TraceFile};
+use super::rows::{Fault, Row, TrainingKey, rows};
+
+/// A training run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainRow {
+    /// The training.
+    pub training: TrainingKey,
+    /// The metric that it was to reach.
+    pub target_metric: f64,
+    /// The epoch after which it was there; `None` if it never was.
+    pub target_epoch: Option<u32>,
+}
+
+/// Returns the rows of `summary_train.csv`: where a target epoch is empty or `nan`, the target was never reached.
+///
+/// # Errors
+/// If it is no CSV, or a value is wrong.
+pub fn train_rows(file: &TraceFile) -> Result<Vec<TrainRow>, TraceError> {
+    rows(file, &["dataset", "network", "optimizer", "batch_size", "target_metric", "target_epoch"], &[], |row| {
+        let (training, target_metric) = (TrainingKey::of(row)?, row.finite(4)?);
+        Ok(TrainRow { training, target_metric, target_epoch: target_epoch(row)? })
+    })
+}
+
+fn target_epoch(row: &Row<'_>) -> Result<Option<u32>, Fault> {
+    let text = row.text(5);
+    if text.is_empty() || text.eq_ignore_ascii_case("nan") {
+        return Ok(None);
+    }
+    let whole = text.parse::<f64>().ok().filter(|e| *e >= 1.0 && *e <= 1e6 && e.fract() == 0.0);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, from 1 to a million")]
+    let epoch = whole.map(|e| e as u32);
+    epoch.map(Some).ok_or_else(|| row.fault(5, "a whole number of epochs, or nothing where it was not reached"))
+}

@@ -1,0 +1,105 @@
+//! Recorded grids, in the formats of the file source.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use crate::cli::Issue;
+use crate::providers::{FileSettings, file};
+use wattune_lab::grid::{PublishedForecasts, RecordedGrid};
+use wattune_lab::traces::TraceFile;
+
+/// Reads a grid: the actual values from `actual`, and the forecasts from `forecast`, or from a column of its own in
+/// `actual`, which counts as rolling. A CSV that begins with `issue_date_utc` has the day of issue of each forecast.
+///
+/// # Errors
+/// For files that cannot be read, and those that hold something else than they are given for.
+pub(super) fn read(actual: &Path, forecast: Option<&Path>, issue: Issue) -> anyhow::Result<RecordedGrid> {
+    let TraceFile { path, bytes } = TraceFile::read(actual)?;
+    let path = path.display();
+    if file::is_issued(&bytes) {
+        bail!("{path}: it has the forecasts of each day of issue, no actual values; give it as the forecasts");
+    }
+    let parsed = parse(actual, &bytes)?;
+    if parsed.actual.is_empty() {
+        bail!("{path}: it has forecasts, no actual values; name the column of actual values \"actual\"");
+    }
+    let forecasts = match forecast {
+        Some(path) => published(path, issue)?,
+        None if parsed.one_for_both || parsed.expected.is_empty() => PublishedForecasts::Nothing,
+        None => PublishedForecasts::Rolling(parsed.expected),
+    };
+    Ok(RecordedGrid::new(name(actual), parsed.actual, forecasts))
+}
+
+fn published(path: &Path, issue: Issue) -> anyhow::Result<PublishedForecasts> {
+    let TraceFile { bytes, .. } = TraceFile::read(path)?;
+    if file::is_issued(&bytes) {
+        let issued = file::parse_issued(&bytes).with_context(|| path.display().to_string())?;
+        return Ok(PublishedForecasts::Issued(issued));
+    }
+    let file::ParsedFile { expected, one_for_both, .. } = parse(path, &bytes)?;
+    if expected.is_empty() || one_for_both {
+        let path = path.display();
+        bail!("{path}: it has actual values, no forecasts; name the column of values \"forecast\"");
+    }
+    Ok(match issue {
+        Issue::DayAhead => PublishedForecasts::Issued(file::day_ahead(&expected)),
+        Issue::Rolling => PublishedForecasts::Rolling(expected),
+    })
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
+    let context = || path.display().to_string();
+    let parsed = file::parse(bytes, &FileSettings::default(), None).with_context(context)?;
+    // The daemon uses the later of two values for a slot; an experiment must not rest on a guess.
+    match parsed.repeated {
+        Some(repeated) => Err(repeated).with_context(context),
+        None => Ok(parsed),
+    }
+}
+
+/// The name of a grid: its file's up to the first part between underscores that begins with a digit, so that
+/// `CISO_2021_hourly.csv` is `CISO` and `miso_mason_city_2022-10.csv` is `miso_mason_city`.
+fn name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let parts: Vec<&str> = stem.split('_').take_while(|part| !part.starts_with(|c: char| c.is_ascii_digit())).collect();
+    if parts.is_empty() { stem.into_owned() } else { parts.join("_") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_are_named_by_their_files() {
+        for (file, expected) in [
+            ("a/CISO_2021_hourly.csv", "CISO"),
+            ("miso_mason_city_2022-10.csv", "miso_mason_city"),
+            ("DE.csv", "DE"),
+            ("2021_DE.csv", "2021_DE"),
+        ] {
+            assert_eq!(name(Path::new(file)), expected);
+        }
+    }
+
+    #[test]
+    fn files_with_other_content_are_refused_with_the_place_and_the_remedy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let refused = |bytes: &[u8]| {
+            let path = folder.path().join("grid.csv");
+            std::fs::write(&path, bytes).expect("written");
+            format!("{:#}", read(&path, None, Issue::DayAhead).expect_err("refused"))
+        };
+        let twice = refused(b"time,value\n2021-01-01T00:00Z,1\n2021-01-01T01:00Z,2\n2021-01-01T00:00Z,3\n");
+        assert!(
+            twice.ends_with("line 4: 2021-01-01T00:00:00Z is there before, in line 2; keep one of the two"),
+            "{twice}"
+        );
+        assert!(refused(&[0x1f, 0x8b, 8, 0]).contains("unpack it first, with gunzip --keep"));
+        let issued = refused(b"issue_date_utc,horizon_h,forecast_gco2_per_kwh\n2021-07-01,0,355.03\n");
+        assert!(issued.contains("give it as the forecasts"), "{issued}");
+        let number = refused(b"time,value\n2021-01-01T00:00Z,NaN\n");
+        assert!(number.contains("line 2, column \"value\""), "{number}");
+    }
+}

@@ -1,0 +1,147 @@
+//! Pauses that a simulated job makes by itself: evaluation, checkpoints, input.
+
+use chrono::{DateTime, Utc};
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
+
+use crate::gpu::simulated::{CurvePoint, LoadCurve};
+use wattune_core::domain::{CarbonSeries, Slot};
+use wattune_core::ledger;
+use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// The pauses of a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pauses {
+    /// Least and most work between two pauses, as time at the original limit.
+    pub after: (Seconds, Seconds),
+    /// The shortest and the longest pause.
+    pub lasting: (Seconds, Seconds),
+    /// Power of each GPU during a pause, unless its limit is lower.
+    pub power: Watts,
+    /// Whether the job sends no reports during a pause.
+    pub silent: bool,
+}
+
+/// A pause that has begun.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    /// The work done before it.
+    after: Samples,
+    lasted: Seconds,
+}
+
+/// The pauses of a running job.
+#[derive(Clone, Debug)]
+pub(super) struct Pausing {
+    pauses: Pauses,
+    load: Option<LoadCurve>,
+    rate: SamplesPerSecond,
+    next_at: Samples,
+    left: Option<Seconds>,
+    past: Vec<Past>,
+}
+
+impl Pausing {
+    pub(super) fn new(pauses: &Pauses, curve: &LoadCurve, rate: SamplesPerSecond, rng: &mut ChaCha8Rng) -> Self {
+        let limits = curve.points().iter().map(|p| p.limit).chain([pauses.power]);
+        let point =
+            |limit: Watts| CurvePoint { limit, throughput: SamplesPerSecond::ZERO, power: pauses.power.min(limit) };
+        let load = LoadCurve::new(limits.map(point).collect());
+        let mut pausing = Self { pauses: *pauses, load, rate, next_at: Samples::ZERO, left: None, past: Vec::new() };
+        pausing.next_at = pausing.work(rng);
+        pausing
+    }
+
+    fn work(&self, rng: &mut ChaCha8Rng) -> Samples {
+        self.rate * between(self.pauses.after, rng)
+    }
+
+    /// The work after which the next pause begins.
+    pub(super) fn next_at(&self) -> Samples {
+        self.next_at
+    }
+
+    /// The remaining time of the present pause.
+    pub(super) fn left(&self) -> Option<Seconds> {
+        self.left
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.left.is_some()
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_paused() && self.pauses.silent
+    }
+
+    /// The load of the GPUs in a pause; `None` outside.
+    pub(super) fn load(&self) -> Option<&LoadCurve> {
+        self.load.as_ref().filter(|_| self.is_paused())
+    }
+
+    /// Advances by `span`; returns whether a pause began or ended.
+    pub(super) fn step(&mut self, done: Samples, work: Samples, span: Seconds, rng: &mut ChaCha8Rng) -> bool {
+        match self.left {
+            Some(left) if left > span => {
+                self.left = Some(left - span);
+                if let Some(past) = self.past.last_mut() {
+                    past.lasted += span;
+                }
+                false
+            }
+            Some(_) => {
+                if let Some(past) = self.past.last_mut() {
+                    past.lasted += span;
+                }
+                self.left = None;
+                self.next_at = done + self.work(rng);
+                true
+            }
+            None if done >= self.next_at => {
+                self.left = Some(between(self.pauses.lasting, rng));
+                self.past.push(Past { after: work, lasted: Seconds::ZERO });
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The energy of one GPU in the pauses so far at a limit.
+    pub(super) fn energy_at(&self, limit: Watts) -> Joules {
+        self.pauses.power.min(limit) * self.past.iter().map(|past| past.lasted).sum::<Seconds>()
+    }
+
+    /// Emissions of the same work and pauses at a reference of a rate, and a power and limit; `None` where an intensity is
+    /// unknown.
+    pub(super) fn replay(
+        &self,
+        started: DateTime<Utc>,
+        training: Seconds,
+        rate: SamplesPerSecond,
+        (power, limit): (Watts, Watts),
+        gpus: f64,
+        actual: &CarbonSeries,
+    ) -> Option<GramsCo2e> {
+        let (mut at, mut trained, mut carbon) = (started, Seconds::ZERO, GramsCo2e::ZERO);
+        let mut pass = |span: Seconds, power: Watts| {
+            let end = at.checked_add_signed(span.to_delta())?;
+            if let Some(slot) = Slot::new(at, end) {
+                carbon += power * span * ledger::mean_intensity(actual, &slot)?;
+            }
+            at = end;
+            Some(())
+        };
+        for past in &self.past {
+            let until = (past.after / rate).min(training);
+            pass(until - trained, power)?;
+            trained = until;
+            pass(past.lasted, self.pauses.power.min(limit) * gpus)?;
+        }
+        pass(training - trained, power)?;
+        Some(carbon)
+    }
+}
+
+fn between((least, most): (Seconds, Seconds), rng: &mut ChaCha8Rng) -> Seconds {
+    if most > least { Seconds::new(rng.random_range(least.get()..most.get())) } else { least }
+}

@@ -1,0 +1,214 @@
+//! A training job on simulated GPUs: it behaves as a client of the daemon, and knows its ground truth.
+
+use chrono::{DateTime, Utc};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, StandardNormal};
+
+use super::pauses::{Pauses, Pausing};
+use crate::gpu::simulated::{LoadCurve, SimulatedBoard};
+use wattune_core::domain::{CarbonSeries, JobId, Slot};
+use wattune_core::ledger::{self, Comparison, Done};
+use wattune_core::profile::Curve;
+use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// A synchronous training job: all its GPUs run the same curve, the slowest decides.
+pub struct Training {
+    /// Its name.
+    pub name: String,
+    /// The daemon's id for it, once registered.
+    pub id: Option<JobId>,
+    /// The same id, once it has ended.
+    pub ended: Option<JobId>,
+    /// Its GPUs.
+    pub gpus: Vec<SimulatedBoard>,
+    /// All its work.
+    pub total: Samples,
+    /// The work done.
+    pub done: Samples,
+    curve: LoadCurve,
+    original_limit: Watts,
+    noise: f64,
+    rng: ChaCha8Rng,
+    pausing: Option<Pausing>,
+    work_seen: Samples,
+    energy_seen: Joules,
+    started: Option<DateTime<Utc>>,
+    truth: Truth,
+}
+
+/// The ground truth of a job: the GPUs' true energy and the grid's actual intensity.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Truth {
+    /// Energy drawn.
+    pub energy: Joules,
+    /// Its emissions.
+    pub carbon: GramsCo2e,
+    /// Time from first to last sample.
+    pub time: Seconds,
+    /// The part of the time in pauses.
+    pub paused: Seconds,
+    /// Energy drawn in pauses.
+    pub paused_energy: Joules,
+    /// The work without the fluctuations of throughput: the cost of its samples anywhere.
+    pub work: Samples,
+}
+
+impl Training {
+    /// A job that takes `at_ceiling` at the limit that its GPUs have now. Its throughput fluctuates by `noise` (relative
+    /// standard deviation) from one progress reading to the next.
+    pub fn new(
+        name: String,
+        gpus: Vec<SimulatedBoard>,
+        curve: LoadCurve,
+        at_ceiling: Seconds,
+        noise: f64,
+        seed: u64,
+    ) -> Self {
+        let limit = gpus.first().map_or(Watts::ZERO, |b| b.limit().watts());
+        let total = curve.at(limit).throughput * (gpus.len() as f64) * at_ceiling;
+        Self {
+            name,
+            id: None,
+            ended: None,
+            gpus,
+            total,
+            done: Samples::ZERO,
+            curve,
+            original_limit: limit,
+            noise,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            pausing: None,
+            work_seen: Samples::ZERO,
+            energy_seen: Joules::ZERO,
+            started: None,
+            truth: Truth::default(),
+        }
+    }
+
+    /// The same job with pauses.
+    #[must_use]
+    pub fn pausing(mut self, pauses: Option<&Pauses>) -> Self {
+        let rate = self.curve.at(self.original_limit).throughput * (self.gpus.len() as f64);
+        self.pausing = pauses.map(|pauses| Pausing::new(pauses, &self.curve, rate, &mut self.rng));
+        self
+    }
+
+    /// Whether it sends no reports now: some jobs are silent while they pause.
+    pub fn is_silent(&self) -> bool {
+        self.pausing.as_ref().is_some_and(Pausing::is_silent)
+    }
+
+    /// Lets the gpus compute from now on.
+    pub fn start(&mut self, now: DateTime<Utc>) {
+        for gpu in &self.gpus {
+            gpu.run(Some(self.curve.clone()));
+        }
+        self.work_seen = self.work();
+        self.energy_seen = self.energy();
+        self.started = Some(now);
+    }
+
+    /// Accounts for the last `span`, up to `now`.
+    pub fn step(&mut self, now: DateTime<Utc>, span: Seconds, actual: &CarbonSeries) {
+        if self.started.is_none() || self.is_done() {
+            return;
+        }
+        let deviation: f64 = StandardNormal.sample(&mut self.rng);
+        let (work, energy) = (self.work(), self.energy());
+        self.done += (work - self.work_seen) * (1.0 + self.noise * deviation).max(0.0);
+        self.truth.work += work - self.work_seen;
+        let used = energy - self.energy_seen;
+        (self.work_seen, self.energy_seen) = (work, energy);
+        self.truth.energy += used;
+        self.truth.time += span;
+        let intensity = Slot::new(now - span.to_delta(), now).and_then(|s| ledger::mean_intensity(actual, &s));
+        if let Some(intensity) = intensity {
+            self.truth.carbon += used * intensity;
+        }
+        if let Some(pausing) = &mut self.pausing {
+            if pausing.is_paused() {
+                self.truth.paused += span;
+                self.truth.paused_energy += used;
+            }
+            if pausing.step(self.done, self.truth.work, span, &mut self.rng) {
+                let load = pausing.load().unwrap_or(&self.curve);
+                self.gpus.iter().for_each(|gpu| gpu.run(Some(load.clone())));
+            }
+        }
+        if self.is_done() {
+            for gpu in &self.gpus {
+                gpu.run(None);
+            }
+        }
+    }
+
+    /// Whether all its work is done.
+    pub fn is_done(&self) -> bool {
+        self.done >= self.total
+    }
+
+    /// Time until its work is done at the present limits, without fluctuations, or until a pause begins or ends.
+    pub fn time_left(&self) -> Seconds {
+        if let Some(left) = self.pausing.as_ref().and_then(Pausing::left) {
+            return left;
+        }
+        let until = self.pausing.as_ref().map_or(self.total, |pausing| pausing.next_at().min(self.total));
+        let rates = self.gpus.iter().map(|b| self.curve.at_lock(b.limit().watts(), b.clock_lock()).throughput);
+        let rate = rates.reduce(SamplesPerSecond::min).unwrap_or(SamplesPerSecond::ZERO) * (self.gpus.len() as f64);
+        if rate > SamplesPerSecond::ZERO { (until - self.done).max(Samples::ZERO) / rate } else { Seconds::ZERO }
+    }
+
+    /// The ground truth so far.
+    pub fn truth(&self) -> Truth {
+        self.truth
+    }
+
+    /// Compares the ground truth with that at the largest limit: from the curve, not from estimates, with the same
+    /// fluctuations and pauses.
+    pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
+        self.against(self.curve.points().last()?.limit, actual)
+    }
+
+    /// Compares the ground truth with that at the original limit.
+    pub fn against_original(&self, actual: &CarbonSeries) -> Option<Comparison> {
+        self.against(self.original_limit, actual)
+    }
+
+    fn against(&self, limit: Watts, actual: &CarbonSeries) -> Option<Comparison> {
+        let gpus = self.gpus.len() as f64;
+        let (curve, reference) = (Curve::from_profile(&self.curve.profile(gpus))?, self.curve.at(limit));
+        let stalled_energy = self.pausing.as_ref().map_or(Joules::ZERO, |pausing| pausing.energy_at(limit) * gpus);
+        let done = Done {
+            started: self.started?,
+            active: self.truth.time - self.truth.paused,
+            stalled: self.truth.paused,
+            stalled_energy,
+            samples: self.truth.work,
+            energy: self.truth.energy,
+            carbon: self.truth.carbon,
+        };
+        let reference = (reference.throughput * gpus, reference.power * gpus);
+        // Slower than any mix of limits happens only while GPUs settle.
+        let slowest = curve.hull().first().map(|p| (p.throughput, p.power))?;
+        let constant = |rate| curve.power_at(rate).or((rate < slowest.0).then_some(slowest.1));
+        let compared = ledger::compare(&done, reference, constant, actual)?;
+        let Some(pausing) = &self.pausing else { return Some(compared) };
+        // The pauses come after the same work, whenever that is done at the reference.
+        let (rate, power) = reference;
+        let carbon = pausing.replay(done.started, done.samples / rate, rate, (power, limit), gpus, actual)?;
+        let reduction = 100.0 * (1.0 - done.carbon / carbon);
+        let timing_effect_pct = reduction - compared.energy_effect_pct;
+        Some(Comparison { carbon_at_ceiling: carbon, carbon_reduction_pct: reduction, timing_effect_pct, ..compared })
+    }
+
+    /// The work of the slowest GPU, times their number: training is synchronous.
+    fn work(&self) -> Samples {
+        let slowest = self.gpus.iter().map(SimulatedBoard::work_done).reduce(Samples::min);
+        slowest.unwrap_or(Samples::ZERO) * (self.gpus.len() as f64)
+    }
+
+    fn energy(&self) -> Joules {
+        self.gpus.iter().map(SimulatedBoard::true_energy).sum()
+    }
+}

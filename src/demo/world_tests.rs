@@ -1,0 +1,275 @@
+//! The whole loop on recorded input, without sockets.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::controller::Handle;
+use crate::controller::view::{IntervalView, SavingView};
+use crate::demo::SyntheticGrid;
+use crate::providers::{FileSettings, file};
+use wattune_core::domain::{ClockLimit, Intensity, Origin, SignalKind, SignalScope, Zone};
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::verify::Verifier;
+use wattune_core::units::SamplesPerSecond;
+use wattune_lab::traces::{TraceFile, power_profile};
+
+/// The recorded traces; `None` if they are not there.
+fn traces() -> Option<PathBuf> {
+    let traces = PathBuf::from(std::env::var("WATTUNE_TRACES").unwrap_or_else(|_| "../shared/data".into()));
+    if !traces.exists() {
+        let required = std::env::var("WATTUNE_REQUIRE_TRACES").is_ok_and(|v| v == "1");
+        assert!(!required, "the traces are required and not at {}", traces.display());
+        eprintln!("skipped: no traces at {} (set WATTUNE_TRACES)", traces.display());
+        return None;
+    }
+    Some(traces)
+}
+
+fn resnet_on_a40() -> Option<LoadCurve> {
+    let workload = "imagenet/resnet50/128".parse().expect("a workload");
+    let file = TraceFile::read(&traces()?.join("zeus-traces/summary_power_a40.csv")).expect("readable");
+    LoadCurve::from_profile(&power_profile(&file, &workload, None).expect("usable"))
+}
+
+/// Runs one job of 64 h of ResNet-50 on an A40 over the MISO trace; `None` if the traces are not there.
+async fn resnet_on_miso(max_slowdown: f64, seed: u64) -> Option<Outcome> {
+    let (traces, curve) = (traces()?, resnet_on_a40()?);
+    let bytes = std::fs::read(traces.join("carbon/miso_mason_city_2022-10.csv")).expect("readable");
+    let parsed = file::parse(&bytes, &FileSettings::default(), None).expect("usable");
+    let kind = (SignalKind::Marginal, SignalScope::Unspecified);
+    let zone = Zone::new("MISO").expect("a zone");
+    let start = parsed.actual.start().expect("has values");
+    let scenario = Scenario {
+        jobs: vec![SimulatedJob {
+            name: "resnet50".into(),
+            gpus: 1,
+            curve,
+            at_max: Seconds::new(64.0 * 3600.0),
+            objective: Objective::slower_by(max_slowdown).expect("in range"),
+            original_limit: None,
+            pauses: None,
+        }],
+        model: "A40".into(),
+        grid: TraceProvider::new("trace", zone, kind, parsed.expected, parsed.actual.clone()),
+        actual: parsed.actual,
+        start,
+        noise: 0.01,
+        seed,
+    };
+    Some(run(scenario).await)
+}
+
+/// Runs a world with one job to its end.
+async fn run(scenario: Scenario) -> Outcome {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_handle, requests) = Handle::queue();
+    let mut world = World::build(scenario, dir.path(), requests).await.expect("starts");
+    while !world.is_done() {
+        world.step().await;
+    }
+    world.settle().await;
+    let outcome = world.outcomes().remove(0);
+    world.end().await;
+    outcome
+}
+
+/// Less carbon and more time than at the ceiling, in percent; `None` without traces.
+async fn found(max_slowdown: f64, seed: u64) -> Option<(f64, f64)> {
+    let found = resnet_on_miso(max_slowdown, seed).await?.against_ceiling.expect("comparable");
+    let sum = found.energy_effect_pct + found.timing_effect_pct;
+    assert!((sum - found.carbon_reduction_pct).abs() < 1e-9, "{found:?}");
+    Some((found.carbon_reduction_pct, found.time_increase_pct))
+}
+
+// The clairvoyant bounds are 5.84, 15.03 and 18.88 %; seed 2 once made a useful limit look bad.
+
+#[tokio::test]
+async fn one_percent_of_time_buys_five_of_carbon() {
+    let Some((carbon, time)) = found(0.01, 2).await else { return };
+    assert!(carbon >= 5.4 && time <= 1.05, "{carbon} {time}");
+}
+
+#[tokio::test]
+async fn three_percent_of_time_buy_fourteen_of_carbon() {
+    let Some((carbon, time)) = found(0.03, 2).await else { return };
+    assert!(carbon >= 14.6 && time <= 3.05, "{carbon} {time}");
+}
+
+/// One job on a synthetic grid that is known for two days.
+fn on_synthetic_grid(job: SimulatedJob, noise: f64, seed: u64) -> Scenario {
+    let start: DateTime<Utc> = "2026-06-01T00:00:00Z".parse().expect("a time");
+    let (expected, actual) = SyntheticGrid { seed }.generate(start, Seconds::new(2.0 * 86_400.0));
+    let kind = (SignalKind::Average, SignalScope::Unspecified);
+    let zone = Zone::new("synthetic").expect("a zone");
+    Scenario {
+        jobs: vec![job],
+        model: "A40".into(),
+        grid: TraceProvider::new("synthetic", zone, kind, expected, actual.clone()),
+        actual,
+        start,
+        noise,
+        seed,
+    }
+}
+
+/// A job on one GPU with an original limit of 240 W, its default, and a largest limit of 300 W.
+fn below_maximum(curve: LoadCurve, hours: f64, max_slowdown: f64) -> SimulatedJob {
+    SimulatedJob {
+        name: "resnet50".into(),
+        gpus: 1,
+        curve,
+        at_max: Seconds::new(3600.0 * hours),
+        objective: Objective::slower_by(max_slowdown).expect("in range"),
+        original_limit: Some(Watts::new(240.0)),
+        pauses: None,
+    }
+}
+
+#[tokio::test]
+async fn reported_savings_are_true_against_both_references() {
+    let mut held = 0;
+    for (noise, max_slowdown, seed) in [(0.005, 0.03, 1), (0.01, 0.05, 2), (0.02, 0.1, 3)] {
+        let Some(curve) = resnet_on_a40() else { return };
+        let outcome = run(on_synthetic_grid(below_maximum(curve, 6.0, max_slowdown), noise, seed)).await;
+        let reported = outcome.reported.expect("the daemon ended the job");
+        let truths = [outcome.against_original, outcome.against_ceiling].map(|t| t.expect("comparable"));
+        for (saving, truth) in [reported.against_found, reported.against_max].into_iter().zip(truths) {
+            let SavingView::Told(estimate) = saving else { panic!("{saving:?}") };
+            let (interval, truth) = (estimate.carbon_reduction_pct, truth.carbon_reduction_pct);
+            assert!((interval.mean - truth).abs() < 0.3, "{interval:?} {truth}");
+            assert!(interval.high - interval.low < 2.0, "{interval:?}");
+            assert!(
+                (estimate.carbon_reduction_as_frozen_pct.expect("frozen") - truth).abs() < 1.0,
+                "{estimate:?} {truth}"
+            );
+            held += i32::from(interval.low <= truth && truth <= interval.high);
+        }
+    }
+    // One of six at the most may miss what 95 in 100 hold.
+    assert!(held >= 5, "{held} of 6");
+}
+
+#[tokio::test]
+async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_handle, requests) = Handle::queue();
+    let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
+    let range = LimitRange { min: watts(100), max: watts(300), default: watts(240) };
+    let curve = LoadCurve::saturating(&range, Watts::new(295.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
+    let scenario = on_synthetic_grid(below_maximum(curve, 2.0, 0.03), 0.01, 7);
+    let mut world = World::build(scenario, dir.path(), requests).await.expect("starts");
+    let id = world.jobs().next().and_then(|job| job.id.clone()).expect("registered");
+    let store = world.controller().store();
+    assert_eq!(store.entries_of("counterfactual", &id).await.expect("readable"), [], "nothing is planned yet");
+    let mut so_far = None;
+    while !world.is_done() {
+        world.step().await;
+        so_far = world.controller().jobs().first().map_or(so_far, |job| job.saved_g);
+    }
+    let so_far = so_far.expect("known after its first plan");
+    let frozen = store.entries_of("counterfactual", &id).await.expect("readable");
+    let [Entry::Counterfactual(frozen)] = frozen.as_slice() else { panic!("{frozen:?}") };
+    let outcomes = store.entries_of("outcome", &id).await.expect("readable");
+    let [Entry::Outcome(outcome)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    assert_eq!((frozen.version, outcome.version), (1, 1));
+    assert!(frozen.forecast.as_ref().is_some_and(|f| f.source == "synthetic"), "{frozen:?}");
+    let at_found = frozen.found.measured.known().expect("measured");
+    assert_eq!((&frozen.found.limits, &frozen.max.limits), (&vec![watts(240)], &vec![watts(300)]));
+    // The plan was made for what was left, and uses less for it than the maximum would.
+    let expected = (frozen.max.expected_energy_j.expect("known"), frozen.max.expected_carbon_g.expect("known"));
+    assert!(frozen.planned_energy_j < expected.0 && frozen.planned_carbon_g < expected.1, "{frozen:?}");
+    assert!(frozen.found.expected_energy_j.expect("known") < expected.0, "{frozen:?}");
+    let compared = outcome.savings.against_found.known().expect("estimated");
+    assert!(compared.basis.points[0].throughput_error <= at_found.throughput_error, "visits make it better");
+    assert!(compared.basis.same_sensors);
+    // What the metrics have: while it ran, of its last minutes before the end; then with all jobs that ended.
+    let saved = compared.saving.known().expect("estimated").carbon_reduction_g;
+    // Profiling above the limit found costs more than two hours make up for.
+    assert!(so_far.low <= so_far.mean && so_far.mean <= so_far.high, "{so_far:?}");
+    assert!((so_far.mean - saved.mean).abs() < 0.6 * saved.mean.abs(), "{so_far:?} {saved:?}");
+    for _ in 0..20 {
+        world.step().await;
+    }
+    let status = world.controller().status();
+    let together = status.ledger.saved.expect("looked at");
+    assert_eq!((together.known_jobs, together.jobs, status.jobs.len()), (1, 1, 0));
+    assert_eq!(together.saved_g.map(|g| (g.low, g.mean, g.high)), Some((saved.low, saved.mean, saved.high)));
+    let mut lines = Vec::new();
+    let take = |line: &str| {
+        lines.push(line.to_owned());
+        Ok::<_, crate::store::StoreError>(())
+    };
+    store.export(take).await.expect("readable");
+    let mut verifier = Verifier::default();
+    lines.iter().try_for_each(|line| verifier.take(line.as_bytes())).expect("sound");
+    verifier.finish().expect("complete");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_outcome_is_computed_again_once_the_actual_intensities_are_known() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_handle, requests) = Handle::queue();
+    let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
+    let range = LimitRange { min: watts(100), max: watts(300), default: watts(240) };
+    let curve = LoadCurve::saturating(&range, Watts::new(295.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
+    let mut scenario = on_synthetic_grid(below_maximum(curve, 2.2, 0.03), 0.01, 7);
+    // As of a real grid: values of the time ahead are forecasts.
+    let (expected, actual) = SyntheticGrid { seed: 7 }.generate(scenario.start, Seconds::new(2.0 * 86_400.0));
+    let with = |origin: Origin| move |i: &Intensity| Intensity { origin, ..*i };
+    scenario.actual = actual.map(with(Origin::Measured));
+    let (zone, kind) = (Zone::new("real").expect("a zone"), (SignalKind::Average, SignalScope::Lifecycle));
+    scenario.grid =
+        TraceProvider::new("grid", zone, kind, expected.map(with(Origin::Forecast)), scenario.actual.clone());
+    let mut world = World::build(scenario, dir.path(), requests).await.expect("starts");
+    let id = world.jobs().next().and_then(|job| job.id.clone()).expect("registered");
+    let store = world.controller().store();
+    while !world.is_done() {
+        world.step().await;
+    }
+    let reported = |world: &World| world.outcomes().remove(0).reported.expect("the daemon ended the job").against_max;
+    let SavingView::Told(early) = reported(&world) else { panic!("{:?}", reported(&world)) };
+    assert!(early.provisional, "the last half hour has no actual value yet");
+    world.settle().await;
+    let SavingView::Told(late) = reported(&world) else { panic!("{:?}", reported(&world)) };
+    assert!(!late.provisional);
+    let width = |interval: &IntervalView| interval.high - interval.low;
+    assert!(width(&early.carbon_reduction_pct) > width(&late.carbon_reduction_pct), "{early:?} {late:?}");
+    let outcomes = store.entries_of("outcome", &id).await.expect("readable");
+    let [Entry::Outcome(first), Entry::Outcome(second)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    assert_eq!((first.version, second.version), (1, 2));
+    assert!(first.savings.is_provisional() && !second.savings.is_provisional());
+    let saving = second.savings.against_max.known().and_then(|it| it.saving.known()).expect("estimated");
+    assert_eq!(saving.carbon_reduction_pct.mean, late.carbon_reduction_pct.mean);
+    world.end().await;
+}
+
+/// One job of ten hours on a synthetic grid, by itself on as many GPUs.
+async fn memory_bound(curve: LoadCurve, gpus: u32, max_slowdown: f64) -> Comparison {
+    let job = SimulatedJob {
+        name: "gnn".into(),
+        gpus,
+        curve,
+        at_max: Seconds::new(36_000.0),
+        objective: Objective::slower_by(max_slowdown).expect("in range"),
+        original_limit: None,
+        pauses: None,
+    };
+    run(on_synthetic_grid(job, 0.01, 1)).await.against_ceiling.expect("comparable")
+}
+
+#[tokio::test]
+async fn clocks_save_what_the_curve_allows_where_limits_change_nothing() {
+    let (demand, floor) = (Watts::new(160.0), Watts::new(60.0));
+    let curve = LoadCurve::memory_bound(ClockLimit::from_megahertz(1740), demand, floor, SamplesPerSecond::new(100.0));
+    for (gpus, max_slowdown) in [(1, 0.03), (2, 0.1)] {
+        let found = memory_bound(curve.clone(), gpus, max_slowdown).await;
+        // At one clock, slower by exactly so much: energy per sample against that at the highest.
+        let part = 0.1 / (1.0 + max_slowdown - 0.9);
+        let power = floor + (demand - floor) * (part * part);
+        let possible = 100.0 * (1.0 - (power / demand) * (1.0 + max_slowdown));
+        assert!(found.time_increase_pct <= 100.0 * max_slowdown + 0.05, "{found:?}");
+        // The first tenths of a percent of time save most, and some stay unspent as the reference is not known exactly.
+        assert!(found.energy_effect_pct + found.timing_effect_pct >= 0.93 * possible, "{possible}: {found:?}");
+    }
+}
