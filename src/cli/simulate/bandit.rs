@@ -12,10 +12,7 @@ use super::progress::Progress;
 use super::{Format, check_writable, deliver, once, one_of, warn, within};
 use wattune_core::bandit::Spec;
 use wattune_lab::bandit::policy::{self, Knobs, POLICIES, Policy};
-use wattune_lab::bandit::{
-    Expected, Job, JobQuery, JobRuns, Recurring, Report, RowKey, Switch, Traces, history, oracle, overlap, recur,
-    summary,
-};
+use wattune_lab::bandit::{Case, JobQuery, Recurrences, Study, Switch, Traces};
 use wattune_lab::traces::{Submission, TraceFile, submissions};
 
 /// Repeats recurring jobs on recorded training runs, under policies that choose batch size and power limit.
@@ -152,13 +149,6 @@ fn once_in_order(mut seeds: Vec<u64>) -> Vec<u64> {
     seeds
 }
 
-/// A job on a GPU, before and after the switch, with the submissions of its groups.
-struct Case<'a> {
-    before: Job,
-    after: Option<Job>,
-    groups: Vec<(String, Vec<&'a Submission>)>,
-}
-
 /// Simulates, and writes the rows.
 ///
 /// # Errors
@@ -171,19 +161,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let cases = cases(args, &queries, submissions.as_deref())?;
     let policies = once(&args.policy, |policy| policy.name);
     let policies = if policies.is_empty() { POLICIES.to_vec() } else { policies };
-    let mut progress = Progress::new(policies.len() * cases.len() * args.seeds.0.len());
-    let plots = args.format == Format::Html;
-    let history = (args.history || plots).then(Vec::new);
-    let mut report = Report { summary: Vec::new(), history, notes: notes(&cases) };
-    for case in &cases {
-        for policy in &policies {
-            for seed in &args.seeds.0 {
-                let failed = || format!("policy {}, {} on {}", policy.name, case.before.workload, case.before.gpu);
-                simulate(args, case, policy, *seed, &mut report).with_context(failed)?;
-                progress.step();
-            }
-        }
-    }
+    let history = args.history || args.format == Format::Html;
+    let knobs = Knobs { eta: args.eta, beta: args.beta.0, window: args.window };
+    let study = Study { cases: &cases, policies: &policies, seeds: &args.seeds.0, knobs, history };
+    let mut progress = Progress::new(study.steps());
+    let report = study.run(|| progress.step())?;
     drop(progress);
     let bytes = match args.format {
         Format::Table => write::table(&report).into_bytes(),
@@ -196,67 +178,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Format::Html => page::page(&report).into_bytes(),
     };
     deliver(&bytes, args.output.as_deref())
-}
-
-/// Gaps of the traces, each once.
-fn notes(cases: &[Case<'_>]) -> Vec<String> {
-    let jobs = cases.iter().flat_map(|case| std::iter::once(&case.before).chain(&case.after));
-    let mut seen = std::collections::HashSet::new();
-    jobs.flat_map(|job| &job.notes).filter(|note| seen.insert(*note)).cloned().collect()
-}
-
-fn simulate(args: &Args, case: &Case<'_>, policy: &Policy, seed: u64, report: &mut Report) -> anyhow::Result<()> {
-    let knobs = Knobs { eta: args.eta, beta: args.beta.0, window: args.window };
-    let best = |job: &Job| match oracle::best(job, &job.knob(args.eta)) {
-        Some(best) => Ok(best.cost),
-        None => bail!("no batch size reaches the target within {} epochs", job.max_epochs),
-    };
-    let oracle = best(&case.before)?;
-    if args.group_trace.is_some() {
-        for (group, submissions) in &case.groups {
-            let runs = overlap(&case.before, &knobs, submissions, policy, seed)?;
-            let expected = |recurrence: u32| {
-                let submission = submissions.get(recurrence as usize - 1);
-                Expected { run: oracle, runs: submission.map_or(0.0, |s| s.runtime_ratio) }
-            };
-            let submitted = u32::try_from(submissions.len()).context("too many submissions")?;
-            let gpu = |_| case.before.gpu.as_str();
-            add(report, (policy.name, &case.before, Some(group), seed), &runs, submitted, gpu, expected);
-        }
-        return Ok(());
-    }
-    let recurrences = args.recurrences.unwrap_or(case.before.recurrences);
-    let after = case.after.as_ref().map(|job| best(job).map(|cost| (job, cost))).transpose()?;
-    if let Some(at) = args.drift_at.filter(|at| *at > recurrences) {
-        bail!("--drift-at is {at}, after the last of {recurrences} recurrences; give less, or more --recurrences");
-    }
-    let at = args.drift_at.unwrap_or(u32::MAX);
-    let switch = after.map(|(job, _)| Switch { at, job, new_gpu: args.drift_power_trace.is_some() });
-    let runs = recur(&Recurring { job: &case.before, recurrences, knobs, switch }, policy, seed)?;
-    let expected = |recurrence| {
-        let later = after.filter(|_| recurrence >= at);
-        Expected { run: later.map_or(oracle, |(_, cost)| cost), runs: 1.0 }
-    };
-    let gpu = |recurrence| {
-        let later = after.filter(|_| recurrence >= at);
-        later.map_or(case.before.gpu.as_str(), |(job, _)| job.gpu.as_str())
-    };
-    add(report, (policy.name, &case.before, None, seed), &runs, recurrences, gpu, expected);
-    Ok(())
-}
-
-fn add<'a>(
-    report: &mut Report,
-    key: RowKey<'_>,
-    runs: &JobRuns,
-    recurrences: u32,
-    gpu: impl Fn(u32) -> &'a str,
-    expected: impl Fn(u32) -> Expected,
-) {
-    report.summary.push(summary(key, runs, recurrences, &expected));
-    if let Some(rows) = &mut report.history {
-        rows.extend(history(key, runs, gpu, expected));
-    }
 }
 
 /// The workloads, each with its options.
@@ -321,25 +242,34 @@ fn cases<'a>(
     for power in &power {
         let traces = Traces::join(&train, power)?;
         let later = match args.drift_at {
-            Some(_) => {
+            Some(at) => {
                 let train = drift_train.as_ref().unwrap_or(&train);
-                Some(Traces::join(train, drift_power.as_ref().unwrap_or(power))?)
+                Some((at, Traces::join(train, drift_power.as_ref().unwrap_or(power))?))
             }
             None => None,
         };
         for (place, query) in queries.iter().enumerate() {
-            let mut before = traces.job(query)?;
-            let mut after = None;
-            if let Some(later) = &later {
+            let mut job = traces.job(query)?;
+            let mut switch = None;
+            if let Some((at, later)) = &later {
                 let target_metric = args.drift_target_metric.unwrap_or(query.target_metric);
-                let default_batch_size = before.arms[before.default].batch_size;
-                let mut job = later.job(&JobQuery { target_metric, default_batch_size, ..query.clone() })?;
-                let shared = before.shared_with(&job, "after").and_then(|()| job.shared_with(&before, "before"));
-                shared.map_err(anyhow::Error::msg).with_context(|| before.workload.clone())?;
-                after = Some(job);
+                let default_batch_size = job.arms[job.default].batch_size;
+                let mut after = later.job(&JobQuery { target_metric, default_batch_size, ..query.clone() })?;
+                let shared = job.shared_with(&after, "after").and_then(|()| after.shared_with(&job, "before"));
+                shared.map_err(anyhow::Error::msg).with_context(|| job.workload.clone())?;
+                switch = Some(Switch { at: *at, job: after, new_gpu: drift_power.is_some() });
             }
-            let groups = groups.as_ref().map_or_else(Vec::new, |groups| groups[place].clone());
-            cases.push(Case { before, after, groups });
+            let recurrences = args.recurrences.unwrap_or(job.recurrences);
+            if let Some(at) = args.drift_at.filter(|at| *at > recurrences) {
+                bail!(
+                    "--drift-at is {at}, after the last of {recurrences} recurrences; give less, or more --recurrences"
+                );
+            }
+            let recurrences = match &groups {
+                Some(groups) => Recurrences::Overlapping(groups[place].clone()),
+                None => Recurrences::InTurn(recurrences, switch),
+            };
+            cases.push(Case { job, recurrences });
         }
     }
     Ok(cases)

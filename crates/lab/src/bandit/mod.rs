@@ -2,7 +2,7 @@
 //!
 //! [`Traces`] join Zeus's files; a [`Job`] is one workload of them on a GPU. A [`policy`] chooses batch size and limit of
 //! each run; its epochs are drawn from the traces. [`recur`] repeats a job one run after the other, [`overlap`] as a trace
-//! of submissions says. [`oracle`] knows the best.
+//! of submissions says. [`oracle`] knows the best, and a [`Study`] compares with it.
 
 mod job;
 pub mod oracle;
@@ -12,6 +12,7 @@ pub mod policy;
 mod recur;
 mod rows;
 mod run;
+mod study;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -19,6 +20,7 @@ mod traces;
 pub use job::{Arm, Job, Level};
 pub use overlap::overlap;
 pub use recur::{Recurring, Switch, recur};
-pub use rows::{Expected, HistoryRow, Report, RowKey, SummaryRow, history, mean_of, summary};
+pub use rows::{HistoryRow, Report, SummaryRow, mean_of};
 pub use run::{EndedRun, JobRuns, Run, Setting};
+pub use study::{Case, Recurrences, Study, StudyError};
 pub use traces::{JobQuery, Traces};

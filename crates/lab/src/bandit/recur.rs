@@ -16,16 +16,16 @@ pub struct Recurring<'a> {
     /// The policies' settings.
     pub knobs: Knobs,
     /// The switch of its traces, if there is one.
-    pub switch: Option<Switch<'a>>,
+    pub switch: Option<&'a Switch>,
 }
 
 /// Other traces from a recurrence on.
-#[derive(Clone, Copy, Debug)]
-pub struct Switch<'a> {
+#[derive(Clone, Debug)]
+pub struct Switch {
     /// The first recurrence with them.
     pub at: u32,
     /// The job in them; it has the same batch sizes.
-    pub job: &'a Job,
+    pub job: Job,
     /// Whether it runs on another GPU then, so that profiles are learned anew.
     pub new_gpu: bool,
 }
@@ -42,7 +42,7 @@ pub fn recur(plan: &Recurring<'_>, policy: &Policy, seed: u64) -> Result<JobRuns
     let (mut runs, mut number) = (Vec::new(), 0);
     for recurrence in 1..=plan.recurrences {
         if let Some(switch) = plan.switch.filter(|switch| switch.at == recurrence) {
-            job = switch.job;
+            job = &switch.job;
             chooser.switched(job, switch.new_gpu);
         }
         let (mut spent, mut last, mut reached) = (Cost::ZERO, None, false);

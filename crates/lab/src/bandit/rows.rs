@@ -80,19 +80,19 @@ pub struct Report {
 }
 
 /// The policy, job, group and seed of rows.
-pub type RowKey<'a> = (&'static str, &'a Job, Option<&'a str>, u64);
+pub(super) type RowKey<'a> = (&'static str, &'a Job, Option<&'a str>, u64);
 
 /// The oracle's expectation for a recurrence.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Expected {
+pub(super) struct Expected {
     /// The cost of a run.
-    pub run: Cost,
+    pub(super) run: Cost,
     /// The number of runs.
-    pub runs: f64,
+    pub(super) runs: f64,
 }
 
 /// The summary of a job of so many recurrences. `expected` returns the oracle's expectation for each.
-pub fn summary(
+pub(super) fn summary(
     (policy, job, group, seed): RowKey<'_>,
     job_runs: &JobRuns,
     recurrences: u32,
@@ -113,16 +113,16 @@ pub fn summary(
 }
 
 /// The rows of a job's runs. `gpu` returns the GPU of each recurrence.
-pub fn history<'a>(
+pub(super) fn history<'a>(
     (policy, job, group, seed): RowKey<'_>,
     job_runs: &JobRuns,
-    gpu: impl Fn(u32) -> &'a str,
+    gpu: impl Fn(u32) -> &'a String,
     expected: impl Fn(u32) -> Expected,
 ) -> impl Iterator<Item = HistoryRow> {
     job_runs.runs.iter().map(move |run| HistoryRow {
         policy,
         workload: job.workload.clone(),
-        gpu: gpu(run.recurrence).to_owned(),
+        gpu: gpu(run.recurrence).clone(),
         first_gpu: job.gpu.clone(),
         group: group.map(str::to_owned),
         seed,

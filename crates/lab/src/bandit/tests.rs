@@ -1,4 +1,5 @@
 use super::policy::{Knobs, Policy, named};
+use super::rows::{Expected, summary};
 use super::*;
 use crate::traces::{Submission, TraceError, TraceFile, submissions};
 use wattune_core::bandit::Knob;
@@ -196,8 +197,8 @@ fn a_recurrence_without_an_epoch_has_a_row_and_does_not_end_the_job() {
     for epoch in after.arms.iter_mut().flat_map(|arm| &mut arm.levels).flat_map(|level| &mut level.epochs) {
         epoch.time = wattune_core::units::Seconds::new(30.0);
     }
-    let switch = Some(Switch { at: 4, job: &after, new_gpu: true });
-    let recurring = Recurring { job: &before, recurrences: 5, knobs: KNOBS, switch };
+    let switch = Switch { at: 4, job: after, new_gpu: true };
+    let recurring = Recurring { job: &before, recurrences: 5, knobs: KNOBS, switch: Some(&switch) };
     let result = recur(&recurring, &policy("zeus"), 1).expect("runs");
     let late: Vec<_> = result.runs.iter().filter(|run| run.recurrence >= 4).collect();
     assert_eq!(late.iter().map(|run| run.recurrence).collect::<Vec<_>>(), [4, 5]);

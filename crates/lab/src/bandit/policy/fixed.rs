@@ -28,7 +28,7 @@ struct Fixed {
 }
 
 fn start_oracle(job: &Job, knobs: &Knobs, _: u64) -> Result<Box<dyn Chooser>, SimulationError> {
-    oracle::best(job, &job.knob(knobs.eta)).ok_or(SimulationError::Hopeless)?;
+    oracle::best(job, &job.knob(knobs.eta)).ok_or(SimulationError::Hopeless { max_epochs: job.max_epochs })?;
     let best =
         |job: &Job, eta| oracle::best(job, &job.knob(eta)).map_or((job.default, 0), |best| (best.arm, best.level));
     Ok(start(job, knobs, best))

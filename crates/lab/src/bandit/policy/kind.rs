@@ -20,8 +20,11 @@ pub struct Knobs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
     /// No batch size reaches the target.
-    #[error("no batch size reaches the target metric within the epochs; lower the target or allow more")]
-    Hopeless,
+    #[error("no batch size reaches the target within {max_epochs} epochs; lower the target or allow more")]
+    Hopeless {
+        /// The most epochs of a run.
+        max_epochs: u32,
+    },
     /// The first recurrence did not reach its target.
     #[error(
         "the first run, with batch size {batch_size}, did not reach the target (seed {seed}); the default batch size \

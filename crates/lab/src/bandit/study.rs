@@ -1,0 +1,151 @@
+//! Recurring jobs × policies × seeds, compared with the oracle: the rows of `wattune simulate bandit`.
+
+use super::job::Job;
+use super::oracle;
+use super::overlap::overlap;
+use super::policy::{Knobs, Policy, SimulationError};
+use super::recur::{Recurring, Switch, recur};
+use super::rows::{Expected, Report, RowKey, history, summary};
+use super::run::JobRuns;
+use crate::traces::Submission;
+use wattune_core::bandit::Cost;
+
+/// The recurrences of a job.
+pub enum Recurrences<'a> {
+    /// So many, one after the other, possibly with other traces from one on.
+    InTurn(u32, Option<Switch>),
+    /// Submissions that overlap, by group; those of a group in the order of their starts.
+    Overlapping(Vec<(String, Vec<&'a Submission>)>),
+}
+
+/// A job on a GPU with its recurrences.
+pub struct Case<'a> {
+    /// The job.
+    pub job: Job,
+    /// Its recurrences.
+    pub recurrences: Recurrences<'a>,
+}
+
+/// The combinations to run: each case under each policy with each seed.
+pub struct Study<'a> {
+    /// The jobs.
+    pub cases: &'a [Case<'a>],
+    /// The policies.
+    pub policies: &'a [Policy],
+    /// The seeds.
+    pub seeds: &'a [u64],
+    /// The settings of all policies.
+    pub knobs: Knobs,
+    /// Whether the report has a row for each run.
+    pub history: bool,
+}
+
+/// Why a study cannot be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("policy {policy}, {workload} on {gpu}")]
+pub struct StudyError {
+    /// The policy.
+    pub policy: &'static str,
+    /// The job.
+    pub workload: String,
+    /// Its GPU.
+    pub gpu: String,
+    /// The fault.
+    #[source]
+    pub source: SimulationError,
+}
+
+impl Study<'_> {
+    /// Runs everything, in the order case, policy, seed. `step` is called [`Study::steps`] times on the way.
+    ///
+    /// # Errors
+    /// If a job cannot reach its target.
+    pub fn run(&self, mut step: impl FnMut()) -> Result<Report, StudyError> {
+        let mut report = Report { summary: Vec::new(), history: self.history.then(Vec::new), notes: self.notes() };
+        for case in self.cases {
+            for policy in self.policies {
+                for &seed in self.seeds {
+                    self.add(case, policy, seed, &mut report).map_err(|source| StudyError {
+                        policy: policy.name,
+                        workload: case.job.workload.clone(),
+                        gpu: case.job.gpu.clone(),
+                        source,
+                    })?;
+                    step();
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// The calls of `step` in [`Study::run`].
+    pub fn steps(&self) -> usize {
+        self.cases.len() * self.policies.len() * self.seeds.len()
+    }
+
+    /// Gaps of the traces, each once.
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for case in self.cases {
+            let after = match &case.recurrences {
+                Recurrences::InTurn(_, Some(switch)) => Some(&switch.job),
+                _ => None,
+            };
+            for note in std::iter::once(&case.job).chain(after).flat_map(|job| &job.notes) {
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        notes
+    }
+
+    fn add(&self, case: &Case<'_>, policy: &Policy, seed: u64, report: &mut Report) -> Result<(), SimulationError> {
+        let (job, knobs) = (&case.job, self.knobs);
+        let run = self.expected_cost(job)?;
+        match &case.recurrences {
+            Recurrences::Overlapping(groups) => {
+                for (group, submissions) in groups {
+                    let runs = overlap(job, &knobs, submissions, policy, seed)?;
+                    let expected = |recurrence: u32| {
+                        let submission = submissions.get(recurrence as usize - 1);
+                        Expected { run, runs: submission.map_or(0.0, |s| s.runtime_ratio) }
+                    };
+                    let submitted = u32::try_from(submissions.len()).unwrap_or(u32::MAX);
+                    add_rows(report, (policy.name, job, Some(group), seed), &runs, submitted, |_| &job.gpu, expected);
+                }
+            }
+            Recurrences::InTurn(recurrences, switch) => {
+                let switch = switch.as_ref();
+                let after =
+                    switch.map(|switch| self.expected_cost(&switch.job).map(|cost| (switch, cost))).transpose()?;
+                let runs = recur(&Recurring { job, recurrences: *recurrences, knobs, switch }, policy, seed)?;
+                let later = |recurrence: u32| after.filter(|(switch, _)| recurrence >= switch.at);
+                let expected =
+                    |recurrence| Expected { run: later(recurrence).map_or(run, |(_, cost)| cost), runs: 1.0 };
+                let gpu = |recurrence| later(recurrence).map_or(&job.gpu, |(switch, _)| &switch.job.gpu);
+                add_rows(report, (policy.name, job, None, seed), &runs, *recurrences, gpu, expected);
+            }
+        }
+        Ok(())
+    }
+
+    fn expected_cost(&self, job: &Job) -> Result<Cost, SimulationError> {
+        let best = oracle::best(job, &job.knob(self.knobs.eta));
+        best.map(|best| best.cost).ok_or(SimulationError::Hopeless { max_epochs: job.max_epochs })
+    }
+}
+
+fn add_rows<'a>(
+    report: &mut Report,
+    key: RowKey<'_>,
+    runs: &JobRuns,
+    recurrences: u32,
+    gpu: impl Fn(u32) -> &'a String,
+    expected: impl Fn(u32) -> Expected,
+) {
+    report.summary.push(summary(key, runs, recurrences, &expected));
+    if let Some(rows) = &mut report.history {
+        rows.extend(history(key, runs, gpu, expected));
+    }
+}
