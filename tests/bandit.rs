@@ -228,7 +228,8 @@ fn wrong_use_is_told_what_would_be_right() {
         let Some(ended) = simulate(&format!("{CIFAR} {more}")) else { return };
         assert!(ended.failed(code).contains(says), "{more}: {}", ended.err);
     };
-    wrong(2, "--policy best", "default, grid, zeus, wattune, oracle");
+    let names = wattune_lab::bandit::policy::POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+    wrong(2, "--policy best", &names);
     wrong(2, "--seeds 9-1", "1-50 or 1,2,5-9");
     wrong(2, "--eta 2", "from 0 (time alone) to 1");
     wrong(2, "--beta 1", "above 1 and up to 1000000, or none");

@@ -206,7 +206,8 @@ fn an_output_that_cannot_be_written_is_told_before_the_work() {
 #[test]
 fn wrong_use_is_told_what_would_be_right() {
     let Some(ended) = simulate(&format!("{MISO} --policy best")) else { return };
-    assert!(ended.failed(2).contains("max, static, zeus, carbon-zeus, wattune, clairvoyant"), "{}", ended.err);
+    let names = wattune_lab::policy::POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
+    assert!(ended.failed(2).contains(&names), "{}", ended.err);
     let wrong = |more: &str| {
         let ended = simulate(&format!("{MISO} {more}")).expect("traces are there");
         ended.failed(1).to_owned()

@@ -15,9 +15,16 @@ mod zeus;
 
 pub use kind::{Policy, RunMode};
 
-/// All policies, in the order of tables.
-pub const POLICIES: &[Policy] =
-    &[max::POLICY, static_mix::POLICY, zeus::POLICY, carbon_zeus::POLICY, wattune::POLICY, clairvoyant::POLICY];
+/// All policies.
+pub const POLICIES: &[Policy] = &[
+    // In the order of tables.
+    max::POLICY,
+    static_mix::POLICY,
+    zeus::POLICY,
+    carbon_zeus::POLICY,
+    wattune::POLICY,
+    clairvoyant::POLICY,
+];
 
 /// Returns the policy of this name.
 ///

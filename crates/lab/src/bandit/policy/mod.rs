@@ -11,8 +11,15 @@ mod zeus;
 
 pub use kind::{Chooser, Knobs, Policy, SimulationError};
 
-/// All policies, in the order of tables.
-pub const POLICIES: &[Policy] = &[fixed::DEFAULT, grid::POLICY, zeus::POLICY, wattune::POLICY, fixed::ORACLE];
+/// All policies.
+pub const POLICIES: &[Policy] = &[
+    // In the order of tables.
+    fixed::DEFAULT,
+    grid::POLICY,
+    zeus::POLICY,
+    wattune::POLICY,
+    fixed::ORACLE,
+];
 
 /// Returns the policy of this name.
 ///
