@@ -1,7 +1,7 @@
 //! Recurring jobs on recorded training runs: the batch sizes that policies choose, and the cost of that.
 //!
 //! [`Traces`] join Zeus's files; a [`Job`] is one workload of them on a GPU. A [`policy`] chooses batch size and limit of
-//! each run; its epochs are drawn from the traces. [`recur`] repeats a job one run after the other, [`overlap`] as a trace
+//! each run; its epochs are drawn from the traces. [`recur()`] repeats a job one run after the other, [`overlap()`] as a trace
 //! of submissions says. [`oracle`] knows the best, and a [`Study`] compares with it.
 
 mod job;
