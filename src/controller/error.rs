@@ -57,3 +57,11 @@ pub enum StartError {
     #[error("cap: {0}")]
     Cap(String),
 }
+
+/// Returns an error with its cause: which file, and why not.
+pub(super) fn in_full(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}

@@ -2,35 +2,41 @@
 //!
 //! [`Controller::tick`] is activated by a timer or by an event, is never told what changed, and does no retries of its
 //! own: the next tick is the retry. Everything else asks through a [`Handle`], one question at a time, between ticks.
-//! The plan is data; the controller carries it out.
+//! The plan is data; the controller carries it out. Its parts own what they keep; `tick` and the requests connect them.
+
+/// Borrows the parts that owners beside them work on.
+macro_rules! node {
+    ($controller:ident) => {
+        $crate::controller::node::Node {
+            gpus: &mut $controller.gpus,
+            jobs: &mut $controller.jobs,
+            cap: &$controller.cap,
+            signal: &$controller.signal,
+            store: &$controller.store,
+            settings: &$controller.settings,
+            clock: &*$controller.clock,
+            started_at: $controller.started_at,
+        }
+    };
+}
 
 mod accounting;
-mod boards;
 mod cap;
 mod datetime_serde;
 mod error;
 mod gpus;
 mod handle;
-mod job;
-mod pacing;
-mod planner;
+mod jobs;
+mod node;
 mod planning;
-mod replan;
-mod reports;
 mod requests;
 mod run;
-mod saved;
 mod savings;
-mod setback;
 mod settings;
-mod shared_budget;
-mod show;
 mod signal;
-mod slack;
+mod snapshot;
 mod start;
-mod sweep_ceiling;
 pub mod view;
-mod warnings;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,36 +44,40 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-use accounting::{Accounting, Change, Intensities, Node};
 pub use accounting::{Bookkeeping, BudgetSettings, BudgetView, Period};
-use cap::CapBook;
 pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
 pub use error::{ControlError, StartError};
-pub use gpus::{Act, Arrivals, Gpu, Override};
-use gpus::{Gpus, Wish};
+pub use gpus::{Act, Arrivals, Gpu, GpuRef, Override};
 pub use handle::{Busy, Handle, Requests};
-pub use job::{Group, Job, Phase, ProgressReport};
-pub use replan::ReplanReason;
-pub use requests::{GpuRef, NewJob};
+pub use jobs::{Group, Job, Phase, ProgressReport};
+pub use planning::ReplanReason;
+pub use requests::NewJob;
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
-pub use show::{look, price_view};
-use signal::Signal;
 pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
+pub use view::{look, price_view};
+
+use accounting::{Accounting, Change};
+use cap::Cap;
+use gpus::{Gpus, Wish};
+use jobs::Jobs;
+use planning::Planner;
+use savings::SavingsTracker;
+use signal::Signal;
+use snapshot::Snapshot;
 
 use crate::clock::Clock;
-use crate::gpu::restore::Restored;
 use crate::providers::FeedState;
-use crate::store::{Store, StoreError};
-use wattune_core::domain::{DeviceId, EventReasons, GpuId, JobId, SetPoint};
+use crate::store::{Store, StoreError, StoredJob};
+use wattune_core::domain::{DeviceId, GpuId, JobId};
+use wattune_core::ledger::entry::Entry;
 use wattune_core::profile::Settings as ProfileSettings;
-use wattune_core::profile::ladder::Setting;
 use wattune_core::time::Now;
-use wattune_core::units::Joules;
+use wattune_core::units::Seconds;
 
-/// Of silent jobs that control nothing so many are ended in one tick.
-const GUESTS_ENDED_AT_ONCE: usize = 16;
+/// What is to become of each GPU now.
+type Wishes = BTreeMap<GpuId, Wish>;
 
 /// Everything a running daemon knows and decides with.
 pub struct Controller {
@@ -76,11 +86,11 @@ pub struct Controller {
     clock: Arc<dyn Clock>,
     store: Store,
     gpus: Gpus,
-    jobs: BTreeMap<JobId, Job>,
-    caps: CapBook,
+    jobs: Jobs,
+    cap: Cap,
     accounting: Accounting,
-    saved: saved::SavedJobs,
-    planner: planning::Planner,
+    savings: SavingsTracker,
+    planner: Planner,
     signal: Signal,
     started_at: DateTime<Utc>,
 }
@@ -97,11 +107,11 @@ impl Controller {
         self.account().await;
         self.keep_ledger().await;
         self.equip_jobs().await;
-        self.withdraw_clocks();
+        self.jobs.withdraw_clocks(&self.gpus);
         self.fit_sweeps();
         self.plan().await;
-        self.act();
-        self.remember();
+        let wishes = self.act();
+        self.gpus.remember(&wishes, self.now());
     }
 
     /// The daemon's present.
@@ -110,7 +120,7 @@ impl Controller {
     }
 
     /// Time between two ticks.
-    pub fn tick_period(&self) -> wattune_core::units::Seconds {
+    pub fn tick_period(&self) -> Seconds {
         self.settings.tick_s
     }
 
@@ -124,53 +134,26 @@ impl Controller {
         self.store.clone()
     }
 
-    /// Takes in what the feed says, and tells those whom it concerns.
-    async fn take_signal(&mut self) {
-        let now = self.now();
-        let update = self.signal.take(&self.store, now).await;
-        let (accounting, mut node) = self.accounts();
-        for fault in &update.faults {
-            accounting.note_store_fault(fault);
-        }
-        accounting.take_update(&update, now.utc);
-        match update.is_other_series {
-            true => accounting.recount_everything(&mut node),
-            false => accounting.recount_in(&mut node, update.reported.iter().chain(&update.revised)),
-        }
-        if update.is_first {
-            accounting.recount_jobs(&mut node).await;
-        }
-        accounting.recount_hours(&mut node).await;
-        if let Some(why) = update.replan {
-            self.replan_all(why);
-        }
-    }
-
-    fn observe(&mut self) {
-        self.gpus.observe();
-        self.accounting.observe_cpu();
-        for gpu in self.gpus.iter_mut() {
-            gpu.observe_sharing(self.accounting.process_owners());
-        }
-        let now = self.now();
-        let (accounting, mut node) = self.accounts();
-        accounting.open_books(&mut node);
-        for job in self.jobs.values_mut() {
-            show_gpus(job, &self.gpus, now);
-        }
-        for (id, w) in self.gpus.take_written() {
-            let what = if w.failed { "power limit refused" } else { "power limit" };
-            let (before, enforced) = (w.before, w.shown);
-            let change = Change { what, foreign: false, before, asked: Some(w.asked), enforced };
-            let (accounting, mut node) = self.accounts();
-            accounting.note_control(&mut node, &id, change);
-        }
-        self.gpus.expire_overrides(now);
-    }
-
     /// Takes GPUs up from now on as they come.
     pub fn await_arrivals(&mut self, arrivals: Arrivals) {
         self.gpus.await_arrivals(arrivals);
+    }
+
+    fn snapshot(&self) -> Snapshot<'_> {
+        Snapshot {
+            now: self.now(),
+            started_at: self.started_at,
+            settings: &self.settings,
+            profiling: &self.profiling,
+            store: &self.store,
+            gpus: &self.gpus,
+            jobs: &self.jobs,
+            cap: &self.cap,
+            accounting: &self.accounting,
+            savings: &self.savings,
+            planner: &self.planner,
+            signal: &self.signal,
+        }
     }
 
     /// Takes up the GPUs that came since the last tick, with what is owed to them and the jobs that wait for them.
@@ -185,56 +168,87 @@ impl Controller {
                     Err(error) => self.accounting.note_store_fault(&error),
                 }
             }
-            let mut goes_on = false;
-            for job in self.jobs.values().filter(|job| job.spec.gpus.contains(&id)) {
+            for job in self.jobs.iter().filter(|job| job.spec.gpus.contains(&id)) {
                 match job.spec.control && gpu.owner.is_none() {
-                    true => {
-                        gpu.owner = Some(job.id.clone());
-                        goes_on = true;
-                    }
+                    true => gpu.owner = Some(job.id.clone()),
                     false => gpu.guests.push(job.id.clone()),
                 }
             }
+            let goes_on = gpu.owner.is_some();
             self.gpus.take_up(gpu);
             if goes_on {
                 self.gpus.leave_as_before(&id);
             }
-            self.replan_all(ReplanReason::GpuCameBack);
+            self.jobs.replan_all(ReplanReason::GpuCameBack);
         }
     }
 
-    /// The books, and what they are kept of.
-    fn accounts(&mut self) -> (&mut Accounting, Node<'_>) {
-        let Self { accounting, gpus, jobs, signal, store, settings, clock, started_at, .. } = self;
-        (accounting, Node { gpus, jobs, signal, store, settings, clock: &**clock, started_at: *started_at })
+    fn observe(&mut self) {
+        self.gpus.observe();
+        self.accounting.observe_cpu();
+        for gpu in self.gpus.iter_mut() {
+            gpu.observe_sharing(self.accounting.process_owners());
+        }
+        let now = self.now();
+        self.accounting.open_books(&mut node!(self));
+        for job in self.jobs.iter_mut() {
+            job.observe(&self.gpus, now);
+        }
+        for (id, w) in self.gpus.take_written() {
+            let what = if w.failed { "power limit refused" } else { "power limit" };
+            let (before, enforced) = (w.before, w.shown);
+            let change = Change { what, foreign: false, before, asked: Some(w.asked), enforced };
+            self.accounting.note_control(&mut node!(self), &id, change);
+        }
+        self.gpus.expire_overrides(now);
     }
 
-    /// What grams are reckoned with.
-    fn intensities(&self) -> Intensities<'_> {
-        self.accounting.intensities(&self.signal, &self.store)
+    /// Takes in what the feed says, and tells those whom it concerns.
+    async fn take_signal(&mut self) {
+        let now = self.now();
+        let update = self.signal.take(&self.store, now).await;
+        for fault in &update.faults {
+            self.accounting.note_store_fault(fault);
+        }
+        self.accounting.take_update(&update, now.utc);
+        match update.is_other_series {
+            true => self.accounting.recount_everything(&mut node!(self)),
+            false => self.accounting.recount_in(&mut node!(self), update.reported.iter().chain(&update.revised)),
+        }
+        if update.is_first {
+            self.accounting.recount_jobs(&mut node!(self)).await;
+        }
+        self.accounting.recount_hours(&mut node!(self)).await;
+        if let Some(why) = update.replan {
+            self.jobs.replan_all(why);
+        }
     }
 
     /// Closes the intervals that are long enough, and writes them and what is open down.
     async fn account(&mut self) {
-        let (accounting, mut node) = self.accounts();
-        let is_closed = accounting.close_due(&mut node);
-        let is_due = is_closed || self.jobs.values().any(|job| job.unsaved);
+        let is_closed = self.accounting.close_due(&mut node!(self));
+        let is_due = is_closed || self.jobs.iter().any(|job| job.unsaved);
         if is_due || self.accounting.has_unwritten() {
             self.write_backlog().await;
         }
         if is_due {
-            let (accounting, mut node) = self.accounts();
-            accounting.store_jobs(&mut node).await;
+            self.accounting.store_jobs(&mut node!(self)).await;
         }
-        let (accounting, mut node) = self.accounts();
-        accounting.checkpoint(&mut node).await;
+        self.accounting.checkpoint(&mut node!(self)).await;
     }
 
-    /// Writes what was booked. Jobs of whose energy something was read only after they had ended are reckoned again.
+    /// Writes what was booked. Jobs of whose energy something was read only after they had ended are estimated again.
     async fn write_backlog(&mut self) {
-        let (accounting, mut node) = self.accounts();
-        if let Some(late) = accounting.write_backlog(&mut node).await {
-            self.reckon_late(late).await;
+        let late = self.accounting.write_backlog(&mut node!(self)).await;
+        for id in late.unwrap_or_default() {
+            let stored = match self.store.job(&id).await {
+                Ok(stored) => stored.filter(|job| job.ended.is_some()),
+                Err(error) => return self.accounting.note_store_fault(&error),
+            };
+            self.accounting.forget_late(&id);
+            if let Some(stored) = stored {
+                self.reckon_again(&stored, "energy of its time was read after its end").await;
+            }
         }
     }
 
@@ -249,211 +263,175 @@ impl Controller {
                 self.accounting.note_store_fault(&error);
             }
         }
-        let (accounting, mut node) = self.accounts();
-        accounting.count_budget(&mut node).await;
+        self.accounting.count_budget(&mut node!(self)).await;
     }
 
     async fn step_ledger(&mut self) -> Result<(), StoreError> {
-        let (accounting, mut node) = self.accounts();
-        if let Some(ending) = accounting.begin_hour(&mut node).await? {
+        if let Some(ending) = self.accounting.begin_hour(&mut node!(self)).await? {
             self.reckon_before_roll_up(ending).await?;
-            let (accounting, mut node) = self.accounts();
-            accounting.roll_up(&mut node).await?;
+            self.accounting.roll_up(&mut node!(self)).await?;
         }
-        let (accounting, mut node) = self.accounts();
-        if accounting.look_for_due(&mut node).await? {
-            self.reckon_what_came().await?;
+        if self.accounting.look_for_due(&mut node!(self)).await? {
+            self.reckon_awaited().await?;
         }
-        let (accounting, mut node) = self.accounts();
-        accounting.settle_hours(&mut node).await
+        self.accounting.settle_hours(&mut node!(self)).await
     }
 
-    /// Closes the ledger, at the end.
-    async fn finish_ledger(&mut self) {
-        if let Err(error) = self.end_ledger().await {
+    /// Looks what was saved.
+    async fn look_at_savings(&mut self) -> Result<(), ControlError> {
+        let now = self.now().utc;
+        let Some(look) = self.savings.begin_look(&self.jobs, now) else { return Ok(()) };
+        for id in &look.jobs {
+            let saved = self.snapshot().saved_so_far(id).await?;
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.saved = saved;
+            }
+        }
+        Ok(self.savings.end_look(look, &self.store).await?)
+    }
+
+    /// Records against what the jobs will be compared that have a plan and were not frozen yet, or were profiled anew.
+    async fn freeze_references(&mut self) {
+        for id in savings::due_references(&self.jobs) {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            let entry = match self.snapshot().freeze(job).await {
+                Ok(entry) => entry,
+                Err(error) => return self.accounting.note_store_fault(&error),
+            };
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.frozen = job.profiler.as_ref().map(|p| p.restarts());
+            }
+            if let Some(entry) = entry {
+                self.write_note(entry).await;
+            }
+        }
+    }
+
+    /// Estimates jobs again that ended before all intensities of their time had come, once these have.
+    async fn reckon_awaited(&mut self) -> Result<(), StoreError> {
+        for id in self.savings.awaited() {
+            let stored = self.store.job(&id).await?;
+            let Some(stored) = stored.filter(|job| savings::may_wait(job, self.now().utc)) else {
+                self.savings.forget(&id);
+                continue;
+            };
+            let snapshot = self.snapshot();
+            let Ok(job) = snapshot.make_job(&stored).await else { continue };
+            let outcome = match snapshot.reckon(&job, &stored, "the intensities of its time have come").await {
+                Ok(Some(outcome)) if outcome.savings.is_provisional() => continue,
+                Ok(outcome) => outcome,
+                Err(ControlError::Store(error)) => return Err(error),
+                Err(_) => continue,
+            };
+            self.savings.forget(&id);
+            if let Some(outcome) = outcome {
+                self.write_note(Entry::Outcome(Box::new(outcome))).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Estimates jobs a last time whose minutes are about to be rolled up, with the intensities known now.
+    async fn reckon_before_roll_up(&mut self, ids: Vec<JobId>) -> Result<(), StoreError> {
+        for id in ids {
+            let Some(stored) = self.store.job(&id).await?.filter(|job| job.ended.is_some()) else { continue };
+            if self.snapshot().outcome(&id).await?.is_some() && !self.store.is_rolled_up(&id).await? {
+                self.reckon_again(&stored, "its minutes are rolled up").await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn reckon_again(&mut self, stored: &StoredJob, why: &str) {
+        if let Ok(job) = self.snapshot().make_job(stored).await {
+            self.record_outcome(&job, stored, why).await;
+        }
+    }
+
+    /// Records what came of a job that ended. What cannot be written now is, at a later tick.
+    async fn record_outcome(&mut self, job: &Job, stored: &StoredJob, why: &str) {
+        match self.snapshot().reckon(job, stored, why).await {
+            Ok(Some(outcome)) => {
+                self.savings.note(&outcome);
+                self.write_note(Entry::Outcome(Box::new(outcome))).await;
+            }
+            Err(ControlError::Store(error)) => self.accounting.note_store_fault(&error),
+            Ok(None) | Err(_) => {}
+        }
+    }
+
+    /// Writes an entry now if that is possible, else at a later tick.
+    async fn write_note(&mut self, entry: Entry) {
+        self.accounting.note(entry);
+        if self.accounting.store_fault().is_none()
+            && let Err(error) = self.accounting.write_notes(&mut node!(self)).await
+        {
             self.accounting.note_store_fault(&error);
         }
     }
 
-    async fn end_ledger(&mut self) -> Result<(), StoreError> {
-        let (accounting, mut node) = self.accounts();
-        accounting.end_block(&mut node).await?;
-        self.step_ledger().await?;
-        self.accounting.put_off(&self.store).await
-    }
-
-    async fn end_silent_jobs(&mut self) {
-        let now = self.now();
-        let mut silent: Vec<&Job> = self.jobs.values().filter(|j| j.lease_expired(now)).collect();
-        // Whose GPUs get their limits back comes first; of the others not all at once, as others wait for answers.
-        silent.sort_by_key(|job| !job.spec.control);
-        let guests = silent.iter().filter(|job| !job.spec.control).count();
-        silent.truncate(silent.len() - guests.saturating_sub(GUESTS_ENDED_AT_ONCE));
-        for id in silent.into_iter().map(|job| job.id.clone()).collect::<Vec<JobId>>() {
-            tracing::warn!(job.id = %id, "job {id} was silent for longer than its lease; its GPUs get their limits back");
-            // A job that was just listed exists.
-            let _ = self.end_job(&id, "lease expired").await;
+    /// Gives jobs their profilers whose GPUs were silent when they came, and have answered since.
+    async fn equip_jobs(&mut self) {
+        let bare: Vec<JobId> = self.jobs.iter().filter(|j| j.profiler.is_none()).map(|j| j.id.clone()).collect();
+        for id in bare {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            // If the books cannot be read now, the next tick tries again.
+            let Ok(Some((groups, known))) = self.snapshot().equipment(&job.spec).await else { continue };
+            if let Some(job) = self.jobs.get_mut(&id) {
+                job.equip(groups, self.profiling.clone(), known);
+            }
         }
     }
 
-    fn act(&mut self) {
+    /// Has the sweeps of all jobs go as far as the node's cap lets them.
+    fn fit_sweeps(&mut self) {
+        for fit in self.snapshot().sweep_fits() {
+            if let Some(job) = self.jobs.get_mut(&fit.job) {
+                job.fit_sweep(fit, &self.profiling);
+            }
+        }
+    }
+
+    /// Plans every job that has a reason to, and has all of them follow their plans.
+    async fn plan(&mut self) {
         let now = self.now();
-        self.note_cap(now);
-        let wishes = self.wishes(now);
+        self.planner.plan(&mut node!(self), self.accounting.budget(), now).await;
+        self.freeze_references().await;
+        let ids = self.jobs.ids();
+        self.planner.follow(&ids, &mut node!(self), now);
+    }
+
+    /// The same after something that concerns one job alone, unless it turns out to concern others.
+    async fn plan_one(&mut self, id: &JobId) {
+        let now = self.now();
+        match self.planner.look_at_one(id, &mut node!(self), self.accounting.budget(), now) {
+            true => self.plan().await,
+            false => self.planner.follow(std::slice::from_ref(id), &mut node!(self), now),
+        }
+    }
+
+    /// Compares what is wanted of each GPU with what it shows, and acts. Returns what is wanted.
+    fn act(&mut self) -> Wishes {
+        let demand = self.snapshot().demand();
+        let (now, grants) = (demand.now, self.cap.enforce(&demand));
+        let wish = |id: GpuId| {
+            let wanted = grants.let_through(&id, demand.set_point(&id));
+            let may_write = grants.of(&id).is_none_or(|(_, grant)| grant.now);
+            (id, Wish { wanted, may_write })
+        };
+        let wishes: Wishes = self.gpus.ids().into_iter().map(wish).collect();
         for (id, act) in self.gpus.act(&wishes, &self.settings, now) {
-            let (accounting, mut node) = self.accounts();
             match act {
-                Act::Asked { .. } | Act::Clocks(_) => accounting.close_books_of(&mut node, &id),
+                Act::Asked { .. } | Act::Clocks(_) => self.accounting.close_books_of(&mut node!(self), &id),
                 Act::Yielded(foreign) => {
                     let (what, enforced) = ("power limit found changed", Some(foreign.limit));
                     let change = Change { what, foreign: true, before: None, asked: None, enforced };
-                    accounting.note_control(&mut node, &id, change);
-                    self.replan_all(ReplanReason::GpuTakenOver);
+                    self.accounting.note_control(&mut node!(self), &id, change);
+                    self.jobs.replan_all(ReplanReason::GpuTakenOver);
                 }
                 Act::Nothing | Act::GivenBack(_) => {}
             }
         }
+        wishes
     }
-
-    /// What is to become of each GPU now, as far as the node's cap lets it through.
-    fn wishes(&self, now: Now) -> BTreeMap<GpuId, Wish> {
-        let passes = self.passes(now);
-        let wish = |id: GpuId| {
-            let wanted = self.wanted_under(&passes, &id, now);
-            let may_write = passes.get(&id).is_none_or(|(_, pass)| pass.now);
-            (id, Wish { wanted, may_write })
-        };
-        self.gpus.ids().into_iter().map(wish).collect()
-    }
-
-    /// Notes what each GPU's limit is and what it draws, for its last day.
-    fn remember(&mut self) {
-        let now = self.now();
-        let wishes = self.wishes(now);
-        for gpu in self.gpus.iter_mut() {
-            let wanted = wishes.get(gpu.id()).and_then(|wish| wish.wanted);
-            gpu.remember(wanted.map(|set| set.limit), now);
-        }
-    }
-
-    /// Jobs whose boards' clocks turned out not to be wattune's go on with limits alone.
-    fn withdraw_clocks(&mut self) {
-        for job in self.jobs.values_mut() {
-            let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
-            let why = job.spec.gpus.iter().find_map(|id| self.gpus.get(id)?.why_no_clocks());
-            let Some(why) = why else { continue };
-            tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
-            profiler.leave_clocks();
-            // Its plan may hold points that are not to be had any more.
-            job.plan = None;
-            job.replan = Some(ReplanReason::ClocksLeftAlone);
-        }
-    }
-
-    /// The set point that is wanted on a board now, as far as the node's cap lets it through; `None` for what was found.
-    fn wanted(&self, id: &GpuId, now: Now) -> Option<SetPoint> {
-        self.wanted_under(&self.passes(now), id, now)
-    }
-
-    /// The same where the cap lets this through.
-    fn wanted_under(&self, passes: &cap::LimitGrants, id: &GpuId, now: Now) -> Option<SetPoint> {
-        let wish = self.wish(id, now);
-        match passes.get(id) {
-            Some((stake, pass)) => Self::let_through(wish, stake, pass),
-            None => wish,
-        }
-    }
-
-    /// The set point of a board that somebody wants: a manual override's, else its job's, else none.
-    fn wish(&self, id: &GpuId, now: Now) -> Option<SetPoint> {
-        let gpu = self.gpus.get(id)?;
-        if self.settings.observe {
-            return None;
-        }
-        if let Some(manual) = gpu.manual {
-            return Some(manual.limit.into());
-        }
-        let job = self.jobs.get(gpu.owner.as_ref()?)?;
-        let ceiling = self.gpus.ceiling(id)?;
-        job.wanted(id, now).map(|set| SetPoint { limit: set.limit.min(ceiling), ..set })
-    }
-
-    fn replan_all(&mut self, why: ReplanReason) {
-        for job in self.jobs.values_mut() {
-            job.replan.get_or_insert(why);
-        }
-    }
-
-    /// The last things to do: limits given back, then books closed and jobs stored. Jobs stay registered; the next
-    /// daemon takes them up again. Answers with what became of each board that wattune had set.
-    pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
-        // The cap is kept beyond the daemon's end, unless the settings say otherwise.
-        let (timeout, cap) = (self.settings.restore_timeout(), self.cap_at_exit());
-        let (gpus, restored) = self.gpus.give_back(timeout, cap).await;
-        self.gpus = gpus;
-        let (accounting, mut node) = self.accounts();
-        accounting.refresh_cpu(&mut node).await;
-        accounting.close_all_books(&mut node);
-        self.write_backlog().await;
-        let (accounting, mut node) = self.accounts();
-        accounting.checkpoint_now(&mut node).await;
-        self.finish_ledger().await;
-        let (accounting, mut node) = self.accounts();
-        accounting.store_jobs(&mut node).await;
-        accounting.tell_unwritten();
-        self.store.close().await;
-        restored
-    }
-}
-
-/// Shows a job what its GPUs show: the setting in force, why any of them is slowed, and their energy.
-fn show_gpus(job: &mut Job, gpus: &Gpus, now: Now) {
-    let (setting, reasons) = in_force(job, gpus);
-    let energy = job.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
-    job.see(now, setting, reasons, energy);
-}
-
-/// The set point in force on each group of a job's boards, if all boards of a group agree, and why any of them is slowed.
-fn in_force(job: &Job, gpus: &Gpus) -> (Option<Setting>, EventReasons) {
-    let mut reasons = EventReasons::default();
-    let mut setting = Setting::with_capacity(job.groups.len());
-    for group in &job.groups {
-        let mut agreed = None;
-        for id in &group.members {
-            let Some(gpu) = gpus.get(id).filter(|g| g.seen.fault.is_none()) else { return (None, reasons) };
-            let Some(limit) = gpu.seen.reading.enforced.or(gpu.seen.reading.requested) else {
-                return (None, reasons);
-            };
-            let set = SetPoint { limit, clock: gpu.clock_lock() };
-            reasons = reasons | gpu.seen.reading.reasons.unwrap_or_default();
-            match agreed {
-                None => agreed = Some(set),
-                Some(other) if set.same_as(other) => {}
-                Some(_) => return (None, reasons),
-            }
-        }
-        let Some(set) = agreed else { return (None, reasons) };
-        // Some boards round what they are given: the profile knows the limit that was asked for.
-        setting.push(job.nearest_known(setting.len(), set));
-    }
-    (Some(setting), reasons)
-}
-
-/// An error with its cause: which file, and why not.
-fn in_full(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
-/// Energy of a group's boards up to `now`. Boards are read some milliseconds before: what they drew since is reckoned
-/// from their power, or short windows would be wrong by that much.
-fn group_energy(members: &[GpuId], gpus: &Gpus, now: Now) -> Joules {
-    let energy = |gpu: &Gpu| {
-        let since = gpu.seen.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();
-        let drawn = gpu.seen.reading.power.unwrap_or_default() * since;
-        gpu.seen.metered.drawn.to_joules() + drawn
-    };
-    members.iter().filter_map(|id| gpus.get(id)).map(energy).sum()
 }

@@ -8,6 +8,7 @@ use super::handle::QUEUE;
 use super::{Controller, Requests};
 use crate::gpu::journal::{Journal, JournalError, boot_id};
 use crate::gpu::restore::Restored;
+use crate::store::StoreError;
 use wattune_core::domain::GpuId;
 
 /// Runs until `cancel`, then shuts down in order. Answers with what became of each board that wattune had set.
@@ -69,7 +70,7 @@ pub async fn supervise(
     cancel: CancellationToken,
 ) -> Result<Ended, JournalError> {
     let (handles, timeout) = (controller.gpus.handles(), controller.settings.restore_timeout());
-    let (cap, keeps) = (controller.caps.last(), controller.caps.keeps_on_exit());
+    let (cap, keeps) = (controller.cap.last(), controller.cap.keeps_on_exit());
     let state_dir = controller.gpus.state_dir().to_path_buf();
     let died = match tokio::spawn(run(controller, requests, cancel)).await {
         Ok(restored) => return Ok(Ended { restored, died: None }),
@@ -85,4 +86,33 @@ pub async fn supervise(
         Vec::new()
     });
     Ok(Ended { restored, died: Some(died) })
+}
+
+impl Controller {
+    /// The last things to do: limits given back, then books closed and jobs stored. Jobs stay registered; the next
+    /// daemon takes them up again. Answers with what became of each board that wattune had set.
+    pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
+        // The cap is kept beyond the daemon's end, unless the settings say otherwise.
+        let (timeout, cap) = (self.settings.restore_timeout(), self.cap.at_exit(&self.snapshot().demand()));
+        let (gpus, restored) = self.gpus.give_back(timeout, cap).await;
+        self.gpus = gpus;
+        self.accounting.refresh_cpu(&mut node!(self)).await;
+        self.accounting.close_all_books(&mut node!(self));
+        self.write_backlog().await;
+        self.accounting.checkpoint_now(&mut node!(self)).await;
+        if let Err(error) = self.end_ledger().await {
+            self.accounting.note_store_fault(&error);
+        }
+        self.accounting.store_jobs(&mut node!(self)).await;
+        self.accounting.tell_unwritten();
+        self.store.close().await;
+        restored
+    }
+
+    /// Closes the ledger.
+    async fn end_ledger(&mut self) -> Result<(), StoreError> {
+        self.accounting.end_block(&mut node!(self)).await?;
+        self.step_ledger().await?;
+        self.accounting.put_off(&self.store).await
+    }
 }

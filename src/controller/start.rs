@@ -8,9 +8,11 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 use super::accounting::{Accounting, Backlog, Bookkeeping, BudgetSettings, Downtime, gone_since};
-use super::cap::{CapBook, CapSettings, KEPT};
+use super::cap::{Cap, CapSettings, KEPT};
 use super::gpus::{FULL_READING, Gpus};
+use super::jobs::Jobs;
 use super::planning::Planner;
+use super::savings::{SavingsTracker, ended_lately};
 use super::signal::{PriceSignal, RankBoard, Signal};
 use super::{Controller, Settings, StartError};
 use crate::clock::Clock;
@@ -89,14 +91,10 @@ fn await_answers(handles: &[GpuHandle], patience: Seconds) {
 }
 
 /// The database, and with it all that is known of caps.
-async fn read_caps(
-    state_dir: &Path,
-    settings: CapSettings,
-    now: DateTime<Utc>,
-) -> Result<(Store, CapBook), StartError> {
+async fn read_caps(state_dir: &Path, settings: CapSettings, now: DateTime<Utc>) -> Result<(Store, Cap), StartError> {
     let store = Store::open(state_dir).await?;
     let announced = store.events(now - KEPT).await?;
-    let caps = CapBook::new(settings, announced).map_err(StartError::Cap)?;
+    let caps = Cap::new(settings, announced).map_err(StartError::Cap)?;
     Ok((store, caps))
 }
 
@@ -136,7 +134,7 @@ impl Controller {
             Ok(journal) => journal,
             Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
         };
-        let (store, caps) = caps?;
+        let (store, cap) = caps?;
         let gpus = Gpus::new(journal, handles, parts.sampling, parts.problems);
         // First of all: what follows is read from the books as they are with it.
         let taken = store.take_up_open().await?;
@@ -164,38 +162,34 @@ impl Controller {
             clock: parts.clock,
             store,
             gpus,
-            jobs: BTreeMap::new(),
-            caps,
+            jobs: Jobs::default(),
+            cap,
             accounting: Accounting::new(parts.books, parts.carbon_budget, parts.cpu, backlog),
-            saved: Default::default(),
+            savings: SavingsTracker::default(),
             planner: Planner::new(parts.planning),
             signal,
         };
         controller.accounting.open_ledger(&controller.store, now).await?;
-        controller.recall_awaited().await?;
+        for stored in ended_lately(&controller.store, now).await? {
+            if let Some(outcome) = controller.snapshot().outcome(&stored.id).await? {
+                controller.savings.note(&outcome);
+            }
+        }
         controller.gpus.observe();
         for job in open_jobs {
-            let id = job.id.clone();
-            match controller.make_job(job.id, job.spec, job.progress, job.registered_at).await {
+            let id = &job.id;
+            match controller.snapshot().make_job(&job).await {
                 Ok(job) => {
                     tracing::info!(job.id = %id, "job {id} ({}) taken up again; waiting for its next report", job.spec.name);
-                    let (processes, boards) = (job.spec.processes.clone(), job.spec.gpus.clone());
-                    let is_steered = job.spec.control;
-                    controller.admit(job);
-                    for board in boards.iter().filter(|_| is_steered) {
-                        controller.gpus.leave_as_before(board);
-                    }
-                    if let Some(processes) = processes {
-                        let (accounting, mut node) = controller.accounts();
-                        accounting.follow(&mut node, &id, &processes).await;
-                    }
+                    let steered = if job.spec.control { job.spec.gpus.clone() } else { Vec::new() };
+                    controller.admit(job).await;
+                    steered.iter().for_each(|gpu| controller.gpus.leave_as_before(gpu));
                 }
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }
         }
-        let (accounting, mut node) = controller.accounts();
-        accounting.recount_jobs(&mut node).await;
-        for problem in controller.cap_problems() {
+        controller.accounting.recount_jobs(&mut node!(controller)).await;
+        for problem in controller.cap.problems(&controller.snapshot().demand()) {
             tracing::warn!("{problem}");
         }
         Ok(controller)

@@ -1,18 +1,17 @@
 //! A carbon budget of the node: what all of its jobs together may emit within a span of time, such as a month.
 
-use std::collections::BTreeMap;
-
 use chrono::{DateTime, Datelike, Days, Months, NaiveTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Accounting;
 use super::hourly_emissions::HourlyEmissions;
-use super::{Accounting, Node};
-use crate::controller::ControlError;
 use crate::controller::datetime_serde::optional_moment;
-use crate::controller::job::Job;
+use crate::controller::error::ControlError;
+use crate::controller::jobs::Jobs;
+use crate::controller::node::Node;
 use crate::controller::signal::Signal;
-use wattune_core::domain::{CarbonSeries, DeviceKind, JobId, Slot, TimeSeries};
+use wattune_core::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
 use wattune_core::ledger::{self, Interval, Share};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Short};
 
@@ -113,7 +112,7 @@ impl BudgetSettings {
 /// The budget, and what has been emitted of it.
 #[derive(Default)]
 pub(in crate::controller) struct BudgetBook {
-    pub(in crate::controller) settings: BudgetSettings,
+    settings: BudgetSettings,
     /// What all jobs have used since the beginning of a span.
     counted: Option<(Slot, HourlyEmissions)>,
 }
@@ -121,6 +120,11 @@ pub(in crate::controller) struct BudgetBook {
 impl BudgetBook {
     pub(in crate::controller) fn new(settings: BudgetSettings) -> Self {
         Self { settings, counted: None }
+    }
+
+    /// The span that counts at a moment.
+    pub(in crate::controller) fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
+        self.settings.span(now)
     }
 
     /// Adds closed intervals to what was counted.
@@ -183,7 +187,7 @@ impl Accounting {
     /// The budget's present span; `None` where there is no budget, or it is over.
     pub(in crate::controller) fn budget_view(
         &self,
-        jobs: &BTreeMap<JobId, Job>,
+        jobs: &Jobs,
         signal: &Signal,
         now: DateTime<Utc>,
     ) -> Option<BudgetView> {
@@ -191,7 +195,7 @@ impl Accounting {
         let emitted = self.budget.emitted(&span, signal.basis().value);
         let ahead = Slot::new(now.max(span.start()), span.end())?;
         let planned: GramsCo2e =
-            jobs.values().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
+            jobs.iter().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
         Some(BudgetView {
             from: span.start(),
             until: span.end(),

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 
+use super::Accounting;
 use super::intervals::{NEVER_COUNTED, RESET_UNWATCHED};
-use super::{Accounting, Node};
 use crate::controller::gpus::Gpu;
+use crate::controller::node::Node;
 use crate::gpu::Metering;
 use crate::gpu::journal::boot_id;
 use crate::store::{LastReport, LastSeen, OpenBooks, StoredProgress};
@@ -47,7 +48,7 @@ impl Accounting {
 
     fn is_checkpoint_due(&self, node: &Node<'_>) -> bool {
         let now = node.now().monotonic;
-        let shortest = node.jobs.values().map(|job| job.spec.lease / LOOKS_PER_LEASE).reduce(Seconds::min);
+        let shortest = node.jobs.iter().map(|job| job.spec.lease / LOOKS_PER_LEASE).reduce(Seconds::min);
         let period = shortest.map_or(node.settings.checkpoint_s, |lease| lease.min(node.settings.checkpoint_s));
         // Ticks come a little early or late.
         self.backlog.kept.at.is_none_or(|at| now.since(at) + node.settings.tick_s / 2.0 >= period)
@@ -63,7 +64,7 @@ impl Accounting {
         self.backlog.kept.at = Some(now.monotonic);
         let open: Vec<OpenBooks> =
             node.gpus.iter().filter_map(|gpu| self.open_books_of(node, gpu)).chain(self.open_zones()).collect();
-        let leases = node.jobs.values().map(|job| (job.id.clone(), job.lease_left(now))).collect();
+        let leases = node.jobs.iter().map(|job| (job.id.clone(), job.lease_left(now))).collect();
         let last_seen = LastSeen { at: now.utc, boot_id: boot_id(), uptime: node.clock.uptime(), leases };
         let progress = self.unkept_progress(node);
         let outcome = node.store.keep_open(&open, &last_seen, &progress).await;
@@ -76,15 +77,15 @@ impl Accounting {
         kept.failed = outcome.is_err();
         if outcome.is_ok() {
             kept.reports.extend(progress.into_iter().filter_map(|(id, progress)| Some((id, progress.last?))));
-            kept.reports.retain(|id, _| node.jobs.contains_key(id));
+            kept.reports.retain(|id, _| node.jobs.contains(id));
         }
     }
 
     /// The progress of jobs that have reported since it was written down last.
     fn unkept_progress(&self, node: &Node<'_>) -> Vec<(JobId, StoredProgress)> {
         let reports = &self.backlog.kept.reports;
-        let steered = node.jobs.values().filter(|job| job.spec.control);
-        let all = steered.chain(node.jobs.values().filter(|job| !job.spec.control));
+        let steered = node.jobs.iter().filter(|job| job.spec.control);
+        let all = steered.chain(node.jobs.iter().filter(|job| !job.spec.control));
         let unkept = all.filter(|job| job.progress.last.as_ref() != reports.get(&job.id));
         unkept.take(MOST_REPORTS).map(|job| (job.id.clone(), job.progress)).collect()
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
+use super::Accounting;
 use super::checkpoint::as_closed;
-use super::{Accounting, Node};
-use crate::controller::ControlError;
+use crate::controller::error::ControlError;
+use crate::controller::node::Node;
 use crate::controller::view::{CpuView, CpuZoneView, ProcessesView};
 use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
 use crate::store::{Checkpoint, OpenBooks};
@@ -243,7 +244,7 @@ impl Accounting {
         };
         let found = self.off_thread(node, move || handle.resolve(&claim)).await;
         let processes = found.ok_or_else(|| invalid("cannot be looked up now; ask again"))??;
-        for job in node.jobs.values() {
+        for job in node.jobs.iter() {
             if let Some(shared) = job.spec.processes.as_ref().and_then(|theirs| processes.shared_with(theirs)) {
                 return Err(ControlError::Conflict(format!(
                     "{field}: {shared} is already counted for job {} ({}); end that job first, or name other processes",

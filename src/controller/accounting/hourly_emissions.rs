@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{Accounting, Node};
-use crate::controller::ControlError;
+use super::Accounting;
+use crate::controller::error::ControlError;
+use crate::controller::node::Node;
 use wattune_core::domain::{CarbonSeries, DeviceKind, JobId, Slot};
 use wattune_core::ledger::apportion::{hour_of, hours_of};
 use wattune_core::ledger::{self, Emissions, Interval, Share};
@@ -99,7 +100,7 @@ impl Accounting {
 
     /// Hours of which a running job or the budget holds a sum.
     fn counted_hours(&self, node: &Node<'_>) -> impl Iterator<Item = DateTime<Utc>> {
-        let of_jobs = node.jobs.values().flat_map(|job| job.emissions.hours().chain(job.beside.hours()));
+        let of_jobs = node.jobs.iter().flat_map(|job| job.emissions.hours().chain(job.beside.hours()));
         of_jobs.chain(self.budget.hours())
     }
 
@@ -122,7 +123,7 @@ impl Accounting {
     /// Has every job show what the books hold for it: those that an earlier daemon took up began there.
     pub(in crate::controller) async fn recount_jobs(&mut self, node: &mut Node<'_>) {
         self.recount_budget(node).await;
-        let ids: Vec<JobId> = node.jobs.keys().cloned().collect();
+        let ids = node.jobs.ids();
         for id in ids {
             let counted = match node.store.intervals_of(&id).await {
                 Ok(rows) => self.intensities(node.signal, node.store).over(&rows).await.map(|series| (rows, series)),
@@ -150,8 +151,8 @@ impl Accounting {
                 of_jobs.entry(id).or_default().push(row);
             }
         }
-        for (id, job) in node.jobs.iter_mut() {
-            let own = of_jobs.get(id).map(Vec::as_slice).unwrap_or_default();
+        for job in node.jobs.iter_mut() {
+            let own = of_jobs.get(&job.id).map(Vec::as_slice).unwrap_or_default();
             let (boards, beside): (Vec<&Interval>, Vec<&Interval>) =
                 own.iter().partition(|row| row.device.kind() == DeviceKind::Gpu);
             job.emissions.recount(hour, boards, &series);

@@ -1,6 +1,6 @@
 //! What grams are reckoned with: the best that is known of a time.
 
-use crate::controller::ControlError;
+use crate::controller::error::ControlError;
 use crate::controller::signal::Signal;
 use crate::store::{SourceKey, Store};
 use wattune_core::domain::{CarbonSeries, SignalKind, Slot};

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::Accounting;
 use super::checkpoint::Kept;
 use super::occupancy::{Downtime, EndedOccupancy};
-use super::{Accounting, Node};
 use crate::controller::gpus::Gpu;
-use crate::controller::job::Job;
+use crate::controller::jobs::Job;
+use crate::controller::node::Node;
 use crate::gpu::Metering;
 use crate::store::{Checkpoint, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, DeviceKind, GpuId, JobId};
@@ -377,7 +378,7 @@ impl Accounting {
     /// Stores the progress of all jobs where it changed, at once, and what was learned of them.
     pub(in crate::controller) async fn store_jobs(&mut self, node: &mut Node<'_>) {
         let has_changed = |job: &&Job| job.unsaved || job.saved_progress != Some(job.progress);
-        let changed: Vec<StoredJob> = node.jobs.values().filter(has_changed).map(|job| job.stored(None)).collect();
+        let changed: Vec<StoredJob> = node.jobs.iter().filter(has_changed).map(|job| job.stored(None)).collect();
         if let Err(error) = node.store.save_jobs(&changed).await {
             self.note_store_fault(&error);
             return;
@@ -388,7 +389,7 @@ impl Accounting {
                 job.saved_progress = Some(stored.progress);
             }
         }
-        let ids: Vec<JobId> = node.jobs.keys().cloned().collect();
+        let ids = node.jobs.ids();
         for id in ids {
             self.store_profile(node, &id).await;
         }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
-use super::{Accounting, Node};
-use crate::controller::saved::SavedTogether;
+use super::Accounting;
+use crate::controller::node::Node;
 use crate::controller::signal::{Signal, SignalUpdate, same_signal};
 use crate::controller::view::{BookedView, LedgerView, SavedView, SettledView};
 use crate::store::{Settling, SourceKey, Store, StoreError, Why};
@@ -110,7 +110,7 @@ impl Ledger {
         self.lost += 1;
     }
 
-    pub(in crate::controller) fn view(&self, saved: Option<SavedTogether>) -> LedgerView {
+    pub(in crate::controller) fn view(&self, saved: Option<SavedView>) -> LedgerView {
         let joules = |energy: Millijoules| energy.to_joules().get();
         let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
             device: device.to_string(),
@@ -137,7 +137,7 @@ impl Ledger {
                 unknown_j: joules(total.unknown),
                 carbon_g: total.carbon.to_grams().get(),
             }),
-            saved: saved.map(|of| SavedView { saved_g: of.saved.map(Into::into), known_jobs: of.known, jobs: of.jobs }),
+            saved,
         }
     }
 
@@ -323,7 +323,7 @@ impl Accounting {
     }
 
     /// The ledger as the API shows it.
-    pub(in crate::controller) fn ledger_view(&self, saved: Option<SavedTogether>) -> LedgerView {
+    pub(in crate::controller) fn ledger_view(&self, saved: Option<SavedView>) -> LedgerView {
         self.ledger.view(saved)
     }
 

@@ -9,10 +9,6 @@ mod intervals;
 mod ledger;
 mod occupancy;
 
-use std::collections::BTreeMap;
-
-use chrono::{DateTime, Utc};
-
 pub(super) use budget::BudgetBook;
 pub use budget::{BudgetSettings, BudgetView, Period};
 pub(super) use cpu::Processors;
@@ -23,33 +19,10 @@ pub use ledger::Bookkeeping;
 pub(super) use ledger::{Change, Ledger, SHOWN_DAYS};
 pub(super) use occupancy::{Downtime, gone_since};
 
-use super::gpus::Gpus;
-use super::job::Job;
+use super::error::in_full;
 use super::signal::Signal;
-use super::{Settings, in_full};
-use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
 use crate::store::{Store, StoreError};
-use wattune_core::domain::JobId;
-use wattune_core::time::Now;
-
-/// What the books are kept of, and where.
-pub(super) struct Node<'a> {
-    pub(super) gpus: &'a mut Gpus,
-    pub(super) jobs: &'a mut BTreeMap<JobId, Job>,
-    pub(super) signal: &'a Signal,
-    pub(super) store: &'a Store,
-    pub(super) settings: &'a Settings,
-    pub(super) clock: &'a dyn Clock,
-    /// When the daemon was started.
-    pub(super) started_at: DateTime<Utc>,
-}
-
-impl Node<'_> {
-    fn now(&self) -> Now {
-        self.clock.now()
-    }
-}
 
 /// Owns the books.
 pub(super) struct Accounting {

@@ -2,9 +2,10 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{Accounting, Node};
+use super::Accounting;
 use crate::clock::Clock;
-use crate::controller::job::Job;
+use crate::controller::jobs::Job;
+use crate::controller::node::Node;
 use crate::gpu::journal::boot_id;
 use crate::store::{Checkpoint, LastSeen, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, GpuId};
@@ -89,7 +90,7 @@ impl Accounting {
         board: &GpuId,
         since: DateTime<Utc>,
     ) -> Vec<Stay> {
-        let going_on = node.jobs.values().filter(|job| job.spec.gpus.contains(board));
+        let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(board));
         let gone = self.backlog.gone.iter().filter(|gone| gone.boards.contains(board)).map(|gone| gone.stay.clone());
         let mut stays: Vec<Stay> = gone.chain(going_on.flat_map(|job| self.stays_of(node, job, since))).collect();
         stays.sort_by_key(|stay| stay.from);

@@ -4,8 +4,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::NewEvent;
-use crate::controller::{ControlError, Controller};
+use super::{Cap, NewEvent};
+use crate::controller::error::ControlError;
+use crate::store::Store;
 use wattune_core::domain::{DemandResponse, EventId, InvalidJob};
 
 /// No more events than this are kept at a time.
@@ -46,23 +47,23 @@ pub fn event_view(event: &DemandResponse, origin: &'static str, now: DateTime<Ut
     EventView { event: event.into(), state, origin }
 }
 
-impl Controller {
-    /// All events by their start: those of the settings, those announced, those over for less than a week.
-    pub fn events(&self) -> Vec<EventView> {
-        let now = self.now().utc;
-        let fixed = self.caps.fixed.iter().map(|e| event_view(e, "settings", now));
-        let announced = self.caps.events.values().map(|e| event_view(e, "api", now));
+impl Cap {
+    /// Returns all events by their start: those of the settings, those announced, those over for less than a week.
+    pub(in crate::controller) fn events(&self, now: DateTime<Utc>) -> Vec<EventView> {
+        let fixed = self.fixed.iter().map(|e| event_view(e, "settings", now));
+        let announced = self.events.values().map(|e| event_view(e, "api", now));
         let mut all: Vec<EventView> = fixed.chain(announced).collect();
         all.sort_by(|a, b| a.event.start.cmp(&b.event.start).then_with(|| a.event.id.cmp(&b.event.id)));
         all
     }
 
-    /// Takes an event in, in place of one with the same id. It is kept over restarts.
-    ///
-    /// # Errors
-    /// If it is over already, if the settings have an event of that id, or if it cannot be stored: then nothing changes.
-    pub async fn announce(&mut self, event: DemandResponse) -> Result<Announced, ControlError> {
-        let now = self.now().utc;
+    /// Takes an event in, in place of one with the same id, and stores it.
+    pub(in crate::controller) async fn announce(
+        &mut self,
+        event: DemandResponse,
+        store: &Store,
+        now: DateTime<Utc>,
+    ) -> Result<Announced, ControlError> {
         if event.slot.end() <= now {
             let why = format!(
                 "is {}, which has passed; it is {} now",
@@ -72,50 +73,42 @@ impl Controller {
             return Err(ControlError::Invalid(InvalidJob { field: "end", why }));
         }
         self.refuse_fixed(&event.id)?;
-        self.caps.events.retain(|_, e| e.over_at() + KEPT > now);
-        let is_new = !self.caps.events.contains_key(&event.id);
-        if is_new && self.caps.events.len() >= MOST_EVENTS {
+        self.events.retain(|_, e| e.over_at() + KEPT > now);
+        let is_new = !self.events.contains_key(&event.id);
+        if is_new && self.events.len() >= MOST_EVENTS {
             let why = format!("there are {MOST_EVENTS} events already; withdraw some");
             return Err(ControlError::Conflict(why));
         }
-        self.store.save_event(&event).await?;
+        store.save_event(&event).await?;
         tracing::info!("demand-response event {} from {}: announced", event.id, event.slot);
         let view = event_view(&event, "api", now);
-        self.caps.events.insert(event.id.clone(), event);
-        self.cap_changed().await;
+        self.events.insert(event.id.clone(), event);
         Ok(Announced { view, is_new })
     }
 
-    /// Forgets an event, also in its midst. Answers with what it was.
-    ///
-    /// # Errors
-    /// If there is none of that id, or it stands in the settings, or the store fails.
-    pub async fn withdraw(&mut self, id: &EventId) -> Result<EventView, ControlError> {
+    /// Forgets an event, also in its midst, and returns it.
+    pub(in crate::controller) async fn withdraw(
+        &mut self,
+        id: &EventId,
+        store: &Store,
+        now: DateTime<Utc>,
+    ) -> Result<EventView, ControlError> {
         self.refuse_fixed(id)?;
-        let Some(event) = self.caps.events.get(id).cloned() else {
+        let Some(event) = self.events.get(id).cloned() else {
             let hint = "; GET /v1/demand-response lists the events".to_owned();
             return Err(ControlError::NotFound { what: "event", given: id.to_string(), hint });
         };
-        self.store.delete_event(id).await?;
-        self.caps.events.remove(id);
+        store.delete_event(id).await?;
+        self.events.remove(id);
         tracing::info!("demand-response event {id}: withdrawn");
-        let view = event_view(&event, "api", self.now().utc);
-        self.cap_changed().await;
-        Ok(view)
+        Ok(event_view(&event, "api", now))
     }
 
     fn refuse_fixed(&self, id: &EventId) -> Result<(), ControlError> {
-        if self.caps.fixed.iter().any(|e| e.id == *id) {
+        if self.fixed.iter().any(|e| e.id == *id) {
             let why = format!("event {id} stands in the settings ([[cap.events]]); change it there and restart");
             return Err(ControlError::Conflict(why));
         }
         Ok(())
-    }
-
-    /// Limits follow at once; no tick is awaited.
-    async fn cap_changed(&mut self) {
-        self.act();
-        self.plan().await;
-        self.act();
     }
 }

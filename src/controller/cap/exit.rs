@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::thread;
 
-use super::gate::{LimitGrant, LimitPriority, LimitRequest, gate};
 use crate::gpu::Observation;
 use crate::gpu::journal::{Journal, Standing, WayBack, way_back};
 use crate::gpu::restore::{Restored, absent, restore_all, restore_only};
 use crate::gpu::thread::GpuHandle;
+use wattune_core::cap::{LimitGrant, LimitPriority, LimitRequest, allocate};
 use wattune_core::domain::{GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
@@ -30,18 +30,18 @@ pub(in crate::controller) fn give_back_within(
             break;
         }
         let looks = look(handles, timeout);
-        let stakes: Vec<Option<LimitRequest>> =
-            handles.iter().zip(&looks).map(|(h, seen)| stake(h, seen, journal)).collect();
-        let passes = gate(&stakes.iter().flatten().copied().collect::<Vec<_>>(), Some(cap));
-        let mut passes = passes.into_iter();
+        let requests: Vec<Option<LimitRequest>> =
+            handles.iter().zip(&looks).map(|(h, seen)| request(h, seen, journal)).collect();
+        let grants = allocate(&requests.iter().flatten().copied().collect::<Vec<_>>(), Some(cap));
+        let mut grants = grants.into_iter();
         let mut now = Vec::new();
-        for (handle, stake) in handles.iter().zip(&stakes) {
-            let Some((stake, pass)) = stake.as_ref().zip(stake.and_then(|_| passes.next())) else { continue };
+        for (handle, request) in handles.iter().zip(&requests) {
+            let Some((request, grant)) = request.as_ref().zip(request.and_then(|_| grants.next())) else { continue };
             let id = &handle.board().id;
-            if outcomes.contains_key(id) || journal.entry(id).is_none() || !pass.now {
+            if outcomes.contains_key(id) || journal.entry(id).is_none() || !grant.now {
                 continue;
             }
-            now.push((handle.clone(), part(stake, &pass)));
+            now.push((handle.clone(), part(request, &grant)));
         }
         outcomes.extend(restore_only(journal, &now, timeout));
     }
@@ -68,8 +68,8 @@ pub(in crate::controller) fn give_back_within(
 }
 
 /// How far a board may come back, if not all the way.
-fn part(stake: &LimitRequest, pass: &LimitGrant) -> Option<PowerLimit> {
-    (pass.limit < stake.wanted).then_some(pass.limit)
+fn part(request: &LimitRequest, grant: &LimitGrant) -> Option<PowerLimit> {
+    (grant.limit < request.wanted).then_some(grant.limit)
 }
 
 /// What all boards say, after whatever was on its way to them.
@@ -82,7 +82,7 @@ fn look(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
 }
 
 /// A board as the cap sees it at the end: its found limit is all that anybody still wants. `None` if it tells no limit.
-fn stake(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<LimitRequest> {
+fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<LimitRequest> {
     let range = handle.capabilities().limits.as_ref().ok().copied();
     let in_force = seen.reading.requested.max(seen.reading.enforced).or(range.map(|r| r.max))?;
     let fixed = LimitRequest {
@@ -90,7 +90,7 @@ fn stake(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<Li
         wanted: in_force,
         floor: in_force,
         most: in_force,
-        claim: LimitPriority::Fixed,
+        priority: LimitPriority::Fixed,
         unyielding: false,
     };
     let (Some(entry), Some(range)) = (journal.entry(&handle.board().id), range) else { return Some(fixed) };
@@ -105,7 +105,7 @@ fn stake(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<Li
         WayBack::AlreadyThere | WayBack::Write(_) => {
             // Nobody is lowered for the sake of another at the end: what room there is, is shared.
             let floor = in_force.min(entry.found);
-            Some(LimitRequest { wanted: entry.found, most: entry.found, floor, claim: LimitPriority::Idle, ..fixed })
+            Some(LimitRequest { wanted: entry.found, most: entry.found, floor, priority: LimitPriority::Idle, ..fixed })
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The node's cap: what it is, what it lets through, and demand-response events.
+//! Owns the node's cap: its schedule, demand-response events, and what it grants the GPUs.
 
+mod demand;
 mod events;
 mod exit;
-mod gate;
 mod settings;
-mod show;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,22 +12,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use chrono::{DateTime, Utc};
 
+pub(super) use demand::Demand;
 pub(super) use events::KEPT;
 pub use events::{Announced, EventView, event_view};
 pub(super) use exit::give_back_within;
-pub(super) use gate::{LimitGrant, LimitPriority, LimitRequest, gate};
 pub use settings::{CapSettings, NewEvent, OnExit, ScheduleEntry};
+pub use view::CapView;
 
-pub use show::CapView;
-
-use super::sweep_ceiling::SweepCeiling;
-use super::{Controller, Gpu, Phase};
+use super::settings::Settings;
+use wattune_core::cap::{LimitGrant, LimitRequest, allocate};
 use wattune_core::domain::{CapSchedule, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot, StandingCap};
-use wattune_core::time::Now;
-use wattune_core::units::{Samples, Seconds, Watts};
+use wattune_core::units::{Seconds, Watts};
 
-/// Everything that is known of caps.
-pub(super) struct CapBook {
+/// Searching for plans holds a tick up for no longer.
+const LONGEST_SEARCH: Seconds = Seconds::new(60.0);
+
+/// Owner of the node's cap.
+pub(super) struct Cap {
     settings: CapSettings,
     standing: StandingCap,
     /// Those of the settings; they are not to be withdrawn.
@@ -55,7 +56,7 @@ impl LastCap {
     }
 }
 
-impl CapBook {
+impl Cap {
     /// The settings' cap and the events that were announced to an earlier daemon.
     ///
     /// # Errors
@@ -83,120 +84,77 @@ impl CapBook {
     pub(super) fn last(&self) -> LastCap {
         self.last.clone()
     }
+
+    /// Returns the part of the cap that holds at all times.
+    pub(super) fn constant(&self, baseline: Watts) -> Option<Watts> {
+        Some(self.standing.constant?.of(baseline))
+    }
+
+    /// Returns the time before a fall of the cap at which limits are lowered: noticing takes up to two ticks, of which one
+    /// may wait for a plan, and a write as long as a call may take.
+    pub(super) fn lead(&self, settings: &Settings) -> Seconds {
+        let Settings { tick_s, call_timeout_s, solve_limit_s, .. } = *settings;
+        self.settings.lead_s.max(tick_s * 2.0 + call_timeout_s + solve_limit_s.min(LONGEST_SEARCH))
+    }
+
+    /// Returns the strictest cap of a schedule from now until a lowering that is asked for now is certain to be in force.
+    pub(super) fn soon(&self, schedule: &CapSchedule, settings: &Settings, now: DateTime<Utc>) -> Option<Watts> {
+        let lead = self.lead(settings).to_delta().max(chrono::TimeDelta::milliseconds(1));
+        let cap = schedule.over(&Slot::new(now, now + lead)?)?.to_milliwatts();
+        Some(PowerLimit::from_milliwatts(cap).watts())
+    }
+
+    /// Returns that cap of the present schedule, in milliwatts.
+    fn binding(&self, demand: &Demand<'_>) -> Option<u64> {
+        let now = demand.now.utc;
+        let cap = self.soon(&self.schedule(demand.gpus.largest_limits(), now), demand.settings, now)?;
+        Some(u64::from(cap.to_milliwatts()))
+    }
+
+    /// Returns the sum that GPUs' limits may come back to when the daemon ends, in milliwatts; `None` where they come back
+    /// in full.
+    pub(super) fn at_exit(&self, demand: &Demand<'_>) -> Option<u64> {
+        self.binding(demand).filter(|_| self.keeps_on_exit())
+    }
+
+    /// Returns what the cap grants each GPU that counts.
+    pub(super) fn grants(&self, demand: &Demand<'_>) -> LimitGrants {
+        self.grants_under(self.binding(demand), demand)
+    }
+
+    /// Returns the same, and notes the cap for whoever has to restore limits without the controller.
+    pub(super) fn enforce(&self, demand: &Demand<'_>) -> LimitGrants {
+        let cap = self.binding(demand);
+        self.last.set(cap.filter(|_| !demand.settings.observe));
+        self.grants_under(cap, demand)
+    }
+
+    fn grants_under(&self, cap: Option<u64>, demand: &Demand<'_>) -> LimitGrants {
+        if cap.is_none() || demand.settings.observe {
+            return LimitGrants::default();
+        }
+        let (ids, requests): (Vec<GpuId>, Vec<LimitRequest>) = demand.requests().into_iter().unzip();
+        let grants = allocate(&requests, cap);
+        LimitGrants(ids.into_iter().zip(requests.into_iter().zip(grants)).collect())
+    }
 }
 
-/// What the cap lets through on each board that counts.
-pub(super) type LimitGrants = BTreeMap<GpuId, (LimitRequest, LimitGrant)>;
+/// What the cap grants each GPU that counts; empty where there is no cap.
+#[derive(Debug, Default)]
+pub(super) struct LimitGrants(BTreeMap<GpuId, (LimitRequest, LimitGrant)>);
 
-impl Controller {
-    /// What a share of the cap is of: the largest limits of all boards.
-    pub(super) fn baseline(&self) -> Watts {
-        self.gpus.largest_limits()
+impl LimitGrants {
+    /// Returns a GPU's request and what is granted of it.
+    pub(super) fn of(&self, id: &GpuId) -> Option<&(LimitRequest, LimitGrant)> {
+        self.0.get(id)
     }
 
-    /// The cap over time as it is known now.
-    pub(super) fn cap_schedule(&self, now: DateTime<Utc>) -> CapSchedule {
-        self.caps.schedule(self.baseline(), now)
-    }
-
-    /// The part of the cap that holds at all times.
-    pub(super) fn constant_cap(&self) -> Option<Watts> {
-        Some(self.caps.standing.constant?.of(self.baseline()))
-    }
-
-    /// How long before the cap falls limits are lowered: noticing takes up to two ticks, of which one may wait for a
-    /// plan, and a write as long as a call may take.
-    pub(super) fn lead(&self) -> Seconds {
-        let Self { settings, caps, .. } = self;
-        let needed = settings.tick_s * 2.0 + settings.call_timeout_s + settings.solve_limit_s.min(Seconds::new(60.0));
-        caps.settings.lead_s.max(needed)
-    }
-
-    /// The strictest cap from now until a lowering that is asked for now is certain to have come, in milliwatts.
-    fn cap_soon(&self, schedule: &CapSchedule, now: DateTime<Utc>) -> Option<u64> {
-        let soon = Slot::new(now, now + self.lead().to_delta().max(chrono::TimeDelta::milliseconds(1)))?;
-        Some(u64::from(schedule.over(&soon)?.to_milliwatts()))
-    }
-
-    /// The strictest cap from now until a lowering that is asked for now is certain to have come.
-    pub(super) fn cap_now(&self, schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
-        self.cap_soon(schedule, now)
-            .map(|mw| PowerLimit::from_milliwatts(u32::try_from(mw).unwrap_or(u32::MAX)).watts())
-    }
-
-    /// What boards may come back to when the daemon ends, in milliwatts; `None` where they come back in full.
-    pub(super) fn cap_at_exit(&self) -> Option<u64> {
-        let now = self.now().utc;
-        self.cap_soon(&self.cap_schedule(now), now).filter(|_| self.caps.keeps_on_exit())
-    }
-
-    /// Notes the cap that is about to hold for whoever has to give boards back without the controller.
-    pub(super) fn note_cap(&self, now: Now) {
-        let cap = self.cap_soon(&self.cap_schedule(now.utc), now.utc);
-        self.caps.last.set(cap.filter(|_| !self.settings.observe));
-    }
-
-    /// What the cap lets through on each board that counts. Empty where there is no cap.
-    pub(super) fn passes(&self, now: Now) -> LimitGrants {
-        let cap = self.cap_soon(&self.cap_schedule(now.utc), now.utc);
-        if cap.is_none() || self.settings.observe {
-            return BTreeMap::new();
-        }
-        let (ids, stakes): (Vec<GpuId>, Vec<LimitRequest>) = self.stakes(now).into_iter().unzip();
-        let passes = gate(&stakes, cap);
-        ids.into_iter().zip(stakes.into_iter().zip(passes)).collect()
-    }
-
-    /// Each board that tells its limit, as the cap sees it.
-    pub(super) fn stakes(&self, now: Now) -> Vec<(GpuId, LimitRequest)> {
-        self.gpus.iter().filter_map(|gpu| Some((gpu.id().clone(), self.stake(gpu, now)?))).collect()
-    }
-
-    fn stake(&self, gpu: &Gpu, now: Now) -> Option<LimitRequest> {
-        let in_force = gpu.in_force()?;
-        let found = self.gpus.found(gpu.id()).unwrap_or(in_force);
-        let wish = self.wish(gpu.id(), now).map(|set| set.limit);
-        let claim = self.claim(gpu);
-        let (floor, ceiling) = match gpu.range() {
-            Some(range) if claim != LimitPriority::Fixed => (range.min, range.ceiling(found)),
-            _ => (in_force, in_force),
-        };
-        let wanted = wish.unwrap_or(found);
-        let most = match claim {
-            LimitPriority::Job { .. } | LimitPriority::Sweep { .. } => ceiling,
-            LimitPriority::Fixed | LimitPriority::Idle | LimitPriority::Manual => wanted,
-        };
-        Some(LimitRequest { in_force, wanted, floor, most, claim, unyielding: gpu.is_unyielding() })
-    }
-
-    /// What a board's limit is for.
-    pub(super) fn claim(&self, gpu: &Gpu) -> LimitPriority {
-        let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
-        let untold = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
-        let not_ours = gpu.foreign.is_some() || gpu.handle.capabilities().why_no_control().is_some();
-        if untold || not_ours || (owner.is_none() && !gpu.guests.is_empty() && gpu.manual.is_none()) {
-            return LimitPriority::Fixed;
-        }
-        let Some(job) = owner.filter(|_| gpu.manual.is_none()) else {
-            return if gpu.manual.is_some() { LimitPriority::Manual } else { LimitPriority::Idle };
-        };
-        let priority = job.spec.priority;
-        let finished = job.remaining().is_some_and(|left| left <= Samples::ZERO);
-        match job.phase {
-            Phase::Waiting => LimitPriority::Idle,
-            Phase::Observing if finished => LimitPriority::Idle,
-            // What cannot be measured now takes no room from others.
-            Phase::Profiling if matches!(job.reach, SweepCeiling::Waits { .. }) => LimitPriority::Idle,
-            Phase::Profiling => LimitPriority::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
-            _ => LimitPriority::Job { priority },
-        }
-    }
-
-    /// The set point to pursue for a wish, of which the cap lets `pass` through; `None` for what was found.
-    pub(super) fn let_through(wish: Option<SetPoint>, stake: &LimitRequest, pass: &LimitGrant) -> Option<SetPoint> {
-        match wish {
-            Some(set) => Some(SetPoint { limit: pass.limit, ..set }),
-            None => (pass.limit < stake.wanted).then(|| pass.limit.into()),
+    /// Returns the set point to pursue on a GPU; `None` for its original limit.
+    pub(super) fn let_through(&self, id: &GpuId, wish: Option<SetPoint>) -> Option<SetPoint> {
+        match (self.of(id), wish) {
+            (None, wish) => wish,
+            (Some((_, grant)), Some(set)) => Some(SetPoint { limit: grant.limit, ..set }),
+            (Some((request, grant)), None) => (grant.limit < request.wanted).then(|| grant.limit.into()),
         }
     }
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc, Weekday};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::datetime_serde::{moment, optional_moment};
+use crate::controller::datetime_serde::{moment, optional_moment};
 use wattune_core::domain::{
     DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, StandingCap, Window, check_level,
 };

@@ -16,6 +16,34 @@ impl Gpu {
         self.owner.iter().chain(&self.guests).cloned().collect()
     }
 
+    /// Gives a job its place: `is_turned` says that the energy up to now is recorded.
+    pub(in crate::controller) fn admit(&mut self, job: &JobId, controls: bool, is_turned: bool) {
+        if !is_turned {
+            self.newcomers.insert(job.clone());
+        }
+        if !controls {
+            self.guests.push(job.clone());
+            return;
+        }
+        self.owner = Some(job.clone());
+        // A new owner asks anew: what somebody set before it came is what it finds, and what was not allowed then may be
+        // now.
+        self.foreign = None;
+        self.denied = None;
+        self.persistence_denied = None;
+        self.ask_clocks_anew();
+    }
+
+    /// Takes a job's place away.
+    pub(in crate::controller) fn release(&mut self, job: &JobId) {
+        if self.owner.as_ref() == Some(job) {
+            self.owner = None;
+            self.foreign = None;
+        }
+        self.guests.retain(|guest| guest != job);
+        self.newcomers.remove(job);
+    }
+
     /// How many they are.
     pub(in crate::controller) fn booked(&self) -> usize {
         self.owner.iter().count() + self.guests.len()

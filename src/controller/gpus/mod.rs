@@ -4,6 +4,7 @@ mod arrivals;
 mod clocks;
 mod concerns;
 mod gpu;
+mod gpu_ref;
 mod holders;
 mod limit_history;
 mod sharing;
@@ -20,10 +21,11 @@ pub use arrivals::Arrivals;
 pub(super) use arrivals::Handles;
 pub(super) use concerns::concerns;
 pub use gpu::{Act, Gpu, Override};
+pub use gpu_ref::GpuRef;
 
 use super::cap::give_back_within;
-use super::requests::GpuRef;
-use super::{ControlError, Settings, in_full};
+use super::error::{ControlError, in_full};
+use super::settings::Settings;
 use crate::clock::Clock;
 use crate::gpu::GpuDevice;
 use crate::gpu::journal::Journal;
@@ -170,6 +172,16 @@ impl Gpus {
         self.iter_mut().for_each(Gpu::observe);
     }
 
+    /// Reads some of them anew.
+    pub(super) fn refresh(&mut self, ids: &[GpuId]) {
+        for id in ids {
+            if let Some(gpu) = self.all.get_mut(id) {
+                gpu.handle.refresh();
+                gpu.seen = gpu.handle.observe();
+            }
+        }
+    }
+
     /// The writes that ended since this was asked last.
     pub(super) fn take_written(&mut self) -> Vec<(GpuId, Written)> {
         self.iter_mut().filter_map(|gpu| Some((gpu.id().clone(), gpu.written.take()?))).collect()
@@ -213,6 +225,14 @@ impl Gpus {
         }
         self.journal_fault = fault;
         done
+    }
+
+    /// Notes the limit that is wanted of each and what it draws, for its last day.
+    pub(super) fn remember(&mut self, wishes: &BTreeMap<GpuId, Wish>, now: Now) {
+        for gpu in self.iter_mut() {
+            let wanted = wishes.get(gpu.id()).and_then(|wish| wish.wanted);
+            gpu.remember(wanted.map(|set| set.limit), now);
+        }
     }
 
     /// A job of an earlier daemon goes on there: what that one found on it counts.

@@ -21,7 +21,7 @@ pub use scores::{RankBoard, scores};
 use scores::{Scores, at_hand};
 use stored::StoredAnswers;
 
-use super::replan::ReplanReason;
+use super::planning::ReplanReason;
 use super::view::ScoreView;
 use crate::providers::{Currency, FeedState};
 use crate::store::{SourceKey, Store, StoreError};

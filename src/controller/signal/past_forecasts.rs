@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::HORIZONS_H;
-use crate::controller::show::spelled;
+use crate::controller::view::spelling::spelled;
 use crate::controller::view::{ForeseenView, OutcomeView};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{Forecast, Intensity, Slot};

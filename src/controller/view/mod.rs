@@ -2,10 +2,12 @@
 //!
 //! Field names carry the unit. Absent values are absent (`null`), never zero.
 
+mod build;
 mod carbon;
 mod ledger;
 mod processors;
 mod savings;
+pub(super) mod spelling;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +15,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub use build::{look, price_view};
 pub use carbon::{
     CarbonView, ForeseenView, IntensityView, OutcomeView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
@@ -22,7 +25,7 @@ pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, Sa
 
 use super::accounting::BudgetView;
 use super::cap::CapView;
-use super::job::Phase;
+use super::jobs::Phase;
 
 /// The daemon as a whole.
 #[derive(Clone, Debug, Serialize, ToSchema)]

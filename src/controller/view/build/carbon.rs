@@ -2,12 +2,13 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::spelled;
+use crate::controller::error::ControlError;
 use crate::controller::signal::{BasisLevel, PastForecasts, PriceSignal, SignalBasis};
+use crate::controller::snapshot::Snapshot;
+use crate::controller::view::spelling::spelled;
 use crate::controller::view::{
     CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
-use crate::controller::{ControlError, Controller};
 use crate::providers::{Currency, FeedState, Freshness, SourceState};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin, Slot};
 use wattune_core::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
@@ -16,22 +17,22 @@ use wattune_core::units::{GramsPerKwh, PricePerMwh, Seconds};
 /// How far ahead the forecast is shown.
 const AHEAD: TimeDelta = TimeDelta::hours(48);
 
-impl Controller {
-    /// The carbon signal now.
-    pub fn carbon_now(&self) -> CarbonView {
+impl Snapshot<'_> {
+    /// Returns the carbon signal now.
+    pub(in crate::controller) fn carbon_now(&self) -> CarbonView {
         let state = self.signal.state();
         self.seen(&state).view()
     }
 
-    /// What is expected of the grid from now on, two days at most; nothing while nothing is known but the constant.
-    pub fn carbon_forecast(&self) -> Vec<IntensityView> {
+    /// Returns what is expected of the grid from now on.
+    pub(in crate::controller) fn carbon_forecast(&self) -> Vec<IntensityView> {
         let state = self.signal.state();
         self.seen(&state).ahead()
     }
 
-    fn seen<'a>(&'a self, state: &'a FeedState) -> Seen<'a> {
+    fn seen<'s>(&'s self, state: &'s FeedState) -> Seen<'s> {
         Seen {
-            now: self.now().utc,
+            now: self.now.utc,
             state,
             forecast: self.signal.forecast(),
             model: self.signal.model(),
@@ -42,16 +43,13 @@ impl Controller {
         }
     }
 
-    /// What is known of the grid's past hours.
-    ///
-    /// # Errors
-    /// If the database cannot be read, or `hours` is not within 0 to a year.
-    pub async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
+    /// Returns what is known of the grid's past hours.
+    pub(in crate::controller) async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
         if !(hours > 0.0 && hours <= 8784.0) {
             let why = format!("is {hours}; it must be more than 0 and at most 8784 (a year)");
             return Err(ControlError::Invalid(InvalidJob { field: "hours", why }));
         }
-        let now = self.now().utc;
+        let now = self.now.utc;
         let Some(span) = Slot::new(now - Seconds::new(hours * 3600.0).to_delta(), now) else { return Ok(Vec::new()) };
         let series = self.intensities().best(&span).await?.within(&span);
         let mut finals = Vec::new();
@@ -82,17 +80,17 @@ impl Controller {
         Ok(series.points().iter().map(point).collect())
     }
 
-    /// The day-ahead price; absent unless the settings name a source.
-    pub fn price_now(&self) -> Option<PriceView> {
+    /// Returns the day-ahead price.
+    pub(in crate::controller) fn price_now(&self) -> Option<PriceView> {
         let PriceSignal { state, currency } = self.signal.price()?;
-        Some(price_view(&state.borrow(), currency, self.now().utc))
+        Some(price_view(&state.borrow(), currency, self.now.utc))
     }
 
     /// The price of the present slot.
     pub(super) fn price_of_the_present(&self) -> Option<PresentPrice> {
         let PriceSignal { state, currency } = self.signal.price()?;
         let forecast = state.borrow().forecast.clone()?;
-        let (_, price) = forecast.best_at(self.now().utc)?;
+        let (_, price) = forecast.best_at(self.now.utc)?;
         let (zone, currency) = (forecast.zone.to_string(), currency.as_str().to_owned());
         Some(PresentPrice { zone, currency, price_per_mwh: price.value.get() })
     }

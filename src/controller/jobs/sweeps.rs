@@ -6,13 +6,14 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::cap::LimitPriority;
 use super::job::{Group, Job, Known};
-use super::replan::ReplanReason;
-use super::{Controller, Gpu};
+use super::sweep_ceiling::SweepCeiling;
+use crate::controller::gpus::Gpu;
+use crate::controller::planning::ReplanReason;
+use crate::controller::snapshot::Snapshot;
+use wattune_core::cap::LimitPriority;
 use wattune_core::domain::{CapSchedule, JobId, PowerLimit, Slot};
-use wattune_core::profile::Profiler;
-use wattune_core::time::Now;
+use wattune_core::profile::{Profiler, Settings as ProfileSettings};
 use wattune_core::units::Watts;
 
 /// A sweep waits for room that comes within so long.
@@ -20,74 +21,49 @@ const PATIENCE: TimeDelta = TimeDelta::hours(1);
 /// Room for less time than this is not worth beginning a measurement with.
 const WORTHWHILE: TimeDelta = TimeDelta::minutes(15);
 
-/// What the node's cap makes of a job's sweep.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum SweepCeiling {
-    /// Nothing.
-    #[default]
-    Whole,
-    /// It waits for room.
-    Waits {
-        /// When there will be some, as far as that is known.
-        until: Option<DateTime<Utc>>,
-        /// What is to be measured, summed over its boards.
-        wanted: Watts,
-        /// What there is for them now.
-        room: Watts,
-    },
-    /// It is measured up to lower limits than its boards allow.
-    Lowered {
-        /// Of each group of equal boards.
-        to: Vec<PowerLimit>,
-    },
+/// The ceilings that a job's sweep goes up to now, and why.
+pub(in crate::controller) struct SweepFit {
+    pub(in crate::controller) job: JobId,
+    ceilings: Vec<PowerLimit>,
+    reach: SweepCeiling,
 }
 
-impl Controller {
-    /// Lowers the ceilings of a job's boards to what a cap that holds at all times ever leaves them, with all other boards
-    /// at their lowest limits: what is above can neither be measured nor used.
-    pub(super) fn keep_within_reach(&self, groups: &mut [Group]) {
-        let Some(cap) = self.constant_cap() else { return };
-        let room = cap - self.others(groups, |_| false);
-        lower(groups, room, None);
+impl Snapshot<'_> {
+    /// Lowers the ceilings of a job's GPUs to what a cap that holds at all times ever leaves them, with all other GPUs at
+    /// their lowest limits: what is above can neither be measured nor used.
+    pub(in crate::controller) fn keep_within_reach(&self, groups: &mut [Group]) {
+        let Some(cap) = self.cap.constant(self.gpus.largest_limits()) else { return };
+        lower(groups, cap - self.others(groups, |_| false), None);
     }
 
-    /// Has the sweeps of all jobs go as far as the node's cap lets them.
-    pub(super) fn fit_sweeps(&mut self) {
+    /// Returns how far the sweeps of all jobs go under the node's cap.
+    pub(in crate::controller) fn sweep_fits(&self) -> Vec<SweepFit> {
         if self.settings.observe {
-            return;
+            return Vec::new();
         }
-        let now = self.now();
-        let schedule = self.cap_schedule(now.utc);
-        let ids: Vec<JobId> = self.jobs.values().filter(|j| j.spec.control).map(|j| j.id.clone()).collect();
-        for id in ids {
-            let Some((ceilings, reach)) = self.jobs.get(&id).and_then(|j| self.reach(j, &schedule, now)) else {
-                continue;
-            };
-            let Some(job) = self.jobs.get_mut(&id) else { continue };
-            if job.groups.iter().map(|g| g.range.ceiling).ne(ceilings.iter().copied()) {
-                let words: Vec<String> = ceilings.iter().map(ToString::to_string).collect();
-                tracing::info!(job.id = %id, "job {id}: measured up to {} from now on, as the node's cap allows", words.join(" + "));
-                job.reach_up_to(&ceilings, self.profiling.clone());
-            }
-            job.reach = reach;
-        }
+        let schedule = self.cap.schedule(self.gpus.largest_limits(), self.now.utc);
+        let fit = |job: &Job| {
+            let (ceilings, reach) = self.reach(job, &schedule)?;
+            Some(SweepFit { job: job.id.clone(), ceilings, reach })
+        };
+        self.jobs.iter().filter(|job| job.spec.control).filter_map(fit).collect()
     }
 
-    /// The ceilings that a job's sweep goes up to, and what that makes of it; `None` where it stays as it is.
-    fn reach(&self, job: &Job, schedule: &CapSchedule, now: Now) -> Option<(Vec<PowerLimit>, SweepCeiling)> {
+    /// Returns the ceilings that a job's sweep goes up to, and what that makes of it; `None` where it stays as it is.
+    fn reach(&self, job: &Job, schedule: &CapSchedule) -> Option<(Vec<PowerLimit>, SweepCeiling)> {
         let profiler = job.profiler.as_ref()?;
         let lowered = job.groups.iter().zip(&job.whole).any(|(g, whole)| g.range.ceiling < *whole);
-        if profiler.is_complete() && !lowered {
+        if schedule.is_empty() || (profiler.is_complete() && !lowered) {
             return Some((job.whole.clone(), SweepCeiling::Whole));
         }
         let mut groups = job.groups.clone();
         groups.iter_mut().zip(&job.whole).for_each(|(g, whole)| g.range.ceiling = *whole);
         // What is measured or planned with already is left only for room that is there and lasts.
         let cap = match profiler.is_complete() || lowered {
-            true => schedule.over(&Slot::new(now.utc, now.utc + WORTHWHILE)?),
-            false => most_ahead(schedule, now.utc),
+            true => schedule.over(&Slot::new(self.now.utc, self.now.utc + WORTHWHILE)?),
+            false => most_ahead(schedule, self.now.utc),
         };
-        let soon = now.utc + PATIENCE;
+        let soon = self.now.utc + PATIENCE;
         if let Some(cap) = cap {
             let by_hand = |gpu: &Gpu| gpu.manual.is_some_and(|m| m.until_utc > soon);
             let room = cap - self.others(&groups, by_hand);
@@ -105,11 +81,14 @@ impl Controller {
             None => groups.iter().map(|g| g.range.ceiling.watts() * g.boards()).sum(),
         };
         let others = self.others(&groups, |gpu| gpu.manual.is_some());
-        let room = self.cap_now(schedule, now.utc).map(|cap| cap - others).filter(|room| *room < wanted);
+        let room =
+            self.cap.soon(schedule, self.settings, self.now.utc).map(|cap| cap - others).filter(|room| *room < wanted);
         // What even the lowest limits exceed is not waited for.
         let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.boards()).sum();
         let reach = match room.filter(|_| wanted > lowest) {
-            Some(room) => SweepCeiling::Waits { until: room_again(schedule, now.utc, wanted + others), wanted, room },
+            Some(room) => {
+                SweepCeiling::Waits { until: room_again(schedule, self.now.utc, wanted + others), wanted, room }
+            }
             None if ceilings != job.whole => SweepCeiling::Lowered { to: ceilings.clone() },
             None => SweepCeiling::Whole,
         };
@@ -118,8 +97,9 @@ impl Controller {
 
     /// What all boards but those of some groups count with at the least; those that are `held` with what they want.
     fn others(&self, groups: &[Group], held: impl Fn(&Gpu) -> bool) -> Watts {
+        let demand = self.demand();
         let is_mine = |gpu: &&Gpu| groups.iter().any(|g| g.members.contains(gpu.id()));
-        let least = |gpu: &Gpu| match (self.claim(gpu), gpu.range(), gpu.manual) {
+        let least = |gpu: &Gpu| match (demand.priority(gpu), gpu.range(), gpu.manual) {
             (LimitPriority::Fixed, ..) | (_, None, _) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
             (_, _, Some(manual)) if held(gpu) => manual.limit.watts(),
             (_, Some(range), _) => range.min.watts(),
@@ -165,8 +145,19 @@ fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Opti
 }
 
 impl Job {
+    /// Has its sweep go as far as the node's cap lets it.
+    pub(in crate::controller) fn fit_sweep(&mut self, fit: SweepFit, settings: &ProfileSettings) {
+        if self.groups.iter().map(|g| g.range.ceiling).ne(fit.ceilings.iter().copied()) {
+            let words: Vec<String> = fit.ceilings.iter().map(ToString::to_string).collect();
+            let (id, to) = (&self.id, words.join(" + "));
+            tracing::info!(job.id = %id, "job {id}: measured up to {to} from now on, as the node's cap allows");
+            self.reach_up_to(&fit.ceilings, settings.clone());
+        }
+        self.reach = fit.reach;
+    }
+
     /// Goes on measuring up to other ceilings; what is known is kept.
-    fn reach_up_to(&mut self, ceilings: &[PowerLimit], settings: wattune_core::profile::Settings) {
+    fn reach_up_to(&mut self, ceilings: &[PowerLimit], settings: ProfileSettings) {
         let known = |p: &Profiler| Known { record: p.record().clone(), expected: p.expected() };
         let Some(known) = self.profiler.as_ref().map(known) else { return };
         let whole = std::mem::take(&mut self.whole);
@@ -177,29 +168,6 @@ impl Job {
         // A plan knows points by their places in the profile.
         self.plan = None;
         self.replan = Some(ReplanReason::OtherCeilings);
-    }
-
-    /// What a cap keeps from its sweep, in one sentence.
-    pub(super) fn reach_in_words(&self) -> Option<String> {
-        match &self.reach {
-            SweepCeiling::Whole => None,
-            SweepCeiling::Waits { until, wanted, room } => {
-                let until = until.map_or("until there is room".into(), |at| format!("until {}", at.format("%FT%TZ")));
-                Some(format!(
-                    "measuring waits {until}: the node's cap leaves its boards {:.0} W of the {:.0} W to be measured",
-                    room.get().max(0.0),
-                    wanted.get()
-                ))
-            }
-            SweepCeiling::Lowered { to } => {
-                let to: Vec<String> = to.iter().map(ToString::to_string).collect();
-                Some(format!(
-                    "the node's cap keeps it from its highest limits for long: it is measured up to {} and its slowdown is \
-                     reckoned from there until there is room for more",
-                    to.join(" + ")
-                ))
-            }
-        }
     }
 }
 

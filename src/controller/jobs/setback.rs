@@ -11,7 +11,7 @@ const LONGEST_REST: Seconds = Seconds::new(3600.0);
 
 /// How often the planning of a job died in a row, and when it is tried again.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Setback {
+pub(in crate::controller) struct Setback {
     times: u32,
     until: Monotonic,
     why: String,
@@ -28,7 +28,7 @@ impl Setback {
 
 impl Job {
     /// Its planning died: its boards go back to the limits found on them, and it is not planned for a while.
-    pub(super) fn fail_planning(&mut self, why: String, now: Now) {
+    pub(in crate::controller) fn fail_planning(&mut self, why: String, now: Now) {
         let setback = Setback::after(self.setback.as_ref(), why, now);
         tracing::error!(job.id = %self.id, times = setback.times, "job {}: {}", self.id, setback.in_words());
         self.plan = None;
@@ -37,12 +37,12 @@ impl Job {
     }
 
     /// Whether it is not to be planned yet, because its planning died a short while ago.
-    pub(super) fn rests_from_planning(&self, now: Now) -> bool {
+    pub(in crate::controller) fn rests_from_planning(&self, now: Now) -> bool {
         self.setback.as_ref().is_some_and(|setback| now.monotonic < setback.until)
     }
 
     /// That its planning died, in one sentence.
-    pub(super) fn setback_in_words(&self) -> Option<String> {
+    pub(in crate::controller) fn setback_in_words(&self) -> Option<String> {
         self.setback.as_ref().map(Setback::in_words)
     }
 }

@@ -19,7 +19,7 @@ const ROUNDING: f64 = 1e-4;
 impl Job {
     /// The throughput at the reference setting, r(l_max), once it was measured: no less than what lower settings
     /// certainly do, since none is faster.
-    pub(super) fn reference(&self) -> Option<SamplesPerSecond> {
+    pub(in crate::controller) fn reference(&self) -> Option<SamplesPerSecond> {
         let profile = self.profile();
         let least = |p: &OperatingPoint| p.throughput.mean * (1.0 - FASTER * p.throughput.relative_error).max(0.0);
         let rate = profile.points.iter().map(least).fold(profile.ceiling()?.throughput.mean, SamplesPerSecond::max);
@@ -44,7 +44,7 @@ impl Job {
 
     /// The part of its time that plans leave unspent, since its speed at the reference is known with an error only: all of
     /// it where its reports are too few, or its pauses cannot be told from training.
-    pub(super) fn reserve(&self) -> f64 {
+    pub(in crate::controller) fn reserve(&self) -> f64 {
         let Some((reference, profiler)) = self.reference().zip(self.profiler.as_ref()) else { return 0.0 };
         let (whole, is_known) = self.whole(reference);
         let few = is_known && whole < profiler.spacing().unwrap_or(ASSUMED_SPACING) * FEWEST_REPORTS;
@@ -56,7 +56,7 @@ impl Job {
     }
 
     /// What it may lose to lower limits in all, and lost so far; `None` where it promises nothing about time.
-    pub(super) fn slack(&self, now: Now) -> Option<Slack> {
+    pub(in crate::controller) fn slack(&self, now: Now) -> Option<Slack> {
         let objective = &self.spec.objective;
         if objective.max_slowdown.is_none() && objective.deadline.is_none() {
             return None;
@@ -76,7 +76,7 @@ impl Job {
     }
 
     /// Tells the profiler what learning may cost now.
-    pub(super) fn allow_learning(&mut self, now: Now) {
+    pub(in crate::controller) fn allow_learning(&mut self, now: Now) {
         let slack = self.slack(now);
         if let Some(profiler) = &mut self.profiler {
             profiler.allow(slack);
@@ -84,7 +84,7 @@ impl Job {
     }
 
     /// By how much the slowdown that was promised was exceeded by all that it did, in one sentence.
-    pub(super) fn overran(&self) -> Option<String> {
+    pub(in crate::controller) fn overran(&self) -> Option<String> {
         let max = self.spec.objective.max_slowdown.filter(|_| self.spec.control)?;
         let done = self.progress.account.samples / self.reference()?;
         let lost = self.progress.account.lost().time(self.reference()?);
@@ -102,7 +102,7 @@ impl Job {
     }
 
     /// By how much the slowdown that was promised is exceeded whatever comes, in one sentence.
-    pub(super) fn overrun(&self) -> Option<String> {
+    pub(in crate::controller) fn overrun(&self) -> Option<String> {
         let max = self.spec.objective.max_slowdown?;
         let reference = self.reference()?;
         let (whole, is_known) = self.whole(reference);

@@ -34,7 +34,7 @@ struct Seen {
 
 /// The reports of a job that this daemon has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct SeenReports {
+pub(in crate::controller) struct SeenReports {
     first: Option<Seen>,
     last: Option<Seen>,
     count: u32,
@@ -42,7 +42,7 @@ pub(super) struct SeenReports {
 
 impl SeenReports {
     /// Takes one in.
-    pub(super) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
+    pub(in crate::controller) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
         let seen = Seen { samples, at, received };
         self.first.get_or_insert(seen);
         self.last = Some(seen);
@@ -50,7 +50,7 @@ impl SeenReports {
     }
 
     /// What looks like a mistake, with what was most likely meant.
-    pub(super) fn doubts(&self, spec: &JobSpec) -> Vec<String> {
+    pub(in crate::controller) fn doubts(&self, spec: &JobSpec) -> Vec<String> {
         let Some((first, last)) = self.first.zip(self.last) else { return Vec::new() };
         let took = last.received.since(first.received);
         let total = match spec.work {

@@ -10,16 +10,16 @@ use wattune_core::units::{Samples, Seconds};
 
 /// Of what a job does since its last report.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Idling {
+pub(in crate::controller) struct Idling {
     /// When that was looked at last.
     seen: Option<Monotonic>,
     /// Time since the last report in which it was told to do no work.
-    pub(super) since_report: Seconds,
+    pub(in crate::controller) since_report: Seconds,
 }
 
 impl Job {
     /// Takes up what its plan says for now, at the pace that the settings allow.
-    pub(super) fn follow_plan(&mut self, now: Now, pace: &Pace) {
+    pub(in crate::controller) fn follow_plan(&mut self, now: Now, pace: &Pace) {
         if self.phase == Phase::Waiting {
             return; // nothing is known of what it does
         }
@@ -46,12 +46,12 @@ impl Job {
     }
 
     /// What it was told to do.
-    pub(super) fn doing(&self) -> Doing {
+    pub(in crate::controller) fn doing(&self) -> Doing {
         self.held.as_ref().map_or(Doing::Training, |held| held.doing)
     }
 
     /// Counts the time in which it was told to do no work.
-    pub(super) fn pass_time(&mut self, at: Monotonic) {
+    pub(in crate::controller) fn pass_time(&mut self, at: Monotonic) {
         let since = self.idling.seen.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
         if self.doing() != Doing::Training {
             self.idling.since_report += since;
@@ -60,7 +60,7 @@ impl Job {
 
     /// Accounts for what was done between two reports. Time in which it was told to do no work is no stall: it counts
     /// towards the slowdown, and so does what it did all the same.
-    pub(super) fn account_for(&mut self, span: Seconds, done: Samples) {
+    pub(in crate::controller) fn account_for(&mut self, span: Seconds, done: Samples) {
         self.idling.since_report = Seconds::ZERO;
         let known = self.profiler.as_ref().map(Profiler::known_rates).unwrap_or_default();
         let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
@@ -71,14 +71,14 @@ impl Job {
     }
 
     /// When it is to go on, if it pauses now.
-    pub(super) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
+    pub(in crate::controller) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
         let ahead = self.plan.iter().flat_map(|plan| &plan.segments).filter(|s| s.slot.end() > now.utc);
         let pause = ahead.take_while(|s| s.doing == Doing::Paused).last()?;
         (self.phase == Phase::Paused).then(|| pause.slot.end())
     }
 
     /// What of the present set point the plan's reason does not explain.
-    pub(super) fn why_held(&self, now: Now) -> Option<String> {
+    pub(in crate::controller) fn why_held(&self, now: Now) -> Option<String> {
         let segment = self.plan.as_ref()?.segment_at(now.utc)?;
         let Held { setting, ramping, .. } = self.held.as_ref()?;
         if *setting == segment.setting {

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::{megahertz, spelled};
+use super::megahertz;
 use crate::controller::accounting::by_kind;
 use crate::controller::cap::LimitGrants;
-use crate::controller::job::Job;
-use crate::controller::savings::Sources;
+use crate::controller::error::ControlError;
+use crate::controller::jobs::{Job, Phase};
+use crate::controller::savings::Estimate;
+use crate::controller::snapshot::Snapshot;
+use crate::controller::view::spelling::spelled;
 use crate::controller::view::{
     AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView, ProfileView, ProgressView,
     SegmentView,
 };
-use crate::controller::{ControlError, Controller, Phase};
 use crate::store::StoredJob;
 use wattune_core::domain::{
     CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Work,
@@ -25,43 +27,44 @@ use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 /// Energy that does not matter in a comparison, relative to all.
 const NEGLIGIBLE: f64 = 0.002;
 
-impl Controller {
-    /// The jobs that have not ended, oldest first.
-    pub fn jobs(&self) -> Vec<JobView> {
-        let mut jobs: Vec<&Job> = self.jobs.values().collect();
-        jobs.sort_by_key(|j| j.registered_at);
-        let passes = self.passes(self.now());
-        jobs.into_iter().map(|j| self.job_view(j, &passes)).collect()
+impl Snapshot<'_> {
+    /// Returns the jobs that have not ended, oldest first.
+    pub(in crate::controller) fn jobs(&self, grants: &LimitGrants) -> Vec<JobView> {
+        let mut jobs: Vec<&Job> = self.jobs.iter().collect();
+        jobs.sort_by_key(|job| job.registered_at);
+        jobs.into_iter().map(|job| self.job_view(job, grants)).collect()
     }
 
-    /// The jobs that ended last, newest first.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
-    pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<JobView>, ControlError> {
-        Ok(self.store.ended_jobs(limit).await?.iter().map(ended_view).collect())
+    /// Returns a job, running or ended.
+    pub(in crate::controller) async fn job(&self, id: &JobId) -> Result<JobView, ControlError> {
+        if let Some(job) = self.jobs.get(id) {
+            return Ok(self.job_view(job, &self.grants()));
+        }
+        match self.store.job(id).await? {
+            Some(stored) => self.ended_view(&stored).await,
+            None => Err(ControlError::not_found("job", id, "; jobs are registered with POST /v1/jobs".into())),
+        }
     }
 
-    /// A job that has ended, with the promises that it did not keep.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
-    pub(in crate::controller) async fn ended_view_of(&self, stored: StoredJob) -> Result<JobView, ControlError> {
-        let view = ended_view(&stored);
+    /// Returns a job that has ended, with the promises that it did not keep.
+    async fn ended_view(&self, stored: &StoredJob) -> Result<JobView, ControlError> {
+        let view = JobView::of_ended(stored);
         let Some((at, _)) = stored.ended else { return Ok(view) };
-        let id = stored.id.clone();
         let carbon = match stored.spec.objective.carbon_budget {
-            Some(_) => self.intensities().settle(&self.accounting.rows_of(&id, &self.store).await?).await?.0.carbon,
+            Some(_) => {
+                let rows = self.accounting.rows_of(&stored.id, self.store).await?;
+                self.intensities().settle(&rows).await?.0.carbon
+            }
             None => GramsCo2e::ZERO,
         };
-        let job = self.make_job(id, stored.spec, stored.progress, stored.registered_at).await?;
-        let broken = job.broken_at_end(at, carbon);
+        let broken = self.make_job(stored).await?.broken_at_end(at, carbon);
         Ok(JobView { broken_promises: broken.len(), warnings: broken, ..view })
     }
 
-    pub(in crate::controller) fn job_view(&self, job: &Job, passes: &LimitGrants) -> JobView {
-        let now = self.now();
-        let sets: Vec<_> = job.spec.gpus.iter().map(|gpu| self.wanted_under(passes, gpu, now)).collect();
+    fn job_view(&self, job: &Job, grants: &LimitGrants) -> JobView {
+        let (now, demand) = (self.now, self.demand());
+        let wanted = |gpu: &GpuId| grants.let_through(gpu, demand.set_point(gpu));
+        let sets: Vec<_> = job.spec.gpus.iter().map(wanted).collect();
         let limits: Vec<Option<f64>> = sets.iter().map(|set| Some(set.as_ref()?.limit.watts().get())).collect();
         let mut booked = job.emissions.sum().clone();
         booked.add(job.beside.sum());
@@ -85,19 +88,21 @@ impl Controller {
             broken_promises: job.broken_promises(now),
             warnings: self.warnings_of(job),
             processes: job.spec.processes.as_ref().map(|p| self.accounting.processes_view(&job.id, p)),
-            ..ended_view(&job.stored(None))
+            ..JobView::of_ended(&job.stored(None))
         }
     }
 
+    /// Returns the answer to a job's progress report.
     pub(in crate::controller) fn progress_view(&self, id: &JobId) -> Option<ProgressView> {
         let job = self.jobs.get(id)?;
-        let wanted = self.wanted(job.spec.gpus.first()?, self.now());
+        let gpu = job.spec.gpus.first()?;
+        let wanted = self.grants().let_through(gpu, self.demand().set_point(gpu));
         Some(ProgressView {
             phase: job.phase,
             reason: job.reason.clone(),
             power_limit_w: wanted.map(|set| set.limit.watts().get()),
             clock_limit_mhz: megahertz(wanted),
-            resume_at: job.resume_at(self.now()),
+            resume_at: job.resume_at(self.now),
             slowdown: job.slowdown(),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             lease_s: job.spec.lease.get(),
@@ -105,11 +110,8 @@ impl Controller {
         })
     }
 
-    /// What will happen to a job, and why.
-    ///
-    /// # Errors
-    /// If there is no such job that has not ended.
-    pub fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
+    /// Returns what will happen to a job, and why.
+    pub(in crate::controller) fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
         let job = self.running(id)?;
         let plan = job.plan.as_ref();
         let segments = plan.map(|p| p.segments.as_slice()).unwrap_or_default();
@@ -149,68 +151,50 @@ impl Controller {
         })
     }
 
-    /// What was learned about a job, running or ended.
-    ///
-    /// # Errors
-    /// If there is no such job.
-    pub async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
-        if let Some(job) = self.jobs.get(id) {
-            let profiler = job.profiler.as_ref();
-            return Ok(ProfileView {
-                job_id: id.to_string(),
-                complete: profiler.is_some_and(Profiler::is_complete),
-                measuring_w: profiler.and_then(Profiler::wanted).map(|s| watts(s)),
-                measuring_mhz: profiler.and_then(Profiler::wanted).and_then(|s| clock(s)),
-                thermal_trend: profiler.and_then(|p| p.record().thermal_trend),
-                points: points(&job.profile()),
-            });
-        }
-        let Some(stored) = self.store.job(id).await? else { return Err(self.no_such_job(id).await) };
-        let job = self.make_job(id.clone(), stored.spec, stored.progress, stored.registered_at).await?;
+    /// Returns what was learned about a job, running or ended.
+    pub(in crate::controller) async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
+        let ended;
+        let (job, wanted) = match self.jobs.get(id) {
+            Some(job) => (job, job.profiler.as_ref().and_then(Profiler::wanted)),
+            None => {
+                let Some(stored) = self.store.job(id).await? else { return Err(self.no_such_job(id).await) };
+                ended = self.make_job(&stored).await?;
+                (&ended, None)
+            }
+        };
         Ok(ProfileView {
             job_id: id.to_string(),
             complete: job.profiler.as_ref().is_some_and(Profiler::is_complete),
-            measuring_w: None,
-            measuring_mhz: None,
+            measuring_w: wanted.map(|setting| watts(setting)),
+            measuring_mhz: wanted.and_then(|setting| clock(setting)),
             thermal_trend: job.profiler.as_ref().and_then(|p| p.record().thermal_trend),
             points: points(&job.profile()),
         })
     }
 
-    /// What a job used and emitted, running or ended, with the best intensities known now.
-    ///
-    /// # Errors
-    /// If there is no such job, or the database cannot be read.
-    pub async fn account_of(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
-        // The books of a running job reach as far as its reports do.
-        for gpu in self.jobs.get(id).map(|j| j.spec.gpus.clone()).unwrap_or_default() {
-            let (accounting, mut node) = self.accounts();
-            accounting.close_books_of(&mut node, &gpu);
-        }
-        if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
-            let (accounting, mut node) = self.accounts();
-            accounting.refresh_cpu(&mut node).await;
-        }
+    /// Returns what a job used and emitted, running or ended, with the best intensities known now.
+    pub(in crate::controller) async fn account_of(&self, id: &JobId) -> Result<AccountView, ControlError> {
         let ended;
         let (stored, job) = match self.jobs.get(id) {
             Some(job) => (job.stored(None), job),
             None => {
                 let Some(stored) = self.store.job(id).await? else { return Err(self.no_such_job(id).await) };
-                ended = self.make_job(id.clone(), stored.spec.clone(), stored.progress, stored.registered_at).await?;
+                ended = self.make_job(&stored).await?;
                 (stored, &ended)
             }
         };
-        let rows = self.accounting.rows_of(id, &self.store).await?;
+        let rows = self.accounting.rows_of(id, self.store).await?;
         let (emissions, series) = self.intensities().settle(&rows).await?;
         let account = stored.progress.account;
-        let sources = Sources { stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
-        let known = self.done(&sources).await?;
+        let estimate =
+            Estimate { of: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
+        let known = estimate.done().await?;
         let known_pauses = known.as_ref().ok().filter(|known| {
             // Without bounds for their power there is nothing to show; `savings` has intervals.
             paused(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
         });
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, &job.profile(), &series));
-        let savings = self.savings(&sources, known).await?;
+        let savings = estimate.savings(known).await?;
         let warnings = match &stored.ended {
             Some((at, _)) => job.broken_at_end(*at, emissions.carbon),
             None => self.warnings_of(job),
@@ -240,6 +224,17 @@ impl Controller {
             ended_at: stored.ended.as_ref().map(|(at, _)| *at),
             end_reason: stored.ended.map(|(_, why)| why),
         })
+    }
+
+    /// Returns why there is no such job that has not ended.
+    pub(in crate::controller) async fn no_such_job(&self, id: &JobId) -> ControlError {
+        match self.store.job(id).await {
+            Ok(Some(job)) => {
+                let (at, why) = job.ended.unwrap_or((job.registered_at, "unknown".into()));
+                ControlError::Conflict(format!("job {id} ended at {}: {why}; register it again", at.format("%FT%TZ")))
+            }
+            _ => ControlError::not_found("job", id, "; jobs are registered with POST /v1/jobs".into()),
+        }
     }
 
     fn running(&self, id: &JobId) -> Result<&Job, ControlError> {
@@ -287,51 +282,53 @@ fn points(profile: &Profile) -> Vec<PointView> {
     profile.points.iter().map(point).collect()
 }
 
-/// What a stored job shows; for a running one the rest is filled in.
-pub(in crate::controller) fn ended_view(job: &StoredJob) -> JobView {
-    let spec = &job.spec;
-    let account = job.progress.account;
-    let total = match spec.work {
-        Work::TotalSamples(total) => Some(total.get()),
-        Work::Unknown => None,
-    };
-    JobView {
-        job_id: job.id.to_string(),
-        name: spec.name.to_string(),
-        gpus: spec.gpus.iter().map(ToString::to_string).collect(),
-        batch_size: spec.batch_size,
-        total_samples: total,
-        samples: job.progress.last.map(|l| Samples::new(l.samples).get()),
-        objective: objective_view(&spec.objective),
-        control: spec.control,
-        priority: spec.priority,
-        tags: spec.tags.clone(),
-        processes: spec.processes.as_ref().map(ProcessesView::of),
-        lease_s: spec.lease.get(),
-        lease_left_s: None,
-        phase: None,
-        reason: job.ended.as_ref().map(|(_, why)| why.clone()).unwrap_or_default(),
-        power_limit_w: None,
-        power_limits_w: Vec::new(),
-        clock_limit_mhz: None,
-        slowdown: None,
-        active_s: account.active.get(),
-        stalled_s: account.stalled.get(),
-        energy_j: None,
-        carbon_g: None,
-        energy_by_device_j: BTreeMap::new(),
-        saved_g: None,
-        registered_at: job.registered_at,
-        started_at: job.progress.started_at,
-        expected_end: None,
-        plan_made_at: None,
-        planned_carbon_g: None,
-        planned_carbon_at_max_g: None,
-        resume_at: None,
-        ended_at: job.ended.as_ref().map(|(at, _)| *at),
-        end_reason: job.ended.as_ref().map(|(_, why)| why.clone()),
-        broken_promises: 0,
-        warnings: Vec::new(),
+impl JobView {
+    /// Returns what a stored job shows; for a running one the rest is filled in.
+    pub(in crate::controller) fn of_ended(job: &StoredJob) -> Self {
+        let spec = &job.spec;
+        let account = job.progress.account;
+        let total = match spec.work {
+            Work::TotalSamples(total) => Some(total.get()),
+            Work::Unknown => None,
+        };
+        Self {
+            job_id: job.id.to_string(),
+            name: spec.name.to_string(),
+            gpus: spec.gpus.iter().map(ToString::to_string).collect(),
+            batch_size: spec.batch_size,
+            total_samples: total,
+            samples: job.progress.last.map(|l| Samples::new(l.samples).get()),
+            objective: objective_view(&spec.objective),
+            control: spec.control,
+            priority: spec.priority,
+            tags: spec.tags.clone(),
+            processes: spec.processes.as_ref().map(ProcessesView::of),
+            lease_s: spec.lease.get(),
+            lease_left_s: None,
+            phase: None,
+            reason: job.ended.as_ref().map(|(_, why)| why.clone()).unwrap_or_default(),
+            power_limit_w: None,
+            power_limits_w: Vec::new(),
+            clock_limit_mhz: None,
+            slowdown: None,
+            active_s: account.active.get(),
+            stalled_s: account.stalled.get(),
+            energy_j: None,
+            carbon_g: None,
+            energy_by_device_j: BTreeMap::new(),
+            saved_g: None,
+            registered_at: job.registered_at,
+            started_at: job.progress.started_at,
+            expected_end: None,
+            plan_made_at: None,
+            planned_carbon_g: None,
+            planned_carbon_at_max_g: None,
+            resume_at: None,
+            ended_at: job.ended.as_ref().map(|(at, _)| *at),
+            end_reason: job.ended.as_ref().map(|(_, why)| why.clone()),
+            broken_promises: 0,
+            warnings: Vec::new(),
+        }
     }
 }
 

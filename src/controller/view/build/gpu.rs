@@ -1,44 +1,30 @@
-//! Views of the boards, and what somebody should look at.
+//! The view of a GPU.
 
-use super::cap::LimitGrants;
-use super::gpus::concerns;
-use super::show::megahertz;
-use super::view::{GpuView, LimitSpanView};
-use super::{ControlError, Controller, Gpu, GpuRef};
+use super::megahertz;
+use crate::controller::cap::LimitGrants;
+use crate::controller::error::ControlError;
+use crate::controller::gpus::{Gpu, GpuRef, concerns};
+use crate::controller::snapshot::Snapshot;
+use crate::controller::view::GpuView;
 use crate::gpu::GpuError;
 use wattune_core::domain::{ClockLimit, PowerLimit};
 
-impl Controller {
-    /// The boards, by index.
-    pub fn gpus(&self) -> Vec<GpuView> {
-        let passes = self.passes(self.now());
-        let mut views: Vec<GpuView> = self.gpus.iter().map(|g| self.gpu_view(g, &passes)).collect();
-        views.sort_by_key(|g| g.index);
+impl Snapshot<'_> {
+    /// Returns the GPUs, by index.
+    pub(in crate::controller) fn gpus(&self, grants: &LimitGrants) -> Vec<GpuView> {
+        let mut views: Vec<GpuView> = self.gpus.iter().map(|gpu| self.gpu_view(gpu, grants)).collect();
+        views.sort_by_key(|gpu| gpu.index);
         views
     }
 
-    /// One board.
-    ///
-    /// # Errors
-    /// If there is none of that name.
-    pub fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
+    /// Returns one GPU.
+    pub(in crate::controller) fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
-        self.gpus
-            .get(&id)
-            .map(|g| self.gpu_view(g, &self.passes(self.now())))
-            .ok_or_else(|| ControlError::Conflict("the GPU has gone".into()))
+        let gpu = self.gpus.get(&id).ok_or_else(|| ControlError::Conflict("the GPU has gone".into()))?;
+        Ok(self.gpu_view(gpu, &self.grants()))
     }
 
-    /// A board's limits and draw of the last day, as far as this daemon has seen it.
-    ///
-    /// # Errors
-    /// If there is no such board.
-    pub fn gpu_history(&self, which: &GpuRef) -> Result<Vec<LimitSpanView>, ControlError> {
-        let id = self.gpus.resolve(which)?;
-        Ok(self.gpus.get(&id).map(|g| g.history.view()).unwrap_or_default())
-    }
-
-    fn gpu_view(&self, gpu: &Gpu, passes: &LimitGrants) -> GpuView {
+    fn gpu_view(&self, gpu: &Gpu, grants: &LimitGrants) -> GpuView {
         let (board, capabilities) = (gpu.handle.board(), gpu.handle.capabilities());
         let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
         let clocks = capabilities.clocks.as_ref().ok();
@@ -58,23 +44,22 @@ impl Controller {
                 "an out-of-band cap holds it at {c}; plans stay under it until it lifts, or the host's cap is raised"
             )
         });
-        let now = self.now();
-        let set = self.wanted_under(passes, gpu.id(), now);
+        let set = grants.let_through(gpu.id(), self.demand().set_point(gpu.id()));
         let wanted = set.map(|set| set.limit);
-        let held = passes.get(gpu.id()).and_then(|(stake, pass)| {
-            let cut = (pass.limit < stake.wanted).then(|| {
+        let held = grants.of(gpu.id()).and_then(|(request, grant)| {
+            let cut = (grant.limit < request.wanted).then(|| {
                 format!(
                     "the node's cap lets it have {} of {}; the rest comes back when the cap lifts",
-                    pass.limit, stake.wanted
+                    grant.limit, request.wanted
                 )
             });
             let waits =
-                (!pass.now).then(|| format!("{} waits until others are lowered under the node's cap", pass.limit));
+                (!grant.now).then(|| format!("{} waits until others are lowered under the node's cap", grant.limit));
             let told: Vec<String> = cut.into_iter().chain(waits).collect();
             (!told.is_empty()).then(|| told.join("; "))
         });
         let unset = self.gpus.journal_fault().filter(|_| wanted.is_some() && wanted != reading.requested);
-        let concerns = concerns(gpu, now.monotonic);
+        let concerns = concerns(gpu, self.now.monotonic);
         let mut kinds: Vec<&'static str> = concerns.iter().map(|(concern, _)| concern.as_str()).collect();
         kinds.dedup();
         let mut details: Vec<String> = concerns.into_iter().map(|(_, words)| words).collect();
@@ -127,45 +112,5 @@ impl Controller {
             persistence: reading.persistence,
             driver: capabilities.driver.clone(),
         }
-    }
-
-    /// What somebody should look at, in one sentence each.
-    pub(super) fn problems(&self) -> Vec<String> {
-        let mut problems = self.gpus.problems().to_vec();
-        problems.extend(self.accounting.store_fault().iter().map(|f| format!("books: {f}")));
-        problems.extend(self.gpus.journal_fault().iter().map(|f| format!("no limit is set: {f}")));
-        problems.extend(self.cap_problems());
-        problems.extend(self.accounting.cpu_problems());
-        problems.extend(self.planner.broken.iter().cloned());
-        problems.extend(self.planner.apart.iter().map(|why| {
-            format!(
-                "the jobs that share the node's cap or carbon budget could not be planned together, by a fault in wattune \
-                 ({why}); each is planned alone, and limits are lowered where their sum exceeds the cap"
-            )
-        }));
-        problems.extend(self.planner.search.as_ref().map(|search| {
-            let since = self.now().monotonic.since(search.since);
-            format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
-        }));
-        let now = self.now().monotonic;
-        let mut gpus: Vec<&Gpu> = self.gpus.iter().collect();
-        gpus.sort_by_key(|g| g.handle.board().index);
-        for gpu in gpus {
-            let index = gpu.handle.board().index;
-            problems.extend(concerns(gpu, now).into_iter().map(|(_, why)| format!("GPU {index}: {why}")));
-        }
-        for (id, entry) in self.gpus.journal().entries().filter(|(id, _)| !self.gpus.contains(id)) {
-            problems.push(format!(
-                "GPU {id} was set by wattune and is not there now; its limit of {} comes back once it is there again, with \
-                 this daemon or `wattune restore`",
-                entry.found
-            ));
-        }
-        for job in self.jobs.values() {
-            problems.extend(
-                job.warnings(self.now()).into_iter().map(|w| format!("job {} ({}): {w}", job.id, job.spec.name)),
-            );
-        }
-        problems
     }
 }

@@ -1,15 +1,14 @@
 //! What a node's cap and carbon budget leave for the jobs that are planned together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::Controller;
-use super::cap::LimitPriority;
-use super::job::{Job, Phase};
+use crate::controller::accounting::BudgetBook;
+use crate::controller::cap::{Cap, Demand};
+use crate::controller::jobs::{Job, Phase};
+use wattune_core::cap::{LimitPriority, LimitRequest};
 use wattune_core::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
-use wattune_core::profile::Stage;
-use wattune_core::time::Now;
 use wattune_core::units::{Seconds, Watts};
 
 /// A sweep's boards are reckoned with at what is being measured for so long; then with their lowest limits.
@@ -19,12 +18,12 @@ const BEYOND: TimeDelta = TimeDelta::days(8);
 
 /// The cap and the budget, and who takes part in them how. Plans are made anew when it changes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct SharedBudget {
+pub(in crate::controller) struct SharedBudget {
     schedule: CapSchedule,
     /// The carbon budget's present span.
     budget: Option<Slot>,
     /// Jobs that are planned together.
-    pub(super) members: Vec<JobId>,
+    pub(in crate::controller) members: Vec<JobId>,
     /// What every other board counts with.
     others: BTreeMap<GpuId, Counted>,
     lead: Seconds,
@@ -41,6 +40,22 @@ enum Counted {
 }
 
 impl Counted {
+    /// Returns what a GPU counts with by its request; `until` is when its manual override ends.
+    fn of(request: &LimitRequest, until: Option<DateTime<Utc>>) -> Self {
+        match request.priority {
+            LimitPriority::Fixed => Self::Always(request.in_force),
+            // It is being lowered, unless it does not yield.
+            LimitPriority::Idle if request.unyielding => Self::Always(request.in_force),
+            LimitPriority::Idle => Self::Always(request.floor),
+            LimitPriority::Job { .. } => Self::Always(request.wanted),
+            LimitPriority::Sweep { .. } => Self::Sweeping(request.wanted, request.floor),
+            LimitPriority::Manual => match until {
+                Some(until) => Self::Until(until, request.wanted, request.floor),
+                None => Self::Always(request.wanted),
+            },
+        }
+    }
+
     fn at(self, t: DateTime<Utc>, now: DateTime<Utc>) -> Watts {
         let limit = match self {
             Self::Always(limit) => limit,
@@ -72,14 +87,36 @@ impl Counted {
 }
 
 impl SharedBudget {
+    /// Returns what the cap and the budget leave for whom; `None` where there is neither.
+    pub(in crate::controller) fn of(demand: &Demand<'_>, cap: &Cap, budget: &BudgetBook) -> Option<Self> {
+        let now = demand.now;
+        let schedule = cap.schedule(demand.gpus.largest_limits(), now.utc);
+        let budget = budget.span(now.utc);
+        if schedule.is_empty() && budget.is_none() {
+            return None;
+        }
+        let is_in = |job: &&Job| is_member(job, demand.settings.observe) && !job.rests_from_planning(now);
+        let members: Vec<&Job> = demand.jobs.iter().filter(is_in).collect();
+        let planned: BTreeSet<&GpuId> = members.iter().flat_map(|job| &job.spec.gpus).collect();
+        let requests = if schedule.is_empty() { Vec::new() } else { demand.requests() };
+        let others = requests.into_iter().filter(|(id, _)| !planned.contains(id));
+        let counted = |(id, request): (GpuId, LimitRequest)| {
+            let manual = demand.gpus.get(&id)?.manual;
+            Some((id, Counted::of(&request, manual.map(|manual| manual.until_utc))))
+        };
+        let others = others.filter_map(counted).collect();
+        let members = members.into_iter().map(|job| job.id.clone()).collect();
+        Some(Self { schedule, budget, members, others, lead: cap.lead(demand.settings) })
+    }
+
     /// Whether there is a cap at any time.
-    pub(super) fn is_capped(&self) -> bool {
+    pub(in crate::controller) fn is_capped(&self) -> bool {
         !self.schedule.is_empty()
     }
 
     /// What is left for the members' limits from now to well beyond `until`; absent where there is no cap. Falls come
     /// early by the lead with which limits are lowered.
-    pub(super) fn left(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> TimeSeries<Watts> {
+    pub(in crate::controller) fn left(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> TimeSeries<Watts> {
         let (until, lead) = (until.max(now + TimeDelta::hours(1)), self.lead.to_delta());
         let mut cuts: Vec<DateTime<Utc>> = self.schedule.boundaries(now, until + lead);
         cuts.extend(cuts.clone().into_iter().map(|at| at - lead));
@@ -99,57 +136,8 @@ impl SharedBudget {
     }
 }
 
-impl Controller {
-    /// What the cap and the budget leave for whom; `None` where there is neither.
-    pub(super) fn share(&self, now: Now) -> Option<SharedBudget> {
-        let schedule = self.cap_schedule(now.utc);
-        let budget = self.accounting.budget().settings.span(now.utc);
-        if schedule.is_empty() && budget.is_none() {
-            return None;
-        }
-        let members: Vec<&Job> =
-            self.jobs.values().filter(|job| self.is_member(job) && !job.rests_from_planning(now)).collect();
-        let mut others = BTreeMap::new();
-        let stakes = if schedule.is_empty() { Vec::new() } else { self.stakes(now) };
-        for (id, stake) in stakes {
-            if members.iter().any(|job| job.spec.gpus.contains(&id)) {
-                continue;
-            }
-            let Some(gpu) = self.gpus.get(&id) else { continue };
-            let counted = match stake.claim {
-                LimitPriority::Fixed => Counted::Always(stake.in_force),
-                // It is being lowered, unless it does not yield.
-                LimitPriority::Idle if stake.unyielding => Counted::Always(stake.in_force),
-                LimitPriority::Idle => Counted::Always(stake.floor),
-                LimitPriority::Job { .. } => Counted::Always(stake.wanted),
-                LimitPriority::Sweep { .. } => Counted::Sweeping(stake.wanted, stake.floor),
-                LimitPriority::Manual => match gpu.manual {
-                    Some(manual) => Counted::Until(manual.until_utc, stake.wanted, stake.floor),
-                    None => Counted::Always(stake.wanted),
-                },
-            };
-            others.insert(id, counted);
-        }
-        let members = members.into_iter().map(|job| job.id.clone()).collect();
-        Some(SharedBudget { schedule, budget, members, others, lead: self.lead() })
-    }
-
-    /// Whether a job's limits follow a plan that has to fit under the cap.
-    fn is_member(&self, job: &Job) -> bool {
-        let learned = job.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done);
-        let follows = !matches!(job.phase, Phase::Waiting | Phase::Profiling | Phase::Observing);
-        learned && (follows || (self.settings.observe && job.spec.control))
-    }
-
-    /// What a cap counts with at each point of a job's profile, and once the job has ended.
-    pub(super) fn counted_limits(&self, job: &Job) -> (Vec<Watts>, Watts) {
-        let points = job.profile().points;
-        let of_point = |setting: &[wattune_core::domain::SetPoint]| {
-            let of_group =
-                |(group, set): (&super::Group, &wattune_core::domain::SetPoint)| set.limit.watts() * group.boards();
-            job.groups.iter().zip(setting).map(of_group).sum::<Watts>()
-        };
-        let floor = |id: &GpuId| self.gpus.get(id).and_then(super::Gpu::range).map_or(Watts::ZERO, |r| r.min.watts());
-        (points.iter().map(|p| of_point(&p.setting)).collect(), job.spec.gpus.iter().map(floor).sum())
-    }
+/// Returns whether a job's limits follow a plan that has to fit under the cap.
+fn is_member(job: &Job, observes: bool) -> bool {
+    let follows = !matches!(job.phase, Phase::Waiting | Phase::Profiling | Phase::Observing);
+    job.is_profiled() && (follows || (observes && job.spec.control))
 }

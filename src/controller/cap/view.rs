@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{LimitPriority, LimitRequest};
-use crate::controller::Controller;
+use super::{Cap, Demand};
+use wattune_core::cap::{LimitPriority, LimitRequest};
 use wattune_core::domain::Slot;
 use wattune_core::units::Watts;
 
@@ -30,16 +30,16 @@ pub struct CapView {
     pub lead_s: f64,
 }
 
-impl Controller {
-    /// The cap now; `None` where none is known, neither now nor later.
-    pub fn cap_view(&self) -> Option<CapView> {
-        let now = self.now();
-        let schedule = self.cap_schedule(now.utc);
+impl Cap {
+    /// Returns the cap now; `None` where none is known, neither now nor later.
+    pub(in crate::controller) fn view(&self, demand: &Demand<'_>) -> Option<CapView> {
+        let now = demand.now;
+        let schedule = self.schedule(demand.gpus.largest_limits(), now.utc);
         if schedule.is_empty() {
             return None;
         }
-        let stakes: Vec<LimitRequest> = self.stakes(now).into_iter().map(|(_, stake)| stake).collect();
-        let sum: Watts = stakes.iter().map(|s| s.in_force.watts()).sum();
+        let requests: Vec<LimitRequest> = demand.requests().into_iter().map(|(_, request)| request).collect();
+        let sum: Watts = requests.iter().map(|s| s.in_force.watts()).sum();
         let binding = schedule.binding_at(now.utc);
         let limit = binding.map(|(cap, _)| cap);
         let next = schedule.next_change(now.utc);
@@ -50,23 +50,23 @@ impl Controller {
             source: binding.map(|(_, source)| source.to_string()),
             limits_sum_w: sum.get(),
             headroom_w: limit.map(|cap| (cap - sum).get()),
-            lowest_sum_w: lowest(&stakes).get(),
+            lowest_sum_w: lowest(&requests).get(),
             next_change: next,
             next_limit_w: then.map(Watts::get),
-            lead_s: self.lead().get(),
+            lead_s: self.lead(demand.settings).get(),
         })
     }
 
-    /// What is wrong with the cap, in one sentence each.
-    pub(in crate::controller) fn cap_problems(&self) -> Vec<String> {
-        let now = self.now();
-        let schedule = self.cap_schedule(now.utc);
+    /// Returns what is wrong with the cap, in one sentence each.
+    pub(in crate::controller) fn problems(&self, demand: &Demand<'_>) -> Vec<String> {
+        let (now, most) = (demand.now, demand.gpus.largest_limits());
+        let schedule = self.schedule(most, now.utc);
         if schedule.is_empty() {
             return Vec::new();
         }
-        let stakes: Vec<LimitRequest> = self.stakes(now).into_iter().map(|(_, stake)| stake).collect();
+        let requests: Vec<LimitRequest> = demand.requests().into_iter().map(|(_, request)| request).collect();
         let mut problems = Vec::new();
-        let (lowest, sum): (Watts, Watts) = (lowest(&stakes), stakes.iter().map(|s| s.in_force.watts()).sum());
+        let (lowest, sum): (Watts, Watts) = (lowest(&requests), requests.iter().map(|s| s.in_force.watts()).sum());
         let strictest = Slot::new(now.utc, now.utc + TimeDelta::days(8)).and_then(|week| schedule.over(&week));
         if let Some(cap) = strictest.filter(|cap| *cap < lowest) {
             problems.push(format!(
@@ -74,8 +74,7 @@ impl Controller {
                  least; raise it, or stop boards"
             ));
         }
-        let most = self.baseline();
-        let events = self.caps.fixed.iter().chain(self.caps.events.values());
+        let events = self.fixed.iter().chain(self.events.values());
         for event in events.filter(|e| e.over_at() > now.utc && most > Watts::ZERO && e.target.of(most) > most) {
             problems.push(format!(
                 "demand-response event {} changes nothing: its target of {} is more than the boards' largest limits add up to \
@@ -88,7 +87,7 @@ impl Controller {
             problems.push(format!("the limits in force add up to {sum}, {} above the node's cap of {cap}", sum - cap));
         }
         let silent: Vec<String> =
-            self.gpus.iter().filter(|g| g.in_force().is_none()).map(|g| g.handle.board().index.to_string()).collect();
+            demand.gpus.iter().filter(|g| g.in_force().is_none()).map(|g| g.handle.board().index.to_string()).collect();
         if !silent.is_empty() {
             problems.push(format!("the node's cap does not count GPU {}: no limit is told", silent.join(", ")));
         }
@@ -97,7 +96,7 @@ impl Controller {
 }
 
 /// The lowest sum that the limits of boards can be brought to.
-fn lowest(stakes: &[LimitRequest]) -> Watts {
-    let least = |s: &LimitRequest| if s.claim == LimitPriority::Fixed { s.in_force } else { s.floor };
-    stakes.iter().map(|s| least(s).watts()).sum()
+fn lowest(requests: &[LimitRequest]) -> Watts {
+    let least = |s: &LimitRequest| if s.priority == LimitPriority::Fixed { s.in_force } else { s.floor };
+    requests.iter().map(|s| least(s).watts()).sum()
 }

@@ -1,4 +1,4 @@
-//! Which limits a node's cap lets through, and which of them may be written now (pure).
+//! The allocation of a node's cap: which limits it lets through, and which of them may be written now.
 //!
 //! A cap is a promise at every instant (`planning.md` §3), and writes take time and fail. So a lowering may be written
 //! at once, and a raise only as far as the limits in force, those on their way and those asked for now add up to no more
@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use wattune_core::domain::PowerLimit;
+use crate::domain::PowerLimit;
 
-/// What a board's limit is for. In the order in which they bend where not all fit: the first bends first.
+/// The use of a GPU's limit, in the order in which limits bend where not all fit: the first bends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::controller) enum LimitPriority {
+pub enum LimitPriority {
     /// Not wattune's to set: it counts with what it shows.
     Fixed,
     /// No job is known to train on it, so that a low limit costs nothing.
@@ -32,9 +32,9 @@ pub(in crate::controller) enum LimitPriority {
     Manual,
 }
 
-/// One board.
+/// What one GPU asks of the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct LimitRequest {
+pub struct LimitRequest {
     /// What it may have now: the larger of what it shows and what may be on its way to it.
     pub in_force: PowerLimit,
     /// What it should have if there were no cap.
@@ -44,83 +44,84 @@ pub(in crate::controller) struct LimitRequest {
     /// The most that its holder may come to want.
     pub most: PowerLimit,
     /// What for.
-    pub claim: LimitPriority,
+    pub priority: LimitPriority,
     /// The last write failed, or the board shows more than it was told: it may be above what is asked of it for long.
     pub unyielding: bool,
 }
 
-/// What comes of a board's wish.
+/// The cap's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct LimitGrant {
+pub struct LimitGrant {
     /// The limit to pursue.
     pub limit: PowerLimit,
     /// Whether it may be written now; else it waits for others to be lowered.
     pub now: bool,
 }
 
-/// What each of `stakes` gets, in their order, under a cap in milliwatts.
-pub(in crate::controller) fn gate(stakes: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> {
+/// Allocates a cap in milliwatts; the grants are in the order of the requests.
+pub fn allocate(requests: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> {
     let Some(cap) = cap else {
-        return stakes.iter().map(|s| LimitGrant { limit: s.wanted, now: true }).collect();
+        return requests.iter().map(|s| LimitGrant { limit: s.wanted, now: true }).collect();
     };
-    let fair = allot(stakes, cap, |_| false);
+    let fair = allot(requests, cap, |_| false);
     // Those that do not yield are asked for what is fair, and reckoned with as they are.
-    let resists = |(stake, fair): (&LimitRequest, &PowerLimit)| stake.unyielding && stake.in_force > *fair;
-    let resisting: Vec<bool> = stakes.iter().zip(&fair).map(resists).collect();
-    let careful = allot(stakes, cap, |i| resisting[i]);
+    let resists = |(request, fair): (&LimitRequest, &PowerLimit)| request.unyielding && request.in_force > *fair;
+    let resisting: Vec<bool> = requests.iter().zip(&fair).map(resists).collect();
+    let careful = allot(requests, cap, |i| resisting[i]);
     let limits = fair.iter().zip(&careful).zip(&resisting).map(|((f, c), r)| if *r { *f } else { *c });
     let limits: Vec<PowerLimit> = limits.collect();
 
-    let mut sum: u64 = stakes.iter().map(|s| mw(s.in_force)).sum();
-    let mut passes: Vec<LimitGrant> = limits.iter().map(|limit| LimitGrant { limit: *limit, now: true }).collect();
-    let mut raises: Vec<usize> = (0..stakes.len()).filter(|&i| limits[i] > stakes[i].in_force).collect();
-    raises.sort_by_key(|&i| std::cmp::Reverse(stakes[i].claim));
+    let mut sum: u64 = requests.iter().map(|s| mw(s.in_force)).sum();
+    let mut grants: Vec<LimitGrant> = limits.iter().map(|limit| LimitGrant { limit: *limit, now: true }).collect();
+    let mut raises: Vec<usize> = (0..requests.len()).filter(|&i| limits[i] > requests[i].in_force).collect();
+    raises.sort_by_key(|&i| std::cmp::Reverse(requests[i].priority));
     for i in raises {
-        let with = sum + mw(limits[i]) - mw(stakes[i].in_force);
-        passes[i].now = with <= cap;
-        sum = if passes[i].now { with } else { sum };
+        let with = sum + mw(limits[i]) - mw(requests[i].in_force);
+        grants[i].now = with <= cap;
+        sum = if grants[i].now { with } else { sum };
     }
-    passes
+    grants
 }
 
 /// The limits that fit under the cap, as far as any do: whole watts where a wish is cut.
-fn allot(stakes: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
-    let claim = |i: usize| if is_fixed(i) { LimitPriority::Fixed } else { stakes[i].claim };
-    let mut limits: Vec<PowerLimit> = stakes.iter().map(|s| s.wanted).collect();
-    let places = 0..stakes.len();
-    let fixed: u64 = places.clone().filter(|&i| claim(i) == LimitPriority::Fixed).map(|i| mw(stakes[i].in_force)).sum();
+fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
+    let priority = |i: usize| if is_fixed(i) { LimitPriority::Fixed } else { requests[i].priority };
+    let mut limits: Vec<PowerLimit> = requests.iter().map(|s| s.wanted).collect();
+    let places = 0..requests.len();
+    let fixed: u64 =
+        places.clone().filter(|&i| priority(i) == LimitPriority::Fixed).map(|i| mw(requests[i].in_force)).sum();
     let left = cap.saturating_sub(fixed);
     // Boards without a job get what the others leave even when they want most: so they stay as they are while plans and
     // sweeps go up and down.
     let mut groups: BTreeMap<LimitPriority, Vec<usize>> = BTreeMap::new();
-    for i in places.filter(|&i| claim(i) != LimitPriority::Fixed) {
-        groups.entry(claim(i)).or_default().push(i);
+    for i in places.filter(|&i| priority(i) != LimitPriority::Fixed) {
+        groups.entry(priority(i)).or_default().push(i);
     }
     let idle = groups.remove(&LimitPriority::Idle).unwrap_or_default();
-    let most: u64 = groups.values().flatten().map(|&i| mw(stakes[i].most.max(stakes[i].wanted))).sum();
-    cut(stakes, &mut limits, &idle, left.saturating_sub(most));
+    let most: u64 = groups.values().flatten().map(|&i| mw(requests[i].most.max(requests[i].wanted))).sum();
+    cut(requests, &mut limits, &idle, left.saturating_sub(most));
     let mut left = left.saturating_sub(total(&limits, &idle));
-    let floors = |members: &[usize]| members.iter().map(|&i| mw(stakes[i].floor)).sum::<u64>();
+    let floors = |members: &[usize]| members.iter().map(|&i| mw(requests[i].floor)).sum::<u64>();
     let mut floors_below: u64 = groups.values().map(|g| floors(g)).sum();
     // The most important take what they want, as long as all others keep their lowest limits.
     for members in groups.values().rev() {
         floors_below -= floors(members);
-        cut(stakes, &mut limits, members, left.saturating_sub(floors_below));
+        cut(requests, &mut limits, members, left.saturating_sub(floors_below));
         left = left.saturating_sub(total(&limits, members));
     }
     limits
 }
 
 /// Cuts the wishes of some boards to fit into `room`, each by the same part of what it can give.
-fn cut(stakes: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
+fn cut(requests: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
     let wanted = total(limits, members);
     if wanted <= room {
         return;
     }
-    let floor: u64 = members.iter().map(|&i| mw(stakes[i].floor)).sum();
+    let floor: u64 = members.iter().map(|&i| mw(requests[i].floor)).sum();
     let (can_give, may_keep) = (wanted.saturating_sub(floor), room.saturating_sub(floor));
     for &i in members {
-        let LimitRequest { floor, wanted, .. } = stakes[i];
+        let LimitRequest { floor, wanted, .. } = requests[i];
         let above = mw(wanted).saturating_sub(mw(floor));
         let kept = (u128::from(above) * u128::from(may_keep)).checked_div(u128::from(can_give)).unwrap_or(0);
         let limit = mw(floor) + u64::try_from(kept).unwrap_or(above).min(above);
@@ -138,5 +139,4 @@ fn mw(limit: PowerLimit) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "gate_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! The gate alone, and in a world of boards whose writes take time and fail.
+//! The allocation alone, and in a world of GPUs whose writes take time and fail.
 
 use proptest::prelude::*;
 
@@ -8,8 +8,8 @@ const fn w(watts: u32) -> PowerLimit {
     PowerLimit::from_milliwatts(watts * 1000)
 }
 
-fn stake(in_force: u32, wanted: u32, claim: LimitPriority) -> LimitRequest {
-    LimitRequest { in_force: w(in_force), wanted: w(wanted), floor: w(100), most: w(350), claim, unyielding: false }
+fn request(in_force: u32, wanted: u32, priority: LimitPriority) -> LimitRequest {
+    LimitRequest { in_force: w(in_force), wanted: w(wanted), floor: w(100), most: w(350), priority, unyielding: false }
 }
 
 const fn cap(watts: u64) -> Option<u64> {
@@ -24,17 +24,17 @@ const JOB: LimitPriority = LimitPriority::Job { priority: 0 };
 
 #[test]
 fn a_raise_waits_until_the_lowering_is_read_back() {
-    let mut boards = [stake(300, 200, JOB), stake(200, 300, JOB)];
-    assert_eq!(gate(&boards, cap(500)), [pass(200, true), pass(300, false)]);
+    let mut boards = [request(300, 200, JOB), request(200, 300, JOB)];
+    assert_eq!(allocate(&boards, cap(500)), [pass(200, true), pass(300, false)]);
     boards[0].in_force = w(200);
-    assert_eq!(gate(&boards, cap(500)), [pass(200, true), pass(300, true)]);
+    assert_eq!(allocate(&boards, cap(500)), [pass(200, true), pass(300, true)]);
 }
 
 #[test]
 fn boards_without_a_job_bend_first_then_the_lowest_priority() {
     let jobs = [LimitPriority::Job { priority: -1 }, LimitPriority::Job { priority: 5 }];
-    let boards = [stake(300, 300, jobs[1]), stake(300, 300, LimitPriority::Idle), stake(300, 300, jobs[0])];
-    let limits = |watts| gate(&boards, cap(watts)).into_iter().map(|p| p.limit).collect::<Vec<_>>();
+    let boards = [request(300, 300, jobs[1]), request(300, 300, LimitPriority::Idle), request(300, 300, jobs[0])];
+    let limits = |watts| allocate(&boards, cap(watts)).into_iter().map(|p| p.limit).collect::<Vec<_>>();
     assert_eq!(limits(1000), [w(300), w(300), w(300)], "with both jobs at their most, 300 W are left");
     assert_eq!(limits(900), [w(300), w(200), w(300)]);
     assert_eq!(limits(700), [w(300), w(100), w(300)]);
@@ -45,32 +45,32 @@ fn boards_without_a_job_bend_first_then_the_lowest_priority() {
 
 #[test]
 fn equals_give_the_same_part() {
-    let boards = [stake(300, 300, JOB), stake(300, 200, JOB), stake(300, 300, JOB)];
-    let limits: Vec<_> = gate(&boards, cap(550)).into_iter().map(|p| p.limit).collect();
+    let boards = [request(300, 300, JOB), request(300, 200, JOB), request(300, 300, JOB)];
+    let limits: Vec<_> = allocate(&boards, cap(550)).into_iter().map(|p| p.limit).collect();
     assert_eq!(limits, [w(200), w(150), w(200)]);
 }
 
 #[test]
 fn sweeps_of_one_priority_are_measured_one_after_the_other() {
     let sweep = |seniority| LimitPriority::Sweep { priority: 0, seniority };
-    let boards = [stake(100, 350, sweep(1)), stake(100, 350, sweep(2)), stake(200, 200, JOB)];
-    let limits: Vec<_> = gate(&boards, cap(600)).into_iter().map(|p| p.limit).collect();
+    let boards = [request(100, 350, sweep(1)), request(100, 350, sweep(2)), request(200, 200, JOB)];
+    let limits: Vec<_> = allocate(&boards, cap(600)).into_iter().map(|p| p.limit).collect();
     assert_eq!(limits, [w(150), w(350), w(100)]);
 }
 
 #[test]
 fn a_board_that_does_not_yield_is_reckoned_with_as_it_is() {
-    let stuck = LimitRequest { unyielding: true, ..stake(300, 200, JOB) };
-    let boards = [stuck, stake(300, 300, JOB)];
-    assert_eq!(gate(&boards, cap(500)), [pass(200, true), pass(200, true)]);
-    let foreign = LimitRequest { claim: LimitPriority::Fixed, ..stake(350, 350, JOB) };
-    assert_eq!(gate(&[foreign, stake(300, 300, JOB)], cap(500))[1], pass(150, true));
+    let stuck = LimitRequest { unyielding: true, ..request(300, 200, JOB) };
+    let boards = [stuck, request(300, 300, JOB)];
+    assert_eq!(allocate(&boards, cap(500)), [pass(200, true), pass(200, true)]);
+    let foreign = LimitRequest { priority: LimitPriority::Fixed, ..request(350, 350, JOB) };
+    assert_eq!(allocate(&[foreign, request(300, 300, JOB)], cap(500))[1], pass(150, true));
 }
 
 #[test]
 fn without_a_cap_everything_is_granted() {
-    let boards = [stake(300, 200, JOB), stake(200, 300, LimitPriority::Idle)];
-    assert_eq!(gate(&boards, None), [pass(200, true), pass(300, true)]);
+    let boards = [request(300, 200, JOB), request(200, 300, LimitPriority::Idle)];
+    assert_eq!(allocate(&boards, None), [pass(200, true), pass(300, true)]);
 }
 
 fn claims() -> impl Strategy<Value = LimitPriority> {
@@ -83,44 +83,44 @@ fn claims() -> impl Strategy<Value = LimitPriority> {
     ]
 }
 
-fn stakes() -> impl Strategy<Value = Vec<LimitRequest>> {
+fn requests() -> impl Strategy<Value = Vec<LimitRequest>> {
     let one = (claims(), 50u32..200, 0u32..400_000, 0u32..400_000, 0u32..400_000, any::<bool>());
-    let one = one.prop_map(|(claim, floor, shown, wanted, most, unyielding)| {
+    let one = one.prop_map(|(priority, floor, shown, wanted, most, unyielding)| {
         let above = |extra: u32| PowerLimit::from_milliwatts(floor * 1000 + extra);
         let in_force = above(shown);
-        let wanted = if claim == LimitPriority::Fixed { in_force } else { above(wanted) };
-        LimitRequest { in_force, wanted, floor: w(floor), most: above(most), claim, unyielding }
+        let wanted = if priority == LimitPriority::Fixed { in_force } else { above(wanted) };
+        LimitRequest { in_force, wanted, floor: w(floor), most: above(most), priority, unyielding }
     });
     prop::collection::vec(one, 1..8)
 }
 
 proptest! {
     #[test]
-    fn what_is_let_through_fits_whatever_comes_of_it(stakes in stakes(), cap in 0u64..3_000_000) {
-        let passes = gate(&stakes, Some(cap));
-        let before: u64 = stakes.iter().map(|s| mw(s.in_force)).sum();
+    fn what_is_let_through_fits_whatever_comes_of_it(requests in requests(), cap in 0u64..3_000_000) {
+        let grants = allocate(&requests, Some(cap));
+        let before: u64 = requests.iter().map(|s| mw(s.in_force)).sum();
         // Every write that may be made now is on its way, and none of the lowerings has come.
         let written = |(s, p): (&LimitRequest, &LimitGrant)| if p.now { mw(p.limit.max(s.in_force)) } else { mw(s.in_force) };
-        let worst: u64 = stakes.iter().zip(&passes).map(written).sum();
+        let worst: u64 = requests.iter().zip(&grants).map(written).sum();
         prop_assert!(worst <= cap.max(before));
-        for (stake, pass) in stakes.iter().zip(&passes) {
-            prop_assert!(pass.limit <= stake.wanted && pass.limit >= stake.floor.min(stake.wanted));
-            prop_assert!(pass.now || pass.limit > stake.in_force, "a lowering never waits");
+        for (request, pass) in requests.iter().zip(&grants) {
+            prop_assert!(pass.limit <= request.wanted && pass.limit >= request.floor.min(request.wanted));
+            prop_assert!(pass.now || pass.limit > request.in_force, "a lowering never waits");
         }
-        // Once everything is carried out, the sum fits if any does, and who bends less has the higher claim.
-        let after = |s: &LimitRequest, p: &LimitGrant| if s.claim == LimitPriority::Fixed { mw(s.in_force) } else { mw(p.limit) };
-        let sum: u64 = stakes.iter().zip(&passes).map(|(s, p)| after(s, p)).sum();
-        let least = |s: &LimitRequest| if s.claim == LimitPriority::Fixed { mw(s.in_force) } else { mw(s.floor) };
-        let lowest: u64 = stakes.iter().map(least).sum();
+        // Once everything is carried out, the sum fits if any does, and who bends less has the higher priority.
+        let after = |s: &LimitRequest, p: &LimitGrant| if s.priority == LimitPriority::Fixed { mw(s.in_force) } else { mw(p.limit) };
+        let sum: u64 = requests.iter().zip(&grants).map(|(s, p)| after(s, p)).sum();
+        let least = |s: &LimitRequest| if s.priority == LimitPriority::Fixed { mw(s.in_force) } else { mw(s.floor) };
+        let lowest: u64 = requests.iter().map(least).sum();
         prop_assert!(sum <= cap.max(lowest) , "{sum} {cap} {lowest}");
-        let whole = 1000 * u64::try_from(stakes.len()).expect("a few");
-        for (a, pa) in stakes.iter().zip(&passes) {
-            for (b, pb) in stakes.iter().zip(&passes) {
-                let jobs = a.claim > LimitPriority::Idle && b.claim > a.claim && !a.unyielding && !b.unyielding;
-                if jobs && stakes.iter().all(|s| !s.unyielding) && pb.limit < b.wanted {
+        let whole = 1000 * u64::try_from(requests.len()).expect("a few");
+        for (a, pa) in requests.iter().zip(&grants) {
+            for (b, pb) in requests.iter().zip(&grants) {
+                let jobs = a.priority > LimitPriority::Idle && b.priority > a.priority && !a.unyielding && !b.unyielding;
+                if jobs && requests.iter().all(|s| !s.unyielding) && pb.limit < b.wanted {
                     // But for what whole watts of the higher one leave.
                     let left = mw(pa.limit) - mw(a.floor);
-                    prop_assert!(left < whole, "the lower claim is at its lowest before the higher one bends: {left} mW");
+                    prop_assert!(left < whole, "the lower priority is at its lowest before the higher one bends: {left} mW");
                 }
             }
         }
@@ -191,10 +191,10 @@ fn run(
     let mut writes = 0;
     let mut failing = false;
     for t in 0..steps.len() + 20 {
-        for &(_, board, watts, claim) in wishes.iter().filter(|wish| wish.0 == t) {
-            let claim = if claim == LimitPriority::Fixed { LimitPriority::Idle } else { claim };
+        for &(_, board, watts, priority) in wishes.iter().filter(|wish| wish.0 == t) {
+            let priority = if priority == LimitPriority::Fixed { LimitPriority::Idle } else { priority };
             let board = board % boards.len();
-            wanted[board] = (w(watts), claim);
+            wanted[board] = (w(watts), priority);
         }
         let before: u64 = boards.iter().map(|b| mw(b.limit)).sum();
         for board in &mut boards {
@@ -216,19 +216,19 @@ fn run(
             prop_assert!(sum <= cap_at(t), "raised to {sum} mW under {} mW at step {t}", cap_at(t));
         }
         let least = (t..=t + LEAD).map(cap_at).min().unwrap_or(floor);
-        let stakes: Vec<LimitRequest> = boards
+        let requests: Vec<LimitRequest> = boards
             .iter()
             .zip(&wanted)
-            .map(|(board, (wanted, claim))| LimitRequest {
+            .map(|(board, (wanted, priority))| LimitRequest {
                 in_force: board.in_flight.map_or(board.limit, |f| f.0.max(board.limit)),
                 wanted: *wanted,
                 floor: w(100),
                 most: w(400),
-                claim: *claim,
+                priority: *priority,
                 unyielding: board.failed,
             })
             .collect();
-        for (board, pass) in boards.iter_mut().zip(gate(&stakes, Some(least))) {
+        for (board, pass) in boards.iter_mut().zip(allocate(&requests, Some(least))) {
             if pass.now && board.in_flight.is_none() && pass.limit != board.limit {
                 writes += 1;
                 board.in_flight = Some((pass.limit, t + delays[writes % delays.len()], fails(writes)));

@@ -1,16 +1,18 @@
-//! What a job saved, from its books and its profile.
+//! A job's savings, estimated from its ledger rows and its profile.
 
 use std::collections::BTreeSet;
 
-use super::{Sources, Which};
+use super::reference::{Which, evidence_at};
+use crate::controller::error::ControlError;
+use crate::controller::jobs::Job;
 use crate::controller::signal::HORIZONS_H;
-use crate::controller::{ControlError, Controller};
-use crate::store::StoreError;
+use crate::controller::snapshot::Snapshot;
+use crate::store::{StoreError, StoredJob};
 use wattune_core::domain::{CarbonSeries, DeviceKind, GpuId, Intensity, PowerLimit, Slot};
 use wattune_core::ledger::frozen::{Compared, Counterfactual, Finding, Savings};
 use wattune_core::ledger::pauses::paused;
 use wattune_core::ledger::savings::{Basis, BatchEffect, Epoch, Known, batch_effect, least_constant_power};
-use wattune_core::ledger::{self, Done};
+use wattune_core::ledger::{self, Done, Emissions, Interval};
 use wattune_core::profile::{Curve, Evidence};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
@@ -26,22 +28,26 @@ const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
 
 const NOT_CONTROLLED: &str = "registered with \"control\": false: its boards are not steered for it";
 
-impl Controller {
-    /// What a job saved; why not, where that cannot be told.
-    ///
-    /// # Errors
-    /// If the books cannot be read.
-    pub(in crate::controller) async fn savings(
-        &self,
-        from: &Sources<'_>,
-        known: Result<Known, String>,
-    ) -> Result<Savings, ControlError> {
-        let id = &from.stored.id;
-        let written = self.outcome(id).await?;
-        if let Some(outcome) = written.filter(|_| from.stored.ended.is_some()) {
+/// What a job's savings are estimated self.
+pub(in crate::controller) struct Estimate<'a> {
+    pub(in crate::controller) of: Snapshot<'a>,
+    pub(in crate::controller) stored: &'a StoredJob,
+    /// The job as it runs or ran, with its profile.
+    pub(in crate::controller) job: &'a Job,
+    pub(in crate::controller) rows: &'a [Interval],
+    pub(in crate::controller) series: &'a CarbonSeries,
+    pub(in crate::controller) emissions: &'a Emissions,
+}
+
+impl Estimate<'_> {
+    /// Returns what the job saved; why not, where no honest estimate exists.
+    pub(in crate::controller) async fn savings(&self, known: Result<Known, String>) -> Result<Savings, ControlError> {
+        let id = &self.stored.id;
+        let written = self.of.outcome(id).await?;
+        if let Some(outcome) = written.filter(|_| self.stored.ended.is_some()) {
             let savings = outcome.savings;
             // Hours say too little of a job's first and last minutes: what was reckoned from minutes stands.
-            if self.store.is_rolled_up(id).await? {
+            if self.of.store.is_rolled_up(id).await? {
                 return Ok(savings);
             }
             let again = |before: Finding<Compared>| match before {
@@ -52,12 +58,12 @@ impl Controller {
                 against_found: again(savings.against_found),
                 against_max: again(savings.against_max),
                 // Whether the trial reached its target is often told after its job has ended.
-                batch_size_effect: self.batch_size_effect(from).await?.map(Into::into),
+                batch_size_effect: self.batch_size_effect().await?.map(Into::into),
             });
         }
-        let frozen = self.counterfactuals(id).await?;
+        let frozen = self.of.counterfactuals(id).await?;
         let against = |which| -> Finding<Compared> {
-            let compared = self.references(from, &frozen, which);
+            let compared = self.references(&frozen, which);
             let told = compared.map(|compared| compared.with(&known));
             // What keeps it from being told at all comes first.
             told.map_err(|why| known.as_ref().err().cloned().unwrap_or(why)).into()
@@ -65,17 +71,17 @@ impl Controller {
         Ok(Savings {
             against_found: against(Which::Found),
             against_max: against(Which::Max),
-            batch_size_effect: self.batch_size_effect(from).await?.map(Into::into),
+            batch_size_effect: self.batch_size_effect().await?.map(Into::into),
         })
     }
 
     /// What a job is compared with; nothing is reckoned yet.
-    fn references(&self, from: &Sources<'_>, frozen: &[Counterfactual], which: Which) -> Result<Compared, String> {
-        if !from.stored.spec.control {
+    fn references(&self, frozen: &[Counterfactual], which: Which) -> Result<Compared, String> {
+        if !self.stored.spec.control {
             return Err(NOT_CONTROLLED.into());
         }
         let Some((newest, earlier)) = frozen.split_last() else {
-            return Err(match from.stored.ended {
+            return Err(match self.stored.ended {
                 None => "its first plan is not made yet".into(),
                 Some(_) => "it ended before it was planned, or before savings were kept in the ledger".into(),
             });
@@ -89,19 +95,18 @@ impl Controller {
         let mut as_frozen = points.clone();
         as_frozen.push(known(newest)?);
         // Since it was frozen, the newest reference was measured better.
-        points.push(self.evidence_at(from.job, &limits)?);
+        points.push(evidence_at(self.job, &limits)?);
         let start = |(point, f): (usize, &Counterfactual)| match point {
             0 => Epoch { from: Samples::ZERO, point },
             _ => Epoch { from: f.samples, point },
         };
         let epochs: Vec<Epoch> = frozen.iter().enumerate().map(start).collect();
-        let (mix, mix_at_least) =
-            if earlier.is_empty() { self.mix(from, &limits, &mut points) } else { Default::default() };
-        let limit = limits.iter().zip(&from.job.groups).map(|(limit, group)| limit.watts() * group.boards()).sum();
+        let (mix, mix_at_least) = if earlier.is_empty() { self.mix(&limits, &mut points) } else { Default::default() };
+        let limit = limits.iter().zip(&self.job.groups).map(|(limit, group)| limit.watts() * group.boards()).sum();
         let limit = (!limits.is_empty()).then_some(limit);
-        let is_ceiling = limits.iter().zip(&from.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
+        let is_ceiling = limits.iter().zip(&self.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
         let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
-        let same_sensors = from.job.measured_itself();
+        let same_sensors = self.job.measured_itself();
         let basis = Basis { points, epochs, mix, mix_at_least, limit, same_sensors, at_ceiling };
         let saving = Finding::Unknown { unknown: "not reckoned".into() };
         Ok(Compared { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
@@ -109,14 +114,9 @@ impl Controller {
 
     /// The settings of the best constant mix of a job's throughput, as places in `points`; those that are not the
     /// reference are added to them. Empty where something of it is not measured. With what such a mix may draw in truth.
-    fn mix(
-        &self,
-        from: &Sources<'_>,
-        limits: &[PowerLimit],
-        points: &mut Vec<Evidence>,
-    ) -> (Vec<usize>, Option<Watts>) {
-        let (account, profile) = (from.stored.progress.account, from.job.profile());
-        let (Some(profiler), Some(curve)) = (&from.job.profiler, Curve::from_profile(&profile)) else {
+    fn mix(&self, limits: &[PowerLimit], points: &mut Vec<Evidence>) -> (Vec<usize>, Option<Watts>) {
+        let (account, profile) = (self.stored.progress.account, self.job.profile());
+        let (Some(profiler), Some(curve)) = (&self.job.profiler, Curve::from_profile(&profile)) else {
             return Default::default();
         };
         let rate = (account.active > Seconds::ZERO).then(|| account.samples / account.active);
@@ -146,8 +146,8 @@ impl Controller {
     }
 
     /// What a job did between its first report and its last, and what is known of the grid.
-    pub(in crate::controller) async fn done(&self, from: &Sources<'_>) -> Result<Result<Known, String>, StoreError> {
-        let stored = from.stored;
+    pub(in crate::controller) async fn done(&self) -> Result<Result<Known, String>, StoreError> {
+        let stored = self.stored;
         if !stored.spec.control {
             return Ok(Err(NOT_CONTROLLED.into()));
         }
@@ -157,33 +157,34 @@ impl Controller {
         };
         if let Some(inner) = Slot::new(span.start() + TOUCH, span.end() - TOUCH) {
             for gpu in &stored.spec.gpus {
-                if self.store.was_shared(gpu, &stored.id, &inner).await? {
+                if self.of.store.was_shared(gpu, &stored.id, &inner).await? {
                     let why = "another job, or somebody unknown, was on its boards: what each drew is shared by a rule";
                     return Ok(Err(why.into()));
                 }
             }
         }
-        let gaps = self.store.gaps(&span).await?;
+        let gaps = self.of.store.gaps(&span).await?;
         let hole =
             gaps.into_iter().filter(|gap| gap.is_hole_of(&stored.spec.gpus, &span)).find_map(|gap| gap.energy.err());
         if let Some(why) = hole {
             return Ok(Err(format!("a part of what its boards used in its time is in no book: {why}")));
         }
-        let otherwise = self.if_more(from.series);
+        let otherwise = self.if_more();
         let known = |done: Done| -> Result<Known, String> {
-            let otherwise = otherwise.map(|series| Ok::<_, String>((self::done(from, &span, &series)?, series)));
+            let otherwise = otherwise.map(|series| Ok::<_, String>((self.done_by(&span, &series)?, series)));
             let account = stored.progress.account;
-            Ok(Known { done, account, series: from.series.clone(), otherwise: otherwise.transpose()? })
+            Ok(Known { done, account, series: self.series.clone(), otherwise: otherwise.transpose()? })
         };
-        Ok(done(from, &span, from.series).and_then(known))
+        Ok(self.done_by(&span, self.series).and_then(known))
     }
 
     /// The series, if what has not come yet is larger by its standard error; `None` where all has come.
-    fn if_more(&self, series: &CarbonSeries) -> Option<CarbonSeries> {
+    fn if_more(&self) -> Option<CarbonSeries> {
+        let series = self.series;
         if series.points().iter().all(|(_, i)| i.origin.is_outcome()) {
             return None;
         }
-        let error = self.usual_error().unwrap_or_else(|| spread(self.signal.accounting_series().series()));
+        let error = self.usual_error().unwrap_or_else(|| spread(self.of.signal.accounting_series().series()));
         let larger = |i: &Intensity| match i.origin.is_outcome() {
             true => *i,
             false => Intensity { value: i.value * (1.0 + error), ..*i },
@@ -193,17 +194,17 @@ impl Controller {
 
     /// The standard error, relative to what came, of what the book's first source said an hour ahead.
     fn usual_error(&self) -> Option<f64> {
-        let source = &self.signal.accounting_series().sources().first()?.source;
-        let score = self.signal.scores().iter().find(|s| s.source == *source && s.horizon_h == HORIZONS_H[0])?;
+        let source = &self.of.signal.accounting_series().sources().first()?.source;
+        let score = self.of.signal.scores().iter().find(|s| s.source == *source && s.horizon_h == HORIZONS_H[0])?;
         let absolute = score.mape_pct.filter(|_| score.hours >= LEAST_SCORED_H)?;
         Some(absolute / 100.0 * DEVIATION_PER_ABSOLUTE)
     }
 
     /// What a trial's batch size did; `None` for what is no trial of a recurring job.
-    async fn batch_size_effect(&self, from: &Sources<'_>) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
-        let Some(recurring) = self.store.recurring_of(&from.stored.id).await? else { return Ok(None) };
+    async fn batch_size_effect(&self) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
+        let Some(recurring) = self.of.store.recurring_of(&self.stored.id).await? else { return Ok(None) };
         let runs = &recurring.job.runs;
-        let Some(own) = runs.iter().find(|r| r.job.as_ref() == Some(&from.stored.id)) else { return Ok(None) };
+        let Some(own) = runs.iter().find(|r| r.job.as_ref() == Some(&self.stored.id)) else { return Ok(None) };
         let default = recurring.job.terms.spec.default_batch_size;
         if own.trial.batch_size == default {
             return Ok(Some(Err("it ran with the default batch size".into())));
@@ -211,24 +212,51 @@ impl Controller {
         if !own.trial.reached() {
             return Ok(Some(Err("it has not reached its target".into())));
         }
-        let before = own.ended_at.unwrap_or(self.now().utc);
+        let before = own.ended_at.unwrap_or(self.of.now.utc);
         let past = runs.iter().filter(|r| {
             r.trial.batch_size == default && r.trial.reached() && r.ended_at.is_some_and(|ended| ended <= before)
         });
         let (mut energies, mut same_sensors) = (Vec::new(), true);
-        let boards: BTreeSet<&GpuId> = from.stored.spec.gpus.iter().collect();
+        let boards: BTreeSet<&GpuId> = self.stored.spec.gpus.iter().collect();
         for run in past {
             energies.push(run.energy);
             let job = match &run.job {
-                Some(job) => self.store.job(job).await?,
+                Some(job) => self.of.store.job(job).await?,
                 None => None,
             };
             same_sensors &= job.is_some_and(|j| j.spec.gpus.iter().collect::<BTreeSet<_>>() == boards);
         }
-        let Some(intensity) = from.emissions.mean_intensity().filter(|_| from.emissions.unknown <= Joules::ZERO) else {
+        let Some(intensity) = self.emissions.mean_intensity().filter(|_| self.emissions.unknown <= Joules::ZERO) else {
             return Ok(Some(Err("an intensity is unknown for part of the time".into())));
         };
         Ok(Some(batch_effect(&energies, own.energy, intensity, same_sensors)))
+    }
+
+    /// Returns what the job did in the span of its reports, by its rows.
+    fn done_by(&self, span: &Slot, series: &CarbonSeries) -> Result<Done, String> {
+        let account = self.stored.progress.account;
+        let mut rows = ledger::within(self.rows, span);
+        rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
+        let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
+        let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
+        let booked = ledger::emissions(&rows, series);
+        // Boards are read a moment before or after a job reports; more than that is a hole.
+        let reported = account.time() * (self.stored.spec.gpus.len() as f64) / covered;
+        if !(reported.is_finite() && reported < 1.1) {
+            return Err("the books do not cover the time between its first report and its last".into());
+        }
+        if booked.unknown > Joules::ZERO {
+            return Err("an intensity is unknown for part of the time".into());
+        }
+        Ok(Done {
+            started: span.start(),
+            active: account.active,
+            stalled: account.stalled,
+            stalled_energy: paused(&account, None).map_or(account.stalled_energy, |pauses| pauses.mean),
+            samples: account.samples,
+            energy: booked.energy * reported,
+            carbon: booked.carbon * reported,
+        })
     }
 }
 
@@ -243,31 +271,4 @@ fn spread(series: &CarbonSeries) -> f64 {
     }
     let mean = sum / time;
     if mean > 0.0 { (squares / time - mean * mean).max(0.0).sqrt() / mean } else { 0.0 }
-}
-
-/// What a job did in the span of its reports, from its books.
-fn done(from: &Sources<'_>, span: &Slot, series: &CarbonSeries) -> Result<Done, String> {
-    let account = from.stored.progress.account;
-    let mut rows = ledger::within(from.rows, span);
-    rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
-    let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
-    let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
-    let booked = ledger::emissions(&rows, series);
-    // Boards are read a moment before or after a job reports; more than that is a hole.
-    let reported = account.time() * (from.stored.spec.gpus.len() as f64) / covered;
-    if !(reported.is_finite() && reported < 1.1) {
-        return Err("the books do not cover the time between its first report and its last".into());
-    }
-    if booked.unknown > Joules::ZERO {
-        return Err("an intensity is unknown for part of the time".into());
-    }
-    Ok(Done {
-        started: span.start(),
-        active: account.active,
-        stalled: account.stalled,
-        stalled_energy: paused(&account, None).map_or(account.stalled_energy, |pauses| pauses.mean),
-        samples: account.samples,
-        energy: booked.energy * reported,
-        carbon: booked.carbon * reported,
-    })
 }

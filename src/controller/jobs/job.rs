@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use super::ControlError;
-use super::accounting::HourlyEmissions;
 use super::pacing::Idling;
-use super::replan::ReplanReason;
 use super::reports::SeenReports;
 use super::setback::Setback;
 use super::sweep_ceiling::SweepCeiling;
+use crate::controller::accounting::HourlyEmissions;
+use crate::controller::error::ControlError;
+use crate::controller::planning::ReplanReason;
 use crate::store::{LastReport, StoredJob, StoredProgress};
 use wattune_core::domain::{
     DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
@@ -69,9 +69,9 @@ pub struct Job {
     /// Its boards in groups of equal ones.
     pub groups: Vec<Group>,
     /// The ceilings of its groups where no cap for some time lowers them.
-    pub(super) whole: Vec<PowerLimit>,
+    pub(in crate::controller) whole: Vec<PowerLimit>,
     /// What the node's cap makes of its sweep.
-    pub(super) reach: SweepCeiling,
+    pub(in crate::controller) reach: SweepCeiling,
     /// Under which its profile is kept.
     pub key: ProfileKey,
     /// When it was registered.
@@ -85,42 +85,42 @@ pub struct Job {
     /// Why there is no plan although the profile is complete.
     pub unplannable: Option<String>,
     /// That its planning died of a fault in the planner.
-    pub(super) setback: Option<Setback>,
+    pub(in crate::controller) setback: Option<Setback>,
     /// The out-of-band cap that the plan was made under.
     pub planned_under: Option<PowerLimit>,
     /// Why a new plan is due.
     pub replan: Option<ReplanReason>,
     /// How often it had been profiled anew when its references were frozen last.
-    pub(super) frozen: Option<u32>,
+    pub(in crate::controller) frozen: Option<u32>,
     /// What the daemon does for it.
     pub phase: Phase,
     /// Why it is in that phase, in one sentence.
     pub reason: String,
     /// What it used up to the last closed interval, and emitted by the intensities known now.
-    pub(super) emissions: HourlyEmissions,
+    pub(in crate::controller) emissions: HourlyEmissions,
     /// What it used of CPU packages and memory, and emitted with that; promises are about boards alone.
-    pub(super) beside: HourlyEmissions,
+    pub(in crate::controller) beside: HourlyEmissions,
     /// The energy of both by what used it.
     pub used: BTreeMap<DeviceKind, Millijoules>,
     /// What it saved so far against the limit found, as looked at last.
     pub saved: Option<Saved>,
     /// The plan's set point that it was given, and since when.
-    pub(super) held: Option<Held>,
-    pub(super) idling: Idling,
+    pub(in crate::controller) held: Option<Held>,
+    pub(in crate::controller) idling: Idling,
     /// Splits its time between training and pauses of its own.
-    pub(super) stalls: Stalls,
+    pub(in crate::controller) stalls: Stalls,
     /// Whether something is to be stored that must survive a restart.
-    pub(super) unsaved: bool,
+    pub(in crate::controller) unsaved: bool,
     /// What its reports look like.
-    pub(super) seen_reports: SeenReports,
+    pub(in crate::controller) seen_reports: SeenReports,
     /// Its progress as all jobs' was stored last.
-    pub(super) saved_progress: Option<StoredProgress>,
+    pub(in crate::controller) saved_progress: Option<StoredProgress>,
     lease_until: Monotonic,
     heard: Option<Monotonic>,
     setting: Option<Setting>,
     saved_points: Option<Record>,
     /// Whether its profile measured other jobs too.
-    pub(super) has_shared: bool,
+    pub(in crate::controller) has_shared: bool,
 }
 
 /// A job's word.
@@ -299,8 +299,13 @@ impl Job {
         self.profiler.as_ref().map(Profiler::profile).unwrap_or_default()
     }
 
+    /// Whether all of its points are measured.
+    pub(in crate::controller) fn is_profiled(&self) -> bool {
+        self.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done)
+    }
+
     /// Whether only the sensors of its own boards measured its profile.
-    pub(super) fn measured_itself(&self) -> bool {
+    pub(in crate::controller) fn measured_itself(&self) -> bool {
         let boards = self.profiler.as_ref().map(|p| &p.record().boards);
         boards.is_some_and(|b| !b.is_empty() && b.iter().all(|id| self.spec.gpus.contains(id)))
     }
@@ -407,7 +412,7 @@ pub struct Known {
 }
 
 /// Under which the profile of a job on these boards is kept.
-pub(super) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
+pub(in crate::controller) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
     let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
     ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards }
 }

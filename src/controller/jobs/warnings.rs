@@ -2,8 +2,6 @@
 
 use chrono::{DateTime, Utc};
 
-use super::Controller;
-use super::gpus::concerns;
 use super::job::{Job, Phase};
 use wattune_core::domain::Objective;
 use wattune_core::plan::{Promise, Verdict, Weighing};
@@ -12,30 +10,9 @@ use wattune_core::units::{GramsCo2e, Lasting, Points, Rounded, Samples, SamplesP
 
 const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it gives weight to prices";
 
-impl Controller {
-    /// All that somebody should know of a job: what it cannot keep, what keeps it from being measured, what its jobs
-    /// together cannot keep, and what is the matter with its boards.
-    pub(super) fn warnings_of(&self, job: &Job) -> Vec<String> {
-        let mut warnings = job.warnings(self.now());
-        if self.planner.share.as_ref().is_some_and(|share| share.members.contains(&job.id)) {
-            warnings.extend(self.planner.broken.iter().cloned());
-        }
-        if job.spec.control && !self.settings.observe {
-            let now = self.now().monotonic;
-            let boards = job.spec.gpus.iter().filter_map(|id| self.gpus.get(id));
-            warnings.extend(boards.flat_map(|gpu| {
-                let index = gpu.handle.board().index;
-                let concerns = concerns(gpu, now).into_iter().filter(|(concern, _)| concern.is_of_steering());
-                concerns.map(move |(_, why)| format!("GPU {index}: {why}"))
-            }));
-        }
-        warnings
-    }
-}
-
 impl Job {
     /// The promises that it cannot keep, and by how much; and what keeps it from being measured.
-    pub(super) fn warnings(&self, now: Now) -> Vec<String> {
+    pub(in crate::controller) fn warnings(&self, now: Now) -> Vec<String> {
         let planned = matches!(self.phase, Phase::Planned | Phase::Paused | Phase::Observing);
         let mut warnings = match &self.plan {
             Some(plan) if planned => {
@@ -44,14 +21,14 @@ impl Job {
             }
             _ => self.broken_without_plan(now),
         };
-        warnings.extend(self.reach_in_words());
+        warnings.extend(self.reach.describe());
         warnings.extend(self.setback_in_words());
         warnings.extend(self.seen_reports.doubts(&self.spec));
         warnings
     }
 
     /// How many promises it cannot keep, by the plan in force or, where none is applied, whatever comes.
-    pub(super) fn broken_promises(&self, now: Now) -> usize {
+    pub(in crate::controller) fn broken_promises(&self, now: Now) -> usize {
         match &self.plan {
             Some(_) if matches!(self.phase, Phase::Planned | Phase::Paused) => {
                 self.broken_by_plan().len() + usize::from(self.overrun_beyond_plan().is_some())
@@ -144,7 +121,7 @@ impl Job {
     }
 
     /// The promises that it did not keep, once it has ended then and emitted so much.
-    pub(super) fn broken_at_end(&self, ended_at: DateTime<Utc>, carbon: GramsCo2e) -> Vec<String> {
+    pub(in crate::controller) fn broken_at_end(&self, ended_at: DateTime<Utc>, carbon: GramsCo2e) -> Vec<String> {
         let Objective { deadline, carbon_budget, .. } = self.spec.objective;
         let late = deadline.filter(|deadline| ended_at > *deadline).map(|deadline| {
             let by = Seconds::from_delta(ended_at - deadline);

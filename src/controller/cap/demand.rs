@@ -1,0 +1,79 @@
+//! The demand on the node's cap: the set point that somebody wants on each GPU, and what that asks of the cap.
+
+use crate::controller::gpus::{Gpu, Gpus};
+use crate::controller::jobs::{Jobs, Phase, SweepCeiling};
+use crate::controller::settings::Settings;
+use wattune_core::cap::{LimitPriority, LimitRequest};
+use wattune_core::domain::{GpuId, SetPoint};
+use wattune_core::time::Now;
+use wattune_core::units::Samples;
+
+/// The GPUs and the jobs that hold them, at one moment.
+#[derive(Clone, Copy)]
+pub(in crate::controller) struct Demand<'a> {
+    pub(in crate::controller) gpus: &'a Gpus,
+    pub(in crate::controller) jobs: &'a Jobs,
+    pub(in crate::controller) settings: &'a Settings,
+    pub(in crate::controller) now: Now,
+}
+
+impl Demand<'_> {
+    /// Returns the set point that somebody wants on a GPU: a manual override's, else its job's, else none.
+    pub(in crate::controller) fn set_point(&self, id: &GpuId) -> Option<SetPoint> {
+        let gpu = self.gpus.get(id)?;
+        if self.settings.observe {
+            return None;
+        }
+        if let Some(manual) = gpu.manual {
+            return Some(manual.limit.into());
+        }
+        let job = self.jobs.get(gpu.owner.as_ref()?)?;
+        let ceiling = self.gpus.ceiling(id)?;
+        job.wanted(id, self.now).map(|set| SetPoint { limit: set.limit.min(ceiling), ..set })
+    }
+
+    /// Returns the request of each GPU that reports its limit.
+    pub(in crate::controller) fn requests(&self) -> Vec<(GpuId, LimitRequest)> {
+        self.gpus.iter().filter_map(|gpu| Some((gpu.id().clone(), self.request(gpu)?))).collect()
+    }
+
+    fn request(&self, gpu: &Gpu) -> Option<LimitRequest> {
+        let in_force = gpu.in_force()?;
+        let found = self.gpus.found(gpu.id()).unwrap_or(in_force);
+        let wish = self.set_point(gpu.id()).map(|set| set.limit);
+        let priority = self.priority(gpu);
+        let (floor, ceiling) = match gpu.range() {
+            Some(range) if priority != LimitPriority::Fixed => (range.min, range.ceiling(found)),
+            _ => (in_force, in_force),
+        };
+        let wanted = wish.unwrap_or(found);
+        let most = match priority {
+            LimitPriority::Job { .. } | LimitPriority::Sweep { .. } => ceiling,
+            LimitPriority::Fixed | LimitPriority::Idle | LimitPriority::Manual => wanted,
+        };
+        Some(LimitRequest { in_force, wanted, floor, most, priority, unyielding: gpu.is_unyielding() })
+    }
+
+    /// Returns the use of a GPU's limit.
+    pub(in crate::controller) fn priority(&self, gpu: &Gpu) -> LimitPriority {
+        let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
+        let is_silent = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
+        let not_ours = gpu.foreign.is_some() || gpu.handle.capabilities().why_no_control().is_some();
+        if is_silent || not_ours || (owner.is_none() && !gpu.guests.is_empty() && gpu.manual.is_none()) {
+            return LimitPriority::Fixed;
+        }
+        let Some(job) = owner.filter(|_| gpu.manual.is_none()) else {
+            return if gpu.manual.is_some() { LimitPriority::Manual } else { LimitPriority::Idle };
+        };
+        let priority = job.spec.priority;
+        let finished = job.remaining().is_some_and(|left| left <= Samples::ZERO);
+        match job.phase {
+            Phase::Waiting => LimitPriority::Idle,
+            Phase::Observing if finished => LimitPriority::Idle,
+            // What cannot be measured now takes no room from others.
+            Phase::Profiling if matches!(job.reach, SweepCeiling::Waits { .. }) => LimitPriority::Idle,
+            Phase::Profiling => LimitPriority::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
+            _ => LimitPriority::Job { priority },
+        }
+    }
+}

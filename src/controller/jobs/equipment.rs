@@ -1,0 +1,92 @@
+//! A job's equipment: its GPUs in groups of equal ones, and a profiler for them with what earlier runs learned.
+
+use super::job::{Group, Job, Known, profile_key};
+use crate::controller::error::ControlError;
+use crate::controller::snapshot::Snapshot;
+use crate::store::{StoreError, StoredJob};
+use wattune_core::domain::JobSpec;
+use wattune_core::profile::Record;
+use wattune_core::profile::ladder::GroupRange;
+
+impl Snapshot<'_> {
+    /// Makes a job that is registered or was, with what earlier runs learned.
+    pub(in crate::controller) async fn make_job(&self, stored: &StoredJob) -> Result<Job, ControlError> {
+        let equipment = self.equipment(&stored.spec).await?;
+        let (groups, profiling) = match equipment {
+            Some((groups, known)) => (groups, Some((self.profiling.clone(), known))),
+            None => (Vec::new(), None),
+        };
+        let StoredJob { id, spec, progress, registered_at, .. } = stored.clone();
+        Ok(Job::new(id, spec, groups, profiling, progress, registered_at, self.now))
+    }
+
+    /// Returns a job's GPUs in groups, and what is known of their profile; `None` while one of them reports no limits.
+    pub(in crate::controller) async fn equipment(
+        &self,
+        spec: &JobSpec,
+    ) -> Result<Option<(Vec<Group>, Known)>, ControlError> {
+        let Some(groups) = self.group(spec) else { return Ok(None) };
+        let known = self.known_profile(spec, &groups).await?;
+        Ok(Some((groups, known)))
+    }
+
+    async fn known_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<Known, ControlError> {
+        let key = profile_key(spec, groups);
+        let record = match self.store.profile(&key).await {
+            // What cannot be read is measured again; the job must not be refused for ever because of it.
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::warn!("{error}; job {} is profiled anew", spec.name);
+                Record::default()
+            }
+            found => found?.unwrap_or_default(),
+        };
+        let expected = match spec.batch_size {
+            // Under a cap, lower limits than that of least energy may be needed.
+            Some(batch_size)
+                if record.closed_at.is_none()
+                    && self.cap.schedule(self.gpus.largest_limits(), self.now.utc).is_empty() =>
+            {
+                let neighbours = self.store.neighbouring_profiles(&key).await.unwrap_or_default();
+                let known = neighbours.iter().filter_map(|(other, record)| Some((*other, record.most_efficient()?)));
+                known.min_by(|a, b| octaves(a.0, batch_size).total_cmp(&octaves(b.0, batch_size))).map(|(_, l)| l)
+            }
+            _ => None,
+        };
+        Ok(Known { record, expected })
+    }
+
+    /// Returns a job's GPUs in groups of equal ones, by model. Equal GPUs get one limit, so that their ceiling is the lowest
+    /// of theirs. `None` if one of them has no limit to set.
+    fn group(&self, spec: &JobSpec) -> Option<Vec<Group>> {
+        let mut groups: Vec<Group> = Vec::new();
+        for id in &spec.gpus {
+            let gpu = self.gpus.get(id)?;
+            let (model, range) = (gpu.handle.board().model.clone(), gpu.range()?);
+            let (ceiling, found) = (self.gpus.ceiling(id)?, self.gpus.found(id));
+            let clocks = gpu.lockable_clocks(self.settings.clocks);
+            match groups.iter_mut().find(|g| g.model == model) {
+                Some(group) => {
+                    group.members.push(id.clone());
+                    group.range.ceiling = group.range.ceiling.min(ceiling);
+                    group.range.found = group.range.found.filter(|own| Some(*own) == found);
+                    group.range.min = group.range.min.max(range.min);
+                    group.range.boards += 1;
+                    group.range.clocks = group.range.clocks.take().filter(|own| Some(own) == clocks.as_ref());
+                }
+                None => {
+                    let range = GroupRange { boards: 1, ceiling, found, min: range.min, clocks };
+                    groups.push(Group { model, members: vec![id.clone()], range });
+                }
+            }
+        }
+        groups.sort_by(|a, b| a.model.cmp(&b.model));
+        self.keep_within_reach(&mut groups);
+        Some(groups)
+    }
+}
+
+/// Returns the distance of two batch sizes.
+#[expect(clippy::cast_precision_loss, reason = "batch sizes are far below 2^52")]
+fn octaves(a: u64, b: u64) -> f64 {
+    (a as f64 / b as f64).log2().abs()
+}

@@ -1,0 +1,100 @@
+//! Owns the jobs that have not ended: registration, leases, progress, phases and warnings.
+
+mod equipment;
+mod job;
+mod observation;
+mod pacing;
+mod reports;
+mod setback;
+mod slack;
+mod sweep_ceiling;
+mod sweeps;
+mod warnings;
+
+use std::collections::BTreeMap;
+
+pub use job::{Group, Job, Phase, ProgressReport};
+pub(super) use sweep_ceiling::SweepCeiling;
+
+use super::gpus::Gpus;
+use super::planning::ReplanReason;
+use wattune_core::domain::JobId;
+use wattune_core::time::Now;
+
+/// Of silent jobs that control nothing so many are ended in one tick.
+const GUESTS_ENDED_AT_ONCE: usize = 16;
+
+/// Owner of the jobs that have not ended.
+#[derive(Default)]
+pub(super) struct Jobs(BTreeMap<JobId, Job>);
+
+impl Jobs {
+    pub(super) fn get(&self, id: &JobId) -> Option<&Job> {
+        self.0.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &JobId) -> Option<&mut Job> {
+        self.0.get_mut(id)
+    }
+
+    pub(super) fn contains(&self, id: &JobId) -> bool {
+        self.0.contains_key(id)
+    }
+
+    /// By their ids.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Job> {
+        self.0.values()
+    }
+
+    /// By their ids.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Job> {
+        self.0.values_mut()
+    }
+
+    pub(super) fn ids(&self) -> Vec<JobId> {
+        self.0.keys().cloned().collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn add(&mut self, job: Job) {
+        self.0.insert(job.id.clone(), job);
+    }
+
+    pub(super) fn remove(&mut self, id: &JobId) -> Option<Job> {
+        self.0.remove(id)
+    }
+
+    /// Has every job planned again.
+    pub(super) fn replan_all(&mut self, why: ReplanReason) {
+        for job in self.iter_mut() {
+            job.replan.get_or_insert(why);
+        }
+    }
+
+    /// Returns the jobs to end now as they have been silent for longer than their leases.
+    pub(super) fn silent(&self, now: Now) -> Vec<JobId> {
+        let mut silent: Vec<&Job> = self.iter().filter(|job| job.lease_expired(now)).collect();
+        // Whose GPUs get their limits back comes first; of the others not all at once, as others wait for answers.
+        silent.sort_by_key(|job| !job.spec.control);
+        let guests = silent.iter().filter(|job| !job.spec.control).count();
+        silent.truncate(silent.len() - guests.saturating_sub(GUESTS_ENDED_AT_ONCE));
+        silent.into_iter().map(|job| job.id.clone()).collect()
+    }
+
+    /// Has jobs on GPUs whose clocks turned out not to be wattune's to lock go on with limits alone.
+    pub(super) fn withdraw_clocks(&mut self, gpus: &Gpus) {
+        for job in self.iter_mut() {
+            let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
+            let why = job.spec.gpus.iter().find_map(|id| gpus.get(id)?.why_no_clocks());
+            let Some(why) = why else { continue };
+            tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
+            profiler.leave_clocks();
+            // Its plan may hold points that are not to be had any more.
+            job.plan = None;
+            job.replan = Some(ReplanReason::ClocksLeftAlone);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The reason for a job's present set point, in one sentence.
+
+use std::fmt;
+
+use crate::controller::cap::{Cap, Demand, LimitGrants};
+use crate::controller::jobs::{Job, Phase};
+use wattune_core::domain::PowerLimit;
+use wattune_core::time::Now;
+use wattune_core::units::Watts;
+
+/// Plans that are better by less than this part are the same but for rounding.
+const WORTH_TELLING: f64 = 1e-6;
+
+impl Job {
+    /// Puts the present choice's reason in words.
+    pub(super) fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
+        self.explain_choice(now, allowed, held);
+        if let Some(why) = self.why_held(now) {
+            self.reason = format!("{why}: {}", self.reason);
+        }
+    }
+
+    fn explain_choice(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
+        if self.phase == Phase::Profiling {
+            let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|w| w.iter().map(|s| s.limit).max());
+            if let (Some(cap), Some(wanted)) = (allowed, wanted)
+                && cap < wanted
+            {
+                self.reason =
+                    format!("measuring waits: an out-of-band cap of {cap} is below the {wanted} to be measured");
+            } else if let Some(held) = &held {
+                self.reason = format!("measuring waits for {}: {held}", held.wanted);
+            }
+        }
+        if !matches!(self.phase, Phase::Planned | Phase::Paused) {
+            return;
+        }
+        let segment = self.plan.as_ref().and_then(|p| p.segment_at(now.utc));
+        let kept = self.plan.as_ref().and_then(|p| p.kept_from);
+        self.reason = match (segment, &self.unplannable) {
+            (Some(segment), _) if kept.is_some_and(|by| by >= WORTH_TELLING) => {
+                let percent = 100.0 * kept.unwrap_or_default();
+                format!("{} (kept: a new plan would be only {percent:.3} % better)", segment.reason)
+            }
+            (Some(segment), _) => segment.reason.to_string(),
+            (None, Some(why)) => format!("no plan, limits as found: {why}"),
+            (None, None) => "past the end of its plan; limits as found".into(),
+        };
+        if let Some(held) = held {
+            self.reason = format!("{held}; planned are {}: {}", held.wanted, self.reason);
+        }
+    }
+}
+
+/// What the node's cap takes of a job's wishes.
+pub(super) struct CapReduction {
+    limit: PowerLimit,
+    wanted: PowerLimit,
+    /// The cap now; absent where it only begins soon.
+    cap: Option<Watts>,
+    source: Option<String>,
+}
+
+impl fmt::Display for CapReduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "held down to {} by the node's cap", self.limit)?;
+        match (self.cap, &self.source) {
+            (Some(cap), Some(source)) => write!(f, " of {:.0} W ({source})", cap.get()),
+            _ => f.write_str(", which begins in a moment"),
+        }
+    }
+}
+
+impl CapReduction {
+    /// Returns what the cap takes of a job's wishes, if it does not let all of them through.
+    pub(super) fn of(job: &Job, grants: &LimitGrants, demand: &Demand<'_>, cap: &Cap) -> Option<Self> {
+        let cut = job.spec.gpus.iter().filter_map(|gpu| {
+            let (request, grant) = grants.of(gpu)?;
+            let is_cut = demand.set_point(gpu).is_some() && grant.limit < request.wanted;
+            is_cut.then_some((grant.limit, request.wanted))
+        });
+        let (limit, wanted) = cut.min()?;
+        let now = demand.now.utc;
+        let schedule = cap.schedule(demand.gpus.largest_limits(), now);
+        let (cap, source) = schedule.binding_at(now).map(|(cap, source)| (cap, source.to_string())).unzip();
+        Some(Self { limit, wanted, cap, source })
+    }
+}

@@ -1,0 +1,168 @@
+//! What plans are made from: the outlook of the grid, and what is known of each job.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::search::PlanInput;
+use crate::controller::gpus::{Gpu, Gpus};
+use crate::controller::jobs::{Group, Job};
+use crate::controller::node::Node;
+use crate::controller::settings::Settings;
+use crate::controller::signal::Signal;
+use wattune_core::domain::{
+    CarbonSeries, JobId, LimitRange, Objective, PowerLimit, Quoted, SetPoint, Slot, TimeSeries, Work,
+};
+use wattune_core::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
+use wattune_core::plan::{Past, PlanSlot, Progress, Settings as PlanSettings, slots_ahead};
+use wattune_core::time::Now;
+use wattune_core::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
+
+use super::replan::ReplanReason;
+
+/// No horizon is built further than this; the planner repeats its mean beyond.
+const FURTHEST: TimeDelta = TimeDelta::days(30);
+
+/// What all jobs plan with at one moment.
+struct Outlook {
+    slots: Vec<PlanSlot>,
+    errors: Arc<ErrorPaths>,
+    reference: GramsPerKwh,
+    prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
+    dwell: Seconds,
+}
+
+/// Returns what the plans of these jobs are made from. The reasons to plan them are done with.
+pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings, now: Now) -> Vec<PlanInput> {
+    let window = node.settings.window_s;
+    let ends = ids.iter().filter_map(|id| node.jobs.get(id)).map(|job| horizon_end(job, window, now));
+    let Some(until) = ends.max() else { return Vec::new() };
+    let shared = outlook(node.signal, planning, now.utc, until);
+    let mut inputs = Vec::new();
+    for id in ids {
+        let Some(job) = node.jobs.get_mut(id) else { continue };
+        let why = job.replan.take().unwrap_or(ReplanReason::WithOthers);
+        tracing::debug!(job.id = %id, "job {id}: planned again ({why})");
+        let input = job.plan_input(&shared, node.gpus, window, now);
+        let before = job.plan.clone().filter(|_| why.is_routine() && job.planned_under == input.allowed);
+        job.planned_under = input.allowed;
+        inputs.push(PlanInput { before, better_by: planning.better_by, ..input });
+    }
+    inputs
+}
+
+impl Job {
+    /// What the grid was in its time so far, and what its training emitted: pauses of its own would have been the same.
+    fn past(&self, now: Now, reference: GramsPerKwh) -> Option<Past> {
+        let span = Slot::new(self.progress.started_at?, now.utc)?;
+        let intensity = self.emissions.mean_intensity_over(&span)?;
+        let stalled = self.progress.account.stalled_energy * intensity;
+        Some(Past { intensity, carbon: self.emissions.sum().estimate(reference) - stalled })
+    }
+
+    /// Returns what its plan is made from.
+    fn plan_input(&self, outlook: &Outlook, gpus: &Gpus, window: Seconds, now: Now) -> PlanInput {
+        let profile = self.profile();
+        let limit = |(group, set): (&Group, &SetPoint)| set.limit.watts() * group.boards();
+        let limits = profile.points.iter().map(|p| self.groups.iter().zip(&p.setting).map(limit).sum()).collect();
+        let (samples, elapsed) = self.progress_now(now);
+        let work = match self.spec.work {
+            Work::TotalSamples(total) => Work::TotalSamples(total - Samples::new(self.progress.first_samples)),
+            Work::Unknown => Work::Unknown,
+        };
+        PlanInput {
+            id: self.id.clone(),
+            now: now.utc,
+            horizon: outlook.slots.clone(),
+            objective: self.spec.objective,
+            work,
+            progress: Progress {
+                samples,
+                elapsed,
+                reserve: self.reserve(),
+                carbon: self.emissions.sum().estimate(outlook.reference),
+                past: self.past(now, outlook.reference),
+            },
+            profile,
+            max_power: sum_of_ranges(self, gpus, |range| range.max),
+            reference_intensity: outlook.reference,
+            prices: outlook.prices.clone(),
+            window,
+            allowed: self.out_of_band_cap(gpus),
+            dwell: outlook.dwell,
+            activity: self.progress.activity,
+            errors: outlook.errors.clone(),
+            priority: self.spec.priority,
+            before: None,
+            better_by: 0.0,
+            limits,
+            at_rest: sum_of_ranges(self, gpus, |range| range.min),
+        }
+    }
+
+    /// Returns the strictest out-of-band cap on its GPUs.
+    pub(super) fn out_of_band_cap(&self, gpus: &Gpus) -> Option<PowerLimit> {
+        self.spec.gpus.iter().filter_map(|id| gpus.get(id)?.out_of_band_cap()).min()
+    }
+}
+
+/// Sums up a bound of the limits of a job's GPUs.
+fn sum_of_ranges(job: &Job, gpus: &Gpus, bound: impl Fn(LimitRange) -> PowerLimit) -> Watts {
+    let ranges = job.spec.gpus.iter().filter_map(|id| gpus.get(id).and_then(Gpu::range));
+    ranges.map(|range| bound(range).watts()).sum()
+}
+
+/// Returns why a job's GPUs are not to be controlled.
+pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<String> {
+    if settings.observe {
+        return Some("this daemon observes only: it plans and books, and sets nothing".into());
+    }
+    if !job.spec.control {
+        return Some("registered with \"control\": false: it is booked, its limits are left alone".into());
+    }
+    job.spec.gpus.iter().find_map(|id| {
+        let Some(gpu) = gpus.get(id) else { return Some(format!("GPU {id} is not there")) };
+        if gpu.manual.is_some() {
+            return Some(format!("GPU {} is set by hand", gpu.handle.board().index));
+        }
+        let why = gpu.why_no_control()?;
+        Some(format!("GPU {}: {why}", gpu.handle.board().index))
+    })
+}
+
+/// Returns how far a job has to look ahead: as long as it may take.
+fn horizon_end(job: &Job, window: Seconds, now: Now) -> DateTime<Utc> {
+    let slowest = job.profile().points.iter().map(|p| p.throughput.mean).reduce(|a, b| a.min(b));
+    let needed = match (job.remaining(), slowest) {
+        (Some(left), Some(rate)) => left / rate,
+        _ => window,
+    };
+    // Who may pause may use all the time that it is given.
+    let Objective { pausable, deadline, max_slowdown, .. } = job.spec.objective;
+    let needed = needed * (1.0 + pausable.and(max_slowdown).unwrap_or(0.0));
+    let until_deadline = pausable.and(deadline).map_or(TimeDelta::zero(), |at| at - now.utc);
+    now.utc + needed.to_delta().max(until_deadline).clamp(TimeDelta::hours(1), FURTHEST)
+}
+
+/// Returns the intensities to plan with: the forecast, followed as far as its skill goes, filled and extended.
+fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
+    let policy = HorizonPolicy { fallback: signal.fallback(), ..HorizonPolicy::default() };
+    let nothing = CarbonSeries::default();
+    let (expected, recent) = match signal.forecast() {
+        Some(forecast) => (&forecast.expected, forecast.known()),
+        None => (&nothing, CarbonSeries::default()),
+    };
+    let slots = slots_ahead(signal.model(), expected, (now, until), &policy, planning);
+    let reference = reference_intensity(&recent, expected, now).unwrap_or(policy.fallback);
+    let errors = Arc::new(signal.model().error_paths());
+    Outlook { slots, errors, reference, prices: prices(signal, now), dwell: planning.dwell_s }
+}
+
+/// Returns the known prices and their mean; none while the source says nothing about the present.
+fn prices(signal: &Signal, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
+    let known = signal.price()?.state.borrow().forecast.as_ref()?.known();
+    known.at(now)?;
+    let span = Slot::new(known.start()?, known.end()?)?;
+    let (mean, _) = known.mean_over(&span, |price| price.value.get())?;
+    Some((known, PricePerMwh::new(mean)))
+}

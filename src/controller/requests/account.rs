@@ -1,0 +1,46 @@
+//! A job's energy and emissions up to now.
+
+use crate::controller::view::{AccountView, JobView};
+use crate::controller::{ControlError, Controller};
+use wattune_core::domain::JobId;
+use wattune_core::units::Joules;
+
+impl Controller {
+    /// What a job used and emitted, running or ended, with the best intensities known now.
+    ///
+    /// # Errors
+    /// If there is no such job, or the database cannot be read.
+    pub async fn account_of(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
+        // The books of a running job reach as far as its reports do.
+        for gpu in self.jobs.get(id).map(|job| job.spec.gpus.clone()).unwrap_or_default() {
+            self.accounting.close_books_of(&mut node!(self), &gpu);
+        }
+        if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
+            self.accounting.refresh_cpu(&mut node!(self)).await;
+        }
+        self.snapshot().account_of(id).await
+    }
+
+    /// Energy of a job's boards up to now, and the job. Its books are closed for that, and written with its progress.
+    ///
+    /// # Errors
+    /// If there is no such job.
+    pub async fn metered(&mut self, id: &JobId) -> Result<(JobView, Joules), ControlError> {
+        if let Some(job) = self.jobs.get(id) {
+            for gpu in job.spec.gpus.clone() {
+                if let Some(gpu) = self.gpus.get_mut(&gpu) {
+                    gpu.observe();
+                }
+                self.accounting.close_books_of(&mut node!(self), &gpu);
+            }
+            self.write_backlog().await;
+            self.keep_progress(id).await;
+        }
+        let job = self.snapshot().job(id).await?;
+        let energy = match self.jobs.get(id) {
+            Some(job) => job.emissions.sum().energy,
+            None => Joules::new(self.account_of(id).await?.energy_by_device_j.get("gpu").copied().unwrap_or_default()),
+        };
+        Ok((job, energy))
+    }
+}

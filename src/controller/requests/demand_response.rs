@@ -1,0 +1,36 @@
+//! Demand-response events: announced, replaced, withdrawn.
+
+use crate::controller::cap::{Announced, EventView};
+use crate::controller::{ControlError, Controller};
+use wattune_core::domain::{DemandResponse, EventId};
+
+impl Controller {
+    /// Takes an event in, in place of one with the same id. It is kept over restarts.
+    ///
+    /// # Errors
+    /// If it is over already, if the settings have an event of that id, or if it cannot be stored: then nothing changes.
+    pub async fn announce(&mut self, event: DemandResponse) -> Result<Announced, ControlError> {
+        let now = self.now().utc;
+        let announced = self.cap.announce(event, &self.store, now).await?;
+        self.follow_cap().await;
+        Ok(announced)
+    }
+
+    /// Forgets an event, also in its midst. Answers with what it was.
+    ///
+    /// # Errors
+    /// If there is none of that id, or it stands in the settings, or the store fails.
+    pub async fn withdraw(&mut self, id: &EventId) -> Result<EventView, ControlError> {
+        let now = self.now().utc;
+        let withdrawn = self.cap.withdraw(id, &self.store, now).await?;
+        self.follow_cap().await;
+        Ok(withdrawn)
+    }
+
+    /// Limits follow at once; no tick is awaited.
+    async fn follow_cap(&mut self) {
+        self.act();
+        self.plan().await;
+        self.act();
+    }
+}

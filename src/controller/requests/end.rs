@@ -1,0 +1,56 @@
+//! Ending a job.
+
+use crate::controller::view::AccountView;
+use crate::controller::{ControlError, Controller};
+use wattune_core::domain::JobId;
+
+impl Controller {
+    /// Ends a job: its GPUs get their limits back, its books are closed. Answers with its account.
+    ///
+    /// # Errors
+    /// If there is no such job.
+    pub async fn end(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
+        if !self.jobs.contains(id) {
+            return Err(self.snapshot().no_such_job(id).await);
+        }
+        self.end_job(id, "ended by its owner").await;
+        self.act();
+        self.account_of(id).await
+    }
+
+    /// Ends jobs that have been silent for longer than their leases.
+    pub(in crate::controller) async fn end_silent_jobs(&mut self) {
+        for id in self.jobs.silent(self.now()) {
+            tracing::warn!(job.id = %id, "job {id} was silent for longer than its lease; its GPUs get their limits back");
+            self.end_job(&id, "lease expired").await;
+        }
+    }
+
+    async fn end_job(&mut self, id: &JobId, reason: &str) {
+        let Some(job) = self.jobs.get(id) else { return };
+        let gpus = job.spec.gpus.clone();
+        if job.spec.processes.is_some() {
+            self.accounting.unfollow(&mut node!(self), id).await;
+        }
+        self.accounting.store_profile(&mut node!(self), id).await;
+        for gpu in &gpus {
+            self.accounting.turn_books_of(&mut node!(self), gpu, true);
+            if let Some(gpu) = self.gpus.get_mut(gpu) {
+                gpu.release(id);
+            }
+        }
+        let Some(job) = self.jobs.remove(id) else { return };
+        self.accounting.remember_gone(&mut node!(self), &job);
+        let ended = job.stored(Some((self.now().utc, reason.to_owned())));
+        self.write_backlog().await;
+        // What was written now is in what is estimated below.
+        self.accounting.forget_late(id);
+        tracing::info!(job.id = %id, "job {id} ({}) ended: {reason}", job.spec.name);
+        if let Err(error) = self.store.save_job(&ended).await {
+            self.accounting.note_store_fault(&error);
+            self.accounting.keep_ended(ended);
+            return;
+        }
+        self.record_outcome(&job, &ended, "it ended").await;
+    }
+}

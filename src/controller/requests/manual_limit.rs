@@ -1,0 +1,117 @@
+//! A GPU's limit set by hand, and taken back.
+
+use std::time::Duration;
+
+use crate::controller::gpus::{Gpu, GpuRef, Override};
+use crate::controller::planning::ReplanReason;
+use crate::controller::view::GpuView;
+use crate::controller::{ControlError, Controller};
+use wattune_core::domain::{GpuId, InvalidJob, PowerLimit};
+use wattune_core::units::{Seconds, Short, Watts};
+
+/// Overrides outside this range are refused.
+const OVERRIDE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=7.0 * 86_400.0;
+
+impl Controller {
+    /// Sets a board's limit by hand for `ttl`; it takes precedence over the board's job.
+    ///
+    /// # Errors
+    /// In observe mode, on boards that cannot be set, and for limits outside the board's range: from its minimum up to
+    /// its ceiling.
+    pub async fn set_override(&mut self, which: &GpuRef, limit: Watts, ttl: Seconds) -> Result<GpuView, ControlError> {
+        let id = self.gpus.resolve(which)?;
+        let now = self.now();
+        if self.settings.observe {
+            let why = "this daemon observes only (observe = true, or --observe); it sets no limit".to_owned();
+            return Err(ControlError::Forbidden(why));
+        }
+        if !OVERRIDE_RANGE_S.contains(&ttl.get()) {
+            let why = format!("is {}; it must be within 1 to 604800 seconds", Short(ttl.get()));
+            return Err(ControlError::Invalid(InvalidJob { field: "ttl_s", why }));
+        }
+        let ceiling = self.gpus.ceiling(&id);
+        let Some(gpu) = self.gpus.get_mut(&id) else {
+            return Err(ControlError::not_found("GPU", which, String::new()));
+        };
+        gpu.denied = None;
+        // Asking by hand means taking the board back from whoever set it.
+        let foreign = gpu.foreign.take();
+        let asked = match allowed(gpu, ceiling, limit) {
+            Ok(asked) => asked,
+            Err(refused) => {
+                gpu.foreign = foreign;
+                return Err(refused);
+            }
+        };
+        let wish = Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() };
+        let before = gpu.manual.replace(wish);
+        tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), "GPU {id}: set by hand to {asked} for {ttl}");
+        self.jobs.replan_all(ReplanReason::SetByHand);
+        self.plan().await;
+        // A write that is still on its way would hide whether this one can be done.
+        self.await_write(&id).await;
+        self.act();
+        if let Some(gpu) = self.gpus.get_mut(&id)
+            && let Some(why) = gpu.unjournalled.take()
+        {
+            (gpu.manual, gpu.foreign) = (before, foreign);
+            return Err(ControlError::Journal(why));
+        }
+        self.await_write(&id).await;
+        let refused = self.gpus.get_mut(&id).and_then(|gpu| {
+            let why = gpu.denied.as_ref()?.to_string();
+            gpu.manual = None;
+            Some(why)
+        });
+        match refused {
+            Some(why) => Err(ControlError::Forbidden(why)),
+            None => self.snapshot().gpu(which),
+        }
+    }
+
+    /// Takes a manual override back.
+    ///
+    /// # Errors
+    /// If there is no such board. A board without an override is left as it is.
+    pub async fn release_override(&mut self, which: &GpuRef) -> Result<GpuView, ControlError> {
+        let id = self.gpus.resolve(which)?;
+        if let Some(gpu) = self.gpus.get_mut(&id) {
+            gpu.manual = None;
+            gpu.foreign = None;
+            gpu.denied = None;
+        }
+        self.jobs.replan_all(ReplanReason::OverrideEnded);
+        self.plan().await;
+        self.act();
+        self.snapshot().gpu(which)
+    }
+
+    /// Gives a board a moment to carry out what it was told, so that the answer says how that ended.
+    async fn await_write(&mut self, id: &GpuId) {
+        for _ in 0..30 {
+            let Some(gpu) = self.gpus.get_mut(id) else { return };
+            gpu.observe();
+            if !gpu.is_writing() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// The limit, if the board may be set to it.
+fn allowed(gpu: &Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Result<PowerLimit, ControlError> {
+    if let Some(why) = gpu.why_no_control() {
+        return Err(ControlError::Forbidden(why));
+    }
+    let (Some(range), Some(ceiling)) = (gpu.range(), ceiling) else {
+        return Err(ControlError::Forbidden("the board does not say which limits it takes".into()));
+    };
+    let asked = PowerLimit::from_watts(limit);
+    if asked < range.min || asked > ceiling {
+        let found = if ceiling < range.max { " (its found limit; wattune never goes above it)" } else { "" };
+        let why = format!("is {limit}; this board takes {} to {ceiling}{found}", range.min);
+        return Err(ControlError::Invalid(InvalidJob { field: "power_limit_w", why }));
+    }
+    Ok(asked)
+}

@@ -1,0 +1,52 @@
+//! A job's progress report.
+
+use crate::controller::jobs::ProgressReport;
+use crate::controller::view::ProgressView;
+use crate::controller::{ControlError, Controller};
+use wattune_core::domain::JobId;
+
+impl Controller {
+    /// Takes a job's progress report and renews its lease.
+    ///
+    /// # Errors
+    /// If there is no such job, or the report contradicts the one before.
+    pub async fn progress(&mut self, id: &JobId, report: ProgressReport) -> Result<ProgressView, ControlError> {
+        let Some(job) = self.jobs.get_mut(id) else { return Err(self.snapshot().no_such_job(id).await) };
+        // A report's window and its energy end together.
+        self.gpus.refresh(&job.spec.gpus);
+        let now = self.clock.now();
+        job.observe(&self.gpus, now);
+        let (phase, stage) = (job.phase, job.profiler.as_ref().map(|p| p.stage()));
+        let first = job.progress.last.is_none();
+        job.report(report, now)?;
+        if first {
+            self.keep_progress(id).await;
+        }
+        let Some(job) = self.jobs.get_mut(id) else { return Err(self.snapshot().no_such_job(id).await) };
+        let notes = job.profiler.as_mut().map(|p| p.take_notes()).unwrap_or_default();
+        for note in notes {
+            tracing::info!(job.id = %id, "job {id}: {note}");
+        }
+        let stage_now = job.profiler.as_ref().map(|p| p.stage());
+        self.plan_one(id).await;
+        let moved = stage_now != stage || self.jobs.get(id).is_some_and(|j| j.phase != phase);
+        if moved {
+            self.act();
+            self.accounting.store_profile(&mut node!(self), id).await;
+        }
+        self.snapshot().progress_view(id).ok_or_else(|| ControlError::not_found("job", id, String::new()))
+    }
+
+    /// Writes down how far a job is. Its next report counts on from here even if another daemon takes it, so that what it
+    /// spent until then is not lost: the first report, and each that an answer relied on.
+    pub(super) async fn keep_progress(&mut self, id: &JobId) {
+        let Some(job) = self.jobs.get(id) else { return };
+        let saved = self.store.save_job(&job.stored(None)).await;
+        if let Err(error) = &saved {
+            self.accounting.note_store_fault(error);
+        }
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.unsaved |= saved.is_err();
+        }
+    }
+}

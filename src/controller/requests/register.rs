@@ -1,0 +1,132 @@
+//! Registering a job.
+
+use std::collections::BTreeMap;
+
+use crate::controller::gpus::GpuRef;
+use crate::controller::jobs::Job;
+use crate::controller::view::JobView;
+use crate::controller::{ControlError, Controller};
+use crate::store::{StoredJob, StoredProgress};
+use wattune_core::domain::{Claim, GpuId, InvalidJob, JobId, JobName, JobSpec, Objective, Work};
+use wattune_core::units::Seconds;
+
+/// A job that wants to be registered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewJob {
+    /// The user's name for it.
+    pub name: JobName,
+    /// Its boards.
+    pub gpus: Vec<GpuRef>,
+    /// Samples per step.
+    pub batch_size: Option<u64>,
+    /// How much there is to do.
+    pub work: Work,
+    /// What it may cost.
+    pub objective: Objective,
+    /// Its lease; the daemon's default if absent.
+    pub lease: Option<Seconds>,
+    /// Whether its limits may be set.
+    pub control: bool,
+    /// Who bends first: the lowest.
+    pub priority: i32,
+    /// The user's labels.
+    pub tags: BTreeMap<String, String>,
+    /// Which processes are its own.
+    pub claim: Option<Claim>,
+}
+
+impl Controller {
+    /// Registers a job. Its boards are its own from now on, unless it asks not to control them.
+    ///
+    /// # Errors
+    /// For boards that do not exist or that another job controls, for what [`JobSpec::check`] refuses, and where as many
+    /// jobs are open as the settings allow. Nothing is changed then.
+    pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
+        let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
+        let spec = JobSpec {
+            name: new.name,
+            gpus,
+            batch_size: new.batch_size,
+            work: new.work,
+            objective: new.objective,
+            lease: new.lease.unwrap_or(self.settings.default_lease_s),
+            control: new.control,
+            priority: new.priority,
+            tags: new.tags,
+            processes: None,
+        };
+        let mut spec = spec.check()?;
+        if spec.objective.price_weight > 0.0 && self.signal.price().is_none() {
+            let why = "needs a source of prices and this daemon has none; set source in [price] of its settings, or leave \
+                       the price_weight out";
+            let field = "objective.price_weight";
+            return Err(ControlError::Invalid(InvalidJob { field, why: why.into() }));
+        }
+        if spec.control {
+            self.refuse_held_boards(&spec)?;
+        }
+        self.refuse_too_many(&spec)?;
+        spec.processes = self.accounting.find_processes(&node!(self), new.claim).await?;
+        let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
+        let (progress, registered_at) = (StoredProgress::default(), self.now().utc);
+        let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None };
+        let job = self.snapshot().make_job(&stored).await?;
+        self.store.save_job(&stored).await?;
+        tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
+        self.admit(job).await;
+        self.plan_one(&id).await;
+        self.job(&id).await
+    }
+
+    fn refuse_too_many(&self, spec: &JobSpec) -> Result<(), ControlError> {
+        let (most, open) = (self.settings.most_jobs, self.jobs.len());
+        if open >= most as usize {
+            return Err(ControlError::TooMany(format!(
+                "{open} jobs are open, and control.most_jobs = {most} allows no more: end jobs that are done, let their \
+                 leases run out, or raise the setting"
+            )));
+        }
+        let most = self.settings.most_jobs_per_gpu;
+        for gpu in spec.gpus.iter().filter_map(|id| self.gpus.get(id)) {
+            let open = gpu.booked();
+            if open >= most as usize {
+                return Err(ControlError::TooMany(format!(
+                    "GPU {} has {open} open jobs, and control.most_jobs_per_gpu = {most} allows no more: end jobs that are \
+                     done, let their leases run out, or raise the setting",
+                    gpu.handle.board().index
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_held_boards(&self, spec: &JobSpec) -> Result<(), ControlError> {
+        for id in &spec.gpus {
+            let Some(gpu) = self.gpus.get(id) else { continue };
+            let index = gpu.handle.board().index;
+            if let Some(owner) = gpu.owner.as_ref().and_then(|o| self.jobs.get(o)) {
+                return Err(ControlError::Conflict(format!(
+                    "GPU {index} ({id}) is controlled by job {} ({}); end that job first, or register with \
+                     \"control\": false to be booked without control",
+                    owner.id, owner.spec.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a job its place on its GPUs.
+    pub(in crate::controller) async fn admit(&mut self, job: Job) {
+        let (id, processes) = (job.id.clone(), job.spec.processes.clone());
+        for gpu in &job.spec.gpus {
+            let is_turned = self.accounting.turn_books_of(&mut node!(self), gpu, false);
+            if let Some(gpu) = self.gpus.get_mut(gpu) {
+                gpu.admit(&id, job.spec.control, is_turned);
+            }
+        }
+        self.jobs.add(job);
+        if let Some(processes) = processes {
+            self.accounting.follow(&mut node!(self), &id, &processes).await;
+        }
+    }
+}

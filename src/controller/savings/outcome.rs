@@ -1,0 +1,78 @@
+//! The outcome of jobs that ended, and what the ledger holds of jobs' savings.
+
+use super::estimate::Estimate;
+use crate::controller::error::ControlError;
+use crate::controller::jobs::Job;
+use crate::controller::snapshot::Snapshot;
+use crate::store::{StoreError, StoredJob};
+use wattune_core::domain::JobId;
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::frozen::{Counterfactual, Outcome};
+use wattune_core::ledger::report::Saved;
+
+impl Snapshot<'_> {
+    /// Returns what a running job saved so far against its original limits, if there is an honest estimate.
+    pub(in crate::controller) async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
+        let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
+        let stored = job.stored(None);
+        let rows = self.accounting.rows_of(id, self.store).await?;
+        let (emissions, series) = self.intensities().settle(&rows).await?;
+        let estimate =
+            Estimate { of: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
+        let savings = estimate.savings(estimate.done().await?).await?;
+        let saving = savings.against_found.known().and_then(|compared| compared.saving.known());
+        Ok(saving.map(|saving| saving.carbon_reduction_g.into()))
+    }
+
+    /// Returns the outcome of a job that ended; `None` where there is nothing to compare, or nothing new.
+    pub(in crate::controller) async fn reckon(
+        &self,
+        job: &Job,
+        stored: &StoredJob,
+        why: &str,
+    ) -> Result<Option<Outcome>, ControlError> {
+        let earlier = self.outcome(&stored.id).await?;
+        // A job that was never planned has nothing to be compared with.
+        if self.counterfactuals(&stored.id).await?.is_empty() {
+            return Ok(None);
+        }
+        let rows = self.accounting.rows_of(&stored.id, self.store).await?;
+        let (emissions, series) = self.intensities().settle(&rows).await?;
+        let estimate = Estimate { of: *self, stored, job, rows: &rows, series: &series, emissions: &emissions };
+        let savings = estimate.savings(estimate.done().await?).await?;
+        if earlier.as_ref().is_some_and(|before| before.savings == savings) {
+            return Ok(None);
+        }
+        Ok(Some(Outcome {
+            at: self.now.utc,
+            job: stored.id.clone(),
+            version: earlier.map_or(0, |before| before.version) + 1,
+            why: why.into(),
+            active_s: stored.progress.account.active,
+            stalled_s: stored.progress.account.stalled,
+            stalled_energy_j: stored.progress.account.stalled_energy,
+            samples: stored.progress.account.samples,
+            savings,
+        }))
+    }
+
+    /// Returns a job's references as they were frozen, oldest first.
+    pub(super) async fn counterfactuals(&self, id: &JobId) -> Result<Vec<Counterfactual>, StoreError> {
+        let written = self.store.entries_of("counterfactual", id).await?;
+        let is_one = |entry: Entry| match entry {
+            Entry::Counterfactual(it) if it.job == *id => Some(*it),
+            _ => None,
+        };
+        Ok(written.into_iter().chain(self.accounting.notes().cloned()).filter_map(is_one).collect())
+    }
+
+    /// Returns a job's outcome as written last.
+    pub(in crate::controller) async fn outcome(&self, id: &JobId) -> Result<Option<Outcome>, StoreError> {
+        let written = self.store.entries_of("outcome", id).await?;
+        let is_one = |entry: Entry| match entry {
+            Entry::Outcome(it) if it.job == *id => Some(*it),
+            _ => None,
+        };
+        Ok(written.into_iter().chain(self.accounting.notes().cloned()).filter_map(is_one).next_back())
+    }
+}

@@ -1,0 +1,150 @@
+//! A job's references: the limits that it is compared with, frozen when it is planned first or profiled anew.
+
+use std::collections::BTreeSet;
+
+use crate::controller::jobs::{Job, Jobs};
+use crate::controller::snapshot::Snapshot;
+use crate::store::StoreError;
+use wattune_core::domain::{Forecast, GpuId, JobId, PowerLimit, SetPoint, Slot};
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::frozen::{Counterfactual, RULE, Reference, Said};
+use wattune_core::plan::Plan;
+use wattune_core::profile::Evidence;
+use wattune_core::profile::ladder::Setting;
+use wattune_core::units::{GramsCo2e, Joules, Seconds};
+
+/// One of a job's references: its original limits, or the largest.
+#[derive(Clone, Copy)]
+pub(super) enum Which {
+    Found,
+    Max,
+}
+
+impl Which {
+    pub(super) fn of(self, frozen: &Counterfactual) -> &Reference {
+        match self {
+            Self::Found => &frozen.found,
+            Self::Max => &frozen.max,
+        }
+    }
+}
+
+/// Returns the jobs that have a plan and were not frozen yet, or were profiled anew since.
+pub(in crate::controller) fn due_references(jobs: &Jobs) -> Vec<JobId> {
+    let is_due = |job: &&Job| {
+        let restarts = job.profiler.as_ref().map(|p| p.restarts());
+        job.spec.control && job.plan.is_some() && job.is_profiled() && job.frozen.is_none_or(|n| Some(n) < restarts)
+    };
+    jobs.iter().filter(is_due).map(|job| job.id.clone()).collect()
+}
+
+impl Snapshot<'_> {
+    /// Returns the ledger's entry of a job's references; `None` where one of an earlier daemon still holds.
+    pub(in crate::controller) async fn freeze(&self, job: &Job) -> Result<Option<Entry>, StoreError> {
+        let Some(plan) = &job.plan else { return Ok(None) };
+        let earlier = self.counterfactuals(&job.id).await?;
+        if job.frozen.is_none() && !earlier.is_empty() {
+            return Ok(None);
+        }
+        let why = if earlier.is_empty() { "its first plan" } else { "it was profiled anew" };
+        Ok(Some(Entry::Counterfactual(Box::new(self.counterfactual(job, plan, earlier.len(), why)))))
+    }
+
+    fn counterfactual(&self, job: &Job, plan: &Plan, earlier: usize, why: &str) -> Counterfactual {
+        let reference = |which| {
+            let (limits, measured) = match self.reference_limits(job, which) {
+                Ok(limits) => {
+                    let evidence = evidence_at(job, &limits);
+                    (limits, evidence)
+                }
+                Err(why) => (Vec::new(), Err(why)),
+            };
+            let expected = measured.as_ref().ok().map(|at| expected(plan, at));
+            let (expected_energy_j, expected_carbon_g) = expected.unzip();
+            let expected_carbon_g = expected_carbon_g.flatten();
+            Reference { limits, measured: measured.into(), expected_energy_j, expected_carbon_g }
+        };
+        let said = |f: &Forecast| Said { source: f.source.clone(), zone: f.zone.clone(), issued_at: f.issued_at };
+        Counterfactual {
+            at: self.now.utc,
+            job: job.id.clone(),
+            version: u32::try_from(earlier + 1).unwrap_or(u32::MAX),
+            why: why.into(),
+            rule: RULE.into(),
+            samples: plan.samples_done,
+            found: reference(Which::Found),
+            max: reference(Which::Max),
+            planned_energy_j: plan.expected.energy,
+            planned_carbon_g: plan.expected.carbon,
+            planned_end: plan.expected.ends_at,
+            forecast: self.signal.forecast().map(said),
+        }
+    }
+
+    /// Returns the limit of each group that a reference is at.
+    fn reference_limits(&self, job: &Job, which: Which) -> Result<Vec<PowerLimit>, String> {
+        let of = |id: &GpuId| {
+            let gpu = self.gpus.get(id)?;
+            match which {
+                Which::Found => self.gpus.found(id),
+                Which::Max => gpu.range().map(|range| range.max),
+            }
+        };
+        let one = |members: &[GpuId]| {
+            let limits: Option<BTreeSet<PowerLimit>> = members.iter().map(of).collect();
+            match limits.ok_or("a board does not tell its limits")?.into_iter().collect::<Vec<_>>().as_slice() {
+                [only] => Ok(*only),
+                _ if matches!(which, Which::Found) => Err("its boards were found at different limits"),
+                _ => Err("its boards have different maximum limits"),
+            }
+        };
+        let limits: Result<Vec<_>, &str> = job.groups.iter().map(|g| one(&g.members)).collect();
+        match limits {
+            Ok(limits) if limits.is_empty() => Err("its boards have no power limit to set".into()),
+            limits => limits.map_err(Into::into),
+        }
+    }
+}
+
+/// Returns what the profile measured with the groups at these limits.
+pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, String> {
+    let words: Vec<String> = limits.iter().map(ToString::to_string).collect();
+    let words = words.join(" + ");
+    if let Some(group) =
+        job.groups.iter().zip(limits).find(|(g, l)| **l > g.range.ceiling && !l.same_as(g.range.ceiling))
+    {
+        return Err(format!(
+            "nothing is measured at {words}: wattune goes no higher than {}, the limit that was found or that a cap \
+             leaves",
+            group.0.range.ceiling
+        ));
+    }
+    let profiler = job.profiler.as_ref().ok_or("its boards have no power limit to set")?;
+    // Boards may show a limit rounded.
+    let is_there = |setting: &Setting| {
+        let alike = |(set, limit): (&SetPoint, &PowerLimit)| set.same_as((*limit).into());
+        setting.len() == limits.len() && setting.iter().zip(limits).all(alike)
+    };
+    let profile = profiler.profile();
+    let setting = profile.points.iter().map(|p| &p.setting).find(|s| is_there(s));
+    let evidence = setting.and_then(|s| profiler.evidence(s));
+    evidence.ok_or_else(|| format!("the profile has no measurement at {words}"))
+}
+
+/// What the work of a plan would use at a reference, and emit by the plan's intensities; grams are absent where it would
+/// take longer than the plan.
+fn expected(plan: &Plan, at: &Evidence) -> (Joules, Option<GramsCo2e>) {
+    let time = plan.expected.samples / at.throughput;
+    (at.power * time, expected_carbon(plan, at, time))
+}
+
+fn expected_carbon(plan: &Plan, at: &Evidence, time: Seconds) -> Option<GramsCo2e> {
+    let span = Slot::new(plan.made_at, plan.made_at.checked_add_signed(time.to_delta())?)?;
+    let (mut covered, mut carbon) = (Seconds::ZERO, GramsCo2e::ZERO);
+    for segment in &plan.segments {
+        let Some(part) = segment.slot.intersection(&span) else { continue };
+        covered += part.duration();
+        carbon += at.power * part.duration() * segment.intensity;
+    }
+    ((time - covered).abs() < Seconds::new(1.0)).then_some(carbon)
+}

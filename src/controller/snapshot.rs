@@ -1,0 +1,49 @@
+//! The daemon's parts at one moment, to read: views are built and savings estimated from them, without side effects.
+
+use chrono::{DateTime, Utc};
+
+use super::accounting::{Accounting, Intensities};
+use super::cap::{Cap, Demand, LimitGrants};
+use super::gpus::Gpus;
+use super::jobs::Jobs;
+use super::planning::Planner;
+use super::savings::SavingsTracker;
+use super::settings::Settings;
+use super::signal::Signal;
+use crate::store::Store;
+use wattune_core::profile::Settings as ProfileSettings;
+use wattune_core::time::Now;
+
+/// The daemon's parts at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct Snapshot<'a> {
+    pub(super) now: Now,
+    pub(super) started_at: DateTime<Utc>,
+    pub(super) settings: &'a Settings,
+    pub(super) profiling: &'a ProfileSettings,
+    pub(super) store: &'a Store,
+    pub(super) gpus: &'a Gpus,
+    pub(super) jobs: &'a Jobs,
+    pub(super) cap: &'a Cap,
+    pub(super) accounting: &'a Accounting,
+    pub(super) savings: &'a SavingsTracker,
+    pub(super) planner: &'a Planner,
+    pub(super) signal: &'a Signal,
+}
+
+impl<'a> Snapshot<'a> {
+    /// Returns what is wanted of the GPUs.
+    pub(super) fn demand(&self) -> Demand<'a> {
+        Demand { gpus: self.gpus, jobs: self.jobs, settings: self.settings, now: self.now }
+    }
+
+    /// Returns what the cap grants each GPU.
+    pub(super) fn grants(&self) -> LimitGrants {
+        self.cap.grants(&self.demand())
+    }
+
+    /// Returns the intensities that emissions are computed with.
+    pub(super) fn intensities(&self) -> Intensities<'a> {
+        self.accounting.intensities(self.signal, self.store)
+    }
+}
