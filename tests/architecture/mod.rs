@@ -1,11 +1,13 @@
 //! The house rules that the compiler does not know: which room may use which, what the core never sees, that no two
-//! files of a room depend on each other in a circle, and what every source file looks like.
+//! files of a room depend on each other in a circle, that the controller has owners, and what every source file looks
+//! like.
 //!
 //! Sources are read as tokens, so that comments and texts say what they like. Left out are items under `#[cfg(test)]`
 //! and the files of test modules (`tests.rs`, `*_tests.rs`, `tests/`): tests may look wherever they want.
 
 mod circles;
 mod lock;
+mod owners;
 mod paths;
 mod rooms;
 mod source;
@@ -25,6 +27,13 @@ fn the_sources_keep_the_rules_of_the_house() {
     let all: Vec<Source> = CRATES.into_iter().flat_map(Source::all).collect();
     assert!(all.len() > 400, "only {} sources", all.len());
     let found: Vec<String> = all.iter().flat_map(Source::violations).collect();
+    assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn the_controller_has_owners() {
+    let sources = Source::all(&DAEMON);
+    let found: Vec<String> = sources.iter().flat_map(owners::violations).collect();
     assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));
 }
 
