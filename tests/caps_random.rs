@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{
-    BudgetSettings, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard, Settings,
+    BudgetSettings, Caller, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard,
+    Settings,
 };
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
@@ -208,14 +209,16 @@ impl Node {
                     rebound_s: rebound.then_some(15.0),
                 };
                 let event = DemandResponse::try_from(new).expect("right");
-                drop(self.controller.announce(event).await);
+                drop(self.controller.announce(event, Caller::Local).await);
             }
-            Happens::Withdraw { id: event } => drop(self.controller.withdraw(&id(event)).await),
+            Happens::Withdraw { id: event } => drop(self.controller.withdraw(&id(event), Caller::Local).await),
             Happens::Override { board, watts, ttl_s } => {
                 let (limit, ttl) = (Watts::new(watts.round()), Seconds::new(*ttl_s));
-                drop(self.controller.set_override(&GpuRef::Index(*board), limit, ttl).await);
+                drop(self.controller.set_override(&GpuRef::Index(*board), limit, ttl, Caller::Local).await);
             }
-            Happens::Release { board } => drop(self.controller.release_override(&GpuRef::Index(*board)).await),
+            Happens::Release { board } => {
+                drop(self.controller.release_override(&GpuRef::Index(*board), Caller::Local).await);
+            }
             Happens::Register { board, priority, slowdown } => {
                 let job = NewJob {
                     gpus: vec![GpuRef::Index(*board)],

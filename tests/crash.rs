@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use wattune::clock::{Clock, SystemClock};
-use wattune::controller::{self, Controller, GpuRef, Handle, Parts};
+use wattune::controller::{self, Caller, Controller, GpuRef, Handle, Parts};
 use wattune::gpu::simulated::{Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::FeedState;
@@ -295,7 +295,10 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
     let running = tokio::spawn(controller::supervise(controller, requests, CancellationToken::new()));
     let asked = handle.ask(|controller| {
         Box::pin(async move {
-            controller.set_override(&GpuRef::Index(0), Watts::new(150.0), Seconds::new(3600.0)).await.map(drop)
+            controller
+                .set_override(&GpuRef::Index(0), Watts::new(150.0), Seconds::new(3600.0), Caller::Local)
+                .await
+                .map(drop)
         })
     });
     asked.await.expect("answered").expect("granted");

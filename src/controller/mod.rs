@@ -51,7 +51,7 @@ pub use gpus::{Act, Arrivals, Gpu, GpuRef, Override};
 pub use handle::{Busy, Handle, Requests};
 pub use jobs::{Group, Job, Phase, ProgressReport};
 pub use planning::ReplanReason;
-pub use requests::NewJob;
+pub use requests::{Caller, NewJob};
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
 pub use signal::{PriceSignal, RankBoard, scores};

@@ -331,10 +331,10 @@ impl Accounting {
     pub(in crate::controller) fn note_control(&mut self, node: &mut Node<'_>, id: &GpuId, change: Change) {
         let who = match node.gpus.get(id) {
             _ if change.foreign => "somebody outside".to_owned(),
-            Some(gpu) if gpu.manual.is_some() => "a manual override".to_owned(),
-            Some(gpu) => match &gpu.owner {
-                Some(job) => format!("the plan of job {job}"),
-                None => "nobody: it goes back to what was found".to_owned(),
+            Some(gpu) => match (gpu.manual, &gpu.owner) {
+                (Some(manual), _) => format!("a manual override ({})", manual.by),
+                (None, Some(job)) => format!("the plan of job {job}"),
+                (None, None) => "nobody: it goes back to what was found".to_owned(),
             },
             None => return,
         };

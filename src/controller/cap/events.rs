@@ -80,7 +80,6 @@ impl Cap {
             return Err(ControlError::Conflict(why));
         }
         store.save_event(&event).await?;
-        tracing::info!("demand-response event {} from {}: announced", event.id, event.slot);
         let view = event_view(&event, "api", now);
         self.events.insert(event.id.clone(), event);
         Ok(Announced { view, is_new })
@@ -100,7 +99,6 @@ impl Cap {
         };
         store.delete_event(id).await?;
         self.events.remove(id);
-        tracing::info!("demand-response event {id}: withdrawn");
         Ok(event_view(&event, "api", now))
     }
 

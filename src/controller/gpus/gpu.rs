@@ -8,6 +8,7 @@ use super::clocks::Clocks;
 use super::limit_history::LimitHistory;
 use super::sharing::Sharing;
 use super::steering::Astray;
+use crate::controller::requests::Caller;
 use crate::gpu::journal::{self, Foreign, Journal, JournalError, Standing, WayBack};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write};
@@ -25,6 +26,8 @@ pub struct Override {
     pub until: Monotonic,
     /// The same on the wall clock, for people.
     pub until_utc: DateTime<Utc>,
+    /// Who asked for it.
+    pub by: Caller,
 }
 
 /// A found limit that the driver refused to take back is offered again this often.

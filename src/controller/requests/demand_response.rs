@@ -1,6 +1,7 @@
 //! Demand-response events: announced, replaced, withdrawn.
 
 use crate::controller::cap::{Announced, EventView};
+use crate::controller::requests::Caller;
 use crate::controller::{ControlError, Controller};
 use wattune_core::domain::{DemandResponse, EventId};
 
@@ -9,9 +10,11 @@ impl Controller {
     ///
     /// # Errors
     /// If it is over already, if the settings have an event of that id, or if it cannot be stored: then nothing changes.
-    pub async fn announce(&mut self, event: DemandResponse) -> Result<Announced, ControlError> {
+    pub async fn announce(&mut self, event: DemandResponse, by: Caller) -> Result<Announced, ControlError> {
         let now = self.now().utc;
+        let (id, slot) = (event.id.clone(), event.slot);
         let announced = self.cap.announce(event, &self.store, now).await?;
+        tracing::info!(caller = %by, "demand-response event {id} from {slot}: announced");
         self.follow_cap().await;
         Ok(announced)
     }
@@ -20,9 +23,10 @@ impl Controller {
     ///
     /// # Errors
     /// If there is none of that id, or it stands in the settings, or the store fails.
-    pub async fn withdraw(&mut self, id: &EventId) -> Result<EventView, ControlError> {
+    pub async fn withdraw(&mut self, id: &EventId, by: Caller) -> Result<EventView, ControlError> {
         let now = self.now().utc;
         let withdrawn = self.cap.withdraw(id, &self.store, now).await?;
+        tracing::info!(caller = %by, "demand-response event {id}: withdrawn");
         self.follow_cap().await;
         Ok(withdrawn)
     }

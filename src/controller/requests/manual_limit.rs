@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::controller::gpus::{Gpu, GpuRef, Override};
 use crate::controller::planning::ReplanReason;
+use crate::controller::requests::Caller;
 use crate::controller::view::GpuView;
 use crate::controller::{ControlError, Controller};
 use wattune_core::domain::{GpuId, InvalidJob, PowerLimit};
@@ -18,7 +19,13 @@ impl Controller {
     /// # Errors
     /// In observe mode, on boards that cannot be set, and for limits outside the board's range: from its minimum up to
     /// its ceiling.
-    pub async fn set_override(&mut self, which: &GpuRef, limit: Watts, ttl: Seconds) -> Result<GpuView, ControlError> {
+    pub async fn set_override(
+        &mut self,
+        which: &GpuRef,
+        limit: Watts,
+        ttl: Seconds,
+        by: Caller,
+    ) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
         let now = self.now();
         if self.settings.observe {
@@ -43,9 +50,10 @@ impl Controller {
                 return Err(refused);
             }
         };
-        let wish = Override { limit: asked, until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() };
+        let (until, until_utc) = (now.monotonic.after(ttl), now.utc + ttl.to_delta());
+        let wish = Override { limit: asked, until, until_utc, by };
         let before = gpu.manual.replace(wish);
-        tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), "GPU {id}: set by hand to {asked} for {ttl}");
+        tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: set by hand to {asked} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
         self.plan().await;
         // A write that is still on its way would hide whether this one can be done.
@@ -73,8 +81,9 @@ impl Controller {
     ///
     /// # Errors
     /// If there is no such board. A board without an override is left as it is.
-    pub async fn release_override(&mut self, which: &GpuRef) -> Result<GpuView, ControlError> {
+    pub async fn release_override(&mut self, which: &GpuRef, by: Caller) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
+        tracing::info!(gpu.uuid = %id, caller = %by, "GPU {id}: limit by hand released");
         if let Some(gpu) = self.gpus.get_mut(&id) {
             gpu.manual = None;
             gpu.foreign = None;

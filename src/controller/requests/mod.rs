@@ -1,6 +1,7 @@
 //! The requests that others make of the controller, one file each.
 
 mod account;
+mod caller;
 mod demand_response;
 mod end;
 mod manual_limit;
@@ -8,4 +9,5 @@ mod progress;
 mod read;
 mod register;
 
+pub use caller::Caller;
 pub use register::NewJob;

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 
-use crate::controller::{EventView, NewEvent};
+use crate::controller::{Caller, EventView, NewEvent};
 use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::extract::{Payload, Segment};
@@ -42,7 +42,9 @@ pub(in crate::http) async fn announce(
 ) -> Result<impl IntoResponse, Problem> {
     let event = DemandResponse::try_from(body)?;
     let location = format!("/v1/demand-response/{}", event.id);
-    let announced = shared.ask(move |controller| Box::pin(async move { controller.announce(event).await })).await??;
+    let announced = shared
+        .ask(move |controller| Box::pin(async move { controller.announce(event, Caller::Local).await }))
+        .await??;
     let status = if announced.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, [(header::LOCATION, location)], Json(announced.view)))
 }
@@ -66,5 +68,7 @@ pub(in crate::http) async fn withdraw(
     Segment(id): Segment,
 ) -> Result<Json<EventView>, Problem> {
     let id = EventId::new(id).map_err(|error| Problem::new(StatusCode::NOT_FOUND, error.to_string()))?;
-    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.withdraw(&id).await })).await??))
+    Ok(Json(
+        shared.ask(move |controller| Box::pin(async move { controller.withdraw(&id, Caller::Local).await })).await??,
+    ))
 }

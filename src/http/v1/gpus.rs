@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 
-use crate::controller::GpuRef;
 use crate::controller::view::{GpuView, LimitSpanView};
+use crate::controller::{Caller, GpuRef};
 use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::extract::{Payload, Segment};
@@ -69,8 +69,9 @@ pub(in crate::http) async fn set_power_limit(
 ) -> Result<Json<GpuView>, Problem> {
     let which = GpuRef::parse(&id);
     let (limit, ttl) = body.checked()?;
-    let answer =
-        shared.ask(move |controller| Box::pin(async move { controller.set_override(&which, limit, ttl).await }));
+    let answer = shared.ask(move |controller| {
+        Box::pin(async move { controller.set_override(&which, limit, ttl, Caller::Local).await })
+    });
     Ok(Json(answer.await??))
 }
 
@@ -85,6 +86,7 @@ pub(in crate::http) async fn release_power_limit(
     Segment(id): Segment,
 ) -> Result<Json<GpuView>, Problem> {
     let which = GpuRef::parse(&id);
-    let answer = shared.ask(move |controller| Box::pin(async move { controller.release_override(&which).await }));
+    let answer =
+        shared.ask(move |controller| Box::pin(async move { controller.release_override(&which, Caller::Local).await }));
     Ok(Json(answer.await??))
 }
