@@ -175,7 +175,11 @@ fn circles_are_found() {
 
 #[test]
 fn no_circle_is_made_up() {
-    let table: [(&str, Written); 7] = [
+    let table: [(&str, Written); 8] = [
+        (
+            "a restricted visibility",
+            &[("plan/mod.rs", "mod a; pub fn f() { a::g() }"), ("plan/a.rs", "pub(in crate::plan) fn g() {}")],
+        ),
         (
             "a mod.rs that only re-exports",
             &[

@@ -61,6 +61,11 @@ impl Paths {
                     i += 3;
                     continue;
                 }
+                // A restricted visibility names who may see an item, and depends on nobody.
+                "in" if before == "(" && text(i.wrapping_sub(2)) == "pub" => {
+                    i = path(tokens, i + 1).1;
+                    continue;
+                }
                 "{" => depth += 1,
                 "}" => {
                     inline.retain(|(_, at)| *at != depth);
@@ -193,10 +198,7 @@ fn groups_are_taken_apart_and_self_and_super_are_followed() {
             &["crate::units::Watts as Watts", "crate::a::b as b", "crate::a::c as d", "crate::a::* as *"],
         ),
         ("use self::inner::{self, X};", &["crate::plan::dual::inner as inner", "crate::plan::dual::inner::X as X"]),
-        (
-            "pub use a::b; pub(crate) use c; pub(in crate::plan) use d as e;",
-            &["+a::b as b", "+c as c", "crate::plan", "+d as e"],
-        ),
+        ("pub use a::b; pub(crate) use c; pub(in crate::plan) use d as e;", &["+a::b as b", "+c as c", "+d as e"]),
         ("fn f() { super::super::store::open() }", &["crate::store::open"]),
         ("mod inner { use super::X; } use super::Y;", &["crate::plan::dual::X as X", "crate::plan::Y as Y"]),
         ("use ::tokio::time as t; use crate as house;", &["tokio::time as t", "crate as house"]),
