@@ -44,8 +44,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-pub use accounting::{Bookkeeping, BudgetSettings, BudgetView, Period};
-pub use cap::{Announced, CapSettings, CapView, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
+pub use accounting::{Bookkeeping, BudgetSettings, Period};
+pub use cap::{Announced, CapSettings, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
 pub use error::{ControlError, StartError};
 pub use gpus::{Act, Arrivals, Gpu, GpuRef, Override};
 pub use handle::{Busy, Handle, Requests};
@@ -56,7 +56,7 @@ pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
 pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
-pub use view::{look, price_view};
+pub use view::{BudgetView, CapView, look, price_view};
 
 use accounting::{Accounting, Change};
 use cap::Cap;

@@ -2,15 +2,9 @@
 
 use chrono::{DateTime, Datelike, Days, Months, NaiveTime, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::Accounting;
 use super::hourly_emissions::HourlyEmissions;
 use crate::controller::datetime_serde::optional_moment;
-use crate::controller::error::ControlError;
-use crate::controller::jobs::Jobs;
-use crate::controller::node::Node;
-use crate::controller::signal::Signal;
 use wattune_core::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
 use wattune_core::ledger::{self, Interval, Share};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Short};
@@ -112,9 +106,9 @@ impl BudgetSettings {
 /// The budget, and what has been emitted of it.
 #[derive(Default)]
 pub(in crate::controller) struct BudgetBook {
-    settings: BudgetSettings,
+    pub(super) settings: BudgetSettings,
     /// What all jobs have used since the beginning of a span.
-    counted: Option<(Slot, HourlyEmissions)>,
+    pub(super) counted: Option<(Slot, HourlyEmissions)>,
 }
 
 impl BudgetBook {
@@ -147,7 +141,7 @@ impl BudgetBook {
     }
 
     /// What has been emitted within a span; energy whose intensity is unknown counts with `otherwise`.
-    fn emitted(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
+    pub(super) fn emitted(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
         let counted = self.counted.as_ref().filter(|(of, _)| of == span);
         counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.sum().estimate(otherwise))
     }
@@ -166,77 +160,8 @@ impl BudgetBook {
     }
 }
 
-/// The node's carbon budget: what all of its jobs together may emit within a span.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct BudgetView {
-    /// When the span begins.
-    pub from: DateTime<Utc>,
-    /// When it ends.
-    pub until: DateTime<Utc>,
-    /// What may be emitted within it.
-    pub limit_g: f64,
-    /// What all jobs have emitted within it, as far as it is booked.
-    pub emitted_g: f64,
-    /// What is left; negative where it is exceeded.
-    pub left_g: f64,
-    /// What will have been emitted at its end by the present plans; jobs without a plan are left out.
-    pub expected_g: f64,
-}
-
-impl Accounting {
-    /// The budget's present span; `None` where there is no budget, or it is over.
-    pub(in crate::controller) fn budget_view(
-        &self,
-        jobs: &Jobs,
-        signal: &Signal,
-        now: DateTime<Utc>,
-    ) -> Option<BudgetView> {
-        let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
-        let emitted = self.budget.emitted(&span, signal.basis().value);
-        let ahead = Slot::new(now.max(span.start()), span.end())?;
-        let planned: GramsCo2e =
-            jobs.iter().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
-        Some(BudgetView {
-            from: span.start(),
-            until: span.end(),
-            limit_g: limit.get(),
-            emitted_g: emitted.get(),
-            left_g: (limit - emitted).get(),
-            expected_g: (emitted + planned).get(),
-        })
-    }
-
-    /// Sees to it that what was emitted within the present span is known: from the books, when a span begins.
-    pub(in crate::controller) async fn count_budget(&mut self, node: &mut Node<'_>) {
-        let span = self.budget.settings.span(node.now().utc);
-        if self.budget.counted.as_ref().map(|(of, _)| *of) != span {
-            self.recount_budget(node).await;
-        }
-    }
-
-    /// Counts it anew, with the intensities known now.
-    pub(in crate::controller) async fn recount_budget(&mut self, node: &mut Node<'_>) {
-        let Some(span) = self.budget.settings.span(node.now().utc) else {
-            self.budget.counted = None;
-            return;
-        };
-        match self.emitted_within(node, &span).await {
-            Ok(emitted) => self.budget.counted = Some((span, emitted)),
-            Err(ControlError::Store(error)) => self.note_store_fault(&error),
-            Err(_) => {}
-        }
-    }
-
-    async fn emitted_within(&self, node: &Node<'_>, span: &Slot) -> Result<HourlyEmissions, ControlError> {
-        let mut rows = ledger::within(&node.store.intervals_of_jobs(span).await?, span);
-        rows.retain(counts);
-        let series = self.intensities(node.signal, node.store).booked(span).await?;
-        Ok(HourlyEmissions::of(&rows, &series))
-    }
-}
-
 /// Budgets are of what is planned: what jobs use of boards.
-fn counts(row: &Interval) -> bool {
+pub(super) fn counts(row: &Interval) -> bool {
     matches!(row.share, Share::Job(_)) && row.device.kind() == DeviceKind::Gpu
 }
 

@@ -4,21 +4,19 @@
 //! daemon: energy of a board without a counter for good, and of one with a counter into a gap of which nobody knows who
 //! used it. So would the last reports, by which the next daemon tells whose lease was not over.
 
-use std::collections::BTreeMap;
-
 use chrono::TimeDelta;
 
 use super::Accounting;
-use super::intervals::{NEVER_COUNTED, RESET_UNWATCHED};
+use super::backlog::{NEVER_COUNTED, RESET_UNWATCHED};
 use crate::controller::gpus::Gpu;
 use crate::controller::node::Node;
 use crate::gpu::Metering;
 use crate::gpu::journal::boot_id;
-use crate::store::{LastReport, LastSeen, OpenBooks, StoredProgress};
+use crate::store::{LastSeen, OpenBooks, StoredProgress};
 use wattune_core::domain::{DeviceId, JobId};
 use wattune_core::ledger::entry::Lost;
 use wattune_core::ledger::{Metered, OpenInterval, Rule};
-use wattune_core::time::{Monotonic, Now};
+use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
 /// A lease is looked at so many times while it lasts: seconds of doubt matter to short ones.
@@ -27,16 +25,6 @@ const LOOKS_PER_LEASE: f64 = 4.0;
 /// A checkpoint has the progress of no more jobs, steered ones first: thousands that report would be written all the time.
 /// That of others is stored with the next interval, and their leases with each checkpoint.
 const MOST_REPORTS: usize = 64;
-
-/// What was written down last.
-#[derive(Default)]
-pub(in crate::controller) struct Kept {
-    at: Option<Monotonic>,
-    /// The last report of each open job.
-    reports: BTreeMap<JobId, LastReport>,
-    /// Whether the last checkpoint could not be written.
-    failed: bool,
-}
 
 impl Accounting {
     /// Writes down what is open, if it is time for that. What fails is tried again at the next checkpoint.

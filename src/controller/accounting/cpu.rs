@@ -1,66 +1,24 @@
 //! The books of CPU packages and memory, and the processes of jobs that they are split by.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
 use super::Accounting;
 use super::checkpoint::as_closed;
+use super::zones::ZoneBooks;
 use crate::controller::error::ControlError;
 use crate::controller::node::Node;
 use crate::controller::view::{CpuView, CpuZoneView, ProcessesView};
-use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
+use crate::cpu::watch::ZoneState;
 use crate::store::{Checkpoint, OpenBooks};
 use wattune_core::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Processes};
-use wattune_core::ledger::{self, CpuTime, OpenInterval, Rule, whole};
+use wattune_core::ledger::{self, OpenInterval, Rule, whole};
 use wattune_core::time::Now;
 use wattune_core::units::{Millijoules, Seconds};
 
 /// Why energy is lost where a counter fell by more than a turn can be, or another one is read.
 const RESET: &str = "its counter was reset, or another one is read now: what it had counted before that since it was read last is not known";
-
-/// The node's CPUs as the controller knows them.
-#[derive(Default)]
-pub(in crate::controller) struct Processors {
-    handle: Option<CpuHandle>,
-    pub(in crate::controller) seen: Arc<Observation>,
-    books: BTreeMap<DeviceId, ZoneBooks>,
-}
-
-/// The open interval of one zone.
-struct ZoneBooks {
-    interval: OpenInterval,
-    /// What turns and resets moved the counter by before this daemon's meter began, in millijoules.
-    rebased_before: i64,
-    /// CPU time when the interval began, or turned last.
-    time: TimeState,
-}
-
-impl ZoneBooks {
-    /// CPU time since then.
-    fn time(&self, now: &TimeState) -> CpuTime {
-        let before = |job: &JobId| self.time.jobs.get(job).copied().unwrap_or_default();
-        CpuTime {
-            capacity: now.capacity_us - self.time.capacity_us,
-            busy: now.busy_us - self.time.busy_us,
-            jobs: now.jobs.iter().map(|(job, used)| (job.clone(), used.saturating_sub(before(job)))).collect(),
-        }
-    }
-}
-
-impl Processors {
-    pub(in crate::controller) fn new(handle: Option<CpuHandle>) -> Self {
-        Self { handle, ..Self::default() }
-    }
-
-    /// A zone that was read with the newest observation; others keep their intervals open.
-    fn read(&self, device: &DeviceId) -> Option<(&ZoneState, Now)> {
-        let zone = self.seen.zones.iter().find(|zone| zone.device == *device)?;
-        let at = zone.at.filter(|at| self.seen.at == Some(*at) && zone.problem.is_none())?;
-        Some((zone, at))
-    }
-}
 
 impl Accounting {
     /// Takes in what is known of the CPUs now, and opens the books of zones that are read for the first time.

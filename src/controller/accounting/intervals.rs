@@ -1,12 +1,11 @@
 //! Keeping the books: closing intervals, moving checkpoints, and writing both down together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Accounting;
-use super::checkpoint::Kept;
-use super::occupancy::{Downtime, EndedOccupancy};
+use super::backlog::{NEVER_COUNTED, RESET_UNWATCHED};
 use crate::controller::gpus::Gpu;
 use crate::controller::jobs::Job;
 use crate::controller::node::Node;
@@ -16,11 +15,6 @@ use wattune_core::domain::{DeviceId, DeviceKind, GpuId, JobId};
 use wattune_core::ledger::{self, Interval, OpenInterval, Rule, Share};
 use wattune_core::units::{Millijoules, Seconds};
 
-/// Why energy is lost where a counter shows less than when it was read last.
-pub(in crate::controller) const RESET_UNWATCHED: &str =
-    "its counter was reset while nobody looked: what it had counted before that since it was read last is not known";
-/// Why energy is lost where no counter is.
-pub(in crate::controller) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
 /// Why energy is lost between two daemons where no counter is.
 const NOT_KEPT: &str =
     "it has no energy counter, and no daemon ran, or one was ended before it had written down what it read";
@@ -31,28 +25,6 @@ const GIVEN_UP: Seconds = Seconds::new(3600.0);
 
 /// Boards without a counter that were booked so shortly before a start were watched all the time: sensors are no faster.
 const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
-
-/// What was booked and is not written yet. The database may be away for a while; the books are not lost.
-#[derive(Default)]
-pub(in crate::controller) struct Backlog {
-    pub(in crate::controller) intervals: Vec<Interval>,
-    pub(in crate::controller) checkpoints: Vec<Checkpoint>,
-    pub(in crate::controller) ended: Vec<StoredJob>,
-    /// Where each board's books stood when the last daemon stopped.
-    pub(in crate::controller) recovered: Vec<Checkpoint>,
-    /// Until when boards without a counter were booked by then.
-    pub(in crate::controller) booked_until: BTreeMap<DeviceId, DateTime<Utc>>,
-    /// When jobs that it left were heard of last.
-    pub(in crate::controller) heard: BTreeMap<JobId, DateTime<Utc>>,
-    /// When it was seen last, and for how long it was away.
-    pub(in crate::controller) away: Option<Downtime>,
-    /// Jobs that ended since such a board was read, and held it.
-    pub(in crate::controller) gone: Vec<EndedOccupancy>,
-    /// Jobs of whose energy something was written after they had ended.
-    pub(in crate::controller) late: BTreeSet<JobId>,
-    /// What was kept of the open intervals.
-    pub(in crate::controller) kept: Kept,
-}
 
 impl Accounting {
     /// Opens the books of boards that answer for the first time. What the counter knows of the time since the last
@@ -424,11 +396,5 @@ impl Accounting {
                 energy.to_joules().get()
             );
         }
-    }
-}
-
-impl Backlog {
-    fn is_empty(&self) -> bool {
-        self.intervals.is_empty() && self.checkpoints.is_empty() && self.ended.is_empty() && self.late.is_empty()
     }
 }

@@ -1,6 +1,9 @@
 //! The books: intervals of GPUs and CPUs, what is open over a kill, the ledger's upkeep, what jobs and the node emitted.
 
+mod attribution;
+mod backlog;
 mod budget;
+mod budget_count;
 mod checkpoint;
 mod cpu;
 mod hourly_emissions;
@@ -8,16 +11,22 @@ mod intensities;
 mod intervals;
 mod ledger;
 mod occupancy;
+mod recount;
+mod upkeep;
+mod zones;
 
+pub(super) use backlog::Backlog;
 pub(super) use budget::BudgetBook;
-pub use budget::{BudgetSettings, BudgetView, Period};
-pub(super) use cpu::Processors;
+pub use budget::{BudgetSettings, Period};
 pub(super) use hourly_emissions::{HourlyEmissions, by_kind};
 pub(super) use intensities::Intensities;
-pub(super) use intervals::Backlog;
 pub use ledger::Bookkeeping;
-pub(super) use ledger::{Change, Ledger, SHOWN_DAYS};
+pub(super) use ledger::SHOWN_DAYS;
 pub(super) use occupancy::{Downtime, gone_since};
+pub(super) use upkeep::Change;
+
+use ledger::Ledger;
+use zones::Processors;
 
 use super::error::in_full;
 use super::signal::Signal;

@@ -1,11 +1,9 @@
 //! Who held a board in a time in which it was not read: jobs that ended in it, and those that go on.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 
-use super::Accounting;
 use crate::clock::Clock;
 use crate::controller::jobs::Job;
-use crate::controller::node::Node;
 use crate::gpu::journal::boot_id;
 use crate::store::{Checkpoint, LastSeen, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, GpuId};
@@ -17,21 +15,21 @@ use wattune_core::units::Seconds;
 const RECALLED: u32 = 1000;
 
 /// Boards are read a moment before a job ends: that moment is not worth a row after its final account.
-const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
+pub(super) const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
 
 /// A job that has ended.
 pub(in crate::controller) struct EndedOccupancy {
-    boards: Vec<GpuId>,
-    stay: Stay,
+    pub(super) boards: Vec<GpuId>,
+    pub(super) stay: Stay,
 }
 
 /// The time between the last daemon and this one.
 pub(in crate::controller) struct Downtime {
-    seen: LastSeen,
+    pub(super) seen: LastSeen,
     /// From then until this daemon began.
-    span: Seconds,
+    pub(super) span: Seconds,
     /// When it began.
-    back: Monotonic,
+    pub(super) back: Monotonic,
 }
 
 impl Downtime {
@@ -45,7 +43,7 @@ impl Downtime {
 
     /// How long a job's lease lasted without a further word from when the last daemon was seen last. One that was not there
     /// then was registered right afterwards.
-    fn lease_left(&self, job: &Job) -> Seconds {
+    pub(super) fn lease_left(&self, job: &Job) -> Seconds {
         self.seen.leases.get(&job.id).copied().unwrap_or(job.spec.lease)
     }
 }
@@ -68,60 +66,4 @@ pub(in crate::controller) async fn gone_since(
         points.iter().any(is_missed).then(|| EndedOccupancy { boards: job.spec.gpus.clone(), stay })
     };
     Ok(ended.iter().filter_map(gone).collect())
-}
-
-impl Accounting {
-    /// Keeps in mind on which boards a job was that ends now: those that have not answered since this daemon began.
-    pub(in crate::controller) fn remember_gone(&mut self, node: &mut Node<'_>, job: &Job) {
-        let now = node.now().utc;
-        for board in &job.spec.gpus {
-            let device = DeviceId::from(board);
-            let Some(point) = self.backlog.recovered.iter().find(|point| point.device == device) else { continue };
-            let stays = self.stays_of(node, job, point.at).into_iter();
-            let gone = stays.map(|stay| Stay { until: stay.until.or(Some(now)), ..stay });
-            self.backlog.gone.extend(gone.map(|stay| EndedOccupancy { boards: vec![board.clone()], stay }));
-        }
-    }
-
-    /// Who held a board since it was read last, `since`, by an earlier daemon.
-    pub(in crate::controller) fn occupancy_of(
-        &self,
-        node: &Node<'_>,
-        board: &GpuId,
-        since: DateTime<Utc>,
-    ) -> Vec<Stay> {
-        let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(board));
-        let gone = self.backlog.gone.iter().filter(|gone| gone.boards.contains(board)).map(|gone| gone.stay.clone());
-        let mut stays: Vec<Stay> = gone.chain(going_on.flat_map(|job| self.stays_of(node, job, since))).collect();
-        stays.sort_by_key(|stay| stay.from);
-        stays
-    }
-
-    /// When a job held its boards since then, as far as anybody can tell: a job that was heard of before this daemon
-    /// began and again held them in between if its lease was not over.
-    fn stays_of(&self, node: &Node<'_>, job: &Job, since: DateTime<Utc>) -> Vec<Stay> {
-        let stay = |from, until| Stay { job: job.id.clone(), from, until };
-        let Some(heard) = self.backlog.heard.get(&job.id) else { return vec![stay(job.registered_at, None)] };
-        let away = self.backlog.away.as_ref();
-        let was_there = away.filter(|away| away.seen.leases.contains_key(&job.id));
-        // Who held a board when the wall clock was set back may have come later than that by its words.
-        let from = match was_there {
-            Some(away) if job.registered_at > away.seen.at => since.min(job.registered_at),
-            _ => job.registered_at,
-        };
-        let goes_on = match away {
-            Some(away) if job.is_alive() => away.span <= away.lease_left(job),
-            Some(away) => away.span + node.now().monotonic.since(away.back) <= away.lease_left(job),
-            None => {
-                let again = if job.is_alive() { node.started_at } else { node.now().utc };
-                Seconds::from_delta(again - since.max(*heard)) <= job.spec.lease
-            }
-        };
-        if goes_on {
-            return vec![stay(from, None)];
-        }
-        let last = was_there.map_or(*heard, |away| away.seen.at.max(*heard));
-        let before = (last - since >= MOMENT).then(|| stay(from, Some(last)));
-        before.into_iter().chain(job.is_alive().then(|| stay(node.started_at, None))).collect()
-    }
 }

@@ -17,7 +17,6 @@ pub(super) use events::KEPT;
 pub use events::{Announced, EventView, event_view};
 pub(super) use exit::give_back_within;
 pub use settings::{CapSettings, NewEvent, OnExit, ScheduleEntry};
-pub use view::CapView;
 
 use super::settings::Settings;
 use wattune_core::cap::{LimitGrant, LimitRequest, allocate};

@@ -5,6 +5,7 @@
 //! given back: clocks are locked only on boards that were seen to run freely, and the way back is to unlock them.
 
 use super::gpu::{Act, Gpu};
+use super::locked_clock::{ABOVE, FREE, LockedClock, PERSISTENT};
 use super::steering::LASTING;
 use crate::controller::settings::Locking;
 use crate::gpu::journal::{Journal, JournalError};
@@ -13,63 +14,8 @@ use wattune_core::domain::{ClockLimit, ClockRange, EventReasons, PowerLimit};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// Under load and without a reason, a free board runs at this part of its highest clock at least. Boards with a higher
-/// clock on paper than they ever reach are taken for locked, and their clocks left alone: the milder mistake.
-const FREE: f64 = 0.9;
-/// Drivers round what they are given; a clock this much above the lock is another one.
-const ABOVE: f64 = 1.03;
 /// A lock that the driver refused for a moment is tried again after this.
 const TRY_AGAIN: Seconds = Seconds::new(2.0);
-/// How long the shown clock must speak against what is known before it is believed.
-const PERSISTENT: Seconds = Seconds::new(5.0);
-
-/// What is known of one board's clocks.
-#[derive(Debug, Default)]
-pub(in crate::controller) struct Clocks {
-    /// The lock that wattune has written.
-    held: Option<LockedClock>,
-    /// Whether the lock was taken away, or never came to be, which the journal does not know yet.
-    unlocked: bool,
-    /// Whether nothing was locked before the lock that was asked for last.
-    first: bool,
-    /// Whether unlocking was refused.
-    refused: bool,
-    /// Whether somebody else has taken the clocks over, which the journal does not know yet.
-    taken: bool,
-    /// Since when locking them has failed.
-    failing: Option<Monotonic>,
-    /// Why they are left alone on this board.
-    off: Option<String>,
-    /// The highest clock seen while the board worked and nothing lowered it, wattune's lock included; and since when
-    /// one was seen at all.
-    free: Option<(u32, Monotonic)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LockedClock {
-    clock: ClockLimit,
-    /// Whether the board has shown a clock that goes with it.
-    shown: bool,
-    /// Since when it shows another one.
-    astray: Option<Monotonic>,
-    /// [`Observation::restarts`] when it was written: a driver that starts anew forgets it.
-    restarts: u32,
-}
-
-impl LockedClock {
-    /// Compares the lock with a clock that nothing else lowers. Answers whether it is somebody else's now.
-    fn compare(&mut self, clock: u32, at: Monotonic) -> bool {
-        let (clock, lock) = (f64::from(clock), f64::from(self.clock.megahertz()));
-        if clock <= lock * ABOVE && clock >= lock * FREE {
-            self.shown = true;
-            self.astray = None;
-        }
-        let is_off = clock > lock * ABOVE || clock < lock * FREE;
-        let since = is_off.then(|| *self.astray.get_or_insert(at));
-        // Boards that never showed the lock round strangely, or do not keep it.
-        self.shown && since.is_some_and(|since| at.since(since) >= PERSISTENT)
-    }
-}
 
 /// The board's clock, if it works and nothing that the driver tells lowers it.
 fn unexplained_clock(seen: &Observation) -> Option<u32> {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 
-use super::clocks::Clocks;
+use super::astray::Astray;
 use super::limit_history::LimitHistory;
+use super::locked_clock::Clocks;
 use super::sharing::Sharing;
-use super::steering::Astray;
 use crate::controller::requests::Caller;
 use crate::gpu::journal::{self, Foreign, Journal, JournalError, Standing, WayBack};
 use crate::gpu::thread::GpuHandle;

@@ -4,10 +4,8 @@ use std::collections::VecDeque;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::gpu::Gpu;
 use crate::controller::view::LimitSpanView;
 use wattune_core::domain::{JobId, PowerLimit};
-use wattune_core::time::Now;
 use wattune_core::units::{Millijoules, Seconds, Watts};
 
 /// How far back it goes.
@@ -21,13 +19,13 @@ const MOST: usize = 1440;
 
 /// What stays the same during a span.
 #[derive(Clone, Debug, PartialEq)]
-struct LimitState {
+pub(super) struct LimitState {
     /// The limit in force, as the board told it.
-    limit: Option<PowerLimit>,
+    pub(super) limit: Option<PowerLimit>,
     /// The limit that was wanted.
-    wanted: Option<PowerLimit>,
+    pub(super) wanted: Option<PowerLimit>,
     /// The job that controlled the board.
-    job: Option<JobId>,
+    pub(super) job: Option<JobId>,
 }
 
 /// From one look to another.
@@ -50,7 +48,7 @@ pub(in crate::controller) struct LimitHistory {
 
 impl LimitHistory {
     /// Takes a look at `now`. What is seen counts since the look before.
-    fn look(&mut self, now: DateTime<Utc>, state: LimitState, metered: Option<Millijoules>) {
+    pub(super) fn look(&mut self, now: DateTime<Utc>, state: LimitState, metered: Option<Millijoules>) {
         // A clock that was set back tells some times again.
         while self.spans.back().is_some_and(|last| last.start >= now) {
             self.spans.pop_back();
@@ -100,18 +98,6 @@ impl LimitHistory {
             job_id: s.state.job.as_ref().map(ToString::to_string),
         })
         .collect()
-    }
-}
-
-impl Gpu {
-    /// Notes the limit that it shows, the one that was wanted, and what it drew.
-    pub(in crate::controller) fn remember(&mut self, wanted: Option<PowerLimit>, now: Now) {
-        let (reading, can) = (&self.seen.reading, self.handle.capabilities());
-        let answers = self.seen.fault.is_none();
-        let limit = reading.enforced.or(reading.requested).filter(|_| answers);
-        let told = answers && (can.energy_counter.is_ok() || can.power.is_ok());
-        let metered = told.then_some(self.seen.metered.drawn);
-        self.history.look(now.utc, LimitState { limit, wanted, job: self.owner.clone() }, metered);
     }
 }
 

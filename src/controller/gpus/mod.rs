@@ -1,12 +1,14 @@
 //! The GPUs and the journal that gives their limits back: looking at them, and bringing each to what is wanted of it.
 
 mod arrivals;
+mod astray;
 mod clocks;
 mod concerns;
 mod gpu;
 mod gpu_ref;
 mod holders;
 mod limit_history;
+mod locked_clock;
 mod sharing;
 mod steering;
 #[cfg(test)]

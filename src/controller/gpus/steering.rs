@@ -1,6 +1,8 @@
 //! Whether a GPU's limit is as it is wanted: what is written in vain is a state that people see, and is tried again.
 
+use super::astray::Astray;
 use super::gpu::Gpu;
+use super::limit_history::LimitState;
 use crate::gpu::{GpuError, Write};
 use wattune_core::domain::PowerLimit;
 use wattune_core::time::{Monotonic, Now};
@@ -19,18 +21,6 @@ const LONGEST: Seconds = Seconds::new(10.0);
 const DENIED_SHORTEST: Seconds = Seconds::new(10.0);
 /// and no later than after this.
 const DENIED_LONGEST: Seconds = Seconds::new(300.0);
-
-/// A limit that is wanted and not there.
-#[derive(Clone, Debug)]
-pub(in crate::controller) struct Astray {
-    since: Now,
-    /// How many ticks have found it so: between two ticks of a fast clock much time passes.
-    looks: u32,
-    wanted: PowerLimit,
-    shown: PowerLimit,
-    /// Why the last write failed; none if the driver accepted it.
-    error: Option<GpuError>,
-}
 
 /// Whether a GPU that was given `wanted` shows no more than a rounding of it.
 fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
@@ -143,6 +133,16 @@ impl Gpu {
         }
         self.ask(Write::PowerLimit(current), now);
         true
+    }
+
+    /// Notes the limit that it shows, the one that was wanted, and what it drew.
+    pub(in crate::controller) fn remember(&mut self, wanted: Option<PowerLimit>, now: Now) {
+        let (reading, can) = (&self.seen.reading, self.handle.capabilities());
+        let answers = self.seen.fault.is_none();
+        let limit = reading.enforced.or(reading.requested).filter(|_| answers);
+        let told = answers && (can.energy_counter.is_ok() || can.power.is_ok());
+        let metered = told.then_some(self.seen.metered.drawn);
+        self.history.look(now.utc, LimitState { limit, wanted, job: self.owner.clone() }, metered);
     }
 }
 

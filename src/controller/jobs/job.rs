@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use super::pacing::Idling;
+use super::idling::Idling;
+use super::phase::Phase;
 use super::reports::SeenReports;
 use super::setback::Setback;
 use super::sweep_ceiling::SweepCeiling;
@@ -42,22 +43,6 @@ impl Group {
     pub fn boards(&self) -> f64 {
         f64::from(self.range.boards)
     }
-}
-
-/// What the daemon does for a job now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Registered; its first progress report is awaited before anything is set.
-    Waiting,
-    /// Its throughput and power are being measured.
-    Profiling,
-    /// Its limits follow a plan.
-    Planned,
-    /// Its plan has it pause: it should save a checkpoint, stand still and go on reporting.
-    Paused,
-    /// It is booked; its limits are left alone.
-    Observing,
 }
 
 /// A job that has not ended.

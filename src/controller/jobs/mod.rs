@@ -1,10 +1,13 @@
 //! Owns the jobs that have not ended: registration, leases, progress, phases and warnings.
 
 mod equipment;
+mod idling;
 mod job;
 mod observation;
 mod pacing;
+mod phase;
 mod reports;
+mod resting;
 mod setback;
 mod slack;
 mod sweep_ceiling;
@@ -13,7 +16,8 @@ mod warnings;
 
 use std::collections::BTreeMap;
 
-pub use job::{Group, Job, Phase, ProgressReport};
+pub use job::{Group, Job, ProgressReport};
+pub use phase::Phase;
 pub(super) use sweep_ceiling::SweepCeiling;
 
 use super::gpus::Gpus;

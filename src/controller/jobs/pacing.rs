@@ -1,21 +1,13 @@
 //! How a job follows its plan: set points that stay for a while, and pauses.
 
-use super::job::{Job, Phase};
+use super::job::Job;
+use super::phase::Phase;
 use wattune_core::domain::Activity;
 use wattune_core::plan::{Doing, Held, Pace, follow};
 use wattune_core::profile::Profiler;
 use wattune_core::profile::ladder::Setting;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Samples, Seconds};
-
-/// Of what a job does since its last report.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::controller) struct Idling {
-    /// When that was looked at last.
-    seen: Option<Monotonic>,
-    /// Time since the last report in which it was told to do no work.
-    pub(in crate::controller) since_report: Seconds,
-}
 
 impl Job {
     /// Takes up what its plan says for now, at the pace that the settings allow.
@@ -52,10 +44,8 @@ impl Job {
 
     /// Counts the time in which it was told to do no work.
     pub(in crate::controller) fn pass_time(&mut self, at: Monotonic) {
-        let since = self.idling.seen.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
-        if self.doing() != Doing::Training {
-            self.idling.since_report += since;
-        }
+        let is_idle = self.doing() != Doing::Training;
+        self.idling.pass_time(at, is_idle);
     }
 
     /// Accounts for what was done between two reports. Time in which it was told to do no work is no stall: it counts

@@ -2,7 +2,8 @@
 
 use chrono::{DateTime, Utc};
 
-use super::job::{Job, Phase};
+use super::job::Job;
+use super::phase::Phase;
 use wattune_core::domain::Objective;
 use wattune_core::plan::{Promise, Verdict, Weighing};
 use wattune_core::time::Now;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::replan::ReplanReason;
 use super::search::PlanInput;
 use crate::controller::gpus::{Gpu, Gpus};
 use crate::controller::jobs::{Group, Job};
@@ -17,8 +18,6 @@ use wattune_core::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
 use wattune_core::plan::{Past, PlanSlot, Progress, Settings as PlanSettings, slots_ahead};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
-
-use super::replan::ReplanReason;
 
 /// No horizon is built further than this; the planner repeats its mean beyond.
 const FURTHEST: TimeDelta = TimeDelta::days(30);

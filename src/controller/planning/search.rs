@@ -20,31 +20,31 @@ use wattune_core::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
 use super::shared_budget::SharedBudget;
 
 /// What one job's plan is made from, by value.
-pub(in crate::controller) struct PlanInput {
-    pub(in crate::controller) id: JobId,
-    pub(in crate::controller) now: DateTime<Utc>,
-    pub(in crate::controller) profile: Profile,
-    pub(in crate::controller) horizon: Vec<PlanSlot>,
-    pub(in crate::controller) objective: Objective,
-    pub(in crate::controller) work: Work,
-    pub(in crate::controller) progress: Progress,
-    pub(in crate::controller) max_power: Watts,
-    pub(in crate::controller) reference_intensity: GramsPerKwh,
-    pub(in crate::controller) prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
-    pub(in crate::controller) dwell: Seconds,
-    pub(in crate::controller) activity: Option<Activity>,
+pub(super) struct PlanInput {
+    pub(super) id: JobId,
+    pub(super) now: DateTime<Utc>,
+    pub(super) profile: Profile,
+    pub(super) horizon: Vec<PlanSlot>,
+    pub(super) objective: Objective,
+    pub(super) work: Work,
+    pub(super) progress: Progress,
+    pub(super) max_power: Watts,
+    pub(super) reference_intensity: GramsPerKwh,
+    pub(super) prices: Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)>,
+    pub(super) dwell: Seconds,
+    pub(super) activity: Option<Activity>,
     /// By how much forecasts made like the present one were off.
-    pub(in crate::controller) errors: Arc<ErrorPaths>,
-    pub(in crate::controller) window: Seconds,
-    pub(in crate::controller) allowed: Option<PowerLimit>,
-    pub(in crate::controller) priority: i32,
+    pub(super) errors: Arc<ErrorPaths>,
+    pub(super) window: Seconds,
+    pub(super) allowed: Option<PowerLimit>,
+    pub(super) priority: i32,
     /// The plan that stays in force unless a new one costs less by the part `better_by`.
-    pub(in crate::controller) before: Option<Plan>,
-    pub(in crate::controller) better_by: f64,
+    pub(super) before: Option<Plan>,
+    pub(super) better_by: f64,
     /// What the node's cap counts at each point of the profile.
-    pub(in crate::controller) limits: Vec<Watts>,
+    pub(super) limits: Vec<Watts>,
     /// And once the job has ended.
-    pub(in crate::controller) at_rest: Watts,
+    pub(super) at_rest: Watts,
 }
 
 impl PlanInput {
@@ -83,19 +83,19 @@ impl PlanInput {
 
 /// What is to be planned at once.
 #[derive(Default)]
-pub(in crate::controller) struct PlanBatch {
+pub(super) struct PlanBatch {
     /// Jobs that share nothing.
-    pub(in crate::controller) alone: Vec<PlanInput>,
+    pub(super) alone: Vec<PlanInput>,
     /// Jobs that share the node's cap or its carbon budget.
-    pub(in crate::controller) together: Vec<PlanInput>,
+    pub(super) together: Vec<PlanInput>,
     /// What the cap leaves for those.
-    pub(in crate::controller) cap: TimeSeries<Watts>,
+    pub(super) cap: TimeSeries<Watts>,
     /// What they may still emit together.
-    pub(in crate::controller) carbon_budget: TimeSeries<GramsCo2e>,
+    pub(super) carbon_budget: TimeSeries<GramsCo2e>,
 }
 
 impl PlanBatch {
-    pub(in crate::controller) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.alone.is_empty() && self.together.is_empty()
     }
 
@@ -193,7 +193,7 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 
 /// Why there is no plan of a job.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::controller) enum NoPlan {
+pub(super) enum NoPlan {
     /// Nothing can be planned from what is known.
     Unplannable(Unplannable),
     /// Planning it died of a fault; its last words.
@@ -201,26 +201,26 @@ pub(in crate::controller) enum NoPlan {
 }
 
 /// What came of an order.
-pub(in crate::controller) struct Solved {
-    pub(in crate::controller) plans: BTreeMap<JobId, Result<Plan, NoPlan>>,
+pub(super) struct Solved {
+    pub(super) plans: BTreeMap<JobId, Result<Plan, NoPlan>>,
     /// What is shared and cannot be kept; `None` where that is as before.
-    pub(in crate::controller) broken: Option<Vec<Broken>>,
+    pub(super) broken: Option<Vec<Broken>>,
     /// Why those that share something were planned each alone, where that was so.
-    pub(in crate::controller) apart: Option<String>,
+    pub(super) apart: Option<String>,
 }
 
 /// A search that has been begun.
-pub(in crate::controller) struct Search {
+pub(super) struct Search {
     task: JoinHandle<Solved>,
     stop: Arc<AtomicBool>,
-    pub(in crate::controller) since: Monotonic,
+    pub(super) since: Monotonic,
     /// What the cap left when it began.
-    pub(in crate::controller) share: Option<SharedBudget>,
+    pub(super) share: Option<SharedBudget>,
 }
 
 impl Search {
     /// Begins it on a thread of its own.
-    pub(in crate::controller) fn begin(order: PlanBatch, share: Option<SharedBudget>, now: Monotonic) -> Self {
+    pub(super) fn begin(order: PlanBatch, share: Option<SharedBudget>, now: Monotonic) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let go_on = move || !stopped.load(Ordering::Relaxed);
@@ -229,7 +229,7 @@ impl Search {
 
     /// Waits for its end, at most `patience`, after which it is told to make do with what it has found; `None` if it goes
     /// on. One that died found nothing, and the log says so.
-    pub(in crate::controller) async fn outcome(&mut self, patience: Seconds) -> Option<Solved> {
+    pub(super) async fn outcome(&mut self, patience: Seconds) -> Option<Solved> {
         if patience <= Seconds::ZERO && !self.is_finished() {
             return None;
         }
@@ -246,13 +246,13 @@ impl Search {
         }
     }
 
-    pub(in crate::controller) fn is_finished(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
 }
 
 /// A broken promise in words.
-pub(in crate::controller) fn in_words(broken: &Broken) -> String {
+pub(super) fn in_words(broken: &Broken) -> String {
     match broken {
         Broken::Cap { by, during } => format!(
             "the plans exceed the node's cap by up to {:.0} W during {:.0} s: even the lowest limits add up to more",

@@ -18,12 +18,12 @@ const BEYOND: TimeDelta = TimeDelta::days(8);
 
 /// The cap and the budget, and who takes part in them how. Plans are made anew when it changes.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::controller) struct SharedBudget {
+pub(super) struct SharedBudget {
     schedule: CapSchedule,
     /// The carbon budget's present span.
     budget: Option<Slot>,
     /// Jobs that are planned together.
-    pub(in crate::controller) members: Vec<JobId>,
+    pub(super) members: Vec<JobId>,
     /// What every other board counts with.
     others: BTreeMap<GpuId, Counted>,
     lead: Seconds,
@@ -88,7 +88,7 @@ impl Counted {
 
 impl SharedBudget {
     /// Returns what the cap and the budget leave for whom; `None` where there is neither.
-    pub(in crate::controller) fn of(demand: &Demand<'_>, cap: &Cap, budget: &BudgetBook) -> Option<Self> {
+    pub(super) fn of(demand: &Demand<'_>, cap: &Cap, budget: &BudgetBook) -> Option<Self> {
         let now = demand.now;
         let schedule = cap.schedule(demand.gpus.largest_limits(), now.utc);
         let budget = budget.span(now.utc);
@@ -110,13 +110,13 @@ impl SharedBudget {
     }
 
     /// Whether there is a cap at any time.
-    pub(in crate::controller) fn is_capped(&self) -> bool {
+    pub(super) fn is_capped(&self) -> bool {
         !self.schedule.is_empty()
     }
 
     /// What is left for the members' limits from now to well beyond `until`; absent where there is no cap. Falls come
     /// early by the lead with which limits are lowered.
-    pub(in crate::controller) fn left(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> TimeSeries<Watts> {
+    pub(super) fn left(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> TimeSeries<Watts> {
         let (until, lead) = (until.max(now + TimeDelta::hours(1)), self.lead.to_delta());
         let mut cuts: Vec<DateTime<Utc>> = self.schedule.boundaries(now, until + lead);
         cuts.extend(cuts.clone().into_iter().map(|at| at - lead));

@@ -1,9 +1,9 @@
 //! What others may look at; nothing changes by it.
 
-use crate::controller::cap::{CapView, EventView};
+use crate::controller::cap::EventView;
 use crate::controller::gpus::GpuRef;
 use crate::controller::view::{
-    CarbonView, GpuView, IntensityView, JobView, LimitSpanView, PlanView, PriceView, ProfileView, StatusView,
+    CapView, CarbonView, GpuView, IntensityView, JobView, LimitSpanView, PlanView, PriceView, ProfileView, StatusView,
 };
 use crate::controller::{ControlError, Controller};
 use wattune_core::domain::JobId;

@@ -7,6 +7,7 @@ mod scores;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod update;
 
 use std::sync::Arc;
 
@@ -20,12 +21,13 @@ pub(super) use scores::HORIZONS_H;
 pub use scores::{RankBoard, scores};
 use scores::{Scores, at_hand};
 use stored::StoredAnswers;
+pub(super) use update::SignalUpdate;
 
 use super::planning::ReplanReason;
 use super::view::ScoreView;
 use crate::providers::{Currency, FeedState};
-use crate::store::{SourceKey, Store, StoreError};
-use wattune_core::domain::{Forecast, Issued, Slot};
+use crate::store::{SourceKey, Store};
+use wattune_core::domain::{Forecast, Issued};
 use wattune_core::forecast::{ISSUES_LEARNT_FROM, Model, ModelPolicy};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
@@ -36,25 +38,6 @@ pub struct PriceSignal {
     pub state: watch::Receiver<FeedState<PricePerMwh>>,
     /// What it is counted in.
     pub currency: Currency,
-}
-
-/// The changes since the last tick that concern the ledger, the jobs and the plans.
-#[derive(Debug, Default)]
-pub(super) struct SignalUpdate {
-    /// Slots with new or withdrawn values: their hours are settled and counted again.
-    pub(super) reported: Vec<Slot>,
-    /// Slots whose value in the accounting series has changed: their hours are counted again.
-    pub(super) revised: Vec<Slot>,
-    /// Whether the ledger uses another accounting series: all hours are counted again.
-    pub(super) is_other_series: bool,
-    /// Hours whose values a source has declared final.
-    pub(super) finalised: Vec<Slot>,
-    /// Whether this is the first forecast since the start.
-    pub(super) is_first: bool,
-    /// The reason to plan every job again.
-    pub(super) replan: Option<ReplanReason>,
-    /// Failed reads and writes.
-    pub(super) faults: Vec<StoreError>,
 }
 
 /// Owner of the carbon signal, and of the price if there is one.

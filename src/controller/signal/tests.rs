@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::providers::{CarbonSettings, FixedProvider, SourceState};
-use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Zone};
+use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 

@@ -2,7 +2,9 @@
 //!
 //! Field names carry the unit. Absent values are absent (`null`), never zero.
 
+mod budget;
 mod build;
+mod cap;
 mod carbon;
 mod ledger;
 mod processors;
@@ -15,7 +17,9 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub use budget::BudgetView;
 pub use build::{look, price_view};
+pub use cap::CapView;
 pub use carbon::{
     CarbonView, ForeseenView, IntensityView, OutcomeView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
@@ -23,8 +27,6 @@ pub use ledger::{BookedView, LedgerView, SavedView, SettledView};
 pub use processors::{CpuView, CpuZoneView, ProcessesView};
 pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
 
-use super::accounting::BudgetView;
-use super::cap::CapView;
 use super::jobs::Phase;
 
 /// The daemon as a whole.
