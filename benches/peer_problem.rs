@@ -10,7 +10,9 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 use wattune::clock::{Clock, SystemClock};
-use wattune_core::plan::fleet::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, solve_fleet};
+use wattune_core::plan::fleet::{
+    FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, Solver, solve_fleet,
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let given: Vec<String> = std::env::args().skip(1).collect();
@@ -37,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn timed(clock: &SystemClock, problem: &FleetProblem) -> (f64, FleetSolution) {
     let began = clock.monotonic();
-    let solution = solve_fleet(problem, &|| true);
+    let solution = solve_fleet(problem, Solver::default(), &|| true);
     (clock.monotonic().since(began).get(), solution)
 }
 

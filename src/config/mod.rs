@@ -307,6 +307,11 @@ mod tests {
             variant.starts_with("2:11: unknown variant `nvlm`") && variant.ends_with("did you mean `nvml`?"),
             "{variant}"
         );
+        let solver = error("[plan]\nsolver = \"highs\"\n");
+        assert!(
+            solver.starts_with("2:10: unknown variant `highs`") && solver.contains("`structured` or `lp`"),
+            "{solver}"
+        );
         let syntax = error("[control\n");
         assert!(syntax.starts_with("1:"), "{syntax}");
     }

@@ -201,7 +201,11 @@ impl Planner {
         let due = node.jobs.iter().filter(|job| job.is_due(now)).map(|job| job.id.clone());
         let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
         let (together, alone): (Vec<JobId>, Vec<JobId>) = due.partition(|id| members.contains(id));
-        let mut batch = PlanBatch { alone: inputs(&alone, node, &self.settings, now), ..PlanBatch::default() };
+        let mut batch = PlanBatch {
+            alone: inputs(&alone, node, &self.settings, now),
+            solver: self.settings.solver,
+            ..PlanBatch::default()
+        };
         if let Some(share) = share.filter(|_| !together.is_empty()) {
             batch.together = inputs(members, node, &self.settings, now);
             let ends = batch.together.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());

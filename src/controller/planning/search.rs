@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use wattune_core::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use wattune_core::forecast::ErrorPaths;
 use wattune_core::plan::{
-    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Together, Unplannable, plan, plan_together,
-    steadier, steadier_together,
+    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Solver, Together, Unplannable, plan,
+    plan_together, steadier, steadier_together,
 };
 use wattune_core::time::Monotonic;
 use wattune_core::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
@@ -92,6 +92,8 @@ pub(super) struct PlanBatch {
     pub(super) cap: TimeSeries<Watts>,
     /// What they may still emit together.
     pub(super) carbon_budget: TimeSeries<GramsCo2e>,
+    /// Solver of their joint plan.
+    pub(super) solver: Solver,
 }
 
 impl PlanBatch {
@@ -101,9 +103,8 @@ impl PlanBatch {
 
     /// Makes the plans. May take long; a search for plans together goes on as long as `go_on` says.
     fn carry_out(self, go_on: &dyn Fn() -> bool) -> Solved {
-        let rules =
-            Rules { alone: &PlanInput::plan, together: &|briefs, shared| plans_together(briefs, shared, go_on) };
-        self.carry_out_by(&rules)
+        let together = |briefs: &[&PlanInput], shared: &Shared<'_>| plans_together(briefs, shared, self.solver, go_on);
+        self.carry_out_by(&Rules { alone: &PlanInput::plan, together: &together })
     }
 
     /// A fault in planning one job fails that job: the others are planned without it.
@@ -172,9 +173,14 @@ impl Rules<'_> {
 }
 
 /// Plans of jobs that share something; `None` where the search was cut short and the plans before are as good.
-fn plans_together(briefs: &[&PlanInput], shared: &Shared<'_>, go_on: &dyn Fn() -> bool) -> Option<Together> {
+fn plans_together(
+    briefs: &[&PlanInput],
+    shared: &Shared<'_>,
+    solver: Solver,
+    go_on: &dyn Fn() -> bool,
+) -> Option<Together> {
     let members: Vec<Member<'_>> = briefs.iter().map(|brief| brief.member()).collect();
-    let made = plan_together(&members, shared, go_on);
+    let made = plan_together(&members, shared, solver, go_on);
     let before: Vec<Option<&Plan>> = briefs.iter().map(|brief| brief.before.as_ref()).collect();
     if !made.finished && before.iter().all(Option::is_some) {
         return None;

@@ -53,7 +53,7 @@ fn order(alone: &[&str], together: &[&str], cap: f64) -> PlanBatch {
     let briefs = |names: &[&str]| names.iter().map(|name| brief(name)).collect();
     let span = Slot::new(now(), now() + TimeDelta::days(30)).expect("a month");
     let cap = TimeSeries::from_points(vec![(span, Watts::new(cap))]).0;
-    PlanBatch { alone: briefs(alone), together: briefs(together), cap, carbon_budget: TimeSeries::default() }
+    PlanBatch { alone: briefs(alone), together: briefs(together), cap, ..PlanBatch::default() }
 }
 
 fn dies(brief: &PlanInput) -> Result<Plan, Unplannable> {
@@ -87,7 +87,7 @@ fn who_spoils_planning_together_is_left_out_of_it_and_what_its_boards_may_take_w
         for brief in briefs {
             let _ = dies(brief);
         }
-        plans_together(briefs, shared, &|| true)
+        plans_together(briefs, shared, Solver::default(), &|| true)
     };
     let rules = Rules { alone: &dies, together: &together };
     let solved = order(&[], &["a", "bad", "c"], 800.0).carry_out_by(&rules);
@@ -100,7 +100,7 @@ fn who_spoils_planning_together_is_left_out_of_it_and_what_its_boards_may_take_w
     let together = |briefs: &[&PlanInput], shared: &Shared<'_>| {
         let spoilt = briefs.iter().any(|brief| brief.id.as_str() == "c");
         assert!(!spoilt, "attempt to divide by zero");
-        plans_together(briefs, shared, &|| true)
+        plans_together(briefs, shared, Solver::default(), &|| true)
     };
     let rules = Rules { alone: &|brief| brief.plan(), together: &together };
     let solved = order(&["d"], &["a", "b", "c"], 800.0).carry_out_by(&rules);

@@ -34,6 +34,7 @@ mod together;
 
 pub use ahead::slots_ahead;
 pub use dual::solve;
+pub use fleet::Solver;
 pub use linear::{LinearError, solve_linear};
 pub use member::{Member, Shared};
 pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::fleet::Solver;
 use super::risk::Risk;
 use super::slots::SlotPolicy;
 use crate::units::{Seconds, Watts};
@@ -24,6 +25,8 @@ pub struct Settings {
     pub near_s: Seconds,
     /// Slots beyond that which are shorter than this are averaged.
     pub far_slot_s: Seconds,
+    /// Solver of the plans of jobs that share a cap or a carbon budget.
+    pub solver: Solver,
 }
 
 impl Default for Settings {
@@ -37,6 +40,7 @@ impl Default for Settings {
             shortest_slot_s: shortest,
             near_s: near,
             far_slot_s: far,
+            solver: Solver::default(),
         }
     }
 }

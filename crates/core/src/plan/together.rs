@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::fleet::solve_fleet;
+use super::fleet::{Solver, solve_fleet};
 use super::joint::Joint;
 use super::member::{Member, Shared};
 use super::receding::plan;
@@ -55,15 +55,20 @@ pub struct Together {
 /// first, and the cap only where even the lowest limits exceed it. A job that pauses does so when it would alone, at its
 /// lowest limit.
 ///
-/// `go_on` is asked from time to time whether to search further.
-pub fn plan_together(members: &[Member<'_>], shared: &Shared<'_>, go_on: &dyn Fn() -> bool) -> Together {
+/// `solver` solves the joint plan; `go_on` is asked from time to time whether to search further.
+pub fn plan_together(
+    members: &[Member<'_>],
+    shared: &Shared<'_>,
+    solver: Solver,
+    go_on: &dyn Fn() -> bool,
+) -> Together {
     let plans: Vec<_> = members.iter().map(|member| plan(&member.request)).collect();
     let alone = Together { broken: broken(members, &plans, shared), plans, gap: 0.0, finished: true };
     if alone.broken.is_empty() {
         return alone;
     }
     let Some(joint) = Joint::new(members, &alone.plans, shared) else { return alone };
-    let solution = solve_fleet(joint.problem(), go_on);
+    let solution = solve_fleet(joint.problem(), solver, go_on);
     let plans = joint.plans(&solution, alone.plans);
     let kept = solution.clashes.is_empty() && solution.cost > GramsCo2e::ZERO;
     let gap = if kept { (1.0 - solution.bound / solution.cost).clamp(0.0, 1.0) } else { 0.0 };

@@ -2,7 +2,8 @@
 
 use chrono::TimeDelta;
 
-use super::iterate::{Aim, Method};
+use super::general::Relaxer;
+use super::iterate::Aim;
 use super::model::{End, MISSED, Model};
 use super::problem::{Breach, Clash, Constraint, FleetJob, FleetProblem, FleetSchedule};
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
@@ -17,6 +18,7 @@ pub(super) fn clashes(
     model: &Model,
     schedules: &[FleetSchedule],
     ends: &[End],
+    relaxer: Relaxer,
     go_on: &dyn Fn() -> bool,
 ) -> Vec<Clash> {
     let mut found = Vec::new();
@@ -68,7 +70,8 @@ pub(super) fn clashes(
         Some((Breach::SharedBudget { budget, by }, Constraint::SharedBudget(budget)))
     });
     for (breach, broken) in own.chain(shared) {
-        let between = std::iter::once(broken).chain(budget_rivals(problem, model, broken, ends, go_on)).collect();
+        let between =
+            std::iter::once(broken).chain(budget_rivals(problem, model, broken, ends, relaxer, go_on)).collect();
         found.push(Clash { breach, between });
     }
     found
@@ -110,10 +113,11 @@ fn budget_rivals(
     model: &Model,
     broken: Constraint,
     ends: &[End],
+    relaxer: Relaxer,
     go_on: &dyn Fn() -> bool,
 ) -> Vec<Constraint> {
     let keeps = |model: &Model, ends: &[End]| {
-        let interior = Method::new(model, ends, Aim::Misses).run(go_on);
+        let interior = relaxer.solve(model, ends, Aim::Misses, go_on);
         let (over, budget) = match broken {
             Constraint::Budget(job) => (interior.over_budget[job], model.jobs[job].budget),
             Constraint::SharedBudget(budget) => (interior.over_shared[budget], Some(model.budgets[budget])),

@@ -13,8 +13,9 @@ use super::rows::Row;
 /// The gap and the misses of rows at which the method stops, relative to the objective and to the rows.
 const CLOSE: f64 = 1e-9;
 /// What still counts as an answer where rounding lets the method come no closer.
-const CLOSE_ENOUGH: f64 = 1e-6;
-const MOST_ITERATIONS: usize = 100;
+pub(super) const CLOSE_ENOUGH: f64 = 1e-6;
+/// Iterations at most.
+pub(super) const MOST_ITERATIONS: usize = 100;
 /// How much of the way to the boundary a step goes.
 const SHORT_OF_BOUNDARY: f64 = 0.99;
 
@@ -44,39 +45,38 @@ pub(super) struct Interior {
     /// Grams above each job's budget, and above each shared one.
     pub(super) over_budget: Vec<f64>,
     pub(super) over_shared: Vec<f64>,
+    /// What is minimised, penalties included, in units of the method's scale.
+    pub(super) objective: f64,
     /// Whether the gap is closed.
     pub(super) solved: bool,
 }
 
-struct Measure {
+/// Distance of an iterate from the optimum.
+pub(super) struct Measure {
     /// Σ value × reduced cost, and of how many.
     product: f64,
     variables: usize,
     /// The largest miss of a row.
     infeasible: f64,
-    objective: f64,
+    pub(super) objective: f64,
+}
+
+impl Measure {
+    /// The gap relative to the objective, or the largest miss if that is more.
+    pub(super) fn off(&self) -> f64 {
+        (self.product / (1.0 + self.objective.abs())).max(self.infeasible)
+    }
 }
 
 impl Method<'_> {
     /// A start that keeps the rows of the blocks and every constraint on prices.
     fn start(&mut self) {
-        let prices = Step {
-            cap: self.caps.iter().map(|cap| cap.map_or(0.0, |row| row.dual)).collect(),
-            row: self.rows.iter().map(|row| row.dual).collect(),
-        };
+        self.reduce_costs();
         let (mut product, mut count) = (0.0, 0);
-        for j in 0..self.blocks.len() {
-            for t in 0..self.blocks[j].span.len() {
-                let [sg, sr, sp] = self.slopes(&prices, j, t);
-                let blocks = &mut self.blocks[j];
-                let (range, last) = (blocks.range(t), blocks.is_last(t));
-                let (watt, time) = (blocks.watt[t], blocks.time[t]);
-                let (g, r, p) = self.model.jobs[j].features(t, last);
+        for blocks in &mut self.blocks {
+            for t in 0..blocks.span.len() {
+                let range = blocks.range(t);
                 let z = &mut blocks.z[range.clone()];
-                for (l, z) in z.iter_mut().enumerate() {
-                    let time = if last && l == 0 { 0.0 } else { time };
-                    *z = (watt - sp) * p[l] + time - sg * g[l] - sr * r[l];
-                }
                 let least = z.iter().fold(f64::INFINITY, |a, b| a.min(*b));
                 let most = z.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
                 let part = 1.0 / z.len() as f64;
@@ -92,24 +92,46 @@ impl Method<'_> {
         self.rows.iter_mut().chain(self.caps.iter_mut().flatten()).for_each(|row| row.centre(mu));
     }
 
-    /// Runs until the gap is closed, rounding stops it, or `go_on` says no.
-    pub(super) fn run(mut self, go_on: &dyn Fn() -> bool) -> Interior {
+    /// Sets the blocks' reduced costs to those at the rows' prices, each block's by the same constant too high.
+    pub(super) fn reduce_costs(&mut self) {
+        let prices = Step {
+            cap: self.caps.iter().map(|cap| cap.map_or(0.0, |row| row.dual)).collect(),
+            row: self.rows.iter().map(|row| row.dual).collect(),
+        };
+        for j in 0..self.blocks.len() {
+            for t in 0..self.blocks[j].span.len() {
+                let [sg, sr, sp] = self.slopes(&prices, j, t);
+                let blocks = &mut self.blocks[j];
+                let (range, last) = (blocks.range(t), blocks.is_last(t));
+                let (watt, time) = (blocks.watt[t], blocks.time[t]);
+                let (g, r, p) = self.model.jobs[j].features(t, last);
+                for (l, z) in blocks.z[range].iter_mut().enumerate() {
+                    let time = if last && l == 0 { 0.0 } else { time };
+                    *z = (watt - sp) * p[l] + time - sg * g[l] - sr * r[l];
+                }
+            }
+        }
+    }
+
+    /// Runs until the gap is closed, rounding or the number of iterations stops it, or `go_on` says no.
+    pub(super) fn run(mut self, most_iterations: usize, go_on: &dyn Fn() -> bool) -> Interior {
         self.start();
         // Where rounding takes over, steps lead away again: the closest so far counts.
         let mut closest = f64::INFINITY;
         let mut kept = None;
-        for _ in 0..MOST_ITERATIONS {
-            let Measure { product, variables, infeasible, objective } = self.measure();
-            let off = (product / (1.0 + objective.abs())).max(infeasible);
+        for _ in 0..most_iterations {
+            let measure = self.measure();
+            let Measure { product, variables, objective, .. } = measure;
+            let off = measure.off();
             if off <= CLOSE {
-                return self.finish(true);
+                return self.finish(objective, true);
             }
             let lost = off.is_nan() || off > 1e3 * closest;
             if (lost && closest <= CLOSE_ENOUGH) || !go_on() {
                 break;
             }
             if off < closest && off <= CLOSE_ENOUGH {
-                kept = Some((self.blocks.clone(), self.rows.clone(), self.caps.clone()));
+                kept = Some((objective, self.blocks.clone(), self.rows.clone(), self.caps.clone()));
             }
             closest = closest.min(off);
             let dense = self.assemble();
@@ -125,14 +147,12 @@ impl Method<'_> {
             self.set_bases(&step);
             self.advance(&step);
         }
-        let close_enough = kept.is_some();
-        if let Some((blocks, rows, caps)) = kept {
-            (self.blocks, self.rows, self.caps) = (blocks, rows, caps);
-        }
-        self.finish(close_enough)
+        let Some((objective, blocks, rows, caps)) = kept else { return self.finish(f64::NAN, false) };
+        (self.blocks, self.rows, self.caps) = (blocks, rows, caps);
+        self.finish(objective, true)
     }
 
-    fn measure(&self) -> Measure {
+    pub(super) fn measure(&self) -> Measure {
         let (mut product, mut variables, mut objective, mut infeasible) = (0.0, 0, 0.0, 0.0_f64);
         let (mut used, mut capped) = (vec![0.0; self.rows.len()], vec![0.0; self.caps.len()]);
         for (j, blocks) in self.blocks.iter().enumerate() {
@@ -291,7 +311,8 @@ impl Method<'_> {
         caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.advance(*rise, primal, dual)));
     }
 
-    fn finish(self, solved: bool) -> Interior {
+    /// The present iterate as the answer.
+    pub(super) fn finish(self, objective: f64, solved: bool) -> Interior {
         let work = |j: usize| self.rows[j].dual * self.scale / self.model.jobs[j].work;
         let over = |row: Option<usize>| row.map_or(0.0, |row| self.rows[row].above.value);
         let price = |row: Option<usize>, scale: f64| row.map_or(0.0, |row| -self.rows[row].dual * self.scale / scale);
@@ -310,6 +331,7 @@ impl Method<'_> {
             surplus: jobs.clone().map(|j| self.rows[j].above.value).collect(),
             over_budget: jobs.map(|j| over(self.budget_row[j]) * self.budget_scale[j]).collect(),
             over_shared: shared.map(|row| over(Some(row)) * self.shared_scale).collect(),
+            objective,
             solved,
             parts: self.blocks.iter().zip(&self.model.jobs).map(|(blocks, job)| blocks.parts(job)).collect(),
         }

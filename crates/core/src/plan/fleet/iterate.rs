@@ -19,6 +19,9 @@ pub(super) enum Aim {
     Misses,
 }
 
+/// Factor of missed work, and of exceeded budgets, in the first relaxation of a search.
+pub(super) const FIRST_FACTOR: f64 = 30.0;
+
 /// How much more the work of a priority weighs than that of the next lower one.
 const PRIORITY: f64 = 30.0;
 

@@ -2,26 +2,31 @@
 //!
 //! [`solve_fleet`] answers a [`FleetProblem`] in three steps. Jobs that nothing couples are solved each alone. Else the
 //! slot in which each job ends is chosen, and for the choice a structured interior-point method solves the relaxation in
-//! which caps hold on average over a slot; its prices say which ends would be cheaper, or prove that none is. At last
-//! the averages become limits whose sum keeps the cap at every instant.
+//! which caps hold on average over a slot; its prices say which ends would be cheaper, or prove that none is. Where that
+//! method stops, or the settings ask for it, a general linear programme solves the relaxation ([`Solver`]). At last the
+//! averages become limits whose sum keeps the cap at every instant.
 
 mod alone;
 mod arrange;
 mod clash;
 mod dense;
 mod ends;
+mod general;
 mod interior;
 mod iterate;
 mod model;
 mod newton;
 mod problem;
+mod programme;
 mod prune;
 mod rows;
 mod search;
 #[cfg(test)]
 mod tests;
 
+pub use general::{Relaxation, Solver};
 pub use problem::{
     Breach, Clash, Constraint, FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, InvalidFleet,
 };
+pub use programme::{Column, Elastic, Programme};
 pub use search::solve_fleet;

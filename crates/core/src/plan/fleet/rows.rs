@@ -45,6 +45,13 @@ impl Row {
         self.above.value = mu / self.above.slack;
     }
 
+    /// Takes up what is missed of the right side, at a price.
+    pub(super) fn settle(&mut self, missed: f64, price: f64) {
+        (self.below.value, self.above.value) = (missed.max(0.0), (-missed).max(0.0));
+        self.dual = price.clamp(-self.above.cost, self.below.cost);
+        (self.below.slack, self.above.slack) = (self.below.cost - self.dual, self.above.cost + self.dual);
+    }
+
     /// What the row's own variables leave for the blocks.
     pub(super) fn rest(&self) -> f64 {
         self.right - self.below.value + self.above.value

@@ -4,8 +4,9 @@ use super::alone::{alone, uncoupled};
 use super::arrange::{Arrangement, First, arrange};
 use super::clash::clashes;
 use super::ends::price;
+use super::general::{Relaxer, Solver};
 use super::interior::Interior;
-use super::iterate::{Aim, Method};
+use super::iterate::{Aim, FIRST_FACTOR};
 use super::model::{End, MISSED, Model};
 use super::problem::{FleetProblem, FleetSchedule, FleetSolution};
 use crate::units::{GramsCo2e, Joules, Seconds};
@@ -16,16 +17,21 @@ const WORTH_A_TRY: f64 = 1e-4;
 const MOST_ROUNDS: usize = 24;
 /// How much dearer it becomes to miss what need not be missed, again and again up to the factor below.
 const STIFFER: f64 = 100.0;
-const STIFFEST: f64 = 1e6;
+pub(super) const STIFFEST: f64 = 1e6;
 
 /// Plans all jobs at once. Where nothing that they share binds, each job's schedule is its own optimum
-/// ([`crate::plan::solve`]). At every instant the limits in force, and what ended jobs rest at, add up to no more than
+/// ([`crate::plan::solve`]), whatever `solver` is. At every instant the limits in force, and what ended jobs rest at, add up to no more than
 /// the slot's cap, unless even the lowest limits exceed it.
 ///
 /// Where not all promises can be kept, carbon budgets bend first, then latest ends, those of the lowest priority first,
 /// and caps last; [`FleetSolution::clashes`] says which and by how much. `go_on` is asked before each iteration whether
 /// to continue; without that, what was found so far is arranged.
-pub fn solve_fleet(problem: &FleetProblem, go_on: &dyn Fn() -> bool) -> FleetSolution {
+pub fn solve_fleet(problem: &FleetProblem, solver: Solver, go_on: &dyn Fn() -> bool) -> FleetSolution {
+    solve_by(problem, Relaxer::new(solver), go_on)
+}
+
+/// [`solve_fleet`] with given means.
+pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn() -> bool) -> FleetSolution {
     let own: Option<Vec<_>> = problem.jobs.iter().map(|job| alone(problem, job)).collect();
     if let Some(shares) = own.filter(|shares| uncoupled(problem, shares)) {
         let schedules: Vec<_> = shares.into_iter().enumerate().map(|(job, s)| schedule(problem, job, s)).collect();
@@ -36,9 +42,9 @@ pub fn solve_fleet(problem: &FleetProblem, go_on: &dyn Fn() -> bool) -> FleetSol
         return FleetSolution { schedules, cost, relaxed, bound, clashes, finished, cap_prices, budget_prices };
     }
     let model = Model::new(problem);
-    let found = Search { problem, model: &model, go_on, rounds: 0, bound: f64::NEG_INFINITY }.run();
+    let found = Search { problem, model: &model, relaxer, go_on, rounds: 0, bound: f64::NEG_INFINITY }.run();
     let schedules = written(problem, &model, &found.arrangement);
-    let clashes = clashes(problem, &model, &schedules, &found.ends, go_on);
+    let clashes = clashes(problem, &model, &schedules, &found.ends, relaxer, go_on);
     let cost: GramsCo2e = schedules.iter().map(|s| s.cost).sum();
     // Figures of very different magnitude may leave the relaxation without any: then nothing is known but that no plan
     // costs less than nothing.
@@ -79,6 +85,7 @@ impl Found {
 struct Search<'a> {
     problem: &'a FleetProblem,
     model: &'a Model,
+    relaxer: Relaxer,
     go_on: &'a dyn Fn() -> bool,
     /// Relaxations solved.
     rounds: usize,
@@ -122,11 +129,11 @@ impl Search<'_> {
 
     /// Solves the relaxation, with other ends where the work needs them.
     fn relax(&mut self, ends: &mut Vec<End>) -> Interior {
-        let (mut work, mut budget, mut ranked) = (30.0, 30.0, false);
+        let (mut work, mut budget, mut ranked) = (FIRST_FACTOR, FIRST_FACTOR, false);
         loop {
             self.rounds += 1;
             let aim = Aim::Cost { work, budget, ranked };
-            let interior = Method::new(self.model, ends, aim).run(self.go_on);
+            let interior = self.relaxer.solve(self.model, ends, aim, self.go_on);
             if !interior.solved || self.rounds >= MOST_ROUNDS {
                 return interior;
             }
@@ -139,7 +146,7 @@ impl Search<'_> {
                 return interior;
             }
             // Does it have to be missed?
-            let least = Method::new(self.model, ends, Aim::Misses).run(self.go_on);
+            let least = self.relaxer.solve(self.model, ends, Aim::Misses, self.go_on);
             self.rounds += 1;
             if missing && self.missing(&least) {
                 match self.beyond_promises(ends, &least) {

@@ -7,7 +7,9 @@ use proptest::test_runner::TestCaseResult;
 use super::instances::{at, horizon};
 use super::receding::{Job, job, profile, training};
 use crate::domain::{Objective, Pausing, Slot, TimeSeries, Work};
-use crate::plan::{Broken, Doing, Member, Reason, Shared, Together, Verdict, plan, plan_together, steadier_together};
+use crate::plan::{
+    Broken, Doing, Member, Reason, Shared, Solver, Together, Verdict, plan, plan_together, steadier_together,
+};
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// The limits of [`profile`]'s points, for a job on one board.
@@ -38,7 +40,7 @@ fn together(jobs: &[(Job, i32)], at_rest: f64, cap: &TimeSeries<Watts>, budget: 
         .collect();
     let always = |grams| (Slot::new(at(0.0), at(1e9)).expect("not empty"), GramsCo2e::new(grams));
     let budget = budget.map(|grams| TimeSeries::from_points(vec![always(grams)]).0);
-    plan_together(&members, &Shared { cap, carbon_budget: budget.as_ref() }, &|| true)
+    plan_together(&members, &Shared { cap, carbon_budget: budget.as_ref() }, Solver::default(), &|| true)
 }
 
 /// The most by which the plans' limits exceed the cap at any instant.
@@ -227,7 +229,13 @@ fn steady(jobs: &[(Job, i32)], before: &Together, cap: &TimeSeries<Watts>, bette
     let members = members(jobs, &limits);
     let shared = Shared { cap, carbon_budget: None };
     let before: Vec<_> = before.plans.iter().map(|plan| plan.as_ref().ok()).collect();
-    steadier_together(&before, plan_together(&members, &shared, &|| true), &members, &shared, better_by)
+    steadier_together(
+        &before,
+        plan_together(&members, &shared, Solver::default(), &|| true),
+        &members,
+        &shared,
+        better_by,
+    )
 }
 
 /// Jobs whose profiles have the same limits.
@@ -291,7 +299,8 @@ fn each_span_has_its_own_budget() {
     let members = members(&jobs, &limits);
     let made = |parts| {
         let budgets = budgets(parts);
-        plan_together(&members, &Shared { cap: &TimeSeries::default(), carbon_budget: Some(&budgets) }, &|| true)
+        let shared = Shared { cap: &TimeSeries::default(), carbon_budget: Some(&budgets) };
+        plan_together(&members, &shared, Solver::default(), &|| true)
     };
     let within = |made: &Together, i: usize| -> f64 {
         let from = 7200.0 * i as f64;
@@ -321,7 +330,8 @@ fn an_interrupted_search_keeps_the_cap() {
     let jobs = two();
     let limits = limits(&jobs[0].0);
     let cap = cap(&[(0.0, 650.0)]);
-    let made = plan_together(&members(&jobs, &limits), &Shared { cap: &cap, carbon_budget: None }, &|| false);
+    let shared = Shared { cap: &cap, carbon_budget: None };
+    let made = plan_together(&members(&jobs, &limits), &shared, Solver::default(), &|| false);
     assert!(!made.finished);
     assert!(excess(&jobs, &made, 0.0, &cap) <= 0.0);
     assert!(made.plans.iter().flatten().all(|p| p.ends_at() - p.made_at > TimeDelta::hours(1)));

@@ -3,7 +3,7 @@ use proptest::test_runner::TestCaseResult;
 
 use super::instances::{at, fleet, job, problem};
 use crate::domain::{Slot, TimeSeries};
-use crate::plan::fleet::{Breach, Constraint, FleetProblem, FleetSolution, solve_fleet};
+use crate::plan::fleet::{Breach, Constraint, FleetProblem, FleetSolution, Solver, solve_fleet};
 use crate::units::{GramsCo2e, Seconds, Watts};
 
 /// The most that limits add up to at any instant of a slot: looked at in the middle between any two changes.
@@ -37,7 +37,7 @@ fn peak(problem: &FleetProblem, solution: &FleetSolution, t: usize) -> f64 {
 }
 
 /// Caps at every instant, slots in order, work done, ends and budgets kept; or it is said what is not, and by how much.
-fn assert_honest(problem: &FleetProblem, solution: &FleetSolution) -> TestCaseResult {
+pub(super) fn assert_honest(problem: &FleetProblem, solution: &FleetSolution) -> TestCaseResult {
     let breaches: Vec<Breach> = solution.clashes.iter().map(|clash| clash.breach).collect();
     for clash in &solution.clashes {
         prop_assert!(!clash.between.is_empty());
@@ -101,14 +101,14 @@ proptest! {
 
     #[test]
     fn promises_are_kept_or_named(problem in fleet(5, 12, 7)) {
-        let solution = solve_fleet(&problem, &|| true);
+        let solution = solve_fleet(&problem, Solver::default(), &|| true);
         assert_honest(&problem, &solution)?;
     }
 
     #[test]
     fn stopping_early_keeps_the_caps(problem in fleet(4, 8, 5), after in 0usize..30) {
         let asked = std::cell::Cell::new(0);
-        let solution = solve_fleet(&problem, &|| {
+        let solution = solve_fleet(&problem, Solver::default(), &|| {
             asked.set(asked.get() + 1);
             asked.get() <= after
         });
@@ -128,7 +128,7 @@ fn two_jobs_take_turns_within_a_slot() {
     let two = [(300.0, 290.0, 100.0), (100.0, 98.0, 40.0)];
     let jobs = vec![job(&two, 70.0 * 3600.0, Some(3600.0)), job(&two, 70.0 * 3600.0, Some(3600.0))];
     let problem = problem(&[(3600.0, 400.0)], Some(400.0), jobs);
-    let solution = solve_fleet(&problem, &|| true);
+    let solution = solve_fleet(&problem, Solver::default(), &|| true);
     assert_eq!(solution.clashes, []);
     assert!(solution.schedules.iter().all(|s| s.parts[0].len() == 2));
     assert!(peak(&problem, &solution, 0) <= 400.0);
@@ -140,7 +140,7 @@ fn what_cannot_be_arranged_is_late_and_said_so() {
     let two = [(300.0, 290.0, 100.0), (100.0, 98.0, 40.0)];
     let jobs = vec![job(&two, 70.0 * 3600.0, Some(3600.0)); 3];
     let problem = problem(&[(3600.0, 400.0), (36_000.0, 400.0)], Some(600.0), jobs);
-    let solution = solve_fleet(&problem, &|| true);
+    let solution = solve_fleet(&problem, Solver::default(), &|| true);
     assert!((0..2).all(|t| peak(&problem, &solution, t) <= 600.0));
     let late = solution.clashes.iter().filter(|c| matches!(c.breach, Breach::Late { .. })).count();
     assert!(late >= 1, "{:?}", solution.clashes);
@@ -153,7 +153,7 @@ fn the_lowest_priority_bends_first() {
         let mut jobs = vec![job(&CURVE, 90.0 * 7200.0, Some(7200.0)), job(&CURVE, 90.0 * 7200.0, Some(7200.0))];
         jobs[favoured].priority = 5;
         let problem = problem(&[(3600.0, 400.0), (3600.0, 200.0), (36_000.0, 300.0)], Some(400.0), jobs);
-        let solution = solve_fleet(&problem, &|| true);
+        let solution = solve_fleet(&problem, Solver::default(), &|| true);
         let late: Vec<usize> = solution
             .clashes
             .iter()
@@ -172,7 +172,7 @@ fn the_lowest_priority_bends_first() {
 fn a_deadline_that_no_cap_is_to_blame_for_clashes_with_none() {
     let problem =
         problem(&[(3600.0, 400.0), (3600.0, 400.0)], Some(250.0), vec![job(&CURVE, 150.0 * 3600.0, Some(3600.0))]);
-    let solution = solve_fleet(&problem, &|| true);
+    let solution = solve_fleet(&problem, Solver::default(), &|| true);
     let [clash] = &solution.clashes[..] else { panic!("{:?}", solution.clashes) };
     assert_eq!(clash.between, [Constraint::LatestEnd(0)]);
     let Breach::Late { job: 0, by } = clash.breach else { panic!("{clash:?}") };
@@ -187,7 +187,7 @@ fn a_cap_below_the_lowest_limits_is_broken_by_no_more_than_these() {
         Some(150.0),
         vec![job(&CURVE, 40.0 * 3600.0, None), job(&CURVE, 40.0 * 3600.0, None)],
     );
-    let solution = solve_fleet(&problem, &|| true);
+    let solution = solve_fleet(&problem, Solver::default(), &|| true);
     let [clash] = &solution.clashes[..] else { panic!("{:?}", solution.clashes) };
     assert_eq!(clash.breach, Breach::Cap { slot: problem.slots[0].slot, by: Watts::new(50.0) });
 }
@@ -198,14 +198,14 @@ fn budgets_bend_before_ends_and_say_by_how_much() {
     let mut hurried = job(&CURVE, 80.0 * 3600.0, Some(3600.0));
     hurried.carbon_budget = Some(GramsCo2e::new(20.0));
     let tight = problem(&slots, None, vec![hurried.clone()]);
-    let solution = solve_fleet(&tight, &|| true);
+    let solution = solve_fleet(&tight, Solver::default(), &|| true);
     let [clash] = &solution.clashes[..] else { panic!("{:?}", solution.clashes) };
     let Breach::Budget { job: 0, by } = clash.breach else { panic!("{clash:?}") };
     assert!((by.get() - (195.0 * 400.0 / 1000.0 - 20.0)).abs() < 0.1, "{by}");
     assert_eq!(clash.between, [Constraint::Budget(0)], "no slower point is more efficient");
     hurried.carbon_budget = Some(GramsCo2e::new(79.0));
     let enough = problem(&slots, None, vec![hurried]);
-    assert_eq!(solve_fleet(&enough, &|| true).clashes, []);
+    assert_eq!(solve_fleet(&enough, Solver::default(), &|| true).clashes, []);
 }
 
 #[test]
@@ -217,12 +217,12 @@ fn a_shared_budget_moves_carbon_to_where_it_costs_least() {
         job
     };
     let free = problem(&slots, None, vec![time_only(3.6e5), time_only(3.6e5)]);
-    let fast = solve_fleet(&free, &|| true);
+    let fast = solve_fleet(&free, Solver::default(), &|| true);
     let carbon: GramsCo2e = fast.schedules.iter().map(|s| s.carbon).sum();
     let mut shared = free.clone();
     let always = Slot::new(at(0.0), at(1e9)).expect("not empty");
     shared.carbon_budgets = TimeSeries::from_points(vec![(always, carbon * 0.8)]).0;
-    let solution = solve_fleet(&shared, &|| true);
+    let solution = solve_fleet(&shared, Solver::default(), &|| true);
     assert_eq!(solution.clashes, []);
     let kept: GramsCo2e = solution.schedules.iter().map(|s| s.carbon).sum();
     assert!(kept <= carbon * 0.801, "{kept} of {carbon}");

@@ -4,3 +4,4 @@ mod answers;
 mod instances;
 mod optimum;
 mod oracles;
+mod solvers;

@@ -7,14 +7,15 @@ use proptest::test_runner::TestRunner;
 use super::instances::{fleet, job, problem};
 use super::oracles::{all_ends, instantaneous, relaxed};
 use crate::plan::fleet::ends::price;
+use crate::plan::fleet::interior::MOST_ITERATIONS;
 use crate::plan::fleet::iterate::{Aim, Method};
 use crate::plan::fleet::model::{End, Model};
 use crate::plan::fleet::prune::undominated;
-use crate::plan::fleet::{FleetProblem, FleetSolution, solve_fleet};
+use crate::plan::fleet::{FleetProblem, FleetSolution, Solver, solve_fleet};
 use crate::units::Watts;
 
 fn solved(problem: &FleetProblem) -> FleetSolution {
-    solve_fleet(problem, &|| true)
+    solve_fleet(problem, Solver::default(), &|| true)
 }
 
 /// The same without the points that no job needs.
@@ -52,7 +53,7 @@ fn a_general_solver_agrees_with_the_relaxation() {
         let ends: Vec<End> = (0..model.jobs.len()).map(|job| model.latest(job)).collect();
         let as_given: Vec<(usize, f64)> = ends.iter().map(|end| (end.slot, end.seconds)).collect();
         let aim = Aim::Cost { work: 1e4, budget: 1e4, ranked: false };
-        let interior = Method::new(&model, &ends, aim).run(&|| true);
+        let interior = Method::new(&model, &ends, aim).run(MOST_ITERATIONS, &|| true);
         let missed = interior.missing.iter().chain(&interior.surplus).chain(&interior.over_budget).any(|m| *m > 1e-7);
         let below = (0..model.seconds.len()).any(|t| model.caps[t] < model.cap(t, &ends));
         let oracle = relaxed(&problem, &as_given);

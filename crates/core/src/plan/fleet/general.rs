@@ -1,0 +1,131 @@
+//! The solvers of the relaxation: which one is asked first, and which one where that has no answer.
+
+use serde::{Deserialize, Serialize};
+
+use super::interior::{CLOSE_ENOUGH, Interior, MOST_ITERATIONS};
+use super::iterate::{Aim, FIRST_FACTOR, Method};
+use super::model::{End, Model, ROUNDING};
+use super::problem::FleetProblem;
+use super::programme::Programme;
+
+/// Variables of the largest programme that is solved: `microlp` takes too long over larger ones, and cannot be stopped.
+const MOST_VARIABLES: usize = 15_000;
+
+/// Solver of the plans of jobs that share caps or carbon budgets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Solver {
+    /// The structured interior-point method; where it stops unsolved, the linear programme.
+    #[default]
+    Structured,
+    /// The linear programme; where it is too large or stops unsolved, the structured interior-point method.
+    Lp,
+}
+
+/// Solves relaxations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Relaxer {
+    pub(super) solver: Solver,
+    /// Iterations of the interior-point method at most.
+    pub(super) most_iterations: usize,
+}
+
+impl Relaxer {
+    pub(super) fn new(solver: Solver) -> Self {
+        Self { solver, most_iterations: MOST_ITERATIONS }
+    }
+
+    /// Solves the relaxation in which each job ends in the given slot. Where neither solver does, the answer is the
+    /// last iterate of the interior-point method.
+    pub(super) fn solve(&self, model: &Model, ends: &[End], aim: Aim, go_on: &dyn Fn() -> bool) -> Interior {
+        let structured = || Method::new(model, ends, aim).run(self.most_iterations, go_on);
+        let general = || go_on().then(|| Method::new(model, ends, aim).run_programme())?;
+        match self.solver {
+            Solver::Structured => {
+                let interior = structured();
+                if interior.solved { interior } else { general().unwrap_or(interior) }
+            }
+            Solver::Lp => general().unwrap_or_else(structured),
+        }
+    }
+}
+
+impl Method<'_> {
+    /// Solves the relaxation as a linear programme. `None` where that is too large, or fails.
+    fn run_programme(self) -> Option<Interior> {
+        let programme = Programme::new(&self);
+        (programme.variables() <= MOST_VARIABLES).then(|| self.adopt(&programme))?
+    }
+
+    /// The optimum of a programme as the method's last iterate, judged as any other.
+    fn adopt(mut self, programme: &Programme) -> Option<Interior> {
+        let mut optimum = programme.solve()?;
+        let mut used = vec![0.0; programme.rows.len()];
+        let mut parts = &mut optimum.parts[..];
+        for block in &programme.blocks {
+            let (y, rest) = parts.split_at_mut(block.len());
+            parts = rest;
+            y.iter_mut().for_each(|y| *y = if *y > ROUNDING { *y } else { 0.0 });
+            let sum: f64 = y.iter().sum();
+            for (y, column) in y.iter_mut().zip(block) {
+                *y /= sum;
+                column.rows.iter().for_each(|(row, factor)| used[*row] += factor * *y);
+            }
+        }
+        let mut parts = optimum.parts.iter();
+        self.blocks.iter_mut().flat_map(|blocks| &mut blocks.y).zip(&mut parts).for_each(|(y, part)| *y = *part);
+        let rows = self.rows.iter_mut().chain(self.caps.iter_mut().flatten());
+        for ((row, used), price) in rows.zip(used).zip(optimum.prices) {
+            let missed = row.right - used;
+            row.settle(if missed.abs() > ROUNDING { missed } else { 0.0 }, price);
+        }
+        self.reduce_costs();
+        for blocks in &mut self.blocks {
+            for t in 0..blocks.span.len() {
+                let range = blocks.range(t);
+                let z = &mut blocks.z[range];
+                let least = z.iter().fold(f64::INFINITY, |a, b| a.min(*b));
+                z.iter_mut().for_each(|z| *z -= least);
+            }
+        }
+        let measure = self.measure();
+        let solved = measure.off() <= CLOSE_ENOUGH;
+        solved.then(|| self.finish(measure.objective, true))
+    }
+}
+
+/// The relaxation in which each job ends at its latest end, to compare solvers with.
+pub struct Relaxation {
+    model: Model,
+    ends: Vec<End>,
+}
+
+impl Relaxation {
+    const AIM: Aim = Aim::Cost { work: FIRST_FACTOR, budget: FIRST_FACTOR, ranked: false };
+
+    /// Poses the relaxation of a problem.
+    pub fn new(problem: &FleetProblem) -> Self {
+        let model = Model::new(problem);
+        let ends = (0..model.jobs.len()).map(|job| model.latest(job)).collect();
+        Self { model, ends }
+    }
+
+    /// Solves it with one solver alone, however large it is: the optimum in units of the [`Self::programme`]. `None`
+    /// where the solver stops unsolved.
+    pub fn solve(&self, solver: Solver) -> Option<f64> {
+        let method = Method::new(&self.model, &self.ends, Self::AIM);
+        let interior = match solver {
+            Solver::Structured => Some(method.run(MOST_ITERATIONS, &|| true)).filter(|interior| interior.solved),
+            Solver::Lp => {
+                let programme = Programme::new(&method);
+                method.adopt(&programme)
+            }
+        };
+        interior.map(|interior| interior.objective)
+    }
+
+    /// The relaxation in a form for other solvers.
+    pub fn programme(&self) -> Programme {
+        Programme::new(&Method::new(&self.model, &self.ends, Self::AIM))
+    }
+}
