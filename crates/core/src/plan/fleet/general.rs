@@ -1,4 +1,8 @@
-//! The solvers of the relaxation: which one is asked first, and which one where that has no answer.
+//! The solvers of the relaxation: which one goes first, and which one where that stops unsolved.
+//!
+//! On 100,000 random fleets with five choices of penalties each, rounding stopped the structured method on 75 of 500,000
+//! relaxations; the linear programme solved all 75 (`stress` in the tests). It took 18 to 940 times as long on the problems
+//! of `benches/relaxation.rs`, and `clarabel` 13 to 66 times: the structured method goes first.
 
 use serde::{Deserialize, Serialize};
 

@@ -15,7 +15,7 @@ use super::model::ROUNDING;
 use super::rows::Row;
 
 /// Time limit for one programme, in seconds: it ends a simplex method that cycles, for which `microlp` has no other limit.
-const TIME_LIMIT_S: f64 = 60.0;
+const TIME_LIMIT_S: f64 = 20.0;
 
 /// A linear programme: blocks of variables that add up to 1, and rows that couple them.
 #[derive(Clone, Debug)]
