@@ -80,7 +80,7 @@ proptest! {
 #[test]
 fn the_programme_finds_the_oracles_optimum() {
     let mut compared = 0;
-    for seed in 0..100 {
+    for seed in 0..200 {
         let problem = seeded(seed);
         let model = Model::new(&problem);
         let ends = latest_ends(&model);
@@ -131,7 +131,8 @@ fn the_programme_stands_in_where_rounding_stops_the_method() {
     }
 }
 
-/// How often the structured method stops, and that the programme does not: the figures in `general.rs`.
+/// Figures of `general.rs`: the structured method stops on few relaxations, the programme on none of those, nor on any of
+/// one in twenty of the others.
 #[test]
 #[ignore = "takes minutes"]
 fn stress() {
@@ -139,12 +140,13 @@ fn stress() {
     for seed in 0..100_000 {
         let model = Model::new(&seeded(seed));
         for (place, aim) in AIMS.into_iter().chain([STIFF]).enumerate() {
-            if !structured(&model, aim).solved {
-                stopped[place] += 1;
-                unsolved.extend((!programme(&model, aim).solved).then_some((seed, aim)));
+            let solved = structured(&model, aim).solved;
+            stopped[place] += u32::from(!solved);
+            if (!solved || seed % 20 == 0) && !programme(&model, aim).solved {
+                unsolved.push((seed, aim));
             }
         }
     }
-    assert!(unsolved.is_empty(), "the method stopped on {stopped:?} by aim, the programme as well on {unsolved:?}");
+    assert!(unsolved.is_empty(), "the programme stopped on {unsolved:?}");
     assert!(stopped.iter().sum::<u32>() <= 150, "the method stopped on {stopped:?} by aim");
 }
