@@ -135,7 +135,7 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
     assert_eq!(head(cut.path()), first, "nothing else follows from the last entry");
     let told = report(cut.path(), &["verify", "--head", &last]);
     assert_eq!(told.code, Some(1));
-    assert!(told.out.contains(&format!("the digest {last}: is no entry's digest")), "{}", told.out);
+    assert!(told.out.contains(&format!("the digest {last}: is not the digest of any entry")), "{}", told.out);
     let file = dir.path().join("ledger.jsonl");
     let path = file.to_str().expect("UTF-8");
     report(dir.path(), &["export", "--output", path]).done();

@@ -184,7 +184,7 @@ pub(super) fn believed(
     let settled = rows::all(db, sql, params![book.as_str(), start, end], of_row)?;
     let newest = rows::json(&sources::newest_of_each(settled))?;
     let sql = "SELECT seq, line FROM ledger WHERE seq IN (SELECT value FROM json_each(?1)) ORDER BY seq DESC";
-    Ok(sources::believed(book, active, silent, &rows::all(db, sql, [newest], settlement)?))
+    Ok(sources::with_earlier(book, active, silent, &rows::all(db, sql, [newest], settlement)?))
 }
 
 /// As [`Store::settlements_of`].

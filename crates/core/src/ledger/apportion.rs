@@ -1,4 +1,4 @@
-//! Whole numbers shared out by weights, so that the shares add up exactly.
+//! Integer amounts divided by weights so that the parts add up exactly.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
@@ -6,8 +6,9 @@ use super::Interval;
 use crate::domain::Slot;
 use crate::units::Millijoules;
 
-/// Shares of `total` by `weights`, by largest remainders (of equal ones the first): each differs from the exact share
-/// by less than one, and they add up to `total`. Without any weight the shares are equal; without shares there are none.
+/// Divides `total` by `weights` with the largest-remainder method; the first of equal remainders wins. Each part
+/// differs from the exact quotient by less than one, and the parts add up to `total`. If all weights are zero, the
+/// parts are equal.
 pub fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|w| u128::from(*w)).sum();
     if sum == 0 {
@@ -25,31 +26,31 @@ pub fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
     shares
 }
 
-/// Energy over `slot`, shared out over its parts by time. Power is taken as even.
+/// Divides the energy of `slot` over its parts by their durations, assuming constant power.
 pub fn by_time(energy: Millijoules, parts: &[Slot]) -> Vec<Millijoules> {
     let length = |part: &Slot| (part.end() - part.start()).num_microseconds().and_then(|us| u64::try_from(us).ok());
     let weights: Vec<u64> = parts.iter().map(|part| length(part).unwrap_or(0)).collect();
     apportion(energy.get(), &weights).into_iter().map(Millijoules::new).collect()
 }
 
-/// The UTC hour that a moment lies in.
+/// Returns the start of the UTC hour that contains `t`.
 pub fn hour_of(t: DateTime<Utc>) -> DateTime<Utc> {
     t.duration_trunc(TimeDelta::hours(1)).unwrap_or(t)
 }
 
-/// Returns the beginning of the UTC day of a time.
+/// Returns the start of the UTC day that contains `t`.
 pub fn day_of(t: DateTime<Utc>) -> DateTime<Utc> {
     t.duration_trunc(TimeDelta::days(1)).unwrap_or(t)
 }
 
-/// The UTC hours that a span touches, oldest first.
+/// Returns the UTC hours that a span overlaps, oldest first.
 pub fn hours_of(span: &Slot) -> impl Iterator<Item = DateTime<Utc>> + use<> {
     let end = span.end();
     std::iter::successors(Some(hour_of(span.start())), |hour| Some(*hour + TimeDelta::hours(1)))
         .take_while(move |hour| *hour < end)
 }
 
-/// An interval cut at full hours, so that each row of the books lies in one hour.
+/// Splits an interval at full hours, so that each row of the ledger lies within one hour.
 pub fn by_hour(row: Interval) -> Vec<Interval> {
     let hour = |start| Slot::new(start, start + TimeDelta::hours(1))?.intersection(&row.slot);
     let parts: Vec<Slot> = hours_of(&row.slot).filter_map(hour).collect();
@@ -78,7 +79,7 @@ mod tests {
         }
 
         #[test]
-        fn an_interval_is_cut_at_full_hours_and_nothing_is_lost(start in 0i64..10_000_000_000, us in 1i64..20_000_000_000, mj in any::<u64>()) {
+        fn an_interval_is_split_at_full_hours_without_loss(start in 0i64..10_000_000_000, us in 1i64..20_000_000_000, mj in any::<u64>()) {
             let at = |us| DateTime::UNIX_EPOCH + TimeDelta::microseconds(us);
             let slot = Slot::new(at(start), at(start + us)).expect("from < to");
             let device = DeviceId::new("GPU-0").expect("an id");

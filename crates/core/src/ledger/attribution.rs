@@ -1,12 +1,11 @@
-//! Whose energy it is where a device serves several at once: shares by stated rules that sum exactly.
+//! Attribution of a device's energy where it serves several consumers at once; the shares add up exactly.
+//! * A GPU's energy belongs to its job. Without a job it is idle, or unattributed where an unknown process runs on it.
+//! * A GPU with several jobs is divided by the usage of their processes, and usage by other processes is unattributed.
+//!   Where usage is unknown, the jobs get equal shares.
+//! * CPU packages and memory are divided by CPU time: a job's share is its processes' CPU time over the node's capacity
+//!   (cores × time). CPU time of other processes is unattributed, the rest is idle.
 //!
-//! * A GPU is its job's; without one it is idle, or unattributed where an unknown process runs on it.
-//! * A GPU with several jobs: by what their processes used of it, what others used being unattributed; in equal shares
-//!   where that is not known.
-//! * CPU packages and memory: of the energy of an interval, a job has the part that its processes' CPU time is of the
-//!   node's (cores × time). Other processes' part is unattributed, the rest is idle.
-//!
-//! Whole millijoules are handed out by the largest remainder.
+//! Integer millijoules are distributed with the largest-remainder method.
 
 use super::Share;
 use super::apportion::apportion;
@@ -16,57 +15,58 @@ use crate::units::Millijoules;
 /// CPU time over an interval, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// All there was: cores × time.
+    /// Total capacity: cores × time.
     pub capacity: u64,
-    /// What all processes used of it, and the kernel for them.
+    /// CPU time used by all processes and by the kernel.
     pub busy: u64,
-    /// What each job's processes used.
+    /// CPU time used by each job's processes.
     pub jobs: Vec<(JobId, u64)>,
 }
 
-/// What the processes on a board used of it over an interval; only proportions mean something.
+/// Usage of a GPU by processes over an interval; only the proportions are meaningful.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Use {
-    /// Of each job on the board.
+    /// Usage by each job on the GPU.
     pub jobs: Vec<(JobId, u64)>,
-    /// Of processes of nobody who is registered.
+    /// Usage by processes that belong to no registered job.
     pub others: u64,
 }
 
-/// The rule that a device's energy of an interval is split by.
+/// Rule by which a device's energy over an interval is divided.
 #[derive(Clone, Debug)]
 pub enum Rule {
-    /// A board's: by those who hold it.
+    /// For a GPU: by the jobs that hold it.
     Holders {
-        /// Who they are.
+        /// The jobs on the GPU.
         jobs: Vec<JobId>,
-        /// Whether something runs on it that nobody registered.
+        /// True if an unregistered process runs on it.
         unknown_user: bool,
-        /// What was used of it, where that is known of all holders.
+        /// Measured usage, where it is known for all jobs.
         used: Option<Use>,
     },
-    /// A processor package's, or its memory's.
+    /// For a CPU package or its memory: by CPU time.
     CpuTime(CpuTime),
 }
 
 impl Rule {
-    /// The parts of `energy`, which add up to it exactly. Energy over unwatched time is nobody's but the holders'.
+    /// Divides `energy` exactly. Energy from an unmonitored time is never idle: it belongs to the jobs, or is
+    /// unattributed.
     pub fn split(&self, energy: Millijoules, source: EnergySource) -> Vec<(Share, Millijoules)> {
         match self {
             Self::CpuTime(time) => by_cpu_time(energy, time),
             Self::Holders { jobs, unknown_user, .. } if jobs.is_empty() => {
                 let watched = source != EnergySource::CounterGap;
-                let nobody = if watched && !unknown_user { Share::Idle } else { Share::Unattributed };
-                vec![(nobody, energy)]
+                let owner = if watched && !unknown_user { Share::Idle } else { Share::Unattributed };
+                vec![(owner, energy)]
             }
             Self::Holders { jobs, used, .. } => by_use(energy, jobs, used.as_ref()),
         }
     }
 }
 
-/// Jobs first, then unattributed, then idle. Counters are read one after another and tick coarsely: where jobs used more
-/// than was busy, that much was busy, and where more was busy than there was, there was that much. Energy of a time of
-/// which nothing is known is unattributed.
+/// Divides energy by CPU time: jobs first, then unattributed, then idle. Counters are read one after another and have a
+/// coarse resolution, so that sums may be inconsistent: busy time is at least the jobs' sum, and capacity at least the
+/// busy time. Without any capacity the energy is unattributed.
 fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoules)> {
     let jobs: u64 = time.jobs.iter().map(|(_, used)| used).sum();
     let busy = time.busy.max(jobs);
@@ -78,7 +78,7 @@ fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoules)>
     shared(energy, holders.chain([(Share::Unattributed, busy - jobs), (Share::Idle, capacity - busy)]))
 }
 
-/// By use; without any, or where it is not known, in equal shares, the first ones getting the odd millijoules.
+/// Divides energy by usage, or in equal shares where usage is unknown or zero; the first jobs get the odd millijoules.
 fn by_use(energy: Millijoules, holders: &[JobId], used: Option<&Use>) -> Vec<(Share, Millijoules)> {
     let known = used.filter(|used| used.others > 0 || used.jobs.iter().any(|(_, weight)| *weight > 0));
     let Some(used) = known else {
@@ -105,46 +105,46 @@ mod tests {
         JobId::new(name).expect("an id")
     }
 
-    fn told(rows: Vec<(Share, Millijoules)>) -> Vec<(Share, u64)> {
+    fn millijoules(rows: Vec<(Share, Millijoules)>) -> Vec<(Share, u64)> {
         rows.into_iter().map(|(share, energy)| (share, energy.get())).collect()
     }
 
     #[test]
-    fn cpu_time_decides_and_idle_energy_is_idle() {
+    fn energy_is_divided_by_cpu_time_and_the_rest_is_idle() {
         let second = 1_000_000;
         let time = CpuTime {
             capacity: 40 * second,
             busy: 30 * second,
             jobs: vec![(job("a"), 10 * second), (job("b"), 5 * second)],
         };
-        let rows = told(by_cpu_time(Millijoules::new(1000), &time));
+        let rows = millijoules(by_cpu_time(Millijoules::new(1000), &time));
         let expected = [(Share::Job(job("a")), 250), (Share::Job(job("b")), 125), (Share::Unattributed, 375)];
         assert_eq!(rows[..3], expected);
         assert_eq!(rows[3..], [(Share::Idle, 250)]);
-        // Jobs whose counters ran ahead of the node's.
+        // Jobs used more than was busy.
         let ahead = CpuTime { busy: 14 * second, ..time.clone() };
-        assert_eq!(told(by_cpu_time(Millijoules::new(400), &ahead))[2], (Share::Idle, 250));
+        assert_eq!(millijoules(by_cpu_time(Millijoules::new(400), &ahead))[2], (Share::Idle, 250));
         let beyond = CpuTime { capacity: second, ..ahead };
-        let rows = told(by_cpu_time(Millijoules::new(900), &beyond));
+        let rows = millijoules(by_cpu_time(Millijoules::new(900), &beyond));
         assert_eq!(rows, [(Share::Job(job("a")), 600), (Share::Job(job("b")), 300)]);
         let unknown = by_cpu_time(Millijoules::new(7), &CpuTime::default());
-        assert_eq!(told(unknown), [(Share::Unattributed, 7)]);
+        assert_eq!(millijoules(unknown), [(Share::Unattributed, 7)]);
     }
 
     #[test]
-    fn a_shared_board_is_split_by_use_or_equally() {
+    fn a_shared_gpu_is_divided_by_usage_or_equally() {
         let holders = [job("a"), job("b")];
         let used = Use { jobs: vec![(job("a"), 60), (job("b"), 20)], others: 20 };
-        let rows = told(by_use(Millijoules::new(1000), &holders, Some(&used)));
+        let rows = millijoules(by_use(Millijoules::new(1000), &holders, Some(&used)));
         assert_eq!(rows, [(Share::Job(job("a")), 600), (Share::Job(job("b")), 200), (Share::Unattributed, 200)]);
         let equal = [(Share::Job(job("a")), 54), (Share::Job(job("b")), 53)];
-        assert_eq!(told(by_use(Millijoules::new(107), &holders, None)), equal);
-        assert_eq!(told(by_use(Millijoules::new(107), &holders, Some(&Use::default()))), equal);
+        assert_eq!(millijoules(by_use(Millijoules::new(107), &holders, None)), equal);
+        assert_eq!(millijoules(by_use(Millijoules::new(107), &holders, Some(&Use::default()))), equal);
     }
 
     proptest! {
         #[test]
-        fn any_split_sums_to_the_meter(
+        fn shares_add_up_to_the_meter(
             energy in 0..u64::MAX / 2, capacity in 0..1_u64 << 50, busy in 0..1_u64 << 50,
             used in prop::collection::vec(0..1_u64 << 50, 0..6)
         ) {

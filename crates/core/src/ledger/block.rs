@@ -1,4 +1,4 @@
-//! What a block of intervals comes to: sums, and whether they are what the counters gained.
+//! Sums of a block of intervals, and their balance against the hardware counters.
 
 use std::collections::BTreeMap;
 
@@ -10,76 +10,75 @@ use super::{Interval, Share};
 use crate::domain::{DeviceId, Slot};
 use crate::units::Millijoules;
 
-/// Time after the end of an hour within which its block is closed.
+/// Maximum delay between the end of an hour and the close of its block.
 const CLOSED_WITHIN: TimeDelta = TimeDelta::minutes(10);
 
-/// Returns the UTC day of a block by the time of its close.
+/// Returns the UTC day of a block that was closed at `at`.
 pub fn day_of_close(at: DateTime<Utc>) -> DateTime<Utc> {
     day_of(at - CLOSED_WITHIN - TimeDelta::microseconds(1))
 }
 
-/// Returns the time after which, and the time up to which, the blocks of a span are closed.
+/// Returns the range of close times `(after, up to)` of the blocks of a span.
 pub fn closes_of(span: &Slot) -> (DateTime<Utc>, DateTime<Utc>) {
     (span.start() + CLOSED_WITHIN, span.end() + CLOSED_WITHIN)
 }
 
-/// Returns the first and the last of the closed blocks whose rows may be rolled up: those before the first that was closed
-/// at `before` or later. `closes` has the number and the time of each close from
-/// the first block with rows on, in order.
+/// Returns the first and the last closed block whose rows may be rolled up: the blocks before the first one closed at
+/// or after `before`. `closes` holds number and time of each close, in order, from the first block with rows on.
 pub fn to_roll_up(closes: impl IntoIterator<Item = (i64, DateTime<Utc>)>, before: DateTime<Utc>) -> Option<(i64, i64)> {
     let mut old = closes.into_iter().take_while(|(_, at)| *at < before).map(|(block, _)| block);
     let first = old.next()?;
     Some((first, old.last().unwrap_or(first)))
 }
 
-/// Position of a device's counter against its rows, in millijoules.
+/// Position of a device's counter relative to the recorded rows, in millijoules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// The last reading that rows reach up to.
+    /// Last reading that is covered by rows.
     pub reading: i64,
-    /// The sum of the moves of its readings by resets.
+    /// Total change of its readings by resets.
     pub rebased: i64,
     /// Reading less resets at the last close.
     pub base: i64,
 }
 
 impl Counter {
-    /// Returns the counter at a reading up to which rows of the open block reach; `booked` is the energy of those that are of
-    /// the counter.
-    pub fn with_booked(reading: i64, rebased: i64, booked: i64) -> Self {
-        Self { reading, rebased, base: reading - rebased - booked }
+    /// Returns the counter at a reading that the rows of the open block cover; `recorded` is the counter energy in those
+    /// rows.
+    pub fn with_recorded(reading: i64, rebased: i64, recorded: i64) -> Self {
+        Self { reading, rebased, base: reading - rebased - recorded }
     }
 
-    /// Returns what it gained since the last close.
+    /// Returns the counter's increase since the last close.
     pub fn gained(&self) -> i64 {
         self.reading - self.rebased - self.base
     }
 
-    /// Returns the same counter after a close.
+    /// Returns the position after a close.
     #[must_use]
     pub fn closed(self) -> Self {
         Self { base: self.reading - self.rebased, ..self }
     }
 }
 
-/// A device's books against its counter, over several blocks.
+/// Energy recorded for a device compared with its counter, over several blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceBalance {
-    /// The device.
+    /// Device.
     pub device: DeviceId,
-    /// What its counter gained; absent if it has none.
+    /// Increase of its counter; absent if it has none.
     pub counter_mj: Option<i64>,
-    /// Booked to jobs.
+    /// Energy recorded for jobs.
     pub jobs: Millijoules,
-    /// Booked as idle.
+    /// Energy recorded as idle.
     pub idle: Millijoules,
-    /// Booked as nobody's who can be named.
+    /// Energy recorded as unattributed.
     pub unattributed: Millijoules,
-    /// Of all of that, what was integrated from power.
+    /// Part of the recorded energy that was integrated from power.
     pub integrated: Millijoules,
-    /// Blocks whose books were not what the counter gained.
+    /// Number of blocks whose recorded energy differs from the counter's increase.
     pub unequal_blocks: u64,
-    /// Booked less integrated less the counter's gain.
+    /// Recorded energy less integrated energy less the counter's increase.
     pub difference_mj: i64,
 }
 
@@ -99,7 +98,7 @@ impl From<&Balance> for DeviceBalance {
 }
 
 impl DeviceBalance {
-    /// Adds further blocks of the same device. Blocks without a counter add nothing to what it gained.
+    /// Adds further blocks of the same device. Blocks without a counter do not change the counter's increase.
     pub fn add(&mut self, more: &Self) {
         self.counter_mj = match (self.counter_mj, more.counter_mj) {
             (Some(a), Some(b)) => Some(a + b),
@@ -114,7 +113,7 @@ impl DeviceBalance {
     }
 }
 
-/// The sums of rows that each lie in one hour, by hour, device, share and source.
+/// Returns the sums of rows by hour, device, share and source. Each row lies within one hour.
 pub fn cells<'a>(rows: impl IntoIterator<Item = &'a Interval>) -> Vec<Cell> {
     let mut sums: BTreeMap<_, Millijoules> = BTreeMap::new();
     for row in rows {
@@ -127,8 +126,8 @@ pub fn cells<'a>(rows: impl IntoIterator<Item = &'a Interval>) -> Vec<Cell> {
     sums.into_iter().map(cell).collect()
 }
 
-/// Each device's sums against what its counter gained in the block, in millijoules and less what resets moved it by;
-/// `None` for a device without a counter.
+/// Compares each device's sums with its counter's increase in the block, in millijoules and without resets; `None` for
+/// a device without a counter.
 pub fn balances(cells: &[Cell], gained: &BTreeMap<DeviceId, Option<i64>>) -> Vec<Balance> {
     let mut devices: BTreeMap<&DeviceId, Option<i64>> = gained.iter().map(|(device, mj)| (device, *mj)).collect();
     for cell in cells {
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_closed_soon_after_midnight_is_of_the_day_before() {
+    fn a_block_closed_soon_after_midnight_belongs_to_the_day_before() {
         let (day, next) = (at(0), at(24 * 60));
         assert_eq!([24 * 60, 24 * 60 + 10].map(|minutes| day_of_close(at(minutes))), [day; 2]);
         assert_eq!(day_of_close(at(24 * 60 + 11)), next);
@@ -173,24 +172,24 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_rolled_up_up_to_the_first_that_is_too_new() {
+    fn blocks_before_the_first_recent_one_are_rolled_up() {
         let closes = [(4, at(240)), (5, at(300)), (6, at(360))];
         assert_eq!(to_roll_up(closes, at(360)), Some((4, 5)));
         assert_eq!(to_roll_up(closes, at(361)), Some((4, 6)));
         assert_eq!(to_roll_up(closes, at(240)), None);
-        // A clock that was set back: what follows a new block waits with it.
+        // The clock was set back: blocks after a recent one wait for it.
         assert_eq!(to_roll_up([(4, at(500)), (5, at(300))], at(400)), None);
     }
 
     #[test]
-    fn a_counter_gains_what_is_booked_of_it() {
-        let counter = Counter::with_booked(1_000, 100, 30);
+    fn a_counter_gains_the_recorded_energy() {
+        let counter = Counter::with_recorded(1_000, 100, 30);
         assert_eq!((counter.gained(), counter.closed().gained()), (30, 0));
         assert_eq!(Counter { reading: 1_070, ..counter.closed() }.gained(), 70);
     }
 
     #[test]
-    fn blocks_without_a_counter_add_nothing_to_its_gain() {
+    fn blocks_without_a_counter_do_not_change_its_gain() {
         let balance = |counter_mj, difference_mj| {
             let mj = Millijoules::new;
             let device = DeviceId::new("GPU-0").expect("an id");

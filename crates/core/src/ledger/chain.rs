@@ -1,5 +1,5 @@
-//! The chain of hashes over the books: each line's digest covers the line and the digest before it, so that whoever
-//! keeps one digest can tell later whether anything before it was changed.
+//! Hash chain over the ledger. Each digest covers its line and the digest before it, so that anybody who keeps one
+//! digest can later detect changes to anything before it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,16 +7,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// SHA-256 over a chain of lines up to here.
+/// SHA-256 over a chain of lines up to and including this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Where every chain begins: 32 zeros.
+    /// Digest before the first line: 32 zero bytes.
     pub const GENESIS: Self = Self([0; 32]);
 
-    /// The chain with one more line: SHA-256 of this digest's 32 bytes and the line's bytes.
+    /// Returns the chain extended by a line: SHA-256 of this digest's 32 bytes and the line's bytes.
     #[must_use]
     pub fn then(&self, line: &str) -> Self {
         let mut hasher = Sha256::new();
@@ -25,17 +25,17 @@ impl Digest {
         Self(hasher.finalize().into())
     }
 
-    /// SHA-256 of a text, or of other bytes, alone.
+    /// Returns the SHA-256 digest of `bytes` alone.
     pub fn of(bytes: impl AsRef<[u8]>) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// As the store keeps it.
+    /// Returns the 32 bytes that the database stores.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// From the store; `None` unless it is 32 bytes.
+    /// Returns the digest with these bytes; `None` unless there are 32.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
@@ -47,23 +47,23 @@ impl fmt::Display for Digest {
     }
 }
 
-/// A text that is no digest.
+/// Error: the text is not a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is 64 lower-case hexadecimal digits")]
-pub struct NoDigest;
+pub struct InvalidDigest;
 
 impl FromStr for Digest {
-    type Err = NoDigest;
+    type Err = InvalidDigest;
 
-    fn from_str(text: &str) -> Result<Self, NoDigest> {
+    fn from_str(text: &str) -> Result<Self, InvalidDigest> {
         let digit = |c: u8| match c {
             b'0'..=b'9' => Ok(c - b'0'),
             b'a'..=b'f' => Ok(c - b'a' + 10),
-            _ => Err(NoDigest),
+            _ => Err(InvalidDigest),
         };
         let mut bytes = [0; 32];
         if text.len() != 64 {
-            return Err(NoDigest);
+            return Err(InvalidDigest);
         }
         for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
             *byte = digit(pair[0])? << 4 | digit(pair[1])?;
@@ -73,8 +73,8 @@ impl FromStr for Digest {
 }
 
 impl TryFrom<String> for Digest {
-    type Error = NoDigest;
-    fn try_from(text: String) -> Result<Self, NoDigest> {
+    type Error = InvalidDigest;
+    fn try_from(text: String) -> Result<Self, InvalidDigest> {
         text.parse()
     }
 }
@@ -90,12 +90,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_are_sha_256_and_come_back_from_text() {
+    fn digests_are_sha_256_and_parse_from_text() {
         // FIPS 180-4's example.
         let abc = Digest::of("abc").to_string();
         assert_eq!(abc, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(abc.parse(), Ok(Digest::of("abc")));
-        assert_eq!(abc.to_uppercase().parse::<Digest>(), Err(NoDigest));
+        assert_eq!(abc.to_uppercase().parse::<Digest>(), Err(InvalidDigest));
         let chain = Digest::GENESIS.then("a").then("b");
         assert_ne!(chain, Digest::GENESIS.then("b").then("a"));
         assert_eq!(Digest::from_bytes(chain.as_bytes()), Some(chain));

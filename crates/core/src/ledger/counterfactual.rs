@@ -1,4 +1,4 @@
-//! What the same work would have cost at the ceiling, and what made the difference (`planning.md` §5).
+//! Cost of the same work at the maximum usable limit, and decomposition of the difference (`planning.md` §5).
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -7,52 +7,53 @@ use super::emissions::mean_intensity;
 use crate::domain::{CarbonSeries, Slot};
 use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// What a job did.
+/// Work, time, energy and emissions of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Done {
-    /// When it began.
+    /// Start of the job.
     pub started: DateTime<Utc>,
-    /// How long it trained: pauses of its own are left out.
+    /// Training time, without the job's own pauses.
     pub active: Seconds,
-    /// How long it paused for reasons of its own.
+    /// Time in the job's own pauses.
     pub stalled: Seconds,
-    /// What it would use in these pauses at the reference.
+    /// Energy that it would use in these pauses at the reference.
     pub stalled_energy: Joules,
-    /// The work done in that time.
+    /// Samples completed.
     pub samples: Samples,
-    /// What it used in all.
+    /// Energy used, including pauses.
     pub energy: Joules,
-    /// What it emitted in all.
+    /// Emissions, including pauses.
     pub carbon: GramsCo2e,
 }
 
-/// A job against the same job at the ceiling from the same start on, with the same pauses of its own. The two effects add
-/// up to the reduction.
+/// Comparison of a job with the same job at the maximum usable limit from the same start on, with the same pauses. The
+/// energy effect and the timing effect add up to the reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What the job would have taken at the ceiling.
+    /// Time that the job would have taken at the maximum usable limit.
     #[serde(rename = "time_at_max_s")]
     pub time_at_ceiling: Seconds,
-    /// What it would have used.
+    /// Energy that it would have used there.
     #[serde(rename = "energy_at_max_j")]
     pub energy_at_ceiling: Joules,
-    /// What it would have emitted.
+    /// Emissions that it would have caused there.
     #[serde(rename = "carbon_at_max_g")]
     pub carbon_at_ceiling: GramsCo2e,
-    /// Less carbon than at the ceiling, in percent of that.
+    /// Reduction of emissions, in percent of those at the maximum usable limit.
     pub carbon_reduction_pct: f64,
-    /// More time than at the ceiling, in percent of that.
+    /// Increase of time, in percent of the time at the maximum usable limit.
     pub time_increase_pct: f64,
-    /// The part of the reduction that the best constant mix of limits with the same time would have had.
+    /// Part of the reduction that the best constant mix of limits with the same time would have had.
     pub energy_effect_pct: f64,
-    /// The rest: from following the grid.
+    /// Remaining part, due to following the grid's intensity.
     pub timing_effect_pct: f64,
 }
 
-/// Compares `done` with the same work at the ceiling, where the job does `ceiling.0` at `ceiling.1`. `static_power`
-/// is the power of the best constant mix of limits that has the given throughput (the hull of the profile).
+/// Compares `done` with the same work at the maximum usable limit, where the job has throughput `ceiling.0` and power
+/// `ceiling.1`. `static_power` returns the power of the best constant mix of limits with a given throughput (the lower
+/// hull of the profile).
 ///
-/// `None` where it cannot be honest: nothing done, an intensity unknown for part of either time, or no mix that slow.
+/// Returns `None` if no work was done, an intensity is unknown for part of either time, or no mix is that slow.
 pub fn compare(
     done: &Done,
     ceiling: (SamplesPerSecond, Watts),

@@ -1,4 +1,4 @@
-//! The tables that follow from the ledger, computed anew from its entries.
+//! Contents of the tables that are derived from the ledger, recomputed from its entries.
 
 use std::collections::BTreeMap;
 
@@ -11,60 +11,60 @@ use super::hour::Restated;
 use super::{Share, Total};
 use crate::domain::{DeviceId, EnergySource, JobId};
 
-/// Energy of a share of a device in an hour, found in one way.
+/// Hour, device, share and source of a sum of energy.
 pub type CellKey = (DateTime<Utc>, DeviceId, Share, EnergySource);
 
-/// The settlement of an hour that holds.
+/// Newest settlement of an hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Its number in the ledger.
+    /// Number of its entry in the ledger.
     pub entry: u64,
     /// Its version.
     pub version: u32,
-    /// The last block in it.
+    /// Last block that it includes.
     pub through_block: u64,
-    /// Whether everything in it is final.
+    /// True if all of its intensities are final.
     pub is_final: bool,
-    /// [`Settlement::sources`] of it.
+    /// Its [`Settlement::sources`].
     pub sources: String,
-    /// All of its energy and emissions.
+    /// Its total energy and emissions.
     pub total: Total,
 }
 
-/// A version after an hour's first one.
+/// Second or later version of an hour's settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaterVersion {
-    /// The time at which it was made.
+    /// Time at which it was computed.
     pub at: DateTime<Utc>,
-    /// The reason.
+    /// Reason for the new version.
     pub reason: String,
-    /// The change of the hour's totals.
+    /// Change of the hour's totals.
     pub change: Restated,
 }
 
-/// Rows of all derived tables by the entries taken so far. Books are named as [`SignalKind::as_str`] does.
+/// Rows of all derived tables after the entries applied so far. Signal kinds are named as in [`SignalKind::as_str`].
 ///
 /// [`SignalKind::as_str`]: crate::domain::SignalKind::as_str
 #[derive(Clone, Debug, Default)]
 pub struct Derived {
-    /// The settlements that hold, by hour and book.
+    /// Newest settlements, by hour and signal kind.
     pub settled: BTreeMap<(DateTime<Utc>, &'static str), Held>,
-    /// Later versions, by hour, book and version.
+    /// Later versions, by hour, signal kind and version.
     pub restated: BTreeMap<(DateTime<Utc>, &'static str, u32), LaterVersion>,
     /// Balances with the time of their close, by block and device.
     pub balances: BTreeMap<(u64, DeviceId), (DateTime<Utc>, Balance)>,
     /// Sums of balances, by UTC day and device.
     pub balance_days: BTreeMap<(DateTime<Utc>, DeviceId), DeviceBalance>,
-    /// Energy of rows that were rolled up, in millijoules, with shares as corrected.
+    /// Energy of rolled-up rows in millijoules, by corrected share.
     pub rolled_up: BTreeMap<CellKey, i64>,
-    /// The present share of rows that were corrected and not rolled up, by number.
+    /// Current share of rows that were corrected and not rolled up, by row number.
     pub corrected: BTreeMap<u64, Share>,
-    /// Digests of jobs as they were registered.
+    /// Digests of jobs at registration.
     pub registered: BTreeMap<JobId, Digest>,
-    /// Digests of jobs as they ended.
+    /// Digests of jobs at their end.
     pub ended: BTreeMap<JobId, Digest>,
     entries: u64,
-    /// Blocks whose rows are not rolled up, by the number of their last row.
+    /// Blocks that are not rolled up, by the number of their last row.
     blocks: BTreeMap<u64, Block>,
     last_row: u64,
 }
@@ -76,7 +76,7 @@ struct Block {
 }
 
 impl Derived {
-    /// Takes the next entry. Returns its number.
+    /// Applies the next entry. Returns its number.
     pub fn take(&mut self, entry: &Entry) -> u64 {
         self.entries += 1;
         match entry {

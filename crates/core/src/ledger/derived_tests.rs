@@ -36,7 +36,7 @@ fn settlement(before: Option<&Settlement>, rows: &[Interval], through: u64) -> S
 }
 
 #[test]
-fn the_newest_version_holds_and_each_later_one_is_listed() {
+fn the_newest_version_counts_and_later_ones_are_listed() {
     let mut derived = Derived::default();
     let rows = [row(0, 5, Share::Idle), row(1, 7, Share::Idle)];
     let first = settlement(None, &rows[..1], 1);
@@ -65,7 +65,7 @@ fn a_days_balance_is_the_sum_of_its_blocks() {
 
 proptest! {
     #[test]
-    fn what_is_rolled_up_is_what_the_rows_are_by_then(
+    fn rolled_up_sums_equal_the_corrected_rows(
         minutes in prop::collection::vec((0i64..180, 0u64..1_000_000, any::<bool>()), 3..30),
         given in any::<prop::sample::Index>(),
     ) {

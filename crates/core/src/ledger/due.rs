@@ -1,4 +1,4 @@
-//! Hours due for computation of their emissions, and the reasons.
+//! Hours whose emissions are due for computation, and the reasons.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// Returns the reason as a settlement states it; `first` for an hour's first version.
+    /// Returns the reason that a settlement states; `first` for the first version of an hour.
     pub const fn text(self, first: bool) -> &'static str {
         match self {
             _ if first => "first",
@@ -26,7 +26,7 @@ impl Why {
         }
     }
 
-    /// Returns its name in the store.
+    /// Returns its name in the database.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Energy => "energy",
@@ -35,26 +35,26 @@ impl Why {
         }
     }
 
-    /// Returns the reason with this name in the store.
+    /// Returns the reason with a name in the database.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Energy, Self::Intensity, Self::Correction].into_iter().find(|why| why.name() == name)
     }
 
-    /// Returns the reason that stays where this one joins one that waits. Energy outweighs all others because then
-    /// everything is read again; a correction outweighs new intensities.
+    /// Returns the reason to keep where this one is added to one that is waiting. Energy outweighs all others because
+    /// it causes everything to be read again; a correction outweighs new intensities.
     #[must_use]
     pub fn joins(self, waiting: Self) -> Self {
         if waiting == Self::Intensity || self == Self::Energy { self } else { waiting }
     }
 
-    /// Whether an hour that waits for this reason may have energy outside its settlement.
+    /// Returns true if an hour that waits for this reason may have energy that is not in its settlement.
     pub const fn is_of_energy(self) -> bool {
         !matches!(self, Self::Intensity)
     }
 }
 
-/// Returns each hour once for each reason to be stored, in order. A correction of an hour that also got new intensities
-/// counts as energy: only then both are read again.
+/// Returns the reasons to store, each hour once per reason, in order. A correction of an hour that also has new
+/// intensities is stored as energy, because only that causes both to be read again.
 pub fn put_off(hours: &BTreeSet<(DateTime<Utc>, Why)>) -> impl Iterator<Item = (DateTime<Utc>, Why)> + '_ {
     hours.iter().map(|(hour, why)| {
         let also_news = *why == Why::Correction && hours.contains(&(*hour, Why::Intensity));
@@ -69,7 +69,7 @@ mod tests {
     const ALL: [Why; 3] = [Why::Energy, Why::Intensity, Why::Correction];
 
     #[test]
-    fn energy_outweighs_a_correction_and_that_new_intensities() {
+    fn energy_outweighs_corrections_and_corrections_outweigh_intensities() {
         for why in ALL {
             assert_eq!(Why::named(why.name()), Some(why));
             assert_eq!(why.joins(why), why);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_with_new_intensities_is_put_off_as_energy() {
+    fn a_correction_with_new_intensities_is_stored_as_energy() {
         let hour = DateTime::UNIX_EPOCH;
         let both = BTreeSet::from([(hour, Why::Intensity), (hour, Why::Correction)]);
         assert_eq!(put_off(&both).last(), Some((hour, Why::Energy)));

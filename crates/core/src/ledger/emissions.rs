@@ -1,4 +1,4 @@
-//! Grams as a view: energy × the best intensity known, and how good that knowledge is.
+//! Emissions as a view: energy × the best known intensity, with the quality of the intensities.
 
 use std::collections::BTreeMap;
 
@@ -8,41 +8,42 @@ use super::Interval;
 use crate::domain::{CarbonSeries, EnergySource, Origin, SENSOR_GAIN, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules};
 
-/// Energy and what it emitted.
+/// Energy and its emissions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Emissions {
-    /// All the energy.
+    /// Total energy.
     pub energy: Joules,
-    /// What the part with a known intensity emitted.
+    /// Emissions of the energy with a known intensity.
     pub carbon: GramsCo2e,
-    /// The energy by where its intensity comes from.
+    /// Energy by the origin of its intensity.
     pub by_origin: BTreeMap<Origin, Joules>,
-    /// The energy for whose time no intensity is known: its grams are absent, not zero.
+    /// Energy without a known intensity. It has no emissions here, rather than zero emissions.
     pub unknown: Joules,
-    /// The energy that was not read off a watched counter: integrated from power, or over a gap.
+    /// Energy that was not read from a monitored counter: integrated from power, or across a gap.
     pub estimated: Joules,
 }
 
 impl Emissions {
-    /// Mean intensity of the energy whose intensity is known.
+    /// Returns the mean intensity of the energy with a known intensity.
     pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
         let known = self.energy - self.unknown;
         (known > Joules::ZERO).then(|| GramsPerKwh::new(self.carbon / (known * GramsPerKwh::new(1.0))))
     }
 
-    /// The energy's relative uncertainty: 5 % of what was read off watched counters (the gain error of sensors), 10 % of
-    /// the rest. Errors of gain do not average out, so they add up.
+    /// Returns the relative uncertainty of the energy: 5 % (sensor gain error) for energy from monitored counters, 10 %
+    /// for the rest. Gain errors are systematic and therefore added, not averaged.
     pub fn uncertainty(&self) -> f64 {
         let estimated = if self.energy > Joules::ZERO { self.estimated / self.energy } else { 0.0 };
         SENSOR_GAIN * (1.0 + estimated)
     }
 
-    /// All of it, where energy without an intensity counts with the mean of the rest, or with `otherwise`.
+    /// Returns the emissions of all energy. Energy without an intensity counts with the mean of the rest, or with
+    /// `otherwise`.
     pub fn estimate(&self, otherwise: GramsPerKwh) -> GramsCo2e {
         self.carbon + self.unknown * self.mean_intensity().unwrap_or(otherwise)
     }
 
-    /// Adds what others used.
+    /// Adds further energy and emissions.
     pub fn add(&mut self, more: &Self) {
         self.energy += more.energy;
         self.carbon += more.carbon;
@@ -54,7 +55,8 @@ impl Emissions {
     }
 }
 
-/// What intervals emitted. Within an interval power is taken as even; one that crosses slots is split by time.
+/// Returns the emissions of intervals. Power is assumed to be constant within an interval; an interval that overlaps
+/// several slots is divided by time.
 pub fn emissions<'a>(intervals: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Emissions {
     let mut sum = Emissions::default();
     for interval in intervals {
@@ -72,7 +74,7 @@ pub fn emissions<'a>(intervals: impl IntoIterator<Item = &'a Interval>, series: 
             sum.carbon += used * intensity.value;
             *sum.by_origin.entry(intensity.origin).or_default() += used;
         }
-        // What is left of a fully covered interval is rounding.
+        // The remainder of a fully covered interval is a rounding error.
         if unknown > energy * 1e-9 {
             sum.unknown += unknown;
         }
@@ -80,7 +82,7 @@ pub fn emissions<'a>(intervals: impl IntoIterator<Item = &'a Interval>, series: 
     sum
 }
 
-/// The mean intensity over a span; `None` unless something is known of all of it (to the second).
+/// Returns the mean intensity over a span; `None` unless the series covers all of it, to the second.
 pub fn mean_intensity(series: &CarbonSeries, span: &Slot) -> Option<GramsPerKwh> {
     let (mean, covered) = series.mean_over(span, |i| i.value.get())?;
     ((span.duration() - covered).get() < 1.0).then(|| GramsPerKwh::new(mean))
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_across_slots_is_split_by_time_and_the_unknown_stays_absent() {
+    fn energy_across_slots_is_divided_by_time_and_unknown_intensities_stay_unknown() {
         let known = |value, origin| Intensity { value: GramsPerKwh::new(value), origin };
         let (series, _) = TimeSeries::from_points(vec![
             (slot(0, 30), known(300.0, Origin::Measured)),
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_over_unknown_time_is_not_made_up() {
+    fn a_mean_over_unknown_time_is_none() {
         let known = Intensity { value: GramsPerKwh::new(100.0), origin: Origin::Measured };
         let (series, _) = TimeSeries::from_points(vec![(slot(0, 30), known)]);
         assert_eq!(mean_intensity(&series, &slot(10, 20)), Some(GramsPerKwh::new(100.0)));

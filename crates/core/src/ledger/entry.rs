@@ -1,8 +1,8 @@
-//! What stands in the ledger beside the intervals: one line of JSON each, written once, chained by digests.
+//! Ledger entries: one line of JSON each, written once, chained by digests.
 //!
-//! The intervals between two closes are a block, with a chain of their own that begins at the digest of the close
-//! before; the close that ends it holds their last digest and their sums. So the minutes of a block may be rolled up
-//! later, and all that is left is still chained and adds up.
+//! The intervals between two closes form a block. A block has its own chain, which begins at the digest of the previous
+//! close; the close that ends the block holds the chain's last digest and the block's sums. The minutes of a block may
+//! therefore be rolled up later: the rest of the ledger remains chained and consistent.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -13,39 +13,39 @@ use super::{Interval, Share};
 use crate::domain::{DeviceId, EnergySource, JobId, Origin, Provenance, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Micrograms, Millijoules};
 
-/// The version of the rules by which energy is booked, shared out and settled. Each row names it.
+/// Version of the rules by which energy is recorded, attributed and converted to emissions. Each row names it.
 pub const METHOD: u16 = 1;
 
-/// One line of the ledger.
+/// A line of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Entry {
-    /// A daemon began to keep these books, or its terms changed.
+    /// A daemon started recording, or its terms changed.
     Terms(Terms),
     /// A block of intervals ended.
     Close(Close),
-    /// What an hour emitted, by what is known of the grid at a time.
+    /// Emissions of an hour with the intensities known at a time.
     Settlement(Settlement),
-    /// Intervals were given to somebody else.
+    /// Intervals were attributed to another share.
     Correction(Correction),
     /// Minutes were rolled up to hours.
     RollUp(RollUp),
-    /// Somebody wanted a limit changed.
+    /// A power limit change was requested.
     Control(Control),
-    /// Energy was used of which nothing tells how much.
+    /// A device used an unknown amount of energy.
     Lost(Lost),
     /// A job was registered.
     Registered(JobFacts),
     /// A job ended.
     Ended(JobFacts),
-    /// A job was planned: against what it will be compared.
+    /// A job was planned; the references that it will be compared with.
     Counterfactual(Box<Counterfactual>),
-    /// A job ended: what came of it.
+    /// A job ended; its savings.
     Outcome(Box<Outcome>),
 }
 
 impl Entry {
-    /// Its name in the store.
+    /// Returns its name in the database.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Terms(_) => "terms",
@@ -62,7 +62,7 @@ impl Entry {
         }
     }
 
-    /// The time that it speaks of.
+    /// Returns the time that it refers to.
     pub fn about(&self) -> DateTime<Utc> {
         match self {
             Self::Terms(e) => e.at,
@@ -79,49 +79,49 @@ impl Entry {
     }
 }
 
-/// Under which terms books are kept.
+/// Terms under which the ledger is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
-    /// When they began.
+    /// Start of these terms.
     pub at: DateTime<Utc>,
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// wattune's version.
+    /// Version of wattune.
     pub software: String,
-    /// The version of the rules.
+    /// Version of the rules.
     pub method: u16,
     /// SHA-256 of the settings in force, as JSON.
     pub settings: Digest,
-    /// Where time comes from: durations from the monotonic clock, keys from the wall clock in UTC. The wall clock has
-    /// no leap seconds; a second that it repeats or leaves out moves keys, not durations.
+    /// Clocks in use: durations come from the monotonic clock, keys from the wall clock in UTC. The wall clock has no
+    /// leap seconds; a repeated or skipped second moves keys, not durations.
     pub clock: String,
-    /// What is counted beside the devices.
+    /// Accounting boundary beyond the devices.
     pub boundary: Boundary,
 }
 
-/// What is counted beside what the devices' own meters tell.
+/// Accounting boundary beyond the energy that the devices' own meters measure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Boundary {
-    /// The devices' energy times this is the node's; 1 where it was not declared.
+    /// Ratio of the node's energy to the devices' energy; 1 where it was not declared.
     pub node_factor: f64,
-    /// Where that comes from.
+    /// Source of the node factor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_factor_source: Option<String>,
-    /// The node's energy times this is the facility's (power usage effectiveness); 1 where it was not declared.
+    /// Power usage effectiveness: ratio of the facility's energy to the node's; 1 where it was not declared.
     pub pue: f64,
-    /// Where that comes from.
+    /// Source of the PUE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pue_source: Option<String>,
-    /// Since when it is said to hold.
+    /// Date since which the PUE holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pue_date: Option<String>,
-    /// The factor of a contract for electricity, for the market-based column.
+    /// Emission factor of an electricity contract, for market-based emissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_g_per_kwh: Option<GramsPerKwh>,
-    /// Which contract.
+    /// Name of the contract.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_source: Option<String>,
-    /// What making the hardware emitted; absent where it was not declared.
+    /// Embodied emissions of the hardware; absent where they were not declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embodied: Option<Embodied>,
 }
@@ -141,40 +141,41 @@ impl Default for Boundary {
     }
 }
 
-/// What making a board emitted, and over which life that is spread (SCI, ISO/IEC 21031: `M = TE · TiR/EL · RR/ToR`).
+/// Embodied emissions of a GPU and the lifetime that they are spread over (SCI, ISO/IEC 21031: `M = TE · TiR/EL ·
+/// RR/ToR`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Embodied {
-    /// Total embodied emissions of one board with its part of the node, in grams of CO2 equivalent.
+    /// Total embodied emissions of one GPU with its part of the node, in grams of CO2 equivalent.
     pub per_gpu_g: f64,
-    /// The expected life, in seconds.
+    /// Expected lifetime, in seconds.
     pub life_s: f64,
-    /// Where the figures come from.
+    /// Source of the figures.
     pub source: String,
 }
 
-/// One row of the intervals, as it is chained and exported.
+/// An interval as it is chained and exported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What used it.
+    /// Device that used the energy.
     pub device: DeviceId,
-    /// Whose it is.
+    /// Owner of the energy.
     pub share: Share,
-    /// From when.
+    /// Start.
     pub start: DateTime<Utc>,
-    /// Until when.
+    /// End.
     pub end: DateTime<Utc>,
-    /// How much, in millijoules.
+    /// Energy, in millijoules.
     pub energy_mj: Millijoules,
-    /// How it was found.
+    /// Method of measurement.
     pub source: EnergySource,
-    /// Its relative uncertainty in percent.
+    /// Relative uncertainty, in percent.
     pub uncertainty_pct: f64,
-    /// The version of the rules.
+    /// Version of the rules.
     pub method: u16,
 }
 
 impl Row {
-    /// The line that is chained.
+    /// Returns the line that is chained.
     pub fn line(interval: &Interval) -> String {
         let row = Self {
             device: interval.device.clone(),
@@ -189,7 +190,7 @@ impl Row {
         serde_json::to_string(&row).expect("plain data")
     }
 
-    /// The interval; `None` if it does not end after it began.
+    /// Returns the interval; `None` if it does not end after its start.
     pub fn interval(&self) -> Option<Interval> {
         let slot = Slot::new(self.start, self.end)?;
         let (device, share) = (self.device.clone(), self.share.clone());
@@ -197,73 +198,73 @@ impl Row {
     }
 }
 
-/// The end of a block of intervals.
+/// End of a block of intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Close {
-    /// Blocks are numbered from 1.
+    /// Number of the block, from 1.
     pub block: u64,
-    /// When it was closed.
+    /// Time of the close.
     pub at: DateTime<Utc>,
-    /// How many intervals it has.
+    /// Number of intervals.
     pub rows: u64,
-    /// The last digest of their chain.
+    /// Last digest of the intervals' chain.
     pub details: Digest,
-    /// Their sums.
+    /// Sums of the intervals.
     pub cells: Vec<Cell>,
-    /// Each device's books against its counter.
+    /// Recorded energy of each device compared with its counter.
     pub balances: Vec<Balance>,
 }
 
-/// Energy of one share of a device in one hour, found in one way.
+/// Energy of one share of a device in one hour, by method of measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The hour's beginning.
+    /// Start of the hour.
     pub hour: DateTime<Utc>,
-    /// What used it.
+    /// Device that used the energy.
     pub device: DeviceId,
-    /// Whose it is.
+    /// Owner of the energy.
     pub share: Share,
-    /// How it was found.
+    /// Method of measurement.
     pub source: EnergySource,
-    /// How much, in millijoules.
+    /// Energy, in millijoules.
     pub energy_mj: Millijoules,
 }
 
-/// What was booked of a device in a block against what its counter gained. `jobs + idle + unattributed` is
-/// `counter + integrated`; `counter` is what the hardware's counter gained, less what resets moved it by.
+/// Recorded energy of a device in a block compared with its counter: `jobs + idle + unattributed = counter +
+/// integrated`, where `counter` is the increase of the hardware counter without resets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balance {
-    /// The device.
+    /// Device.
     pub device: DeviceId,
-    /// What its counter gained in the block; absent if it has none.
+    /// Increase of its counter in the block; absent if it has none.
     pub counter_mj: Option<i64>,
-    /// Booked to jobs.
+    /// Energy recorded for jobs.
     pub jobs_mj: Millijoules,
-    /// Booked as idle.
+    /// Energy recorded as idle.
     pub idle_mj: Millijoules,
-    /// Booked as nobody's who can be named.
+    /// Energy recorded as unattributed.
     pub unattributed_mj: Millijoules,
-    /// Of all of that, what was integrated from power and not read off the counter.
+    /// Part of the recorded energy that was integrated from power instead of read from the counter.
     pub integrated_mj: Millijoules,
-    /// `jobs + idle + unattributed − integrated − counter`: zero, or the books are wrong.
+    /// `jobs + idle + unattributed − integrated − counter`: zero unless the ledger is wrong.
     pub difference_mj: i64,
 }
 
-/// How good the knowledge of an intensity is.
+/// Finality of an intensity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Said before the time came, or filled in.
+    /// Published before the time began, or filled in.
     Forecast,
-    /// Said afterwards, and may still be revised; or generated.
+    /// Published afterwards and subject to revision, or synthetic.
     Provisional,
-    /// Said afterwards, and the source says that it changes no more.
+    /// Published afterwards and declared final by the source.
     Final,
 }
 
 impl State {
-    /// How good a value of a time that has passed is; `settled` says that its source changes it no more. What a generator
-    /// made belongs to no real grid: it stands as told, but nothing makes it final.
+    /// Returns the finality of a past value; `settled` is true if its source declared it final. A synthetic value
+    /// belongs to no real grid and never becomes final.
     pub fn of(origin: Origin, settled: bool) -> Self {
         match origin {
             Origin::Fallback | Origin::Forecast => Self::Forecast,
@@ -276,159 +277,160 @@ impl State {
 /// An intensity with its provenance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Factor {
-    /// From when.
+    /// Start.
     pub start: DateTime<Utc>,
-    /// Until when.
+    /// End.
     pub end: DateTime<Utc>,
-    /// The intensity.
+    /// Intensity.
     pub g_per_kwh: GramsPerKwh,
-    /// The number as it was received, in the unit that `provenance` names; absent where that is not known.
+    /// Number as received, in the unit that `provenance` names; absent where it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<f64>,
-    /// Where it comes from.
+    /// Origin of the value.
     pub origin: Origin,
-    /// How good that is.
+    /// Finality of the value.
     pub state: State,
-    /// Who said it.
+    /// Source that published it.
     pub source: String,
-    /// Of which part of the grid.
+    /// Grid zone.
     pub zone: Zone,
     /// Lifecycle or operational.
     pub scope: SignalScope,
-    /// When it was said.
+    /// Time of publication.
     pub issued_at: DateTime<Utc>,
-    /// When it was fetched.
+    /// Time of retrieval.
     pub retrieved_at: DateTime<Utc>,
-    /// From what it was read.
+    /// Data that the value was read from.
     #[serde(default)]
     pub provenance: Provenance,
 }
 
-/// What an hour's energy emitted, by the intensities known at a time. Later knowledge makes a new version; earlier ones
-/// stay.
+/// Emissions of an hour with the intensities known at a time. Later data leads to a new version; earlier versions
+/// remain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settlement {
-    /// The hour's beginning.
+    /// Start of the hour.
     pub hour: DateTime<Utc>,
-    /// Average intensities make the inventory, marginal ones the impact; they are two books.
+    /// Kind of intensity: average intensities give the inventory, marginal ones the impact. The two are separate
+    /// accounts.
     pub book: SignalKind,
-    /// From 1 for each hour and book.
+    /// Version, from 1 for each hour and kind.
     pub version: u32,
-    /// When it was settled.
+    /// Time of computation.
     pub at: DateTime<Utc>,
-    /// Why again.
+    /// Reason for this version.
     pub reason: String,
-    /// The blocks up to this one are in it.
+    /// Last block that it includes.
     pub through_block: u64,
-    /// The intensities, oldest first.
+    /// Intensities, oldest first.
     pub factors: Vec<Factor>,
-    /// The hour's energy.
+    /// Energy and emissions of the hour.
     pub parts: Vec<Part>,
 }
 
-/// One share of a device in an hour: its energy by intensity, and what that emitted.
+/// Energy of one share of a device in an hour, by intensity, and its emissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// What used it.
+    /// Device that used the energy.
     pub device: DeviceId,
-    /// Whose it is.
+    /// Owner of the energy.
     pub share: Share,
-    /// How it was found.
+    /// Method of measurement.
     pub source: EnergySource,
-    /// The energy of each factor's time, in millijoules.
+    /// Energy within each factor's time, in millijoules.
     pub energy_mj: Vec<Millijoules>,
-    /// The energy for whose time no intensity is known, in millijoules.
+    /// Energy without a known intensity, in millijoules.
     pub unknown_mj: Millijoules,
-    /// What the known part emitted, in micrograms of CO2 equivalent.
+    /// Emissions of the energy with a known intensity, in micrograms of CO2 equivalent.
     pub carbon_ug: Micrograms,
 }
 
-/// Intervals that belong to somebody else than was booked.
+/// Attribution of intervals to another share than the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Correction {
-    /// When it was made.
+    /// Time of the correction.
     pub at: DateTime<Utc>,
-    /// Who made it.
+    /// Author.
     pub who: String,
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// Whose they were.
+    /// Previous share.
     pub from: Share,
-    /// Whose they are.
+    /// New share.
     pub to: Share,
-    /// The rows.
+    /// Corrected rows.
     pub rows: Vec<Corrected>,
 }
 
-/// A row that was corrected.
+/// A corrected row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corrected {
-    /// The row's number in the books.
+    /// Number of the row in the ledger.
     pub row: u64,
-    /// What used it.
+    /// Device that used the energy.
     pub device: DeviceId,
-    /// When.
+    /// Start of its hour.
     pub hour: DateTime<Utc>,
-    /// How it was found.
+    /// Method of measurement.
     pub source: EnergySource,
-    /// How much, in millijoules.
+    /// Energy, in millijoules.
     pub energy_mj: Millijoules,
 }
 
-/// Blocks whose intervals are gone; their closes hold the sums.
+/// Blocks whose intervals were deleted; their closes hold the sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollUp {
-    /// When.
+    /// Time of the roll-up.
     pub at: DateTime<Utc>,
-    /// The first block.
+    /// First block.
     pub first_block: u64,
-    /// The last block.
+    /// Last block.
     pub last_block: u64,
-    /// How many intervals there were.
+    /// Number of intervals that were deleted.
     pub rows: u64,
 }
 
-/// A time in which a device used energy that is in no row, because nothing tells how much it was.
+/// A time in which a device used energy that is in no row because its amount is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// When that was found.
+    /// Time of detection.
     pub at: DateTime<Utc>,
-    /// What used it.
+    /// Device that used the energy.
     pub device: DeviceId,
-    /// From when.
+    /// Start.
     pub from: DateTime<Utc>,
-    /// Until when.
+    /// End.
     pub until: DateTime<Utc>,
-    /// Why nothing tells of it.
+    /// Reason why the amount is unknown.
     pub why: String,
 }
 
-/// What the database holds of a job, as a digest: its row is no line of the ledger.
+/// Digest of a job's data in the database, which is not part of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFacts {
-    /// When it was registered, or ended.
+    /// Time of registration, or of the end.
     pub at: DateTime<Utc>,
-    /// The job.
+    /// Job.
     pub job: JobId,
-    /// SHA-256 of what was registered (name, GPUs, labels and all else), or of its progress and the reason of its end.
+    /// SHA-256 of the registered data (name, GPUs, labels and all else), or of the progress and the reason for the end.
     pub facts: Digest,
 }
 
-/// Somebody wanted a limit changed, and what came of it.
+/// A requested change of a power limit, and the result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Control {
-    /// When.
+    /// Time of the request.
     pub at: DateTime<Utc>,
-    /// Who: a job, a person by token, wattune's planner, the cap, somebody outside.
+    /// Requester: a job, a person by token, wattune's planner, the power cap, or an external writer.
     pub who: String,
-    /// What: in words.
+    /// Description of the request.
     pub what: String,
-    /// On which device.
+    /// Device.
     pub device: DeviceId,
-    /// The limit before, in milliwatts.
+    /// Limit before, in milliwatts.
     pub before_mw: Option<u32>,
-    /// The limit asked for, in milliwatts.
+    /// Requested limit, in milliwatts.
     pub asked_mw: Option<u32>,
-    /// The limit that the device shows afterwards, in milliwatts.
+    /// Limit in force afterwards, in milliwatts.
     pub enforced_mw: Option<u32>,
 }

@@ -1,5 +1,5 @@
-//! What the ledger keeps of savings: against what a job will be compared, written when it is planned first, and what came
-//! of it, written when it ends.
+//! Ledger entries about savings: the references that a job will be compared with, recorded when it is first planned,
+//! and its savings, recorded when it ends.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -9,25 +9,25 @@ use crate::domain::{JobId, PowerLimit, Zone};
 use crate::profile::Evidence;
 use crate::units::{GramsCo2e, Joules, Samples, Seconds};
 
-/// The rule that references go by.
+/// Rule by which references are computed.
 pub const RULE: &str = "the same work at one power limit from the job's start on, with the throughput and power that its \
                         profile measured there, and the job's own pauses as long and with the energy that they took";
 
-/// Something, or why it is not known.
+/// A value, or the reason why it is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Finding<T> {
-    /// It is not known.
+    /// The value is unknown.
     Unknown {
-        /// Why, in words.
+        /// Reason.
         unknown: String,
     },
-    /// This.
+    /// The value.
     Known(T),
 }
 
 impl<T> Finding<T> {
-    /// It, if it is known.
+    /// Returns the value, if it is known.
     pub fn known(&self) -> Option<&T> {
         match self {
             Self::Known(it) => Some(it),
@@ -45,118 +45,118 @@ impl<T> From<Result<T, String>> for Finding<T> {
     }
 }
 
-/// Against what a job will be compared, as known when it was planned.
+/// References that a job will be compared with, as known when it was planned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counterfactual {
-    /// When it was frozen.
+    /// Time at which the references were fixed.
     pub at: DateTime<Utc>,
-    /// Whose.
+    /// Job.
     pub job: JobId,
-    /// From 1 for each job. A later one holds for the work after it.
+    /// Version, from 1 for each job. A later version applies to the work after it.
     pub version: u32,
-    /// Why it was written.
+    /// Reason for this version.
     pub why: String,
-    /// By which rule the references are reckoned.
+    /// Rule by which the references are computed.
     pub rule: String,
-    /// Samples done by then.
+    /// Samples completed by then.
     pub samples: Samples,
-    /// At the limit found on the boards.
+    /// Reference at the original limit.
     pub found: Reference,
-    /// At the boards' maximum.
+    /// Reference at the maximum limit.
     pub max: Reference,
-    /// What the plan was expected to use from then on.
+    /// Energy that the plan expected from then on.
     pub planned_energy_j: Joules,
-    /// What it was expected to emit.
+    /// Emissions that the plan expected.
     pub planned_carbon_g: GramsCo2e,
-    /// When it was expected to end.
+    /// End that the plan expected.
     pub planned_end: DateTime<Utc>,
-    /// The forecast that it was planned with; absent without one.
+    /// Forecast that the plan used; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Said>,
 }
 
-/// Whose forecast.
+/// Identity of a forecast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
-    /// Who said it.
+    /// Source.
     pub source: String,
-    /// Of which part of the grid.
+    /// Grid zone.
     pub zone: Zone,
-    /// When.
+    /// Time of publication.
     pub issued_at: DateTime<Utc>,
 }
 
-/// A reference as known when it was frozen.
+/// A reference as known when it was fixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reference {
-    /// The limit of each group of equal boards; none where they have no common one.
+    /// Limit of each group of equal GPUs; empty where they have none in common.
     pub limits: Vec<PowerLimit>,
-    /// What was measured there.
+    /// Measurements at that limit.
     pub measured: Finding<Evidence>,
-    /// What the planned work would use there.
+    /// Energy that the planned work would use there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_energy_j: Option<Joules>,
-    /// What it would emit, by the plan's intensities; absent where it would take longer than the plan.
+    /// Emissions there with the plan's intensities; absent where it would take longer than the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_carbon_g: Option<GramsCo2e>,
 }
 
-/// What came of a job, as known when this was written.
+/// Savings of a job, as known when the entry was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// When it was reckoned.
+    /// Time of computation.
     pub at: DateTime<Utc>,
-    /// Whose.
+    /// Job.
     pub job: JobId,
-    /// From 1 for each job.
+    /// Version, from 1 for each job.
     pub version: u32,
-    /// Why it was written.
+    /// Reason for this version.
     pub why: String,
-    /// Time spent training.
+    /// Training time.
     pub active_s: Seconds,
-    /// Time in pauses of the job's own.
+    /// Time in the job's own pauses.
     #[serde(default)]
     pub stalled_s: Seconds,
-    /// What these used, as far as it is known.
+    /// Energy in these pauses, as far as it is known.
     #[serde(default)]
     pub stalled_energy_j: Joules,
-    /// The work done in all.
+    /// Samples completed in total.
     pub samples: Samples,
-    /// What came of it.
+    /// Savings.
     #[serde(flatten)]
     pub savings: Savings,
 }
 
-/// A job against both references.
+/// Comparison of a job with both references.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Savings {
-    /// Against the limit found.
+    /// Comparison with the original limit.
     pub against_found: Finding<Compared>,
-    /// Against the boards' maximum.
+    /// Comparison with the maximum limit.
     pub against_max: Finding<Compared>,
-    /// What the batch size did; absent where the job is no trial of a recurring one.
+    /// Effect of the batch size; absent unless the job is a trial of a recurring job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size_effect: Option<Finding<BatchEffect>>,
 }
 
-/// A job against one reference.
+/// Comparison of a job with one reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// The reference's limit of each group of equal boards.
+    /// Limit of each group of equal GPUs at the reference.
     pub limits: Vec<PowerLimit>,
-    /// What it is told from.
+    /// Data that the saving is computed from.
     pub basis: Basis,
-    /// What had been measured of the references when they were frozen.
+    /// Measurements of the references when they were fixed.
     pub frozen: Vec<Evidence>,
-    /// What was saved.
+    /// Saving.
     pub saving: Finding<Saving>,
-    /// The reduction by what had been measured when the references were frozen, in percent.
+    /// Reduction computed with the measurements of the time when the references were fixed, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_frozen_pct: Option<f64>,
 }
 
 impl Savings {
-    /// Whether some of it rests on intensities that have not come yet, or waits for them.
+    /// Returns true if a part of the savings depends on intensities that have no actual value yet.
     pub fn is_provisional(&self) -> bool {
         let open = |it: &Finding<Compared>| match it.known().map(|compared| &compared.saving) {
             Some(Finding::Known(saving)) => saving.provisional,
@@ -168,7 +168,7 @@ impl Savings {
 }
 
 impl Compared {
-    /// The same, reckoned with what is known now.
+    /// Returns the comparison recomputed with current data.
     #[must_use]
     pub fn with(self, known: &Result<Known, String>) -> Self {
         let told = |basis: &Basis| saving(known.as_ref().map_err(Clone::clone)?, basis);

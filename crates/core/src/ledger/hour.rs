@@ -1,4 +1,4 @@
-//! The versions of an hour's settlement: the energy and the intensities of the next one, and its changes to derived tables.
+//! Versions of an hour's settlement: energy and intensities of the next version, and its changes to derived tables.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +12,31 @@ use super::{Interval, Share, Total};
 use crate::domain::{DeviceId, SignalKind, Slot};
 use crate::units::{Micrograms, Millijoules};
 
-/// Sources, time and reason of an hour's settlement in one book.
+/// Sources, time and reason of an hour's settlement for one kind of intensity.
 #[derive(Clone, Debug)]
 pub struct Settling<'a> {
-    /// The book.
+    /// Kind of intensity.
     pub book: SignalKind,
-    /// The active sources, the preferred one first; all of one kind and scope.
+    /// Active sources of one kind and scope, the preferred one first.
     pub sources: &'a [SourceKey],
-    /// Names of sources that the settings prefer to these and that published nothing since the start: their values stand.
+    /// Names of sources that the settings prefer to the active ones and that published nothing since the start: their
+    /// earlier values remain valid.
     pub silent: &'a [String],
-    /// The present.
+    /// Current time.
     pub at: DateTime<Utc>,
-    /// The reason.
+    /// Reason.
     pub why: Why,
 }
 
 impl Settling<'_> {
-    /// Whether the hour is no longer due afterwards. The book of averages is settled last.
+    /// Returns true if the hour is no longer due afterwards. Average intensities are processed last.
     pub fn completes_hour(&self) -> bool {
         self.book == SignalKind::Average
     }
 }
 
-/// Whether a book has begun: that of marginal intensities begins with the first source of them.
+/// Returns true if settlements of this kind have begun: those with marginal intensities begin with the first source of
+/// them.
 pub fn is_begun(book: SignalKind, sources: &[SourceKey], before: Option<&Settlement>) -> bool {
     book != SignalKind::Marginal || !sources.is_empty() || before.is_some()
 }
@@ -42,20 +44,20 @@ pub fn is_begun(book: SignalKind, sources: &[SourceKey], before: Option<&Settlem
 /// Origin of the intensities of an hour's next version.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Intensities {
-    /// From the version before, unchanged.
+    /// The previous version's intensities, unchanged.
     Kept(Vec<Factor>),
-    /// From the active sources and those of the book's settlements within this time.
+    /// Intensities of the active sources, and of the sources used by settlements within this time.
     AsAround(Slot),
-    /// From the active sources, and from those of the version before where [`beyond`] says so.
+    /// Intensities of the active sources, and of those of the previous version where [`beyond`] requires them.
     Published,
 }
 
 /// Returns the origin of the intensities of an hour's next version.
 pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &Settling<'_>) -> Intensities {
     match before {
-        // A source that spoke until lately stands for its time, as in the hours before.
+        // A source that published until recently remains valid for its time, as in the hours before.
         None => Intensities::AsAround(Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour)),
-        // Energy that changes hands changes nothing that is known of the grid. Nor does a start before a source spoke.
+        // A correction changes nothing about the grid, and neither does a start before a source has published.
         Some(before) if with.why == Why::Correction || with.sources.is_empty() => {
             Intensities::Kept(before.factors.clone())
         }
@@ -63,8 +65,8 @@ pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &Settling<'_>
     }
 }
 
-/// Returns the sources to be read in place of the active ones, whose intensities are `published`, where the version before
-/// had intensities of other sources or of times for which the active ones have none: other settings, or a source that is
+/// Returns the sources to read in place of the active ones, whose intensities are `published`, if the previous version
+/// used other sources or covers times for which the active ones have no intensity. New settings, or a source that is
 /// down, withdraw nothing.
 pub fn beyond(before: &Settlement, published: &[Factor], with: &Settling<'_>) -> Option<Vec<SourceKey>> {
     let is_said = |factor: &Factor| with.sources.iter().any(|key| key.is_of(factor)) && is_covered(factor, published);
@@ -72,13 +74,13 @@ pub fn beyond(before: &Settlement, published: &[Factor], with: &Settling<'_>) ->
         .then(|| joined(with.sources, with.silent, keys_of(with.book, &before.factors)))
 }
 
-/// Whether these cover all of a factor's time.
+/// Returns true if `published` covers all of a factor's time.
 fn is_covered(factor: &Factor, published: &[Factor]) -> bool {
     let shared = |other: &Factor| (factor.end.min(other.end) - factor.start.max(other.start)).max(TimeDelta::zero());
     published.iter().map(shared).sum::<TimeDelta>() == factor.end - factor.start
 }
 
-/// Cuts intensities at the ends of a span.
+/// Clips intensities to a span.
 pub fn cut(factors: &mut [Factor], span: &Slot) {
     for factor in factors {
         factor.start = factor.start.max(span.start());
@@ -86,8 +88,8 @@ pub fn cut(factors: &mut [Factor], span: &Slot) {
     }
 }
 
-/// Returns an hour's energy in closed blocks: its rows, each with its block, in the order of blocks, and before them the
-/// sums of rows that were rolled up, spread over the hour as in the version before.
+/// Returns an hour's energy in closed blocks: the sums of rolled-up rows, distributed over the hour as in the previous
+/// version, then the remaining rows in the order of their blocks.
 pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Option<&Settlement>) -> Vec<Interval> {
     let (rows, blocks): (Vec<Interval>, Vec<u64>) = rows.into_iter().unzip();
     let mut all = match before {
@@ -101,8 +103,8 @@ pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Opti
     all
 }
 
-/// Returns the next version of an hour's settlement; `None` if the hour never had energy, or if the version before says the
-/// same. The energy is that of the blocks up to `through_block`.
+/// Returns the next version of an hour's settlement; `None` if the hour never had energy, or if the previous version is
+/// equal. The energy is that of the blocks up to `through_block`.
 pub fn next_version(
     hour: DateTime<Utc>,
     with: &Settling<'_>,
@@ -130,31 +132,31 @@ pub fn next_version(
 /// Change of an hour's totals by a version after the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restated {
-    /// The hour's energy before.
+    /// Energy before.
     pub energy_before: Millijoules,
-    /// Its energy after.
+    /// Energy after.
     pub energy: Millijoules,
-    /// Its emissions before.
+    /// Emissions before.
     pub carbon_before: Micrograms,
-    /// Its emissions after.
+    /// Emissions after.
     pub carbon: Micrograms,
 }
 
 impl Restated {
-    /// Compares an hour's totals.
+    /// Compares two totals of an hour.
     pub fn of(before: &Total, after: &Total) -> Self {
         let (energy_before, carbon_before) = (before.energy, before.carbon);
         Self { energy_before, energy: after.energy, carbon_before, carbon: after.carbon }
     }
 
-    /// Whether the version came with other energy.
+    /// Returns true if the energy changed.
     pub fn moved_energy(&self) -> bool {
         self.energy != self.energy_before
     }
 }
 
-/// Returns what a version adds to its day's totals in place of the one before, by device and share, in the order of
-/// [`Total::figures`]; where nothing changes nothing is listed.
+/// Returns the amounts that a version adds to its day's totals in place of the previous version, by device and share,
+/// in the order of [`Total::figures`]. Pairs without a change are omitted.
 pub fn day_changes<'a>(
     before: Option<&'a Settlement>,
     after: &'a Settlement,

@@ -49,20 +49,20 @@ fn version(before: Option<&Settlement>, energy: &[Interval], factors: Vec<Factor
 }
 
 #[test]
-fn a_version_follows_only_if_it_says_something_else() {
+fn a_new_version_requires_a_difference() {
     let rows = [row(0, 3_600_000, Share::Idle)];
     assert_eq!(version(None, &[], vec![factor("a", 0, 60, 300.0)]), None, "an hour without energy");
     let first = version(None, &rows, vec![factor("a", 0, 60, 300.0)]).expect("the first");
     assert_eq!((first.version, first.reason.as_str(), first.through_block), (1, "first", 1));
     let later = Factor { retrieved_at: at(90), ..factor("a", 0, 60, 300.0) };
-    assert_eq!(version(Some(&first), &rows, vec![later]), None, "when it was told is nothing new");
+    assert_eq!(version(Some(&first), &rows, vec![later]), None, "a later retrieval alone is no difference");
     let second = version(Some(&first), &rows, vec![factor("a", 0, 60, 200.0)]).expect("another intensity");
     assert_eq!((second.version, second.reason.as_str()), (2, "intensities were told or revised"));
     assert_eq!(version(Some(&second), &[], vec![]).expect("all energy went").parts, []);
 }
 
 #[test]
-fn the_book_of_marginal_intensities_begins_with_a_source() {
+fn marginal_settlements_begin_with_a_source() {
     let sources = [key("a")];
     let before = version(None, &[row(0, 1, Share::Idle)], vec![]).expect("the first");
     let marginal = |sources, before| is_begun(SignalKind::Marginal, sources, before);
@@ -95,11 +95,11 @@ fn a_source_that_is_down_withdraws_nothing() {
     assert_eq!(beyond(&before, &[factor("a", 0, 30, 1.0)], &with), joined, "half of the hour is missing");
     let before = of(vec![factor("b", 0, 60, 300.0)]);
     let joined = Some(vec![key("a"), key("b"), unnamed("b")]);
-    assert_eq!(beyond(&before, &[factor("a", 0, 60, 1.0)], &with), joined, "another source was believed");
+    assert_eq!(beyond(&before, &[factor("a", 0, 60, 1.0)], &with), joined, "another source was used");
 }
 
 #[test]
-fn what_was_rolled_up_lies_where_it_was_settled() {
+fn rolled_up_energy_keeps_its_settled_distribution() {
     let rows = [row(0, 100, Share::Idle), row(59, 300, Share::Idle)];
     let factors = vec![factor("a", 0, 30, 300.0), factor("a", 30, 60, 100.0)];
     let before = version(None, &rows, factors.clone()).expect("the first");
@@ -113,7 +113,7 @@ fn what_was_rolled_up_lies_where_it_was_settled() {
 
 proptest! {
     #[test]
-    fn changes_of_a_day_add_up_to_the_version_that_holds(
+    fn changes_of_a_day_add_up_to_the_newest_version(
         versions in prop::collection::vec(prop::collection::vec((0i64..60, 0u64..10_000_000, 0u8..3), 0..6), 1..5),
         cut in 1i64..59,
     ) {

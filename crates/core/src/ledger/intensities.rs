@@ -1,4 +1,4 @@
-//! The intensity that holds at each time, out of all that sources published, and how final it is.
+//! Best published intensity for each time, and its finality.
 
 use std::collections::BTreeMap;
 
@@ -8,42 +8,42 @@ use super::entry::{Factor, State};
 use super::sources::SourceKey;
 use crate::domain::{Intensity, Origin, Provenance, Slot, TimeSeries};
 
-/// One value of a source, as stored.
+/// A stored value of a source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// The value and its origin.
+    /// Value and its origin.
     pub intensity: Intensity,
-    /// The time at which the source issued it.
+    /// Time of publication.
     pub issued_at: DateTime<Utc>,
-    /// The time at which it was fetched.
+    /// Time of retrieval.
     pub retrieved_at: DateTime<Utc>,
-    /// The number of its row in the store.
+    /// Number of its row in the database.
     pub row: i64,
 }
 
-/// The values of one source, a layer for each origin. Within a layer the newest value holds.
+/// Values of one source, with one layer per origin. Within a layer the newest value counts.
 #[derive(Clone, Debug, Default)]
 pub struct OfSource {
     layers: BTreeMap<Origin, TimeSeries<Value>>,
 }
 
 impl OfSource {
-    /// Adds the next value, in the order in which they were stored.
+    /// Adds the next value, in the order of storage.
     pub fn publish(&mut self, slot: Slot, value: Value) {
         self.layers.entry(value.intensity.origin).or_default().insert(slot, value);
     }
 
-    /// Removes what the source withdrew. A source that withdraws an actual value does not stand by earlier versions of it
-    /// either; expected values stay.
+    /// Removes values that the source withdrew. Withdrawal of an actual value also removes its earlier versions;
+    /// forecasts remain.
     pub fn withdraw(&mut self, slot: Slot, origin: Origin) {
         let alike = |layer: &Origin| layer.is_measured() == origin.is_measured();
         self.layers.iter_mut().filter(|(layer, _)| alike(layer)).for_each(|(_, series)| series.remove(slot));
     }
 }
 
-/// Returns the best value for each time with the place of its source, of sources of one kind and scope, the preferred one
-/// first. Actual values precede expected ones of any source; otherwise the preferred source counts, and of its values the
-/// most trusted origin, of equally trusted ones the newest.
+/// Returns the best value for each time with the index of its source. All sources are of one kind and scope, the
+/// preferred one first. Actual values precede forecasts of any source; then the preferred source, the most trusted
+/// origin and the newest value count.
 pub fn best(sources: Vec<OfSource>) -> TimeSeries<(usize, Value)> {
     let (mut expected, mut actual) = (TimeSeries::default(), TimeSeries::default());
     for (place, source) in sources.into_iter().enumerate().rev() {
@@ -56,8 +56,7 @@ pub fn best(sources: Vec<OfSource>) -> TimeSeries<(usize, Value)> {
     expected
 }
 
-/// Returns a value with its provenance and state. `final_until` is the time up to which the source's actual values are
-/// final.
+/// Returns a value with its provenance and finality. Actual values of the source are final up to `final_until`.
 pub fn factor(
     slot: &Slot,
     value: &Value,
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn actual_values_precede_expected_ones_and_a_withdrawal_brings_those_back() {
+    fn actual_values_precede_forecasts_until_they_are_withdrawn() {
         let (mut preferred, mut other) = (OfSource::default(), OfSource::default());
         other.publish(slot(0, 60), value(1, 100.0, Origin::Forecast));
         preferred.publish(slot(0, 60), value(2, 200.0, Origin::Forecast));
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn only_actual_values_of_a_time_that_the_source_finalised_are_final() {
+    fn only_actual_values_up_to_the_sources_final_time_are_final() {
         let zone = Zone::new("X").expect("a zone");
         let key = SourceKey { source: "file".into(), zone, kind: SignalKind::Average, scope: SignalScope::Lifecycle };
         let (hour, at) = (slot(0, 60), |minutes| Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)));

@@ -1,4 +1,4 @@
-//! Closed intervals: energy of one device over at most a minute, in whole millijoules, written once.
+//! Closed intervals: energy of one device over at most a minute, in integer millijoules, written once.
 
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,34 +6,35 @@ use serde::{Deserialize, Serialize};
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::units::Millijoules;
 
-/// Whose energy it is.
+/// Owner of energy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Share {
-    /// A registered job's.
+    /// A registered job.
     Job(JobId),
-    /// Nobody's: no job was registered and no process ran.
+    /// No owner: no job was registered and no process ran.
     Idle,
-    /// Somebody's who cannot be named: an unregistered process, or a time in which nobody looked.
+    /// Unknown owner: an unregistered process, or a time without monitoring.
     Unattributed,
 }
 
-/// One row of the books.
+/// A row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
-    /// What used it.
+    /// Device that used the energy.
     pub device: DeviceId,
-    /// Whose energy it is.
+    /// Owner of the energy.
     pub share: Share,
-    /// When it was used.
+    /// Time of use.
     pub slot: Slot,
-    /// How much.
+    /// Energy.
     pub energy: Millijoules,
-    /// How it was found.
+    /// Method of measurement.
     pub source: EnergySource,
 }
 
-/// The part of the books that lies in `span`. Within an interval power is taken as even: for views, not for the books.
+/// Returns the parts of intervals that lie within `span`. Power is assumed to be constant within an interval, so the
+/// result is for display, not for the ledger.
 pub fn within(intervals: &[Interval], span: &Slot) -> Vec<Interval> {
     let part = |row: &Interval| {
         let slot = row.slot.intersection(span)?;
@@ -43,7 +44,7 @@ pub fn within(intervals: &[Interval], span: &Slot) -> Vec<Interval> {
     intervals.iter().filter_map(part).collect()
 }
 
-/// The books' times are whole microseconds.
+/// Truncates a time to microseconds, the resolution of the ledger.
 pub(super) fn to_micros(t: DateTime<Utc>) -> DateTime<Utc> {
     t.trunc_subsecs(6)
 }

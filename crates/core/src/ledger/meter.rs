@@ -1,61 +1,62 @@
-//! One board's energy as it comes in: counter differences where the counter can be trusted, integrated power elsewhere.
+//! Energy meter of a GPU: counter differences where the counter is reliable, integrated power elsewhere.
 
 use crate::domain::EnergySource;
 use crate::time::Monotonic;
 use crate::units::{Joules, Millijoules, Seconds, Watts};
 
-/// Readings further apart than this leave a time in which nobody looked.
+/// Readings further apart than this leave an unmonitored gap.
 const GAP: Seconds = Seconds::new(10.0);
 
-/// A counter that has not moved for [`GAP`] although this was drawn meanwhile is as good as away.
+/// A counter is considered absent if it did not change for [`GAP`] while at least this energy was drawn.
 const STILL: Joules = Joules::new(20.0);
 
-/// The span over which counter and integrated power are compared.
+/// Span over which counter and integrated power are compared.
 const CROSS_CHECK: Seconds = Seconds::new(60.0);
 
-/// Energy by how it was found. Sums are exact.
+/// Energy by method of measurement. Sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metered {
-    /// Counter differences over time that was watched.
+    /// Counter differences over monitored time.
     pub counter: Millijoules,
     /// Integrated power readings.
     pub integrated: Millijoules,
-    /// Counter differences over time that was not watched.
+    /// Counter differences over unmonitored time.
     pub gap: Millijoules,
-    /// What the counter's reading gained, in millijoules, without that being booked from it: resets make it smaller.
-    /// The reading less this is what was booked from the counter, but for a constant.
+    /// Change of the counter's reading, in millijoules, that was not recorded as energy; resets decrease it. The
+    /// reading less this value is the energy recorded from the counter, up to a constant.
     pub rebased_mj: i64,
-    /// How often a reset of the counter took energy with it of which nothing else tells.
+    /// Number of counter resets that lost an unknown amount of energy.
     pub lost: u32,
-    /// How often a board without a counter was not read, so that nothing tells of its energy.
+    /// Number of times that a GPU without a counter was not read, so that its energy is unknown.
     pub unread: u32,
-    /// How much of what the counter gains from its last reading on is booked already: integrated while it was away.
+    /// Energy recorded already, by integration while the counter was absent, that the counter's next increase will
+    /// include.
     pub ahead: Millijoules,
-    /// What was integrated before the counter was read for the first time.
+    /// Energy integrated before the first counter reading.
     pub uncounted: Millijoules,
-    /// All energy as it was used, for rates: without what settling a counter that came back adds or holds back later.
+    /// Energy as it was used, for rates: without later adjustments after a counter returned.
     pub drawn: Millijoules,
 }
 
 impl Metered {
-    /// All of it.
+    /// Returns the total energy.
     pub fn total(&self) -> Millijoules {
         self.counter + self.integrated + self.gap
     }
 
-    /// What was integrated since `first` without a counter having been read.
+    /// Returns the energy integrated since `first` without a counter reading.
     pub fn since_opened(&self, first: &Self) -> Millijoules {
         self.uncounted.checked_since(first.uncounted).unwrap_or_default()
     }
 
-    /// What a counter that shows `counter` now showed at `first`, or when it was read for the first time after that.
+    /// Returns the counter's reading at `first`, or at its first reading after that, if it shows `counter` now.
     pub fn reading_before(&self, counter: Millijoules, first: &Self) -> Millijoules {
-        let booked = |metered: &Self| signed(metered.counter) + signed(metered.gap) + metered.rebased_mj;
-        let shown = signed(counter) - (booked(self) - booked(first));
+        let recorded = |metered: &Self| signed(metered.counter) + signed(metered.gap) + metered.rebased_mj;
+        let shown = signed(counter) - (recorded(self) - recorded(first));
         Millijoules::new(u64::try_from(shown).unwrap_or_default())
     }
 
-    /// What came since `earlier`, by source; sources without energy are left out.
+    /// Returns the energy since `earlier` by method of measurement; methods without energy are omitted.
     pub fn since(&self, earlier: &Self) -> Vec<(EnergySource, Millijoules)> {
         let parts = [
             (EnergySource::Counter, self.counter, earlier.counter),
@@ -67,53 +68,54 @@ impl Metered {
     }
 }
 
-/// Turns readings into metered energy. Pure: time comes in with each reading.
+/// Converts readings to metered energy. Pure: each reading carries its time.
 ///
-/// A counter that shows less than before was reset (driver reload, lost board). What it shows afterwards was used
-/// since; what was used between the last good reading and the reset is filled with power × time when the readings are
-/// close together, and is counted as lost otherwise. Never `abs()`. Without a counter, so is what was used between
-/// powers that were read far apart.
+/// A counter that shows less than before was reset (driver reload, lost GPU). Its new reading was used since the reset.
+/// The energy between the last good reading and the reset is estimated as power × time if the readings are close
+/// together; otherwise it counts as lost. The meter never uses `abs()`. Without a counter, energy between power
+/// readings that are far apart is lost too.
 ///
-/// While a counter that was read before is away, power is integrated in its place. Once it is back, only what it gained
-/// beyond that is booked; where power said more than the counter, the counter is booked again from where it has caught up.
-/// A counter that stands still while power is drawn is taken for one that is away.
+/// While a counter that was read before is absent, the meter integrates power instead. When the counter returns, only
+/// its increase beyond the integrated energy is recorded. If more was integrated than the counter gained, recording
+/// from the counter resumes once it has caught up. A counter that does not change while power is drawn is treated as
+/// absent.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<Sample>,
     base: Option<Base>,
     still: Option<Still>,
     metered: Metered,
-    /// Fractions of a millijoule that integration still owes.
+    /// Fraction of a millijoule that integration has not recorded yet.
     carry: Joules,
     resets: u32,
     check: CrossCheck,
 }
 
-/// The last moment at which the device told anything.
+/// Last time at which the device answered.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Monotonic,
     power: Option<Watts>,
 }
 
-/// The counter's last reading, and what is known of the time since.
+/// Last counter reading, and the energy since.
 #[derive(Clone, Copy, Debug)]
 struct Base {
     at: Monotonic,
     counter: Millijoules,
-    /// What was integrated since.
+    /// Energy integrated since.
     estimated: Millijoules,
-    /// Whether power was not read either for a while.
+    /// True if power was unavailable too for a while.
     has_hole: bool,
 }
 
-/// A time over which the counter has not moved.
+/// A time over which the counter did not change.
 #[derive(Clone, Copy, Debug)]
 struct Still {
     since: Monotonic,
-    /// What was drawn meanwhile.
+    /// Energy drawn meanwhile.
     drawn: Joules,
-    /// Whether that was long and much enough to take the counter for away.
+    /// True if the counter is treated as absent.
     is_away: bool,
 }
 
@@ -126,7 +128,7 @@ struct CrossCheck {
 }
 
 impl Meter {
-    /// Takes a reading. `counter` is the hardware's energy counter, `power` the draw; either may be absent.
+    /// Processes a reading of the hardware's energy counter and of the power draw; either may be absent.
     pub fn observe(&mut self, at: Monotonic, counter: Option<Millijoules>, power: Option<Watts>) {
         let counter = counter.filter(|counter| !self.stands_still(at, *counter, power));
         let base = counter.map(|counter| Base { at, counter, estimated: Millijoules::ZERO, has_hole: false });
@@ -137,7 +139,7 @@ impl Meter {
             return;
         };
         if counter.is_none() && power.is_none() {
-            // Nothing tells of this moment: the time without a reading grows.
+            // The device did not answer: the gap grows.
             return;
         }
         self.last = Some(Sample { at, power });
@@ -160,13 +162,13 @@ impl Meter {
         }
     }
 
-    /// Since when the counter has said the same, if that is long although power is drawn.
+    /// Returns the time since which the counter has not changed, if the meter treats it as absent.
     pub fn still_since(&self) -> Option<Monotonic> {
         self.still.filter(|still| still.is_away).map(|still| still.since)
     }
 
-    /// Compares a reading of the counter with the last one. What was drawn while it stood still is filled in once it is
-    /// taken for away.
+    /// Returns true if the counter has not changed for so long that it is treated as absent. At that point the energy
+    /// drawn since its last change is recorded by integration.
     fn stands_still(&mut self, at: Monotonic, counter: Millijoules, power: Option<Watts>) -> bool {
         let (Some(base), Some(last)) = (self.base, self.last) else { return false };
         if base.counter != counter {
@@ -190,12 +192,12 @@ impl Meter {
         still.is_away
     }
 
-    /// Notes that `energy` of what the counter gains from now on was booked before this meter began.
+    /// Records that `energy` of the counter's future increase was recorded before this meter began.
     pub fn owe(&mut self, energy: Millijoules) {
         self.metered.ahead += energy;
     }
 
-    /// Books what the counter gained, less what stands in the books already.
+    /// Records the counter's increase, less the energy that is recorded already.
     fn count(&mut self, before: Base, gained: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         let paid = gained.min(self.metered.ahead);
         let used = gained.checked_since(paid).unwrap_or_default();
@@ -217,27 +219,27 @@ impl Meter {
         }
     }
 
-    /// The counter started again from zero at some time since its last reading.
+    /// Handles a counter that was reset at some time since its last reading.
     fn restart(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         self.resets += 1;
         self.check = CrossCheck::default();
         self.metered.ahead = Millijoules::ZERO;
         let filled = self.integrate(last, at, power);
-        let booked = if before.has_hole || filled.is_none() {
-            // What it shows was used since, of which a part may be integrated already.
+        let recorded = if before.has_hole || filled.is_none() {
+            // The reading was used since the reset; a part of it may be integrated already.
             let estimated = before.estimated + filled.unwrap_or_default();
             self.metered.lost += 1;
             counter.checked_since(estimated).unwrap_or_default()
         } else {
             Millijoules::ZERO
         };
-        self.metered.gap += booked;
-        self.metered.drawn += booked;
-        self.metered.rebased_mj += rebased(before.counter, counter, booked);
+        self.metered.gap += recorded;
+        self.metered.drawn += recorded;
+        self.metered.rebased_mj += rebased(before.counter, counter, recorded);
     }
 
-    /// Integrates power since the last sample, and answers with what that came to; `None` if that is not known, or nobody
-    /// looked for too long.
+    /// Integrates power since the last sample and returns the energy; `None` if power is unknown or the samples are too
+    /// far apart.
     fn integrate(&mut self, last: Sample, at: Monotonic, power: Option<Watts>) -> Option<Millijoules> {
         let span = at.since(last.at);
         let mean = mean_power(last.power, power).filter(|_| span <= GAP)?;
@@ -260,25 +262,26 @@ impl Meter {
         }
     }
 
-    /// All energy since the first reading.
+    /// Returns the energy since the first reading.
     pub fn metered(&self) -> Metered {
         self.metered
     }
 
-    /// How many times the hardware's counter was reset while this meter watched.
+    /// Returns the number of counter resets seen by this meter.
     pub fn resets(&self) -> u32 {
         self.resets
     }
 
-    /// Counter over integrated power during the last full minute; far from 1 means that one of the two is wrong.
+    /// Returns the ratio of counter to integrated power over the last full minute. A value far from 1 means that one of
+    /// the two is wrong.
     pub fn counter_over_power(&self) -> Option<f64> {
         self.check.ratio
     }
 }
 
-/// How far a counter's reading moved from `before` to `now` beyond what was booked from it.
-pub fn rebased(before: Millijoules, now: Millijoules, booked: Millijoules) -> i64 {
-    signed(now) - signed(before) - signed(booked)
+/// Returns the change of a counter's reading from `before` to `now` beyond the recorded energy.
+pub fn rebased(before: Millijoules, now: Millijoules, recorded: Millijoules) -> i64 {
+    signed(now) - signed(before) - signed(recorded)
 }
 
 fn signed(energy: Millijoules) -> i64 {
@@ -322,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_counter_what_nobody_watched_is_lost_and_says_so() {
+    fn without_a_counter_energy_in_gaps_is_lost_and_counted() {
         let mut meter = Meter::default();
         let watts = |w| Some(Watts::new(w));
         for (second, power) in [(0.0, watts(100.0)), (1.0, watts(100.0)), (2.0, None), (5.0, None), (9.0, watts(300.0))]
         {
             meter.observe(at(second), None, power);
         }
-        // Eight seconds without a reading are filled by the powers at their ends.
+        // The power readings at both ends fill eight seconds without a reading.
         assert_eq!((meter.metered().integrated, meter.metered().unread), (Millijoules::new(1_700_000), 0));
         for second in 10..20 {
             meter.observe(at(f64::from(second)), None, None);
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_board_loses_no_joule_that_its_counter_knows() {
+    fn a_lost_gpu_keeps_all_energy_that_its_counter_measured() {
         let mut meter = Meter::default();
         meter.observe(at(0.0), Some(Millijoules::new(1_000)), None);
         meter.observe(at(0.5), None, None);
@@ -355,7 +358,7 @@ mod tests {
         energy.get() / 1000
     }
 
-    /// A board that draws 100 W by its counter and `watts` by its sensor, each second from `from` to `to`.
+    /// Simulates a GPU that draws 100 W by its counter and `watts` by its sensor, each second from `from` to `to`.
     fn watch(meter: &mut Meter, from: u32, to: u32, watts: f64, is_counted: bool) -> Metered {
         for second in from..=to {
             let counter = is_counted.then(|| Millijoules::new(u64::from(second) * 100_000));
@@ -365,21 +368,21 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_is_away_is_replaced_by_power_and_settled_when_it_returns() {
+    fn an_absent_counter_is_replaced_by_power_and_reconciled_on_return() {
         let mut meter = Meter::default();
         watch(&mut meter, 0, 10, 90.0, true);
         let away = watch(&mut meter, 11, 30, 90.0, false);
         assert_eq!([away.counter, away.integrated, away.ahead].map(joules), [1_000, 1_800, 1_800]);
         let back = watch(&mut meter, 31, 40, 90.0, true);
-        // 2100 J since it was read last, of which 1800 stand in the books.
+        // 2100 J since its last reading, of which 1800 J are recorded already.
         assert_eq!([back.counter, back.integrated, back.gap, back.ahead].map(joules), [1_900, 1_800, 300, 0]);
         assert_eq!(joules(back.total()), 4_000);
-        assert_eq!(joules(back.drawn), 1_000 + 1_800 + 90 + 900, "no rate is wrong by what was settled");
-        assert_eq!(4_000_000 - back.rebased_mj, 2_200_000, "booked from the counter");
+        assert_eq!(joules(back.drawn), 1_000 + 1_800 + 90 + 900, "rates are unaffected by the reconciliation");
+        assert_eq!(4_000_000 - back.rebased_mj, 2_200_000, "recorded from the counter");
     }
 
     #[test]
-    fn a_counter_that_gained_less_than_power_said_is_booked_from_where_it_has_caught_up() {
+    fn a_counter_that_gained_less_than_was_integrated_resumes_once_it_has_caught_up() {
         let mut meter = Meter::default();
         watch(&mut meter, 0, 10, 150.0, true);
         watch(&mut meter, 11, 30, 150.0, false);
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_absence_is_the_counters_but_for_what_was_integrated() {
+    fn after_a_short_absence_the_counter_covers_all_but_the_integrated_energy() {
         let mut meter = Meter::default();
         watch(&mut meter, 0, 10, 90.0, true);
         watch(&mut meter, 11, 12, 90.0, false);
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_is_reset_while_it_is_away_keeps_what_was_integrated() {
+    fn a_reset_of_an_absent_counter_keeps_the_integrated_energy() {
         let mut meter = Meter::default();
         let power = Some(Watts::new(100.0));
         meter.observe(at(0.0), Some(Millijoules::new(9_000_000)), power);
@@ -410,7 +413,7 @@ mod tests {
         meter.observe(at(21.0), Some(Millijoules::new(500_000)), power);
         let metered = meter.metered();
         assert_eq!((joules(metered.total()), metered.lost, meter.resets()), (2_100, 0, 1));
-        // What it shows is more than was integrated, as nobody looked for a while: at least that was used.
+        // The reading exceeds the integrated energy because of the gap: at least that was used.
         meter.observe(at(22.0), None, power);
         meter.observe(at(60.0), None, power);
         meter.observe(at(61.0), Some(Millijoules::new(400_000)), power);
@@ -419,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stands_still_while_power_is_drawn_is_taken_for_away() {
+    fn a_constant_counter_under_load_is_treated_as_absent() {
         let mut meter = Meter::default();
         watch(&mut meter, 0, 10, 100.0, true);
         for second in 11..=40 {
@@ -429,7 +432,7 @@ mod tests {
         let back = watch(&mut meter, 41, 50, 100.0, true);
         assert_eq!([back.total(), back.ahead].map(joules), [5_000, 0]);
         assert_eq!(meter.still_since(), None);
-        // A board that draws nothing moves no counter.
+        // The counter of a GPU without power draw does not change.
         for second in 51..=90 {
             meter.observe(at(f64::from(second)), Some(Millijoules::new(5_000_000)), Some(Watts::ZERO));
         }
@@ -437,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_booked_before_this_meter_began_is_not_booked_again() {
+    fn energy_recorded_before_the_meter_began_is_not_recorded_again() {
         let mut meter = Meter::default();
         watch(&mut meter, 0, 1, 100.0, true);
         meter.owe(Millijoules::new(250_000));
@@ -447,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_integrated_before_the_counter_was_first_read_is_known() {
+    fn energy_integrated_before_the_first_counter_reading_is_known() {
         let mut meter = Meter::default();
         watch(&mut meter, 0, 5, 100.0, false);
         let metered = watch(&mut meter, 6, 10, 100.0, true);
@@ -468,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn counter_and_sensor_are_compared_each_minute() {
+    fn counter_and_power_are_compared_each_minute() {
         let mut meter = Meter::default();
         for second in 0..=60u32 {
             let counter = Millijoules::new(u64::from(second) * 240_000);
@@ -479,7 +482,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn readings_less_what_resets_moved_them_by_are_what_was_booked(
+        fn readings_less_resets_equal_the_recorded_energy(
             steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, 0u8..8), 1..50)
         ) {
             let (mut meter, mut now, mut counter) = (Meter::default(), Monotonic::default(), 9_999_999);
@@ -491,21 +494,21 @@ mod tests {
             }
             meter.observe(now.after(Seconds::new(1.0)), Some(Millijoules::new(counter)), None);
             let metered = meter.metered();
-            let booked = i64::try_from((metered.counter + metered.gap).get()).expect("small");
-            prop_assert_eq!(i64::try_from(counter).expect("small") - metered.rebased_mj - 9_999_999, booked);
+            let recorded = i64::try_from((metered.counter + metered.gap).get()).expect("small");
+            prop_assert_eq!(i64::try_from(counter).expect("small") - metered.rebased_mj - 9_999_999, recorded);
         }
 
         #[test]
-        fn however_often_the_counter_is_away_and_whatever_power_says_no_joule_is_booked_twice(
+        fn no_joule_is_recorded_twice_however_often_the_counter_is_absent(
             steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, 0u8..4, 0u32..1000), 1..50)
         ) {
             let (mut meter, mut now, mut counter) = (Meter::default(), Monotonic::default(), 0);
             meter.observe(now, Some(Millijoules::ZERO), None);
-            for (ms, used, told, watts) in steps {
+            for (ms, used, readable, watts) in steps {
                 now = now.after(Seconds::new(f64::from(ms) / 1e3));
                 counter += used;
-                let power = (told & 2 != 0).then(|| Watts::new(f64::from(watts)));
-                meter.observe(now, (told & 1 != 0).then_some(Millijoules::new(counter)), power);
+                let power = (readable & 2 != 0).then(|| Watts::new(f64::from(watts)));
+                meter.observe(now, (readable & 1 != 0).then_some(Millijoules::new(counter)), power);
             }
             meter.observe(now.after(Seconds::new(1.0)), Some(Millijoules::new(counter)), None);
             let metered = meter.metered();
@@ -516,7 +519,7 @@ mod tests {
         }
 
         #[test]
-        fn the_sum_of_parts_is_the_counters_difference(steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, any::<bool>()), 1..50)) {
+        fn the_parts_add_up_to_the_counters_difference(steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, any::<bool>()), 1..50)) {
             let (mut meter, mut now, mut counter) = (Meter::default(), Monotonic::default(), Millijoules::ZERO);
             meter.observe(now, Some(counter), None);
             for (ms, used, silent) in steps {

@@ -1,5 +1,5 @@
-//! The books (pure): energy per closed interval, grams as a view of energy × the best intensity known, and the chain
-//! that lets somebody else check both.
+//! The energy ledger (pure): energy per closed interval, emissions as a view of energy × the best known intensity, and
+//! a hash chain that third parties can verify.
 
 pub mod apportion;
 mod attribution;

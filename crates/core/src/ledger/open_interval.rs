@@ -1,4 +1,4 @@
-//! Open intervals of the books and how they are closed, and the energy of times in which nobody looked.
+//! Open intervals of the ledger, their closing, and the energy of unmonitored times.
 
 use chrono::{DateTime, Utc};
 
@@ -10,84 +10,84 @@ use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::time::{Monotonic, Now};
 use crate::units::{Millijoules, Seconds};
 
-/// The shortest interval worth closing: sensors are not faster than that.
+/// Minimum duration of an interval: sensors are not faster.
 const SHORTEST: Seconds = Seconds::new(0.2);
 
-/// A wall clock that is this far off what the duration clock expects was set by somebody.
+/// A wall clock that deviates more than this from the monotonic clock was set.
 const CLOCK_STEP: Seconds = Seconds::new(2.0);
 
-/// The open interval of one device. Pure; durations come from the monotonic clock, keys from the wall clock.
+/// Open interval of one device. Pure; durations come from the monotonic clock, keys from the wall clock.
 ///
-/// Whose the energy is may change while nothing can be read. What is metered later is shared out over the times before
-/// and after by their lengths, and each part is split by the rule that held then.
+/// The attribution rule may change while the device cannot be read. Energy that is metered later is then divided over
+/// the times before and after the change by their durations, and each part is attributed by the rule that applied then.
 #[derive(Clone, Debug)]
 pub struct OpenInterval {
     device: DeviceId,
     start: DateTime<Utc>,
     since: Monotonic,
     metered: Metered,
-    /// What held until when, oldest first, of the time that another rule holds for than at its end.
+    /// Rules that applied until a time, oldest first, where they differ from the rule at the interval's end.
     turned: Vec<(Monotonic, Rule)>,
 }
 
 impl OpenInterval {
-    /// Opens the books of a device: what it has metered so far is not part of the interval.
+    /// Opens the first interval of a device; energy metered so far is not part of it.
     pub fn open(device: DeviceId, now: Now, metered: Metered) -> Self {
         Self { device, start: to_micros(now.utc), since: now.monotonic, metered, turned: Vec::new() }
     }
 
-    /// Notes that `rule` holds for all up to `at` that has no rule yet, and another one after that.
+    /// Records that `rule` applies to all time up to `at` that has no rule yet, and another one afterwards.
     pub fn turn(&mut self, at: Monotonic, rule: Rule) {
         if at > self.last_turn() {
             self.turned.push((at, rule));
         }
     }
 
-    /// Whether it has parts that are split by different rules.
+    /// Returns true if parts of it are attributed by different rules.
     pub fn has_turned(&self) -> bool {
         !self.turned.is_empty()
     }
 
-    /// Whether it is long enough to be closed.
+    /// Returns true if it is long enough to be closed.
     pub fn can_close(&self, now: Now) -> bool {
         self.age(now) >= SHORTEST
     }
 
-    /// Whether the time since it was opened, or turned last, is longer than sensors need, and longer than a device that
-    /// answers goes unread at this pace.
+    /// Returns true if the time since it was opened, or since the last change of the rule, exceeds both the sensors'
+    /// response time and twice the sampling period `pace`.
     pub fn is_unread(&self, at: Monotonic, pace: Seconds) -> bool {
         at.since(self.last_turn()) >= SHORTEST.max(pace * 2.0)
     }
 
-    /// When another rule began to hold last: when it was opened, or turned.
+    /// Returns the start of the current rule: the last change, or the opening.
     pub fn last_turn(&self) -> Monotonic {
         self.turned.last().map_or(self.since, |(until, _)| *until)
     }
 
-    /// How long it has been open.
+    /// Returns how long it has been open.
     pub fn age(&self, now: Now) -> Seconds {
         now.monotonic.since(self.since)
     }
 
-    /// Its first moment.
+    /// Returns its start.
     pub fn start(&self) -> DateTime<Utc> {
         self.start
     }
 
-    /// Whether energy was used since it was opened of which nothing tells how much.
+    /// Returns true if an unknown amount of energy was used since it was opened.
     pub fn has_lost(&self, metered: Metered) -> bool {
         metered.lost > self.metered.lost || self.was_unread(metered)
     }
 
-    /// Whether that was because a device without a counter was not read.
+    /// Returns true if energy is unknown because a device without a counter was not read.
     pub fn was_unread(&self, metered: Metered) -> bool {
         metered.unread > self.metered.unread
     }
 
-    /// Closes the interval and opens the next one. The energy is split by `rule`, or by what held before it where it
-    /// turned, so that the sum is exact. Rows are cut at full hours.
+    /// Closes the interval and opens the next one. The energy is attributed by `rule`, or by the earlier rules where it
+    /// changed, and the sum is exact. Rows are split at full hours.
     ///
-    /// `None`, and it stays open, while it is shorter than sensors can tell (200 ms).
+    /// Returns `None` and stays open while it is shorter than sensors can resolve (200 ms).
     pub fn close(&mut self, now: Now, metered: Metered, rule: &Rule) -> Option<Vec<Interval>> {
         let age = self.age(now);
         let end = to_micros(self.start + age.to_delta());
@@ -102,13 +102,13 @@ impl OpenInterval {
         self.turned.retain(|(until, _)| *until > now.monotonic);
         self.metered = metered;
         self.since = now.monotonic;
-        // Consecutive intervals join without a seam, unless the wall clock was set in between.
+        // Consecutive intervals are contiguous, unless the wall clock was set in between.
         let off = Seconds::from_delta(now.utc - end).abs();
         self.start = if off <= CLOCK_STEP { end } else { to_micros(now.utc) };
         Some(rows)
     }
 
-    /// The parts of `slot`, its time up to `end`, and the rule of each.
+    /// Returns the parts of `slot`, which ends at `end`, with the rule of each.
     fn parts<'a>(&'a self, slot: Slot, end: Monotonic, rule: &'a Rule) -> Vec<(Slot, &'a Rule)> {
         let mut from = slot.start();
         let turned = self.turned.iter().map(|(until, rule)| (*until, rule));
@@ -123,20 +123,20 @@ impl OpenInterval {
     }
 }
 
-/// A job on a device: from when to when, by the wall clock.
+/// Time of a job on a device, by the wall clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stay {
-    /// Whose.
+    /// Job.
     pub job: JobId,
-    /// Since when.
+    /// Start.
     pub from: DateTime<Utc>,
-    /// Until when, if it has ended.
+    /// End, if it has ended.
     pub until: Option<DateTime<Utc>>,
 }
 
-/// The energy of a time in which no daemon ran or the device did not answer, known from the hardware's counter. It is
-/// shared out over the times between which `stays` began and ended, by their lengths, and belongs to those who were
-/// there; without any it is nobody's who can be named.
+/// Returns rows for the energy of a time in which no daemon ran or the device did not answer, as measured by the
+/// hardware counter. The energy is divided by time at each start and end in `stays` and attributed to the jobs present,
+/// or left unattributed without one.
 pub fn gap_intervals(
     device: &DeviceId,
     from: DateTime<Utc>,
@@ -146,7 +146,7 @@ pub fn gap_intervals(
 ) -> Vec<Interval> {
     let (from, to) = (to_micros(from), to_micros(to));
     let within = Slot::new(from, to);
-    // A wall clock that was set back meanwhile must not lose the joules. Of it nothing tells who came or went when.
+    // If the wall clock was set back meanwhile, the energy is kept, but the times of jobs are unknown.
     let Some(slot) = within.or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to)) else { return Vec::new() };
     let known: Vec<(DateTime<Utc>, DateTime<Utc>, &JobId)> = stays
         .iter()
@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn idle_unattributed_and_jobs_are_kept_apart() {
-        let mut books = open();
-        assert_eq!(books.close(now(0.1), counter(5), &held(&[], false)), None, "too short to be measured");
+        let mut interval = open();
+        assert_eq!(interval.close(now(0.1), counter(5), &held(&[], false)), None, "too short to be measured");
         let mut close = |at, mj, holders: &[JobId], unknown| {
-            books.close(now(at), counter(mj), &held(holders, unknown)).expect("long enough")
+            interval.close(now(at), counter(mj), &held(holders, unknown)).expect("long enough")
         };
         assert_eq!(close(60.0, 100, &[], false)[0].share, Share::Idle);
         assert_eq!(close(120.0, 200, &[], true)[0].share, Share::Unattributed);
@@ -221,9 +221,9 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_books_is_cut_by_time() {
-        let mut books = open();
-        let rows = books.close(now(60.0), counter(600), &held(&[job("a")], false)).expect("long enough");
+    fn a_part_of_the_ledger_is_divided_by_time() {
+        let mut interval = open();
+        let rows = interval.close(now(60.0), counter(600), &held(&[job("a")], false)).expect("long enough");
         let span = Slot::new(now(45.0).utc, now(90.0).utc).expect("from < to");
         let part = within(&rows, &span);
         assert_eq!(
@@ -234,37 +234,37 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_makes_no_negative_interval() {
-        let mut books = open();
+    fn a_clock_set_back_makes_no_negative_interval() {
+        let mut interval = open();
         let mut later = now(60.0);
         later.utc -= chrono::TimeDelta::hours(1);
-        let rows = books.close(later, counter(10), &held(&[], false)).expect("long enough");
+        let rows = interval.close(later, counter(10), &held(&[], false)).expect("long enough");
         assert_eq!(rows[0].slot.duration(), Seconds::new(60.0));
-        assert_eq!(books.start(), later.utc);
+        assert_eq!(interval.start(), later.utc);
     }
 
     #[test]
-    fn what_a_silent_time_used_is_shared_out_over_those_who_held_the_board_in_it() {
-        let mut books = open();
+    fn energy_of_an_unresponsive_time_is_divided_over_the_jobs_on_the_gpu() {
+        let mut interval = open();
         let at = |seconds| now(seconds).monotonic;
-        books.turn(at(10.0), held(&[job("a")], false));
-        books.turn(at(15.0), held(&[], false));
-        books.turn(at(15.0), held(&[job("nobody"), job("ever")], false));
-        assert!(books.has_turned() && !books.is_unread(at(15.1), Seconds::ZERO));
-        // A reading from before the last turn leaves it to the next interval.
+        interval.turn(at(10.0), held(&[job("a")], false));
+        interval.turn(at(15.0), held(&[], false));
+        interval.turn(at(15.0), held(&[job("nobody"), job("ever")], false));
+        assert!(interval.has_turned() && !interval.is_unread(at(15.1), Seconds::ZERO));
+        // A reading before the last change leaves that change to the next interval.
         let metered = Metered { gap: Millijoules::new(1_201), ..Metered::default() };
-        let mut rows = books.close(now(12.0), metered, &held(&[job("b")], false)).expect("long enough");
+        let mut rows = interval.close(now(12.0), metered, &held(&[job("b")], false)).expect("long enough");
         let metered = Metered { counter: Millijoules::new(7), gap: Millijoules::new(2_001), ..metered };
-        rows.extend(books.close(now(20.0), metered, &held(&[job("b")], false)).expect("long enough"));
-        assert!(!books.has_turned());
+        rows.extend(interval.close(now(20.0), metered, &held(&[job("b")], false)).expect("long enough"));
+        assert!(!interval.has_turned());
         let since = |t: DateTime<Utc>| (t - DateTime::UNIX_EPOCH).num_seconds();
-        let told: Vec<_> = rows
+        let found: Vec<_> = rows
             .iter()
             .map(|r| (r.share.clone(), since(r.slot.start()), since(r.slot.end()), r.energy.get(), r.source))
             .collect();
         let (gap, counter) = (EnergySource::CounterGap, EnergySource::Counter);
         assert_eq!(
-            told,
+            found,
             [
                 (Share::Job(job("a")), 0, 10, 1_001, gap),
                 (Share::Unattributed, 10, 12, 200, gap),
@@ -277,33 +277,33 @@ mod tests {
     }
 
     #[test]
-    fn who_came_or_went_while_no_daemon_looked_has_what_was_used_in_that_time() {
+    fn jobs_that_came_or_went_without_a_daemon_get_the_energy_of_their_time() {
         let device = DeviceId::new("GPU-0").expect("an id");
         let at = |seconds| now(seconds).utc;
         let stay = |name, from, until: Option<f64>| Stay { job: job(name), from: at(from), until: until.map(at) };
         let stays = [stay("a", 0.0, Some(130.0)), stay("b", 170.0, None)];
-        let told = |from, to, energy| -> Vec<_> {
+        let rows_of = |from, to, energy| -> Vec<_> {
             let rows = gap_intervals(&device, at(from), at(to), Millijoules::new(energy), &stays);
             rows.iter().map(|r| (r.share.clone(), r.slot.duration().get(), r.energy.get())).collect()
         };
         let (a, b) = (Share::Job(job("a")), Share::Job(job("b")));
         assert_eq!(
-            told(100.0, 200.0, 1_000),
+            rows_of(100.0, 200.0, 1_000),
             [(a, 30.0, 300), (Share::Unattributed, 40.0, 400), (b.clone(), 30.0, 300)]
         );
-        assert_eq!(told(200.0, 300.0, 5), [(b.clone(), 100.0, 5)]);
-        // The wall clock was set back: nothing tells who ended when.
-        assert_eq!(told(200.0, 150.0, 5), [(b, 1.0, 5)]);
-        assert_eq!(told(100.0, 200.0, 0), []);
+        assert_eq!(rows_of(200.0, 300.0, 5), [(b.clone(), 100.0, 5)]);
+        // The wall clock was set back: the ends of jobs are unknown.
+        assert_eq!(rows_of(200.0, 150.0, 5), [(b, 1.0, 5)]);
+        assert_eq!(rows_of(100.0, 200.0, 0), []);
     }
 
     proptest! {
         #[test]
-        fn no_part_of_a_silent_time_is_anybodys_who_was_not_there(
+        fn no_energy_of_an_unresponsive_time_goes_to_absent_jobs(
             turns in prop::collection::vec((1u32..9_000, 0usize..4), 0..6),
             readings in prop::collection::vec((1u32..20_000, 0u64..10_000_000, any::<bool>()), 1..6),
         ) {
-            // Who holds the board from when on; each of them once.
+            // Times at which the set of jobs on the GPU changes.
             let names = [job("a"), job("b"), job("c"), job("d")];
             let (mut stays, mut at) = (vec![(0, held(&[], false))], 0);
             for (ms, count) in turns {
@@ -311,19 +311,19 @@ mod tests {
                 stays.push((at, held(&names[..count], false)));
             }
             let rule_at = |ms: u32| stays.iter().rfind(|(from, _)| *from <= ms).expect("from the start").1.clone();
-            let (mut books, mut metered, mut rows, mut noted, mut read) = (open(), Metered::default(), Vec::new(), 0, 0);
+            let (mut interval, mut metered, mut rows, mut noted, mut read) = (open(), Metered::default(), Vec::new(), 0, 0);
             for (ms, energy, silent) in readings {
                 read += ms;
                 let to = if silent { &mut metered.gap } else { &mut metered.counter };
                 *to += Millijoules::new(energy);
-                // All turns up to the reading, told in their order.
+                // Record all changes up to the reading, in order.
                 for pair in stays.windows(2).filter(|pair| noted < pair[1].0 && pair[1].0 <= read) {
-                    books.turn(now(f64::from(pair[1].0) / 1e3).monotonic, pair[0].1.clone());
+                    interval.turn(now(f64::from(pair[1].0) / 1e3).monotonic, pair[0].1.clone());
                 }
                 noted = read;
-                rows.extend(books.close(now(f64::from(read) / 1e3), metered, &rule_at(read)).into_iter().flatten());
+                rows.extend(interval.close(now(f64::from(read) / 1e3), metered, &rule_at(read)).into_iter().flatten());
             }
-            rows.extend(books.close(now(f64::from(read + 500) / 1e3), metered, &rule_at(read)).into_iter().flatten());
+            rows.extend(interval.close(now(f64::from(read + 500) / 1e3), metered, &rule_at(read)).into_iter().flatten());
             prop_assert_eq!(rows.iter().map(|r| r.energy).sum::<Millijoules>(), metered.total());
             for row in &rows {
                 let edge = |t: DateTime<Utc>| u32::try_from((t - DateTime::UNIX_EPOCH).num_milliseconds()).expect("small");
@@ -338,7 +338,7 @@ mod tests {
         }
 
         #[test]
-        fn a_gap_is_shared_out_to_the_millijoule_and_to_nobody_who_was_not_there(
+        fn a_gap_is_divided_to_the_millijoule_and_only_over_present_jobs(
             span in 1i64..20_000_000, energy in 0u64..10_000_000_000,
             stays in prop::collection::vec((0i64..20_000_000, 1i64..20_000_000, any::<bool>()), 0..6),
         ) {
@@ -364,17 +364,17 @@ mod tests {
         }
 
         #[test]
-        fn intervals_add_up_to_the_meter_and_join_without_a_seam(
+        fn intervals_add_up_to_the_meter_and_are_contiguous(
             steps in prop::collection::vec((1u32..90_000, 0u64..10_000_000, 0usize..4), 1..40)
         ) {
             let names = [job("a"), job("b"), job("c")];
-            let (mut books, mut at, mut total, mut rows) = (open(), 0.0, 0, Vec::new());
+            let (mut interval, mut at, mut total, mut rows) = (open(), 0.0, 0, Vec::new());
             for (ms, energy, holders) in steps {
                 at += f64::from(ms) / 1e3;
                 total += energy;
-                rows.extend(books.close(now(at), counter(total), &held(&names[..holders], false)).into_iter().flatten());
+                rows.extend(interval.close(now(at), counter(total), &held(&names[..holders], false)).into_iter().flatten());
             }
-            rows.extend(books.close(now(at + 1.0), counter(total), &held(&[], false)).into_iter().flatten());
+            rows.extend(interval.close(now(at + 1.0), counter(total), &held(&[], false)).into_iter().flatten());
             prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), total);
             for pair in rows.windows(2) {
                 prop_assert!(pair[1].slot.start() >= pair[0].slot.start());

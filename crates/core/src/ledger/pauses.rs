@@ -1,33 +1,38 @@
-//! What a job's own pauses would have used at a reference.
+//! Energy that a job's own pauses would have used at a reference.
 
 use crate::profile::ProgressAccount;
 use crate::units::{Joules, Seconds, Watts};
 
-/// Pauses of at least so much time, and of at least this part of those that they stand for, show the power in pauses.
+/// Minimum duration of measured pauses for an estimate of the power in other pauses.
 const LEAST: Seconds = Seconds::new(10.0);
+/// Minimum duration of measured pauses as a fraction of the pauses that they represent.
 const LEAST_PART: f64 = 0.1;
-/// By how much the power in pauses may be off where it was seen in others, of the range it could have.
+/// Assumed relative error where the power in pauses is taken from other pauses, of its possible range.
 const UNLIKE: f64 = 0.25;
 
 /// Energy of a job's pauses at a reference, with its range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Paused {
-    /// The estimate.
+    /// Estimate.
     pub mean: Joules,
-    /// Half the width of the range that it lies in.
+    /// Half the width of the range.
     pub half: Joules,
 }
 
-/// Returns what the pauses of a job would have used where its limits are `limit` in all: what was metered; where that was
-/// lowered by a limit below the ceiling, or not metered, the power of the other pauses, or else the whole range up to
-/// `limit`.
+/// Returns the energy that the pauses of a job would have used with a total limit of `limit`. Metered pauses count as
+/// measured. If a limit below the maximum usable limit reduced the power, or a pause was not metered, the power of the
+/// other pauses counts, or else the whole range up to `limit`.
 ///
 /// # Errors
-/// Where pauses cannot be told from training, or their power has no bounds: why, in words.
+///
+/// Returns the reason if pauses cannot be distinguished from training, or their power has no bounds.
 pub fn paused(account: &ProgressAccount, limit: Option<Watts>) -> Result<Paused, String> {
     let ProgressAccount { stalled, stalled_energy, metered, bound, bound_energy, .. } = *account;
     if account.is_unclear() {
-        return Err("its reports are too far apart, or too unlike, to tell its own pauses from training".into());
+        return Err(
+            "progress reports are too far apart, or too irregular, to distinguish the job's own pauses from training"
+                .into(),
+        );
     }
     let free = (metered - bound).max(Seconds::ZERO);
     let free_energy = (stalled_energy - bound_energy).max(Joules::ZERO);
@@ -44,7 +49,7 @@ pub fn paused(account: &ProgressAccount, limit: Option<Watts>) -> Result<Paused,
                 (seen, (seen - least) * UNLIKE)
             }
             (None, Some(most)) => ((least + most) * 0.5, (most - least) * 0.5),
-            (None, None) => return Err("the power in its own pauses is not known".into()),
+            (None, None) => return Err("the power in the job's own pauses is unknown".into()),
         };
         mean += estimate;
         half += range;
@@ -76,23 +81,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_metered_counts_as_it_is() {
+    fn metered_pauses_count_as_measured() {
         assert_eq!(of(&account(100.0, 100.0, 6000.0, 0.0, 0.0), 300.0), (6000.0, 0.0));
         assert_eq!(of(&account(0.0, 0.0, 0.0, 0.0, 0.0), 300.0), (0.0, 0.0));
         assert_eq!(of(&account(100.0, 100.0, 25_000.0, 0.0, 0.0), 200.0), (20_000.0, 0.0), "no more than the limit");
     }
 
     #[test]
-    fn a_limit_that_lowered_the_power_leaves_a_range_unless_others_show_it() {
-        // 100 s at 200 W under a limit of 200 W: anything up to 300 W without it.
+    fn a_limit_that_reduced_the_power_leaves_a_range_unless_other_pauses_show_it() {
+        // 100 s at 200 W under a limit of 200 W: up to 300 W without it.
         assert_eq!(of(&account(100.0, 100.0, 20_000.0, 100.0, 20_000.0), 300.0), (25_000.0, 5_000.0));
-        // Others drew 280 W.
+        // Other pauses drew 280 W.
         let others = account(150.0, 150.0, 34_000.0, 100.0, 20_000.0);
         assert_eq!(of(&others, 300.0), (42_000.0, 2_000.0));
     }
 
     #[test]
-    fn what_was_not_metered_is_as_the_rest_or_has_a_range() {
+    fn unmetered_pauses_are_like_the_rest_or_have_a_range() {
         assert_eq!(of(&account(100.0, 50.0, 3000.0, 0.0, 0.0), 300.0), (6000.0, 750.0));
         assert_eq!(of(&account(100.0, 0.0, 0.0, 0.0, 0.0), 300.0), (15_000.0, 15_000.0));
         assert!(paused(&account(100.0, 0.0, 0.0, 0.0, 0.0), None).is_err());

@@ -1,11 +1,11 @@
-//! What a job saved against a reference, and how sure that is.
+//! Savings of a job compared with a reference, with 95 % confidence intervals.
 //!
 //! The reference is the same work at one setting from the job's start on, with the throughput and power that the job's
-//! profile measured there. What was measured is off by chance: each of these quantities is moved by its standard error
-//! in turn, and what that changes is added up as independent errors are. The job's own pauses are part of the reference:
-//! as long, with what they used, where no lower limit lowered that. The sensors' gain is the same on both sides and
-//! cancels in percent, as long as they are the same sensors; in grams it does not. Intensities that have not come yet are
-//! forecasts: the interval holds what their usual error would change, until they have come.
+//! profile measured there. Each measured quantity is shifted by its standard error in turn, and the resulting changes
+//! are combined as independent errors. The job's own pauses are part of the reference: they have the same duration, and
+//! the same energy unless a lower limit reduced it. The sensors' gain error cancels in percentages if the same sensors
+//! measured both sides; in grams it does not cancel. Intensities without an actual value are forecasts: the interval
+//! includes the effect of their standard error until the actual values are known.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,100 +16,103 @@ use crate::domain::{CarbonSeries, SENSOR_GAIN};
 use crate::profile::{Evidence, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// A reduction that may be off by more than this many percentage points, as the power in pauses is not known, is unknown.
+/// Maximum error of the reduction, in percentage points, due to unknown power in pauses; beyond it the saving is
+/// unknown.
 const MOST_OFF_BY_PAUSES: f64 = 0.5;
-/// The same of the time, in percentage points.
+/// Maximum error of the time increase, in percentage points, due to pauses.
 const MOST_LATE_BY_PAUSES: f64 = 0.3;
-/// So many runs with the default batch size must be known before others are compared with them.
+/// Minimum number of runs with the default batch size for a comparison.
 const LEAST_RUNS: usize = 4;
 
-/// A job and the grid in its time, as far as is known.
+/// Data of a job and of the grid, as known so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known {
-    /// What the job did.
+    /// Work, time, energy and emissions of the job.
     pub done: Done,
-    /// Its time and the energy of its own pauses.
+    /// Time and energy of the job's own pauses.
     pub account: ProgressAccount,
-    /// The intensities that this was reckoned with, up to the end of what it is compared with.
+    /// Intensities used, up to the end of the reference.
     pub series: CarbonSeries,
-    /// What it would have done, and the intensities, if what is not an outcome yet is larger by its standard error.
+    /// Job data and intensities if all forecasts were larger by their standard error.
     pub otherwise: Option<(Done, CarbonSeries)>,
 }
 
-/// What a saving is told from.
+/// Data that a saving is computed from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Basis {
-    /// What was measured.
+    /// Measurements.
     pub points: Vec<Evidence>,
-    /// The reference from the start on, oldest first: a job that was profiled anew has more than one.
+    /// References from the start on, oldest first; more than one if the job was profiled again.
     pub epochs: Vec<Epoch>,
-    /// The places in `points` of the one or two settings that the best constant mix of the job's throughput consists of;
-    /// empty where that is not known.
+    /// Indices in `points` of the one or two settings of the best constant mix with the job's throughput; empty where
+    /// it is unknown.
     pub mix: Vec<usize>,
-    /// What the best constant mix may draw in truth: [`least_constant_power`].
+    /// Lower bound of the best constant mix's power: [`least_constant_power`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix_at_least: Option<Watts>,
-    /// The reference's limits, summed over the job's GPUs: no pause draws more there.
+    /// Limits at the reference, summed over the job's GPUs: no pause draws more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Watts>,
-    /// Whether the sensors that measured the points are the job's own.
+    /// True if the job's own sensors measured the points.
     pub same_sensors: bool,
-    /// Whether the reference is the setting below which the job's account counts time as lost: then training at it takes
-    /// as long as it took. Else all work is reckoned at the reference's throughput.
+    /// True if the reference is the setting below which the job's account counts time as lost. Training time at the
+    /// reference then counts as measured; otherwise all work is computed with the reference's throughput.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_ceiling: bool,
 }
 
-/// A reference from some work on.
+/// A reference that applies from a number of samples on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Epoch {
-    /// Samples done before it.
+    /// Samples completed before it.
     pub from: Samples,
-    /// Its place in [`Basis::points`].
+    /// Index in [`Basis::points`].
     pub point: usize,
 }
 
-/// A job against its reference; percent are of the reference's. The two effects add up to the reduction.
+/// Comparison of a job with its reference, in percent of the reference. The energy effect and the timing effect add up
+/// to the reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
-    /// What the job would have taken at the reference, with its own pauses.
+    /// Time that the job would have taken at the reference, with its own pauses.
     pub time_at_reference_s: Seconds,
-    /// What it would have used.
+    /// Energy that it would have used.
     pub energy_at_reference_j: Joules,
-    /// What it would have emitted.
+    /// Emissions that it would have caused.
     pub carbon_at_reference_g: GramsCo2e,
-    /// Less carbon, in percent.
+    /// Reduction of emissions, in percent.
     pub carbon_reduction_pct: Sure,
-    /// Less carbon, in grams.
+    /// Reduction of emissions, in grams.
     pub carbon_reduction_g: Sure,
-    /// More time, in percent.
+    /// Increase of time, in percent.
     pub time_increase_pct: Sure,
-    /// The part of the reduction that the best constant mix of limits with the same time would have had.
+    /// Part of the reduction that the best constant mix of limits with the same time would have had.
     pub energy_effect_pct: Option<Sure>,
-    /// The rest: from following the grid.
+    /// Remaining part, due to following the grid's intensity.
     pub timing_effect_pct: Option<Sure>,
-    /// Whether some of the intensities have not come yet.
+    /// True if some intensities have no actual value yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub provisional: bool,
 }
 
-/// What a run's batch size changed against the default one.
+/// Effect of a run's batch size compared with the default one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchEffect {
-    /// The runs with the default batch size that it is compared with.
+    /// Number of runs with the default batch size.
     pub runs: u32,
-    /// Less energy than they used on average, in joules.
+    /// Reduction of energy compared with their mean, in joules.
     pub energy_j: Sure,
-    /// The same at the mean intensity of this run, in grams.
+    /// The same reduction at the mean intensity of this run, in grams.
     pub carbon_g: Sure,
-    /// Less than they used, in percent of that.
+    /// Reduction in percent of their mean.
     pub pct: Sure,
 }
 
 /// Compares a job with its reference.
 ///
 /// # Errors
-/// Where it cannot be told honestly: why, in words.
+///
+/// Returns the reason if no honest comparison is possible.
 pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     let Known { done, account, series, otherwise } = known;
     let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
@@ -117,10 +120,10 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
         return Err("nothing was measured at that limit".into());
     }
     if referred.iter().any(|p| p.freedom < LEAST_FREEDOM) {
-        return Err("that limit was measured in too few windows to say how sure it is".into());
+        return Err("that limit was measured in too few windows for a confidence interval".into());
     }
     if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO {
-        return Err("nothing was done yet".into());
+        return Err("no samples were completed yet".into());
     }
     let pauses = paused(account, basis.limit)?;
     let with_pauses = |done: &Done| Done { stalled_energy: pauses.mean, ..*done };
@@ -129,8 +132,9 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     let compared = |done: &Done, points: &[Evidence], series: &CarbonSeries| {
         basis.compared(done, &elsewhere, points, None, series)
     };
-    let found = compared(done, &basis.points, series)
-        .ok_or("an intensity is unknown for part of the time, or was zero throughout it: grams cannot be compared")?;
+    let found = compared(done, &basis.points, series).ok_or(
+        "the carbon intensity is unknown for part of the time, or zero throughout: emissions cannot be compared",
+    )?;
     let mut errors: [Errors; FIGURES] = Default::default();
     for (i, point) in basis.points.iter().enumerate() {
         let moved = |moved: Evidence| {
@@ -141,18 +145,18 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
         let faster = moved(Evidence { throughput: point.throughput * (1.0 + point.throughput_error), ..*point });
         let hungrier = moved(Evidence { power: point.power * (1.0 + point.power_error), ..*point });
         for moved in [faster, hungrier] {
-            let moved = moved.ok_or("the reference is not known well enough to be compared with")?;
+            let moved = moved.ok_or("the reference is too uncertain for a comparison")?;
             for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
                 sum.add(off, point.freedom.max(1.0));
             }
         }
     }
     let longer = Done { stalled_energy: pauses.mean + pauses.half, ..*done };
-    let moved = compared(&longer, &basis.points, series).ok_or("the power in its own pauses is not known")?;
+    let moved = compared(&longer, &basis.points, series).ok_or("the power in the job's own pauses is unknown")?;
     let off = difference(&moved, &found);
     if off[0].abs() > MOST_OFF_BY_PAUSES {
         return Err(format!(
-            "the power that its own pauses would have had is not known well enough: the reduction may be off by {:.1} \
+            "the power in the job's own pauses at the reference is uncertain: the reduction may be off by {:.1} \
              percentage points",
             off[0].abs()
         ));
@@ -167,26 +171,26 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     let mut provisional = false;
     if let Some((done, series)) = otherwise {
         let moved = compared(&with_pauses(done), &basis.points, series)
-            .ok_or("an intensity is unknown for part of the time")?;
+            .ok_or("the carbon intensity is unknown for part of the time")?;
         let off = difference(&moved, &found);
         provisional = off.iter().any(|off| *off != 0.0);
         for (sum, off) in errors.iter_mut().zip(off) {
             sum.add(off, f64::INFINITY);
         }
     }
-    // Other sensors: the job's own may be off to one side and those of the points to the other.
+    // With other sensors, the job's and the points' gain errors may have opposite signs.
     let mut gains = [0.0; FIGURES];
     if !basis.same_sensors {
         let gain = 1.0 + SENSOR_GAIN * std::f64::consts::SQRT_2;
         let points: Vec<Evidence> =
             basis.points.iter().map(|point| Evidence { power: point.power * gain, ..*point }).collect();
-        let moved = compared(done, &points, series).ok_or("the reference's power is not known")?;
+        let moved = compared(done, &points, series).ok_or("the power at the reference is unknown")?;
         gains = difference(&moved, &found);
     }
     let half = |i: usize| errors[i].half_width().hypot(gains[i]);
     let figures = figures(&found);
     let sure = |i: usize| Sure::about(figures[i], half(i));
-    // A cheaper constant mix would have had more of the reduction, and following the grid less.
+    // A constant mix with less power would shift a part of the reduction from the timing effect to the energy effect.
     let more =
         basis.mix_at_least.and_then(|least| basis.compared(done, &elsewhere, &basis.points, Some(least), series));
     let more = more.map_or(0.0, |more| (more.energy_effect_pct - found.energy_effect_pct).max(0.0));
@@ -208,7 +212,7 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     })
 }
 
-/// What changes if the time that may be training or pauses was pauses, with the job's mean power.
+/// Returns the change of the figures if the time that may be training or pauses was pauses, at the job's mean power.
 fn in_doubt(
     done: &Done,
     account: &ProgressAccount,
@@ -223,11 +227,11 @@ fn in_doubt(
         stalled_energy: done.stalled_energy + energy,
         ..*done
     };
-    let moved = compared(&paused).ok_or("its own pauses cannot be told from training")?;
+    let moved = compared(&paused).ok_or("the job's own pauses cannot be distinguished from training")?;
     let off = difference(&moved, found);
     if off[0].abs() > MOST_OFF_BY_PAUSES || off[2].abs() > MOST_LATE_BY_PAUSES {
         return Err(format!(
-            "{:.0} s may have been training or pauses of its own: its reports are too far apart to tell them from each other",
+            "{:.0} s may be training or the job's own pauses: progress reports are too far apart to distinguish them",
             doubt.get()
         ));
     }
@@ -236,7 +240,7 @@ fn in_doubt(
 
 const FIGURES: usize = 5;
 
-/// What an interval is told of.
+/// Returns the figures that have a confidence interval.
 fn figures(found: &Comparison) -> [f64; FIGURES] {
     let grams = found.carbon_at_ceiling * (found.carbon_reduction_pct / 100.0);
     [found.carbon_reduction_pct, grams.get(), found.time_increase_pct, found.energy_effect_pct, found.timing_effect_pct]
@@ -247,12 +251,12 @@ fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
     std::array::from_fn(|i| a[i] - b[i])
 }
 
-/// How a job's training divides between the reference and other settings.
+/// Distribution of a job's training over the reference and other settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Elsewhere {
-    /// Time at the reference.
+    /// Training time at the reference.
     at_reference: Seconds,
-    /// The part of all samples that were done at other settings.
+    /// Fraction of samples completed at other settings.
     part: f64,
 }
 
@@ -270,7 +274,8 @@ impl Elsewhere {
 }
 
 impl Basis {
-    /// The comparison if `points` were the truth, with a constant mix that draws so much, or what they say of it.
+    /// Returns the comparison with `points` as the true values. The constant mix draws `mix_draws`, or its power by
+    /// `points`.
     fn compared(
         &self,
         done: &Done,
@@ -306,7 +311,7 @@ impl Basis {
     }
 }
 
-/// The power of the constant mix of one or two settings that has a throughput; `None` without any.
+/// Returns the power of the constant mix of one or two settings at a throughput; `None` without a setting.
 fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     match mix {
         [only] => Some(only.power),
@@ -319,10 +324,10 @@ fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     }
 }
 
-/// The least power that a constant mix of a throughput may have in truth, where that lies below what `mix` has, the best
-/// one as measured: what looked bad by chance is not measured again, so that its chance stays. Each of `others`, the
-/// settings beside the mix, is moved to the good end of its own interval (at 95 %; an error of throughput counts at the
-/// mix's slope) while the rest stay as measured.
+/// Returns a lower bound of the power of the best constant mix at a throughput; `None` if it is not below the measured
+/// `mix`. Settings that looked bad by chance are not measured again, so that the measured mix may not be the best one.
+/// Each of `others`, the settings outside the mix, is therefore moved to the favourable end of its own 95 % interval
+/// while the rest stay as measured; an error of throughput counts at the mix's slope.
 pub fn least_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     let measured = constant_power(mix, rate)?;
     let slope = match mix {
@@ -348,11 +353,12 @@ pub fn least_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: Sampl
     (least < measured).then(|| least.max(Watts::ZERO))
 }
 
-/// Compares the energy of a run with that of earlier ones that had the default batch size. `intensity` is the run's mean
-/// one; `same_sensors` says whether all ran on the same boards.
+/// Compares the energy of a run with that of earlier runs with the default batch size. `intensity` is the run's mean;
+/// `same_sensors` is true if all runs used the same GPUs.
 ///
 /// # Errors
-/// While there are too few of them: how many there are, in words.
+///
+/// Returns the reason if there are too few earlier runs.
 pub fn batch_effect(
     default_runs: &[Joules],
     run: Joules,
@@ -362,14 +368,14 @@ pub fn batch_effect(
     let runs = default_runs.len();
     if runs < LEAST_RUNS {
         return Err(format!(
-            "the default batch size reached the target in {runs} earlier run(s); {LEAST_RUNS} are needed to say what it \
-             costs"
+            "the default batch size reached the target in {runs} earlier run(s); at least \
+             {LEAST_RUNS} are needed for a comparison"
         ));
     }
     let count = runs as f64;
     let mean = default_runs.iter().copied().sum::<Joules>() / count;
     if mean <= Joules::ZERO {
-        return Err("the runs with the default batch size have no energy in the books".into());
+        return Err("the ledger has no energy for the runs with the default batch size".into());
     }
     let squares: f64 = default_runs.iter().map(|e| (*e - mean).get().powi(2)).sum();
     let half = Joules::new(student(count - 1.0) * (squares / (count - 1.0) / count).sqrt());

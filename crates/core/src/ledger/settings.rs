@@ -1,4 +1,4 @@
-//! `[ledger]`: what is counted beside the devices' own meters, and how long minutes are kept.
+//! `[ledger]`: accounting boundary beyond the devices' own meters, and retention of minutes.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -8,34 +8,34 @@ use super::entry::{Boundary, Embodied, METHOD, Terms};
 use crate::domain::check_intensity;
 use crate::units::{GramsPerKwh, Short};
 
-/// Settings of the books.
+/// Settings of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The node's name in the books; the host's where it is not set.
+    /// Name of the node in the ledger; the host's name where it is not set.
     pub node: Option<String>,
-    /// Intervals older than this are rolled up to hours.
+    /// Age in days at which intervals are rolled up to hours.
     pub keep_intervals_days: f64,
-    /// The devices' energy times this is the node's.
+    /// Ratio of the node's energy to the devices' energy.
     pub node_factor: Option<f64>,
-    /// Where that comes from.
+    /// Source of the node factor.
     pub node_factor_source: Option<String>,
-    /// The node's energy times this is the facility's.
+    /// Power usage effectiveness: ratio of the facility's energy to the node's.
     pub pue: Option<f64>,
-    /// Where that comes from.
+    /// Source of the PUE.
     pub pue_source: Option<String>,
-    /// Since when it is said to hold, as a date.
+    /// Date since which the PUE holds.
     #[serde(deserialize_with = "date")]
     pub pue_date: Option<String>,
-    /// The factor of a contract for electricity.
+    /// Emission factor of an electricity contract.
     pub contract_g_per_kwh: Option<GramsPerKwh>,
-    /// Which contract.
+    /// Name of the contract.
     pub contract_source: Option<String>,
-    /// What making one board with its part of the node emitted, in grams.
+    /// Embodied emissions of one GPU with its part of the node, in grams.
     pub embodied_per_gpu_g: Option<f64>,
-    /// Over how many years that is spread.
+    /// Expected lifetime in years.
     pub embodied_life_years: Option<f64>,
-    /// Where the figures come from.
+    /// Source of the embodied emissions.
     pub embodied_source: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Default for Settings {
     }
 }
 
-/// A date as text, or as TOML's own.
+/// Reads a date as text or as TOML's date type.
 fn date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a date such as \"2026-01-31\"")]
@@ -72,17 +72,18 @@ fn date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
     }))
 }
 
-/// No board is made for less.
+/// Lower bound of a plausible value: no GPU is made for less.
 const LEAST_EMBODIED_G: f64 = 1000.0;
 
 const YEAR_S: f64 = 365.25 * 86_400.0;
 
 impl Settings {
-    /// Checks what the types cannot; the answer names the key and what would be right. What makes totals larger needs
-    /// a source: a figure that nobody can trace is worth nothing to an auditor.
+    /// Checks constraints that the types cannot express; the error names the key and the valid values. Factors that
+    /// scale totals require a source, so that auditors can trace them.
     ///
     /// # Errors
-    /// For the first value that is out of range or lacks what belongs to it.
+    ///
+    /// Returns the first value that is out of range or lacks a required companion.
     pub fn check(&self) -> Result<(), String> {
         let within = |key: &str, value: Option<f64>, low: f64, high: f64| match value {
             Some(value) if !(low..=high).contains(&value) => {
@@ -106,8 +107,8 @@ impl Settings {
         }
         within("embodied_life_years", self.embodied_life_years, 0.1, 100.0)?;
         let goes_with = |key: &str, value: bool, other: &str, present: bool| match (value, present) {
-            (true, false) => Err(format!("{key} needs {other}: say where the figure comes from")),
-            (false, true) => Err(format!("{other} stands without {key}")),
+            (true, false) => Err(format!("{key} needs {other}, so that the figure can be traced")),
+            (false, true) => Err(format!("{other} is set without {key}")),
             _ => Ok(()),
         };
         goes_with("node_factor", self.node_factor.is_some(), "node_factor_source", self.node_factor_source.is_some())?;
@@ -137,17 +138,17 @@ impl Settings {
         if let Some(date) = &self.pue_date
             && date.parse::<chrono::NaiveDate>().is_err()
         {
-            return Err(format!("pue_date = {date:?} is no date; write it as 2026-01-31"));
+            return Err(format!("pue_date = {date:?} is not a date; expected a date such as 2026-01-31"));
         }
         Ok(())
     }
 
-    /// How long intervals are kept.
+    /// Returns the retention time of intervals.
     pub fn keep(&self) -> TimeDelta {
         crate::units::Seconds::new(self.keep_intervals_days * 86_400.0).to_delta()
     }
 
-    /// What is counted beside the devices.
+    /// Returns the accounting boundary beyond the devices.
     pub fn boundary(&self) -> Boundary {
         let embodied = |per_gpu_g| {
             let (life, source) = (self.embodied_life_years?, self.embodied_source.clone()?);
@@ -165,8 +166,8 @@ impl Settings {
         }
     }
 
-    /// The terms under which books are kept from `at` on, on `node` where no name is set; `settings` is the digest of
-    /// everything that is set.
+    /// Returns the terms that apply from `at` on. `node` is the node's name where none is set; `settings` is the digest
+    /// of all settings.
     pub fn terms(&self, at: DateTime<Utc>, node: &str, settings: Digest) -> Terms {
         Terms {
             at,
@@ -185,19 +186,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_totals_larger_needs_a_source_that_says_something() {
+    fn factors_need_a_source_that_is_not_blank() {
         let read = |text: &str| toml::from_str::<Settings>(text).map_err(|e| e.to_string())?.check();
         let pue = "pue = 1.5\npue_source = \"the operator's report\"\n";
         for date in ["\"2026-01-31\"", "2026-01-31"] {
             assert_eq!(read(&format!("{pue}pue_date = {date}")), Ok(()));
         }
         let wrong = |text: &str, why: &str| {
-            let told = read(text).expect_err(text);
-            assert!(told.contains(why), "{text}: {told}");
+            let message = read(text).expect_err(text);
+            assert!(message.contains(why), "{text}: {message}");
         };
         wrong("pue = 1.5", "pue needs pue_source");
         wrong(&format!("{pue}pue_date = 2026"), "a date such as");
-        wrong(&format!("{pue}pue_date = \"soon\""), "is no date");
+        wrong(&format!("{pue}pue_date = \"soon\""), "is not a date");
         for source in ["", "  ", "a\\nb", "\\u001b[2J"] {
             wrong(
                 &format!("pue = 1.5\npue_date = \"2026-01-31\"\npue_source = \"{source}\""),
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contract_in_kilograms_is_refused_and_one_without_emissions_is_not() {
+    fn a_contract_in_kilograms_is_rejected_and_one_without_emissions_is_not() {
         let read = |factor: &str| {
             let text = format!("contract_g_per_kwh = {factor}\ncontract_source = \"a\"");
             toml::from_str::<Settings>(&text).expect("parses").check()

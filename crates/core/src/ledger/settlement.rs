@@ -1,6 +1,6 @@
-//! Settling an hour: its energy, split over the intensities known, and what that emitted.
+//! Settlement of an hour: its energy, divided over the known intensities, and its emissions.
 //!
-//! `carbon = Σ energy · intensity`, each part rounded once to the microgram, so that all sums over parts are exact.
+//! `carbon = Σ energy · intensity`; each part is rounded once to the microgram, so that all sums over parts are exact.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::{Interval, Share};
 use crate::domain::{EnergySource, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Micrograms, Millijoules};
 
-/// Half a microgram of so much energy is half a gram per kilowatt-hour.
+/// Minimum energy for a mean intensity: at 3.6 J, half a microgram is 0.5 g/kWh.
 const TOLD_FROM: Joules = Joules::new(3.6);
 
-/// Splits rows over factors, which are in time order and do not overlap. Within a row power is taken as even.
+/// Divides rows over factors, which are in time order and do not overlap. Power is assumed to be constant within a row.
 pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     let mut parts: BTreeMap<_, Part> = BTreeMap::new();
     for row in rows {
@@ -57,8 +57,8 @@ pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     parts
 }
 
-/// Sums of an hour whose rows are gone, as rows again: each where it lay when the hour was settled `before`, less what
-/// the rows lie there of which `minutes` are left. What cannot be told that way stays spread over the hour.
+/// Distributes the sums of an hour whose rows were rolled up over the factors of the settlement `before`. Rows that
+/// still exist, `minutes`, are subtracted there. A sum that cannot be distributed this way stays uniform over the hour.
 pub fn spread(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement) -> Vec<Interval> {
     let left = parts(minutes, &before.factors);
     let rows_of = |sum: &Interval| -> Option<Vec<Interval>> {
@@ -86,33 +86,33 @@ pub fn spread(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement) ->
     sums.into_iter().flat_map(|sum| rows_of(&sum).unwrap_or_else(|| vec![sum])).collect()
 }
 
-/// What a part's known energy emitted.
+/// Returns the emissions of a part's energy with a known intensity.
 pub fn carbon(part: &Part, factors: &[Factor]) -> Micrograms {
     let each = part.energy_mj.iter().zip(factors).map(|(energy, factor)| energy.to_joules() * factor.g_per_kwh);
     Micrograms::from_grams(each.sum::<GramsCo2e>())
 }
 
-/// Energy and emissions with what is known of them. Sums are exact.
+/// Energy by finality of its intensities, and its emissions. Sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
-    /// All the energy.
+    /// Total energy.
     pub energy: Millijoules,
-    /// Of it, what was not read off a watched counter.
+    /// Energy that was not read from a monitored counter.
     pub estimated: Millijoules,
-    /// Of it, what has a forecast or a filled-in intensity.
+    /// Energy with a forecast or filled-in intensity.
     pub forecast: Millijoules,
-    /// Of it, what has an intensity that may be revised.
+    /// Energy with an intensity that may be revised.
     pub provisional: Millijoules,
-    /// Of it, what has an intensity that changes no more.
+    /// Energy with a final intensity.
     pub final_: Millijoules,
-    /// Of it, what has none: it is not in `carbon`.
+    /// Energy without an intensity; it is not in `carbon`.
     pub unknown: Millijoules,
-    /// What the rest emitted.
+    /// Emissions of the energy with an intensity.
     pub carbon: Micrograms,
 }
 
 impl Total {
-    /// Returns its figures as stored: millijoules in the order of the fields, and micrograms last.
+    /// Returns the figures as stored: millijoules in the order of the fields, then micrograms.
     pub fn figures(&self) -> [u64; 7] {
         let energy = [self.energy, self.estimated, self.forecast, self.provisional, self.final_, self.unknown];
         let [energy, estimated, forecast, provisional, final_, unknown] = energy.map(Millijoules::get);
@@ -133,7 +133,7 @@ impl Total {
         }
     }
 
-    /// A part of a settlement.
+    /// Returns the total of a part of a settlement.
     pub fn of(part: &Part, factors: &[Factor]) -> Self {
         let in_state = |state| -> Millijoules {
             let of = part.energy_mj.iter().zip(factors).filter(|(_, factor)| factor.state == state);
@@ -151,15 +151,15 @@ impl Total {
         }
     }
 
-    /// Mean intensity of the energy whose intensity is known. Of less than a few joules it is not: whole micrograms are
-    /// too coarse for them.
+    /// Returns the mean intensity of the energy with an intensity; `None` below a few joules, where whole micrograms
+    /// are too coarse.
     pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
         let known = self.energy.to_joules() - self.unknown.to_joules();
         (known >= TOLD_FROM).then(|| GramsPerKwh::new(self.carbon.to_grams() / (known * GramsPerKwh::new(1.0))))
     }
 
-    /// `forecast`, `provisional` or `final` where all of the energy is in that state; else `mixed`, and `unknown` where
-    /// nothing is known of any of it.
+    /// Returns `forecast`, `provisional` or `final` if all of the energy is in that state, `unknown` if no intensity is
+    /// known, and `mixed` otherwise.
     pub fn state(&self) -> &'static str {
         match self.energy {
             energy if energy == self.unknown => "unknown",
@@ -193,12 +193,12 @@ impl std::iter::Sum for Total {
 }
 
 impl Settlement {
-    /// What its parts come to, by device and share.
+    /// Returns the total of each part.
     pub fn totals(&self) -> impl Iterator<Item = (&Part, Total)> {
         self.parts.iter().map(|part| (part, Total::of(part, &self.factors)))
     }
 
-    /// Whether it says the same as another: the same energy by the same intensities, whenever those were told.
+    /// Returns true if another settlement has the same energy and intensities, regardless of publication times.
     pub fn says_the_same_as(&self, other: &Self) -> bool {
         let alike = |a: &Factor, b: &Factor| {
             (a.start, a.end, a.g_per_kwh, a.origin, a.state, &a.source, &a.zone, a.scope)
@@ -209,13 +209,14 @@ impl Settlement {
             && self.factors.iter().zip(&other.factors).all(|(a, b)| alike(a, b))
     }
 
-    /// All of its energy and emissions.
+    /// Returns the total energy and emissions.
     pub fn total(&self) -> Total {
         self.totals().map(|(_, total)| total).sum()
     }
 
-    /// What the energy of an earlier version emits by this one's intensities. Where intensities are of other times now,
-    /// power is taken as even over the old ones', as far as that version knew them.
+    /// Returns the emissions of an earlier version's energy with this version's intensities. Where the intensities
+    /// cover other times than before, power is assumed to be constant over the earlier ones, up to the time of that
+    /// version.
     pub fn carbon_of(&self, before: &Self) -> Micrograms {
         let hour_end = before.hour + chrono::TimeDelta::hours(1);
         let seen = if before.at > before.hour { before.at.min(hour_end) } else { hour_end };
@@ -241,16 +242,15 @@ impl Settlement {
         parts(&rows, &self.factors).iter().map(|part| part.carbon_ug).sum()
     }
 
-    /// Whether everything in it changes no more.
+    /// Returns true if all of its energy has a final intensity.
     pub fn is_final(&self) -> bool {
         let total = self.total();
         total.energy == total.final_
     }
 }
 
-/// Whose energy a share is, in one word.
 impl Share {
-    /// `job`, `idle` or `unattributed`.
+    /// Returns `job`, `idle` or `unattributed`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Job(_) => "job",
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_is_settled_by_time_and_the_unknown_has_no_grams() {
+    fn energy_is_divided_by_time_and_unknown_intensities_have_no_emissions() {
         let factors = [factor(0, 30, 300.0, State::Final), factor(45, 60, 100.0, State::Forecast)];
         let rows = [row(0, 60, 3_600_000_000, Share::Idle)];
         let found = parts(&rows, &factors);

@@ -5,19 +5,19 @@ use std::collections::{BTreeSet, HashMap};
 use super::entry::{Factor, Settlement};
 use crate::domain::{Forecast, Origin, SignalKind, SignalScope, Zone};
 
-/// Stands in place of the sources of a settlement without intensities.
+/// Placeholder for the sources of a settlement without intensities.
 pub const NO_SOURCE: &str = "none";
 
-/// Stands behind the scope of a source of which a generator made values: they belong to no real grid.
+/// Suffix for the scope of a source with synthetic values, which belong to no real grid.
 const SYNTHETIC: &str = ", synthetic: of no real grid";
 
-/// A source, the zone that it was asked for, and the quantity of its values. The settings may change what one source
-/// gives, and series of different kinds or scopes are never joined.
+/// A source, its zone, and the quantity of its values. Settings may change the zone or quantity of a source, and series
+/// of different kinds or scopes are never joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceKey {
-    /// The source's name.
+    /// Name of the source.
     pub source: String,
-    /// The zone as the settings name it.
+    /// Zone as named in the settings.
     pub zone: Zone,
     /// Average or marginal.
     pub kind: SignalKind,
@@ -36,13 +36,13 @@ impl SourceKey {
         }
     }
 
-    /// Whether an intensity may be of this source; an intensity does not name its kind.
+    /// Returns true if an intensity may be from this source; an intensity does not name its kind.
     pub fn is_of(&self, factor: &Factor) -> bool {
         (&self.source, &self.zone, self.scope) == (&factor.source, &factor.zone, factor.scope)
     }
 }
 
-/// Returns the kinds of intensities that a book takes, the preferred one first.
+/// Returns the kinds of intensity that a settlement accepts, the preferred one first.
 pub const fn kinds_of(book: SignalKind) -> &'static [SignalKind] {
     match book {
         SignalKind::Marginal => &[SignalKind::Marginal],
@@ -50,8 +50,8 @@ pub const fn kinds_of(book: SignalKind) -> &'static [SignalKind] {
     }
 }
 
-/// Returns the sources of a book's intensities. As intensities do not name their kind, each source comes with every kind
-/// that the book takes.
+/// Returns the sources of a settlement's intensities. Intensities do not name their kind, so each source is returned
+/// with every accepted kind.
 pub fn keys_of<'a>(book: SignalKind, factors: impl IntoIterator<Item = &'a Factor>) -> Vec<SourceKey> {
     let mut keys: Vec<SourceKey> = Vec::new();
     for factor in factors {
@@ -66,8 +66,8 @@ pub fn keys_of<'a>(book: SignalKind, factors: impl IntoIterator<Item = &'a Facto
     keys
 }
 
-/// Returns the active sources and those of earlier settlements. The earlier ones come last, except for `silent` ones, which
-/// the settings prefer to the active ones and which published nothing since the daemon's start.
+/// Returns the active sources followed by the `earlier` ones. `silent` sources come first: the settings prefer them to
+/// the active ones, but they published nothing since the daemon's start.
 pub fn joined(active: &[SourceKey], silent: &[String], earlier: Vec<SourceKey>) -> Vec<SourceKey> {
     let earlier = earlier.into_iter().filter(|key| !active.contains(key));
     let (mut all, behind): (Vec<_>, Vec<_>) = earlier.partition(|key| silent.contains(&key.source));
@@ -76,9 +76,9 @@ pub fn joined(active: &[SourceKey], silent: &[String], earlier: Vec<SourceKey>) 
     all
 }
 
-/// Returns the active sources and those that the given settlements of a book used, the newest settlement first, as
+/// Returns the active sources and those that earlier settlements used, the newest settlement first, in the order of
 /// [`joined`].
-pub fn believed(
+pub fn with_earlier(
     book: SignalKind,
     active: &[SourceKey],
     silent: &[String],
@@ -88,8 +88,8 @@ pub fn believed(
     joined(active, silent, keys_of(book, factors.filter(|factor| !active.iter().any(|key| key.is_of(factor)))))
 }
 
-/// Returns the newest settlement with each combination of sources, the newest first; those without a source are left out.
-/// `settled` holds a settlement's number in the ledger and [`Settlement::sources`] of it.
+/// Returns the newest settlement for each combination of sources, the newest first; those without a source are omitted.
+/// `settled` holds the number of each settlement in the ledger and its [`Settlement::sources`].
 pub fn newest_of_each(settled: impl IntoIterator<Item = (i64, String)>) -> Vec<i64> {
     let mut newest = HashMap::new();
     for (seq, sources) in settled {
@@ -103,7 +103,7 @@ pub fn newest_of_each(settled: impl IntoIterator<Item = (i64, String)>) -> Vec<i
 }
 
 impl Settlement {
-    /// Returns the sources of its intensities with zone and scope, as reports name them.
+    /// Returns the sources of its intensities with zone and scope, as shown in reports.
     pub fn sources(&self) -> String {
         let name = |factor: &Factor| {
             let made_up = if factor.origin == Origin::Synthetic { SYNTHETIC } else { "" };
@@ -114,7 +114,7 @@ impl Settlement {
     }
 }
 
-/// Whether a generator made some intensities of a settlement, by [`Settlement::sources`] of it.
+/// Returns true if some intensities of a settlement with these [`Settlement::sources`] are synthetic.
 pub fn is_synthetic(sources: &str) -> bool {
     sources.contains(SYNTHETIC)
 }
@@ -137,8 +137,8 @@ mod tests {
     }
 
     #[test]
-    fn of_each_combination_of_sources_the_newest_settlement_counts() {
+    fn the_newest_settlement_counts_for_each_combination_of_sources() {
         let settled = [(7, "a"), (9, NO_SOURCE), (3, "b"), (5, "b"), (6, "a")];
-        assert_eq!(newest_of_each(settled.map(|(seq, said)| (seq, said.to_owned()))), [7, 5]);
+        assert_eq!(newest_of_each(settled.map(|(seq, sources)| (seq, sources.to_owned()))), [7, 5]);
     }
 }

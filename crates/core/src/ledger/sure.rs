@@ -1,42 +1,42 @@
-//! Figures with how sure they are: intervals at 95 %.
+//! Figures with 95 % confidence intervals.
 
 use serde::{Deserialize, Serialize};
 
 pub use crate::profile::{LEAST_FREEDOM, student};
 
-/// A figure and the interval that holds the truth 95 times in 100, as far as errors are known.
+/// A figure with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sure {
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The figure itself.
+    /// Estimate.
     pub mean: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
 }
 
 impl Sure {
-    /// A figure that may be off by `half` to either side.
+    /// Returns a figure with an interval of ± `half`.
     pub fn about(mean: f64, half: f64) -> Self {
         Self { low: mean - half, mean, high: mean + half }
     }
 
-    /// The same in another unit.
+    /// Returns the figure in another unit.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         let ends = (self.low * factor, self.high * factor);
         Self { low: ends.0.min(ends.1), mean: self.mean * factor, high: ends.0.max(ends.1) }
     }
 
-    /// The same, where in truth all that was measured may be larger or smaller by the part `gain`: each end is moved
-    /// outwards by that part of itself.
+    /// Widens the interval for a relative gain error `gain` of all measurements: each end moves outwards by that
+    /// fraction of itself.
     #[must_use]
     pub fn with_gain(self, gain: f64) -> Self {
         Self { low: self.low - self.low.abs() * gain, mean: self.mean, high: self.high + self.high.abs() * gain }
     }
 }
 
-/// Independent errors that add up.
+/// Sum of independent errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     squares: f64,
@@ -44,15 +44,15 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Adds one that has this standard deviation, known with so many degrees of freedom.
+    /// Adds an error with a standard deviation that is known with `freedom` degrees of freedom.
     pub fn add(&mut self, deviation: f64, freedom: f64) {
         let square = deviation * deviation;
         self.squares += square;
         self.fourths += square * square / freedom;
     }
 
-    /// Half the width of the interval at 95 %: Student's quantile at the freedom after Welch and Satterthwaite
-    /// (*Biometrics Bulletin* 2, 1946).
+    /// Returns half the width of the 95 % confidence interval: Student's quantile with Welch–Satterthwaite degrees of
+    /// freedom (*Biometrics Bulletin* 2, 1946).
     pub fn half_width(&self) -> f64 {
         if self.squares <= 0.0 {
             return 0.0;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_error_keeps_its_freedom_and_two_equal_ones_have_both() {
+    fn equal_errors_add_their_degrees_of_freedom() {
         let mut errors = Errors::default();
         assert_eq!(errors.half_width(), 0.0);
         errors.add(2.0, 5.0);

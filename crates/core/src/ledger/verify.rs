@@ -1,9 +1,9 @@
-//! Checking an exported ledger without the daemon that wrote it: every digest, every sum, every settlement.
+//! Offline verification of an exported ledger: every digest, sum and settlement.
 //!
-//! An export is lines of JSON. The intervals of a block stand before its close, `{"block":…,"row":…,"hash":…,
-//! "interval":{…}}`; entries are `{"seq":…,"hash":…,"entry":{…}}`; the last line, `{"entries":…,"head":…,"rows":…,
-//! "tail":…}`, says where both chains end. Rows are numbered from 1 over the whole ledger; those that were rolled up keep
-//! their numbers. Each line ends with a line feed alone.
+//! An export is JSON lines. The intervals of a block precede its close, `{"block":…,"row":…,"hash":…, "interval":{…}}`;
+//! entries are `{"seq":…,"hash":…,"entry":{…}}`; the last line, `{"entries":…,"head":…,"rows":…, "tail":…}`, names the
+//! ends of both chains. Rows are numbered from 1 over the whole ledger; rolled-up rows keep their numbers. Each line
+//! ends with a single line feed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,99 +15,101 @@ use super::{Share, block, settlement};
 use crate::domain::{DeviceId, EnergySource, SignalKind};
 use crate::units::Millijoules;
 
-/// How lines begin: entries, intervals, the end.
+/// Prefixes of lines: entries, intervals, the end.
 const BEGINNINGS: [&str; 3] = ["{\"seq\":", "{\"block\":", "{\"entries\":"];
 
-/// What is wrong with a ledger, and where.
+/// An inconsistency in a ledger, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct Broken {
-    /// The line of the export, and what it is.
+    /// Line of the export, and its content.
     pub place: String,
-    /// What is wrong with it.
+    /// Error in that line.
     pub why: String,
 }
 
-/// What a ledger holds that was found in order.
+/// Contents of a ledger that passed verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Intervals.
+    /// Number of intervals.
     pub intervals: u64,
-    /// Blocks that were closed.
+    /// Number of closed blocks.
     pub blocks: u64,
-    /// Of them, those whose intervals were rolled up.
+    /// Number of blocks whose intervals were rolled up.
     pub rolled_up: u64,
-    /// Settlements, all versions.
+    /// Number of settlements, in all versions.
     pub settlements: u64,
-    /// All energy booked.
+    /// Total energy recorded.
     pub energy: Millijoules,
-    /// Devices and blocks whose books are not what the counter gained.
+    /// Blocks and devices whose recorded energy differs from the counter's increase, with the difference in
+    /// millijoules.
     pub differences: Vec<(u64, DeviceId, i64)>,
-    /// When the last block was closed: what came later is in no entry's digest yet.
+    /// Time of the last close: no entry covers later rows yet.
     pub closed_at: Option<DateTime<Utc>>,
-    /// Intervals since then.
+    /// Number of intervals since then.
     pub open: u64,
-    /// Hours whose booked energy is not what the newest settlement by averages settles, as far as closes and corrections
-    /// tell.
+    /// Hours whose recorded energy, by closes and corrections, differs from that of the newest settlement with average
+    /// intensities.
     pub unsettled: BTreeSet<DateTime<Utc>>,
-    /// The entry whose digest somebody has kept.
+    /// Number of the entry with the digest to look for.
     pub kept: Option<u64>,
-    /// The last entry's digest: who has kept it knows that nothing before it was changed since.
+    /// Digest of the last entry. Anybody who keeps it can prove that nothing before it was changed.
     pub head: Digest,
 }
 
 type Sums = BTreeMap<(DeviceId, Share, EnergySource), Millijoules>;
 
-/// Takes an export line by line.
+/// Verifier that reads an export line by line.
 #[derive(Clone, Default)]
 pub struct Verifier {
     line: u64,
-    /// The beginning of a line whose end has not come yet.
+    /// Start of an incomplete line.
     begun: Vec<u8>,
     found: Verified,
-    /// The open block's intervals.
+    /// Intervals of the open block.
     rows: Vec<super::Interval>,
     last_row: u64,
     details: Digest,
     /// Blocks without intervals that no roll-up has named yet.
     bare: BTreeSet<u64>,
     hours: BTreeMap<DateTime<Utc>, Sums>,
-    /// What was settled last of hours that changed since.
+    /// Last settled energy of hours that changed since.
     changed: BTreeMap<DateTime<Utc>, Sums>,
-    /// The digest that somebody has kept.
+    /// Digest to look for.
     kept: Option<Digest>,
     versions: BTreeMap<(DateTime<Utc>, &'static str), u32>,
     ended: bool,
 }
 
-/// An entry's line in an export.
+/// Returns the line of an entry in an export.
 pub fn entry_line(seq: u64, hash: Digest, entry: &str) -> String {
     format!("{{\"seq\":{seq},\"hash\":\"{hash}\",\"entry\":{entry}}}")
 }
 
-/// An interval's line in an export.
+/// Returns the line of an interval in an export.
 pub fn row_line(block: u64, row: u64, hash: Digest, interval: &str) -> String {
     format!("{{\"block\":{block},\"row\":{row},\"hash\":\"{hash}\",\"interval\":{interval}}}")
 }
 
-/// The last line of an export: the last entry and the last interval, and their digests.
+/// Returns the last line of an export: the numbers of the last entry and interval, and their digests.
 pub fn last_line(entries: u64, head: Digest, rows: u64, tail: Digest) -> String {
     format!("{{\"entries\":{entries},\"head\":\"{head}\",\"rows\":{rows},\"tail\":\"{tail}\"}}")
 }
 
 impl Verifier {
-    /// One that also finds the entry whose digest somebody has kept.
+    /// Returns a verifier that also looks for the entry with a digest that was kept earlier.
     pub fn with_kept(head: Option<Digest>) -> Self {
         let found = Verified { kept: (head == Some(Digest::GENESIS)).then_some(0), ..Verified::default() };
         Self { kept: head, found, ..Self::default() }
     }
 
-    /// Takes the next bytes of a file, which need not end where a line does.
+    /// Processes the next bytes of a file, which need not end at a line's end.
     ///
     /// # Errors
-    /// As [`Self::take`], for the first line that is wrong.
+    ///
+    /// Returns the first inconsistent line, as [`Self::take`].
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Broken> {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.begun.extend_from_slice(part);
@@ -116,7 +118,7 @@ impl Verifier {
                 self.take(&line)?;
             }
         }
-        // What is no ledger need not be read up to a line feed that may never come.
+        // A file that is not a ledger may have no line feed: reject it at once.
         let longest = BEGINNINGS.iter().map(|beginning| beginning.len()).max().unwrap_or_default();
         let is_known = BEGINNINGS.iter().any(|beginning| self.begun.starts_with(beginning.as_bytes()));
         if self.begun.len() < longest || is_known {
@@ -126,23 +128,25 @@ impl Verifier {
         self.take(&line)
     }
 
-    /// Takes the next line, without its line feed.
+    /// Processes the next line, without its line feed.
     ///
     /// # Errors
-    /// If it is not what was written, or does not follow from the lines before.
+    ///
+    /// Returns an error if the line was changed or does not follow from the lines before.
     pub fn take(&mut self, line: &[u8]) -> Result<(), Broken> {
         self.take_line(line).map(drop)
     }
 
-    /// The same; answers with the entry, if the line is one.
+    /// Processes the next line and returns its entry, if it has one.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    ///
+    /// Returns the errors of [`Self::take`].
     pub fn take_line(&mut self, line: &[u8]) -> Result<Option<Entry>, Broken> {
         self.line += 1;
-        let Ok(text) = std::str::from_utf8(line) else { return Err(self.broken("", "is no text in UTF-8")) };
+        let Ok(text) = std::str::from_utf8(line) else { return Err(self.broken("", "is not UTF-8 text")) };
         if self.ended {
-            return Err(self.broken("", "stands after the end"));
+            return Err(self.broken("", "follows the end"));
         }
         if text.ends_with('\r') {
             return Err(self.broken("", "ends with a carriage return: lines of an export end with a line feed alone"));
@@ -159,13 +163,14 @@ impl Verifier {
         }
     }
 
-    /// What was found, once all lines were taken.
+    /// Returns the result after the last line.
     ///
     /// # Errors
-    /// If the end is missing, or blocks lack their intervals without a roll-up.
+    ///
+    /// Returns an error if the last line is missing, or intervals of a block are missing without a roll-up.
     pub fn finish(self) -> Result<Verified, Broken> {
         if !self.begun.is_empty() {
-            let why = "has no end: the export was cut off".to_owned();
+            let why = "is incomplete: the export was cut off".to_owned();
             return Err(Broken { place: format!("line {}", self.line + 1), why });
         }
         if !self.ended {
@@ -173,12 +178,12 @@ impl Verifier {
             return Err(Broken { place: format!("after line {}", self.line), why });
         }
         if let Some(block) = self.bare.first() {
-            let why = "its intervals are missing, and no roll-up names it".to_owned();
+            let why = "its intervals are missing without a roll-up".to_owned();
             return Err(Broken { place: format!("block {block}"), why });
         }
         let mut found = self.found;
         if let (Some(head), None) = (self.kept, found.kept) {
-            let why = "is no entry's digest: what it covered was changed, or cut off, since";
+            let why = "is not the digest of any entry: entries were changed or removed since it was kept";
             return Err(Broken { place: format!("the digest {head}"), why: why.into() });
         }
         found.open = self.rows.len() as u64;
@@ -198,22 +203,22 @@ impl Verifier {
     }
 
     fn take_entry(&mut self, text: &str, rest: &str) -> Result<Entry, Broken> {
-        let (seq, hash, entry) = parts_of(rest, "\"entry\":").ok_or_else(|| self.broken("", "is no entry"))?;
+        let (seq, hash, entry) = parts_of(rest, "\"entry\":").ok_or_else(|| self.broken("", "is not a valid entry"))?;
         let name = format!("entry {seq}");
         let expected = self.found.head.then(entry);
         let written = entry_line(seq, hash, entry);
         if written != text {
-            return Err(self.broken(&name, "is not written as an entry is"));
+            return Err(self.broken(&name, "is not in the canonical form of an entry"));
         }
         if seq != self.found.entries + 1 {
             return Err(self.broken(&name, format!("follows entry {}: an entry is missing", self.found.entries)));
         }
         if hash != expected {
-            return Err(self.broken(&name, "its hash does not fit: the line, or one before it, was changed"));
+            return Err(self.broken(&name, "its hash does not match: this line or an earlier one was changed"));
         }
         let entry: Entry = serde_json::from_str(entry).map_err(|e| self.broken(&name, e))?;
         if !self.rows.is_empty() && !matches!(entry, Entry::Close(_)) {
-            return Err(self.broken(&name, "stands between a block's intervals and its close"));
+            return Err(self.broken(&name, "lies between a block's intervals and its close"));
         }
         let result = match &entry {
             Entry::Close(close) => self.close(close),
@@ -245,19 +250,19 @@ impl Verifier {
             let (row, hash, interval) = parts_of(rest, "\"interval\":")?;
             Some((block.parse::<u64>().ok()?, row, hash, interval))
         });
-        let Some((block, row, hash, interval)) = parsed else { return Err(self.broken("", "is no interval")) };
+        let Some((block, row, hash, interval)) = parsed else { return Err(self.broken("", "is not a valid interval")) };
         let name = format!("row {row} of block {block}");
         if row_line(block, row, hash, interval) != text {
-            return Err(self.broken(&name, "is not written as an interval is"));
+            return Err(self.broken(&name, "is not in the canonical form of an interval"));
         }
         if block != self.found.blocks + 1 {
-            return Err(self.broken(&name, format!("stands in block {}", self.found.blocks + 1)));
+            return Err(self.broken(&name, format!("should be in block {}", self.found.blocks + 1)));
         }
         if row != self.last_row + 1 {
             return Err(self.broken(&name, format!("follows row {}", self.last_row)));
         }
         if hash != self.details.then(interval) {
-            return Err(self.broken(&name, "its hash does not fit: the line, or one before it, was changed"));
+            return Err(self.broken(&name, "its hash does not match: this line or an earlier one was changed"));
         }
         let parsed: Row = serde_json::from_str(interval).map_err(|e| self.broken(&name, e))?;
         let Some(parsed) = parsed.interval() else { return Err(self.broken(&name, "ends before it begins")) };
@@ -273,7 +278,7 @@ impl Verifier {
         let entries = rest.split_once(',').and_then(|(n, _)| n.parse().ok());
         let (seen, head, rows) = (self.found.entries, self.found.head, self.last_row);
         if entries != Some(seen) || text != last_line(seen, head, rows, self.details) {
-            let why = format!("does not say {seen} entries up to {head} and {rows} intervals up to {}", self.details);
+            let why = format!("should state {seen} entries up to {head} and {rows} intervals up to {}", self.details);
             return Err(self.broken("the end", why));
         }
         self.ended = true;
@@ -291,15 +296,15 @@ impl Verifier {
             self.found.energy += close.cells.iter().map(|c| c.energy_mj).sum();
         } else {
             if (close.rows, close.details) != (rows.len() as u64, self.details) {
-                return Err(format!("speaks of {} intervals and not of the {} above", close.rows, rows.len()));
+                return Err(format!("states {} intervals, but {} precede it", close.rows, rows.len()));
             }
             if close.cells != block::cells(&rows) {
-                return Err("its sums are not those of its intervals".into());
+                return Err("its sums do not match its intervals".into());
             }
         }
         let gained = close.balances.iter().map(|b| (b.device.clone(), b.counter_mj)).collect();
         if close.balances != block::balances(&close.cells, &gained) {
-            return Err("its balances are not those of its sums".into());
+            return Err("its balances do not match its sums".into());
         }
         let off = close.balances.iter().filter(|b| b.difference_mj != 0);
         self.found.differences.extend(off.map(|b| (close.block, b.device.clone(), b.difference_mj)));
@@ -313,7 +318,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// An hour's booked energy changes: keeps what was settled of it.
+    /// Remembers the settled energy of an hour whose recorded energy changes.
     fn change(&mut self, hour: DateTime<Utc>) {
         let settled = || self.hours.get(&hour).cloned().unwrap_or_default();
         self.changed.entry(hour).or_insert_with(settled);
@@ -328,7 +333,7 @@ impl Verifier {
         let mut sums = Sums::new();
         for part in &settled.parts {
             if part.energy_mj.len() != settled.factors.len() {
-                return Err("has parts without their factors".into());
+                return Err("has a part without one energy per factor".into());
             }
             if part.carbon_ug != settlement::carbon(part, &settled.factors) {
                 return Err("its emissions are not its energy times its intensities".into());
@@ -336,11 +341,11 @@ impl Verifier {
             let energy = part.energy_mj.iter().copied().sum::<Millijoules>() + part.unknown_mj;
             *sums.entry((part.device.clone(), part.share.clone(), part.source)).or_default() += energy;
         }
-        let booked = self.hours.entry(settled.hour).or_default();
-        booked.retain(|_, energy| *energy > Millijoules::ZERO);
+        let recorded = self.hours.entry(settled.hour).or_default();
+        recorded.retain(|_, energy| *energy > Millijoules::ZERO);
         sums.retain(|_, energy| *energy > Millijoules::ZERO);
-        if *booked != sums {
-            return Err("does not settle the energy that was booked".into());
+        if *recorded != sums {
+            return Err("its energy differs from the recorded energy".into());
         }
         if settled.book == SignalKind::Average {
             self.changed.remove(&settled.hour);
@@ -355,7 +360,7 @@ impl Verifier {
             let sums = self.hours.entry(*hour).or_default();
             let from = sums.entry((device.clone(), correction.from.clone(), *source)).or_default();
             let Some(left) = from.checked_since(*energy_mj) else {
-                return Err(format!("takes more from row {row}'s share than it has"));
+                return Err(format!("moves more energy of row {row} than its share has"));
             };
             *from = left;
             *sums.entry((device.clone(), correction.to.clone(), *source)).or_default() += *energy_mj;
@@ -365,7 +370,7 @@ impl Verifier {
 
     fn roll_up(&mut self, rolled: &RollUp) -> Result<(), String> {
         if rolled.last_block > self.found.blocks || rolled.first_block > rolled.last_block {
-            return Err(format!("names the blocks {} to {}", rolled.first_block, rolled.last_block));
+            return Err(format!("names the invalid blocks {} to {}", rolled.first_block, rolled.last_block));
         }
         for block in rolled.first_block..=rolled.last_block {
             self.bare.remove(&block);
@@ -375,7 +380,7 @@ impl Verifier {
     }
 }
 
-/// Number, digest and JSON of what follows a line's first key.
+/// Parses number, digest and JSON after a line's first key.
 fn parts_of<'a>(rest: &'a str, key: &str) -> Option<(u64, Digest, &'a str)> {
     let (number, rest) = rest.split_once(",\"hash\":\"")?;
     let (hash, rest) = rest.split_once("\",")?;
@@ -388,13 +393,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_ledger_is_refused_before_its_line_ends() {
+    fn a_file_that_is_not_a_ledger_is_rejected_before_its_line_ends() {
         let broken = Verifier::default().feed(&[0; 64]).expect_err("zeros");
         assert_eq!(broken.to_string(), "line 1: is neither an entry nor an interval nor the end");
         let mut verifier = Verifier::default();
         for part in ["{\"s", "eq\":1,\"hash\":\"", "0000000000"] {
             assert_eq!(verifier.feed(part.as_bytes()), Ok(()), "{part}");
         }
-        assert_eq!(verifier.finish().expect_err("no end").to_string(), "line 1: has no end: the export was cut off");
+        assert_eq!(verifier.finish().expect_err("no end").to_string(), "line 1: is incomplete: the export was cut off");
     }
 }

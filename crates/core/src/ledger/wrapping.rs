@@ -1,33 +1,33 @@
-//! A counter that starts again from zero at the end of its range: RAPL's microjoules to exact millijoules.
+//! Counters that restart from zero at the end of their range: RAPL's microjoules converted to exact millijoules.
 
 use super::{Metered, rebased};
 use crate::time::Monotonic;
 use crate::units::{Joules, Millijoules, Seconds, Watts};
 
-/// No package draws more than this on average. Readings further apart than a counter takes to run round at this power
-/// may hide whole turns.
+/// Upper bound of a package's mean power. Readings further apart than the counter's full range at this power may hide
+/// whole turns.
 const MOST: Watts = Watts::new(1000.0);
 
-/// No reading goes forward by more than this: what does is not counted as measured. A fall that would take more than this as a turn
-/// of the counter is a reset. Wide on purpose: a turn that is taken
-/// for a reset loses more energy than a reset of a nearly full counter adds.
+/// Upper bound of plausible power. A larger increase does not count as measured; a decrease that would need more than
+/// this as a turn is a reset. The bound is generous because a turn mistaken for a reset loses more energy than a reset
+/// of a nearly full counter adds.
 const ABSURD: Watts = Watts::new(10_000.0);
 
-/// The shortest span that [`ABSURD`] is reckoned over, so that readings in quick succession are not judged by their jitter.
+/// Minimum span for which [`ABSURD`] is evaluated, so that jitter between readings in quick succession does not matter.
 const SHORTEST: Seconds = Seconds::new(2.0);
 
-/// Readings further apart than this leave a time in which nobody looked.
+/// Readings further apart than this leave an unmonitored gap.
 const GAP: Seconds = Seconds::new(10.0);
 
-/// Turns readings of a counter in microjoules into metered energy. Pure: time comes in with each reading.
+/// Converts readings of a counter in microjoules to metered energy. Pure: each reading carries its time.
 ///
-/// A reading below the one before is a turn of the counter at its range, and what was used is the way round. Where
-/// readings lie so far apart that more than one turn is possible ([`Self::longest_span`]), or nobody looked, the energy
-/// counts as a gap's: it is what was used at least. Fractions of a millijoule are kept until they are whole.
+/// A reading below the previous one is a turn of the counter at the end of its range. If readings are so far apart that
+/// more than one turn is possible ([`Self::longest_span`]), the energy is a lower bound and counts as a gap's, as it
+/// does after an unmonitored time. Fractions of a millijoule are kept until they add up to one.
 #[derive(Clone, Debug, Default)]
 pub struct WrappingMeter {
     last: Option<(Monotonic, u64)>,
-    /// What the counter would show had it never turned, in microjoules.
+    /// Reading of the counter had it never turned, in microjoules.
     straight: u64,
     metered: Metered,
     wraps: u32,
@@ -36,25 +36,26 @@ pub struct WrappingMeter {
     power: Option<Watts>,
 }
 
-/// Where a meter stood with a counter that it reads no longer.
+/// Position of a meter at a counter that it no longer reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     at: Monotonic,
     counter_uj: u64,
     straight: u64,
-    /// All that was metered until then.
-    booked: Millijoules,
+    /// Energy metered until then.
+    recorded: Millijoules,
 }
 
 impl WrappingMeter {
-    /// The longest time between two readings in which a counter of this range turns at most once: its range in
-    /// microjoules over 1 kW.
+    /// Returns the longest time between two readings in which a counter turns at most once: its range in microjoules
+    /// over 1 kW.
     #[expect(clippy::cast_precision_loss, reason = "a span for scheduling")]
     pub fn longest_span(range_uj: u64) -> Seconds {
         Joules::new(range_uj as f64 / 1e6) / MOST
     }
 
-    /// Takes a reading of a counter that starts again from zero after `range_uj`; without a range every fall is a reset.
+    /// Processes a reading of a counter that restarts from zero after `range_uj`; without a range every decrease is a
+    /// reset.
     pub fn observe(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>) {
         let Some((then, before)) = self.last.replace((at, counter_uj)) else {
             self.straight = counter_uj;
@@ -75,39 +76,39 @@ impl WrappingMeter {
             Advance::Reset => {
                 self.resets += 1;
                 self.metered.lost += 1;
-                // What was used before the reset is not known; what it shows now was used since.
+                // Energy before the reset is unknown; the reading was used since.
                 (counter_uj, false)
             }
         };
-        // Millijoules are whole by what the counter shows, so that another daemon can go on from there.
-        let booked = Millijoules::new((self.straight + used) / 1000 - self.straight / 1000);
+        // Round by the counter's reading, so that another daemon can continue from it.
+        let recorded = Millijoules::new((self.straight + used) / 1000 - self.straight / 1000);
         self.straight += used;
         match counted && span <= GAP {
-            true => self.metered.counter += booked,
-            false => self.metered.gap += booked,
+            true => self.metered.counter += recorded,
+            false => self.metered.gap += recorded,
         }
-        self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), booked);
+        self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), recorded);
         self.power = power(used, span);
     }
 
-    /// Where it stands with the counter that it reads, to come back to it after others; `None` before the first reading.
+    /// Returns the position at the current counter, for a later return to it; `None` before the first reading.
     pub fn mark(&self) -> Option<Mark> {
         let (at, counter_uj) = self.last?;
-        Some(Mark { at, counter_uj, straight: self.straight, booked: self.metered.total() })
+        Some(Mark { at, counter_uj, straight: self.straight, recorded: self.metered.total() })
     }
 
-    /// Goes on with a reading of another counter of the same thing. If that one was read before, `left` is where: what it
-    /// counted since, beyond what others measured meanwhile, counts as a gap's. Otherwise what was used since the last
-    /// reading is not known.
+    /// Continues with a reading of another counter of the same device. If that counter was read before, at position
+    /// `left`, its increase since then beyond the energy metered meanwhile counts as a gap's. Otherwise the energy
+    /// since the last reading is unknown.
     pub fn rebase(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, left: Option<Mark>) {
         let before = self.last.replace((at, counter_uj)).map(|(_, before)| before);
         self.power = None;
         let known = left.map(|mark| (mark, advance(mark.counter_uj, counter_uj, range_uj, at.since(mark.at))));
-        let booked = match known {
+        let recorded = match known {
             Some((mark, Advance::Forward(used) | Advance::Turn(used))) => {
                 self.straight = mark.straight + used;
                 let counted = Millijoules::new(self.straight / 1000 - mark.straight / 1000);
-                let meanwhile = self.metered.total().checked_since(mark.booked).unwrap_or_default();
+                let meanwhile = self.metered.total().checked_since(mark.recorded).unwrap_or_default();
                 counted.checked_since(meanwhile).unwrap_or_default()
             }
             Some((_, Advance::Reset)) | None => {
@@ -116,39 +117,39 @@ impl WrappingMeter {
                 Millijoules::ZERO
             }
         };
-        self.metered.gap += booked;
+        self.metered.gap += recorded;
         if let Some(before) = before {
-            self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), booked);
+            self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), recorded);
         }
     }
 
-    /// All energy since the first reading.
+    /// Returns the energy since the first reading.
     pub fn metered(&self) -> Metered {
         self.metered
     }
 
-    /// Mean power between the last two readings.
+    /// Returns the mean power between the last two readings.
     pub fn power(&self) -> Option<Watts> {
         self.power
     }
 
-    /// How often the counter turned while this meter watched.
+    /// Returns the number of turns seen by this meter.
     pub fn wraps(&self) -> u32 {
         self.wraps
     }
 
-    /// How often it went forward by more than any package can use.
+    /// Returns the number of implausible increases.
     pub fn jumps(&self) -> u32 {
         self.jumps
     }
 
-    /// How often it was reset meanwhile.
+    /// Returns the number of resets seen by this meter.
     pub fn resets(&self) -> u32 {
         self.resets
     }
 }
 
-/// What came between two readings.
+/// Change of a counter between two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Advance {
     Forward(u64),
@@ -176,13 +177,13 @@ fn power(used_uj: u64, span: Seconds) -> Option<Watts> {
     (span > Seconds::ZERO).then(|| Joules::new(used_uj as f64 / 1e6) / span)
 }
 
-/// What a counter in microjoules shows in whole millijoules.
+/// Converts a counter in microjoules to whole millijoules.
 pub fn whole(counter_uj: u64) -> Millijoules {
     Millijoules::new(counter_uj / 1000)
 }
 
-/// The energy between two readings by different daemons, with no way to tell how many turns lie between them: the least
-/// that fits, or what it shows now if it was reset.
+/// Returns the energy between two readings by different daemons: the lower bound if the number of turns is unknown, or
+/// the new reading after a reset.
 pub fn least_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
     match advance(before.get().saturating_mul(1000), now.get().saturating_mul(1000), range_uj, span) {
         Advance::Forward(used) | Advance::Turn(used) => whole(used),
@@ -203,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_the_way_round_and_a_reset_is_what_it_shows() {
+    fn a_turn_adds_the_range_and_a_reset_adds_the_reading() {
         let mut meter = WrappingMeter::default();
         meter.observe(at(0.0), RANGE - 30_000_850, Some(RANGE));
         meter.observe(at(1.0), 19_999_650, Some(RANGE));
         assert_eq!((meter.metered().counter, meter.wraps(), meter.resets()), (Millijoules::new(50_000), 1, 0));
         assert_eq!(meter.power(), Some(Watts::new(50.0005)));
-        // From near the beginning back to the beginning within a second: nobody draws a quarter of a megawatt.
+        // From near the beginning back to the beginning within a second: no package draws a quarter of a megawatt.
         meter.observe(at(2.0), 7_000_000, Some(RANGE));
         assert_eq!((meter.metered().gap, meter.wraps(), meter.resets()), (Millijoules::new(7_000), 1, 1));
         // Without a range, a fall cannot be a turn.
@@ -218,49 +219,49 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_ahead_is_booked_as_a_gaps_and_told() {
+    fn an_implausible_increase_counts_as_a_gap() {
         let mut meter = WrappingMeter::default();
         meter.observe(at(0.0), 0, Some(RANGE));
         meter.observe(at(1.0), 100_000_000, Some(RANGE));
         // 50 kJ within a second.
         meter.observe(at(2.0), 50_100_000_000, Some(RANGE));
         meter.observe(at(3.0), 50_200_000_000, Some(RANGE));
-        let told = meter.metered();
-        assert_eq!((told.counter.get(), told.gap.get(), meter.jumps()), (200_000, 50_000_000, 1));
+        let metered = meter.metered();
+        assert_eq!((metered.counter.get(), metered.gap.get(), meter.jumps()), (200_000, 50_000_000, 1));
     }
 
     #[test]
-    fn another_counter_is_another_beginning() {
+    fn another_counter_begins_anew() {
         let mut meter = WrappingMeter::default();
         meter.observe(at(0.0), 5_000_400, Some(RANGE));
         meter.observe(at(1.0), 6_000_900, Some(RANGE));
         meter.rebase(at(2.0), 900_000_700, Some(RANGE), None);
         meter.observe(at(3.0), 902_000_300, Some(RANGE));
-        let told = meter.metered();
-        assert_eq!((told.counter.get(), told.gap.get(), told.lost, meter.resets()), (3_000, 0, 1, 0));
-        // What the counter shows, less what the change moved it by, is what was booked, but for a constant.
-        assert_eq!(902_000 - told.rebased_mj - 5_000, 3_000);
+        let metered = meter.metered();
+        assert_eq!((metered.counter.get(), metered.gap.get(), metered.lost, meter.resets()), (3_000, 0, 1, 0));
+        // The reading less its change by the switch equals the recorded energy, up to a constant.
+        assert_eq!(902_000 - metered.rebased_mj - 5_000, 3_000);
     }
 
     #[test]
-    fn a_counter_that_is_read_again_tells_what_the_others_missed() {
+    fn a_counter_that_is_read_again_adds_the_energy_missed_meanwhile() {
         let mut meter = WrappingMeter::default();
         meter.observe(at(0.0), 5_000_400, Some(RANGE));
         meter.observe(at(1.0), 6_000_900, Some(RANGE));
         let first = meter.mark();
-        // The other one sees two of the five joules that come until the first is back.
+        // The second counter sees two of the five joules used until the first one returns.
         meter.rebase(at(2.0), 900_000_700, Some(RANGE), None);
         meter.observe(at(3.0), 902_000_700, Some(RANGE));
         let second = meter.mark();
         meter.rebase(at(4.0), 11_000_300, Some(RANGE), first);
-        let told = meter.metered();
-        assert_eq!((told.counter.get(), told.gap.get(), told.lost), (3_000, 3_000, 1));
-        assert_eq!(11_000 - told.rebased_mj - 5_000, 6_000);
-        // One that counts a little less than what was measured meanwhile gives nothing back.
+        let metered = meter.metered();
+        assert_eq!((metered.counter.get(), metered.gap.get(), metered.lost), (3_000, 3_000, 1));
+        assert_eq!(11_000 - metered.rebased_mj - 5_000, 6_000);
+        // A counter that gained slightly less than was metered meanwhile subtracts nothing.
         meter.observe(at(5.0), 14_000_300, Some(RANGE));
         meter.rebase(at(6.0), 904_900_700, Some(RANGE), second);
         assert_eq!(meter.metered().total().get(), 9_000);
-        // And one that was reset meanwhile tells nothing.
+        // A counter that was reset meanwhile adds nothing.
         meter.rebase(at(7.0), 1_000_000, Some(RANGE), first);
         assert_eq!((meter.metered().total().get(), meter.metered().lost), (9_000, 2));
     }
@@ -272,17 +273,18 @@ mod tests {
         meter.observe(at(0.0), 0, Some(range));
         meter.observe(at(1.0), 100_000_000, Some(range));
         assert_eq!((meter.metered().counter.get(), meter.metered().gap.get()), (100_000, 0));
-        // The counter holds 1 kJ, a second at the most that a package draws: after two there may have been another turn.
+        // The counter's range is 1 kJ, one second at the maximum power of a package: after two there may have been
+        // another turn.
         meter.observe(at(3.0), 50_000_000, Some(range));
         assert_eq!((meter.metered().counter.get(), meter.metered().gap.get()), (100_000, 950_000));
         let mut meter = WrappingMeter::default();
         meter.observe(at(0.0), 0, Some(RANGE));
         meter.observe(at(60.0), 1_000_000, Some(RANGE));
-        assert_eq!(meter.metered().gap, Millijoules::new(1000), "nobody looked for a minute");
+        assert_eq!(meter.metered().gap, Millijoules::new(1000), "a minute without monitoring");
     }
 
     #[test]
-    fn between_daemons_the_least_that_fits_is_booked() {
+    fn between_daemons_the_lower_bound_is_recorded() {
         let day = Seconds::new(86_400.0);
         let mj = Millijoules::new;
         assert_eq!(least_between(mj(5), mj(12), Some(RANGE), day), mj(7));
@@ -292,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_millijoule_is_booked_once_over_any_pattern_of_readings_and_turns(
+        fn every_millijoule_is_recorded_once_over_any_pattern_of_readings_and_turns(
             range in 5_000_000_000_u64..300_000_000_000,
             start in any::<prop::sample::Index>(),
             steps in prop::collection::vec((1_u32..5_000, 0_u64..900, 0_u64..1000), 1..60),
@@ -306,12 +308,12 @@ mod tests {
                 now = now.after(Seconds::new(f64::from(ms) / 1e3));
                 ideal += watts * u64::from(ms) * 1000 + odd;
                 meter.observe(now, ideal % range, Some(range));
-                let told = meter.metered();
-                prop_assert_eq!(told.counter.get(), ideal / 1000 - first / 1000, "to the last whole millijoule");
-                prop_assert_eq!(told.gap, Millijoules::ZERO);
-                // The reading less what turns moved it by is what was booked, but for a constant.
-                let shown = whole(ideal % range).get() as i64 - told.rebased_mj;
-                prop_assert_eq!(shown - whole(first).get() as i64, told.counter.get() as i64);
+                let metered = meter.metered();
+                prop_assert_eq!(metered.counter.get(), ideal / 1000 - first / 1000, "to the last whole millijoule");
+                prop_assert_eq!(metered.gap, Millijoules::ZERO);
+                // The reading less its change by turns equals the recorded energy, up to a constant.
+                let shown = whole(ideal % range).get() as i64 - metered.rebased_mj;
+                prop_assert_eq!(shown - whole(first).get() as i64, metered.counter.get() as i64);
             }
             prop_assert_eq!(u64::from(meter.wraps()), ideal / range);
         }

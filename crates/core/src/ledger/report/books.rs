@@ -1,4 +1,4 @@
-//! The contents of the books over a span, from which a report is made.
+//! Ledger data of a span that a report is made from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,36 +12,36 @@ use crate::ledger::entry::{Boundary, Settlement, Terms};
 use crate::ledger::{Share, Total};
 use crate::units::{Micrograms, Millijoules};
 
-/// Whose energy a sum is.
+/// Owner of a sum of energy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
-    /// One job's.
+    /// One job.
     Job(JobId),
-    /// All jobs'.
+    /// All jobs.
     Jobs,
-    /// Nobody's.
+    /// No owner.
     Idle,
-    /// Somebody's who cannot be named.
+    /// Unknown owner.
     Unattributed,
 }
 
-/// Energy and emissions of one device (or of all of its kind) within a span.
+/// Energy and emissions of one device, or of all devices of its kind, within a span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
-    /// The UTC day's beginning, where days are told apart.
+    /// Start of the UTC day, where days are separate.
     pub day: DateTime<Utc>,
-    /// What used it; of sums over a kind's devices any of them.
+    /// Device; any of them where the sum covers all devices of its kind.
     pub device: DeviceId,
-    /// Whose it is.
+    /// Owner.
     pub whose: Whose,
-    /// With average intensities: the inventory.
+    /// Total with average intensities: the inventory.
     pub average: Total,
-    /// With marginal ones: the impact, where a source gives them.
+    /// Total with marginal intensities: the impact, where a source provides them.
     pub marginal: Total,
 }
 
 impl Sum {
-    /// Returns the sum of one share of a device in an hour of a book.
+    /// Returns the sum of one share of a device in an hour, for one kind of intensity.
     pub fn of(hour: DateTime<Utc>, device: DeviceId, share: &Share, book: SignalKind, total: Total) -> Self {
         let whose = match share {
             Share::Job(id) => Whose::Job(id.clone()),
@@ -55,130 +55,130 @@ impl Sum {
 }
 
 impl Settlement {
-    /// Returns its sums, one for each part.
+    /// Returns the sums of its parts.
     pub fn sums(&self) -> impl Iterator<Item = Sum> + '_ {
         self.totals().map(|(part, total)| Sum::of(self.hour, part.device.clone(), &part.share, self.book, total))
     }
 }
 
-/// The sums of a time in which one boundary held.
+/// Sums of a time with one accounting boundary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
-    /// The time.
+    /// Time.
     pub span: Slot,
-    /// What is counted beside the devices.
+    /// Accounting boundary.
     pub boundary: Boundary,
-    /// What they used.
+    /// Energy and emissions.
     pub sums: Vec<Sum>,
 }
 
-/// A time in which nobody watched a device.
+/// Time without monitoring of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The device.
+    /// Device.
     pub device: DeviceId,
-    /// When; of hours that were rolled up, somewhere within.
+    /// Time. If the hour was rolled up, the gap lies somewhere within it.
     pub slot: Slot,
-    /// Whether its minutes were rolled up, of all of it or of a part.
+    /// True if all or part of it was rolled up.
     pub is_rolled_up: bool,
-    /// What the counter gained, booked over that time; or why nothing tells how much was used, which is in no book.
+    /// Increase of the counter, recorded for this time; or the reason why the energy is unknown and not recorded.
     pub energy: Result<Millijoules, String>,
 }
 
 impl Gap {
-    /// Whether what one of these boards used within a span is in no book for it.
+    /// Returns true if energy of these GPUs within a span is unknown because of this gap.
     pub fn is_hole_of(&self, gpus: &[GpuId], span: &Slot) -> bool {
         let meets = || self.slot.intersection(span).is_some();
         self.energy.is_err() && meets() && gpus.iter().any(|gpu| DeviceId::from(gpu) == self.device)
     }
 }
 
-/// An hour that was settled again.
+/// Later version of an hour's emissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restatement {
-    /// The hour's beginning.
+    /// Start of the hour.
     pub hour: DateTime<Utc>,
-    /// In which book.
+    /// Kind of intensity.
     pub book: SignalKind,
-    /// The version that came of it.
+    /// New version.
     pub version: u32,
-    /// When.
+    /// Time of the new version.
     pub at: DateTime<Utc>,
-    /// Why.
+    /// Reason for it.
     pub reason: String,
     /// Emissions before.
     pub before: Micrograms,
-    /// Emissions of the same energy after.
+    /// Emissions of the same energy afterwards.
     pub after: Micrograms,
 }
 
-/// Which version of the span's settlements a report shows.
+/// Version of the settlements that a report shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// The highest version of any of its hours; 0 before the first is settled.
+    /// Highest version of any hour; 0 before the first settlement.
     pub highest: u32,
-    /// All settlements of all its hours: grows with each that is settled again.
+    /// Number of settlements of all hours; grows with each new version.
     pub settlements: u64,
-    /// Hours that were settled more than once.
+    /// Number of hours with more than one version.
     pub resettled_hours: u64,
-    /// When the last one was settled again.
+    /// Time of the last later version.
     pub last_restated_at: Option<DateTime<Utc>>,
-    /// Hours that changed by more than the threshold, the newest first.
+    /// Hours whose emissions changed by more than the threshold, newest first.
     pub restatements: Vec<Restatement>,
-    /// How many more there are.
+    /// Number of further restatements that are not listed.
     pub restatements_left_out: u64,
 }
 
-/// Intervals of a span that were given to somebody else than they were booked to.
+/// Correction of intervals in a span to another share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
-    /// Its number in the ledger.
+    /// Number of its entry in the ledger.
     pub entry: u64,
-    /// When it was made.
+    /// Time of the correction.
     pub at: DateTime<Utc>,
-    /// Who made it.
+    /// Author.
     pub who: String,
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// Whose they were.
+    /// Previous share.
     pub from: Share,
-    /// Whose they are.
+    /// New share.
     pub to: Share,
-    /// How many of them begin in the span.
+    /// Number of corrected intervals that begin in the span.
     pub intervals: u64,
     /// Their energy.
     pub energy: Millijoules,
 }
 
-/// What the books hold of a span, with all that stands beside it.
+/// Ledger data of a span, with its context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Books {
-    /// Sums, in pieces of one boundary each.
+    /// Sums, separate for each accounting boundary.
     pub pieces: Vec<Piece>,
-    /// The jobs that the span touches, or that have energy in it.
+    /// Jobs that overlap the span or have energy in it.
     pub jobs: Vec<JobFacts>,
-    /// Those that have energy in it.
+    /// Jobs that have energy in the span.
     pub holders: BTreeSet<JobId>,
-    /// The devices that books were kept of.
+    /// Balances of the recorded devices.
     pub devices: Vec<DeviceBalance>,
-    /// Times in which nobody watched, oldest first.
+    /// Times without monitoring, oldest first.
     pub gaps: Vec<Gap>,
-    /// The terms in force, oldest first.
+    /// Terms in force, oldest first.
     pub terms: Vec<Terms>,
-    /// Whose intensities, and for how many hours.
+    /// Sources of intensities, with their numbers of hours.
     pub sources: Vec<(String, u64)>,
-    /// Whether a generator made some of these intensities.
+    /// True if some of the intensities are synthetic.
     pub synthetic: bool,
-    /// When each device was read for the first time: before that nobody held it. One that is not here never was.
+    /// Time of the first reading of each device; absent if it was never read.
     pub first_seen: BTreeMap<DeviceId, DateTime<Utc>>,
-    /// From the first hour with energy to the last one.
+    /// Time from the first to the last hour with energy.
     pub kept: Option<Slot>,
-    /// How many hours of the span have energy.
+    /// Number of hours in the span that have energy.
     pub hours_booked: u64,
-    /// The energy in `pieces` that is in no settlement yet.
+    /// Energy in `pieces` that is in no settlement yet.
     pub unsettled: Millijoules,
-    /// Which version of its settlements this is.
+    /// Version of the settlements.
     pub version: Version,
-    /// Corrections of its intervals, oldest first.
+    /// Corrections of intervals, oldest first.
     pub corrections: Vec<Correction>,
 }

@@ -1,4 +1,4 @@
-//! What stands in the books of a report: parts of its span, gaps, unsettled energy, restatements.
+//! Tests of the ledger data of a report: parts of its span, gaps, unsettled energy, restatements.
 
 use chrono::TimeDelta;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ use crate::ledger::{Interval, Settings};
 use crate::units::{Micrograms, Millijoules};
 
 #[test]
-fn a_changed_boundary_counts_from_the_next_full_hour_on() {
+fn a_changed_boundary_applies_from_the_next_full_hour() {
     let minute = |minutes| at(0) + TimeDelta::minutes(minutes);
     let terms = |minutes: i64, pue: f64| {
         let boundary = Boundary { pue, ..Boundary::default() };
@@ -30,7 +30,7 @@ fn a_changed_boundary_counts_from_the_next_full_hour_on() {
     let first = terms(10, 1.0);
     assert_eq!(cut(&[first.clone(), terms(61, 1.5)]), [(span(0, 2), 1.0), (span(2, 10), 1.5)]);
     assert_eq!(cut(&[first.clone(), terms(120, 1.5)]), [(span(0, 2), 1.0), (span(2, 10), 1.5)]);
-    // Of several within an hour the last one counts, and one like the one before cuts nothing.
+    // The last of several changes within an hour counts; an unchanged boundary divides nothing.
     assert_eq!(cut(&[first.clone(), terms(61, 1.5), terms(62, 1.2)]), [(span(0, 2), 1.0), (span(2, 10), 1.2)]);
     assert_eq!(cut(&[first.clone(), terms(61, 1.0)]), [(span(0, 10), 1.0)]);
     assert_eq!(cut(&[first.clone(), terms(599, 1.5)]), [(span(0, 10), 1.0)]);
@@ -58,7 +58,7 @@ fn energy(slot: Slot, mj: u64, share: Share) -> Interval {
 }
 
 #[test]
-fn pieces_of_a_gap_are_joined_and_times_without_energy_stand_beside_it() {
+fn parts_of_a_gap_are_joined_and_lost_energy_is_listed_beside_it() {
     let rows = [
         (energy(span(2, 3), 4, Share::Idle), true),
         (energy(span(1, 2), 1, Share::Idle), false),
@@ -82,7 +82,7 @@ fn pieces_of_a_gap_are_joined_and_times_without_energy_stand_beside_it() {
 }
 
 #[test]
-fn energy_in_no_settlement_has_emissions_all_the_same() {
+fn unsettled_energy_has_emissions() {
     assert_eq!(unsettled_after(Why::Intensity, Some(3)), None);
     assert_eq!([unsettled_after(Why::Energy, None), unsettled_after(Why::Correction, Some(3))], [Some(0), Some(3)]);
     let wanted = wanted(By::Job);
@@ -101,21 +101,21 @@ fn energy_in_no_settlement_has_emissions_all_the_same() {
 }
 
 #[test]
-fn a_saving_reckoned_before_a_correction_is_not_told() {
+fn a_saving_computed_before_a_correction_is_not_reported() {
     let saved = Saved::from(Sure { low: 1.0, mean: 2.0, high: 3.0 });
     let outcome = NewestOutcome { entry: 5, saved: Some(saved) };
     assert_eq!([None, Some(4), Some(6)].map(|corrected| outcome.saved(corrected)), [Some(saved), Some(saved), None]);
 }
 
 #[test]
-fn emissions_are_restated_beyond_the_threshold_or_where_they_are_gone() {
+fn emissions_are_restated_beyond_the_threshold_or_where_they_fall_to_zero() {
     let restated = |before, after| is_restated(Micrograms::new(before), Micrograms::new(after), 5.0);
     assert!(!restated(100, 105) && restated(100, 106) && restated(100, 94) && restated(1, 0) && restated(0, 1));
     assert!(!restated(0, 0) && is_restated(Micrograms::new(1), Micrograms::ZERO, 500.0));
 }
 
 #[test]
-fn a_rolled_up_device_was_not_there_before_the_ledger() {
+fn a_rolled_up_device_begins_with_the_ledger() {
     assert_eq!(first_seen::first_of(Some(at(3)), Some(at(2)), Some(at(1))), Some(at(2)));
     assert_eq!(first_seen::first_of(None, Some(at(0)), Some(at(1))), Some(at(1)));
     assert_eq!(first_seen::first_of(None, None, Some(at(1))), None);

@@ -1,4 +1,4 @@
-//! From what the books hold to rows.
+//! Construction of a report's rows from ledger data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,19 +21,19 @@ use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
 /// A report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// What was asked for.
+    /// Request.
     pub wanted: Wanted,
-    /// Its rows: jobs and the like first, then idle and unattributed energy.
+    /// Rows: jobs and other owners first, then idle and unattributed energy.
     pub rows: Vec<Row>,
-    /// Their sum.
+    /// Sum of the rows.
     pub total: Row,
-    /// What making the hardware emitted, where it was declared; of the newest terms.
+    /// Embodied emissions of the newest terms, where declared.
     pub embodied: Option<Embodied>,
-    /// What it was made of.
+    /// Ledger data of the span.
     pub books: Books,
 }
 
-/// Makes a report of what the books hold.
+/// Builds a report from ledger data.
 pub fn build(wanted: Wanted, books: Books) -> Report {
     let embodied = books.terms.last().and_then(|terms| terms.boundary.embodied.clone());
     let mut making = Making::new(&wanted, &books);
@@ -53,7 +53,7 @@ pub fn build(wanted: Wanted, books: Books) -> Report {
 struct Making<'a> {
     wanted: &'a Wanted,
     books: &'a Books,
-    /// Whether embodied emissions were declared at any time.
+    /// True if embodied emissions were declared at any time.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
     rows: BTreeMap<Key, Draft>,
@@ -66,12 +66,12 @@ struct Draft {
     average: Total,
     marginal: Total,
     split: Split,
-    /// Grams by contract, and the energy that had none.
+    /// Emissions by contract, and the energy without a contract.
     market: (GramsCo2e, Millijoules),
     facility: (Joules, GramsCo2e),
     held: Seconds,
     embodied: GramsCo2e,
-    /// Time for which none were declared.
+    /// Time without declared embodied emissions.
     undeclared: Seconds,
     jobs: u64,
     ended: u64,
@@ -126,8 +126,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// Counts a job that ran within the span, or has energy of its own there all the same: booked a moment after its end,
-    /// or given to it.
+    /// Counts a job that ran within the span, or has energy there: recorded shortly after its end, or by a correction.
     fn count(&mut self, job: &JobFacts) {
         let span = &self.wanted.span;
         if !job.ran_within(span) && !self.books.holders.contains(&job.id) {
@@ -137,18 +136,18 @@ impl<'a> Making<'a> {
             By::Device => job.gpus.iter().map(|gpu| Key::Device(DeviceId::from(gpu))).collect(),
             By::Day | By::Month => {
                 let end = job.ended_at.filter(|_| job.ended_within(span));
-                // What ends at midnight belongs to the day before.
+                // A job that ends at midnight belongs to the day before.
                 let day = |end: DateTime<Utc>| day_of(end - TimeDelta::microseconds(1));
                 end.map(|end| self.time_key(day(end))).into_iter().collect()
             }
             _ => vec![self.job_key(&job.id)],
         };
         self.total.count(job, span, true);
-        // How a saving is split between boards is not known.
-        let is_told = self.wanted.by != By::Device || job.gpus.len() == 1;
+        // The distribution of a saving over several GPUs is unknown.
+        let has_saving = self.wanted.by != By::Device || job.gpus.len() == 1;
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
-                row.count(job, span, is_told);
+                row.count(job, span, has_saving);
             }
         }
         // A job without energy has no row, and no score.
@@ -163,7 +162,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// Whether a part of what a job's boards used in its time is in no book.
+    /// Returns true if some energy of a job's GPUs in its time is unknown.
     fn has_holes(&self, job: &JobFacts) -> bool {
         let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(self.wanted.now));
         held.is_some_and(|held| self.books.gaps.iter().any(|gap| gap.is_hole_of(&job.gpus, &held)))
@@ -196,7 +195,7 @@ impl<'a> Making<'a> {
             Some(declared) => (share(declared, hold.time), Seconds::ZERO),
             None => (GramsCo2e::ZERO, hold.time),
         };
-        // Other time without energy makes no row; in the total it counts.
+        // Other time without energy adds no row, but counts in the total.
         for draft in self.rows.get_mut(&key).into_iter().chain([&mut self.total]) {
             draft.held += hold.time;
             draft.embodied += embodied;
@@ -238,13 +237,13 @@ impl<'a> Making<'a> {
     }
 }
 
-/// Energy of which the book of marginal intensities knows nothing.
+/// Returns the energy without a marginal intensity.
 fn without_marginal(draft: &Draft) -> Millijoules {
-    let booked = draft.average.energy.checked_since(draft.marginal.energy).unwrap_or_default();
-    booked + draft.marginal.unknown
+    let recorded = draft.average.energy.checked_since(draft.marginal.energy).unwrap_or_default();
+    recorded + draft.marginal.unknown
 }
 
-/// Of what making boards emitted, the part that falls on so much time of them: `TE · TiR / EL`.
+/// Returns the part of a GPU's embodied emissions for a holding time: `TE · TiR / EL`.
 fn share(embodied: &Embodied, held: Seconds) -> GramsCo2e {
     GramsCo2e::new(embodied.per_gpu_g * (held.get() / embodied.life_s))
 }
@@ -269,12 +268,12 @@ impl Draft {
         }
     }
 
-    /// Counts a job, with what it saved where that may be told here.
-    fn count(&mut self, job: &JobFacts, span: &Slot, is_told: bool) {
+    /// Counts a job, and its saving if `has_saving`.
+    fn count(&mut self, job: &JobFacts, span: &Slot, has_saving: bool) {
         let has_ended = job.ended_within(span);
         self.jobs += 1;
         self.ended += u64::from(has_ended);
-        if let Some(saved) = job.saved.filter(|_| has_ended && is_told) {
+        if let Some(saved) = job.saved.filter(|_| has_ended && has_saving) {
             self.saved = Some(match self.saved {
                 Some((before, jobs)) => (before + saved, jobs + 1),
                 None => (saved, 1),

@@ -1,4 +1,4 @@
-//! Sums over days' totals, told apart as far as a report tells them apart: a year has tens of thousands of totals.
+//! Sums of daily totals at the resolution of a report: a year has tens of thousands of totals.
 
 use std::collections::{HashMap, hash_map};
 
@@ -10,27 +10,27 @@ use crate::domain::{DeviceId, JobId};
 use crate::ledger::Total;
 use crate::units::Millijoules;
 
-/// A day's total of one share of a device in a book, with names as stored.
+/// Daily total of one share of a device for one kind of intensity, with names as stored.
 #[derive(Clone, Copy, Debug)]
 pub struct DayTotal<'a> {
-    /// The day's beginning.
+    /// Start of the day.
     pub day: DateTime<Utc>,
-    /// Whether it is of the book of average intensities, not of marginal ones.
+    /// True for average, false for marginal intensities.
     pub is_average: bool,
-    /// The device.
+    /// Device.
     pub device: &'a str,
     /// `job`, `idle` or `unattributed`.
     pub share: &'a str,
-    /// The job; empty where it is of no job or of all.
+    /// Job; empty for no job or all jobs.
     pub job: &'a str,
-    /// The total.
+    /// Total.
     pub total: Total,
 }
 
-/// The day, the device or its kind, the share and the job, as far as a grouping tells them apart.
+/// Day, device or kind of device, share and job, each only if the grouping separates them.
 type Group<'a> = (Option<DateTime<Utc>>, &'a str, &'a str, &'a str);
 
-/// Sums of days' totals for one grouping.
+/// Sums of daily totals for one grouping.
 pub struct DaySums<'a> {
     by: &'a By,
     sums: Vec<Sum>,
@@ -43,9 +43,9 @@ impl<'a> DaySums<'a> {
         Self { by, sums: Vec::new(), places: HashMap::new() }
     }
 
-    /// Adds a day's total; `None` if a name in it is none.
+    /// Adds a daily total; `None` if one of its names is invalid.
     pub fn add(&mut self, day: &DayTotal<'a>) -> Option<()> {
-        // Days and devices are told apart only where a report's rows are such, otherwise kinds of devices.
+        // Separate days or devices only if the report's rows do; otherwise separate kinds of devices.
         let of_day = matches!(self.by, By::Day | By::Month).then_some(day.day);
         let kind = day.device.split_once(':').map_or("", |(kind, _)| kind);
         let device = if *self.by == By::Device { day.device } else { kind };
@@ -70,7 +70,7 @@ impl<'a> DaySums<'a> {
         Some(())
     }
 
-    /// Returns the sums that have energy, in the order of their first totals.
+    /// Returns the sums with energy, in the order of their first totals.
     pub fn finish(mut self) -> Vec<Sum> {
         self.sums.retain(|sum| sum.average.energy > Millijoules::ZERO || sum.marginal.energy > Millijoules::ZERO);
         self.sums

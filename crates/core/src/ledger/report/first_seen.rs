@@ -1,4 +1,4 @@
-//! The time since when each device is in the ledger: before that the daemon did not have it.
+//! Time of each device's first interval: before that the daemon did not monitor it.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::domain::DeviceId;
 use crate::ledger::Interval;
 
-/// Returns the time at which to begin the search for a device's first interval, given its first day with a balance: a
-/// block that is closed after midnight is of the day before, and may have begun in the one before that.
+/// Returns the time from which to search for a device's first interval, given its first day with a balance. A block
+/// that is closed after midnight counts for the day before, and may have begun one day earlier.
 pub fn searched_from(first_day: DateTime<Utc>) -> DateTime<Utc> {
     first_day - TimeDelta::days(1)
 }
 
-/// Returns when a device's first interval began: the oldest of `minute`, its first row, and `hour`, the first hour of it
-/// that was rolled up. Somewhere in that hour it began, and not before the ledger did, `begun`.
+/// Returns the start of a device's first interval: the earlier of its first row, `minute`, and its first rolled-up
+/// hour, `hour`. The interval began somewhere in that hour, but not before the ledger's start, `begun`.
 pub fn first_of(
     minute: Option<DateTime<Utc>>,
     hour: Option<DateTime<Utc>>,

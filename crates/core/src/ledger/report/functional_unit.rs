@@ -1,23 +1,23 @@
-//! The functional unit of SCI (ISO/IEC 21031).
+//! Functional unit of SCI (ISO/IEC 21031).
 
 use crate::units::Samples;
 
-/// An epoch has so many samples at least.
+/// Minimum number of samples in an epoch.
 pub const LEAST_PER_EPOCH: f64 = 1.0;
 
-/// The R of SCI (ISO/IEC 21031): what emissions are counted per.
+/// Functional unit R of SCI (ISO/IEC 21031), the denominator of the score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FunctionalUnit {
-    /// A training run, from its registration to its end.
+    /// A training run, from registration to end.
     Run,
-    /// An epoch of so many samples; of a job's label `samples_per_epoch` where no number is given.
+    /// An epoch of this many samples, or of the job's label `samples_per_epoch` where absent.
     Epoch(Option<Samples>),
     /// A million samples.
     MillionSamples,
 }
 
 impl FunctionalUnit {
-    /// `run`, `epoch` or `1e6-samples`.
+    /// Returns `run`, `epoch` or `1e6-samples`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Run => "run",

@@ -1,4 +1,4 @@
-//! Times in which nobody watched a device, put together from rows, and times without any known energy.
+//! Times without monitoring of a device, assembled from rows, and times with unknown energy.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use crate::ledger::Interval;
 use crate::ledger::entry::Lost;
 use crate::units::Millijoules;
 
-/// Returns all gaps of a span, oldest first. `rows` are the span's rows over gaps, each with whether it is the sum of an
-/// hour that was rolled up; pieces of one gap that were cut at full hours are joined. `lost` are the entries of lost energy,
-/// oldest first.
+/// Returns all gaps of a span, oldest first. `rows` are the span's rows across gaps, each with true if it is the sum of
+/// a rolled-up hour; parts of one gap that were split at full hours are joined. `lost` holds the entries about lost
+/// energy, oldest first.
 pub fn gaps(
     rows: impl IntoIterator<Item = (Interval, bool)>,
     lost: impl IntoIterator<Item = Lost>,
     span: &Slot,
 ) -> Vec<Gap> {
-    // One gap has a row for each share.
+    // A gap has one row per share.
     let mut pieces: BTreeMap<_, (Millijoules, bool)> = BTreeMap::new();
     for (row, is_rolled_up) in rows {
         let piece = pieces.entry((row.device, row.slot)).or_default();
@@ -36,7 +36,7 @@ pub fn gaps(
             _ => found.push(Gap { device, slot, is_rolled_up, energy: Ok(energy) }),
         }
     }
-    // A daemon that was killed before it booked what it had found finds it again.
+    // A daemon that was killed before it recorded a loss detects it again.
     let mut unknown = BTreeMap::new();
     for lost in lost {
         if let Some(slot) = Slot::new(lost.from, lost.until).filter(|slot| slot.end() > span.start()) {

@@ -1,27 +1,27 @@
-//! The groupings of a report's rows.
+//! Groupings of a report's rows.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// By what a report's rows are told apart.
+/// Grouping of a report's rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Training runs.
+    /// By training run.
     Job,
-    /// Names: runs of a recurring job share theirs.
+    /// By name: runs of a recurring job share theirs.
     Name,
-    /// GPUs and parts of processors.
+    /// By GPU, CPU package or memory.
     Device,
-    /// The value of a label.
+    /// By the value of a label.
     Tag(String),
-    /// UTC days.
+    /// By UTC day.
     Day,
-    /// UTC months.
+    /// By UTC month.
     Month,
 }
 
 impl By {
-    /// Whether rows belong to jobs, so that energy without a job needs rows of its own.
+    /// Returns true if rows belong to jobs, so that energy without a job needs separate rows.
     pub const fn is_of_jobs(&self) -> bool {
         matches!(self, Self::Job | Self::Name | Self::Tag(_))
     }
@@ -40,9 +40,9 @@ impl fmt::Display for By {
     }
 }
 
-/// A text that names no grouping.
+/// Error: the text names no grouping.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no grouping; give job, name, gpu, day, month, or tag:KEY with a label's key")]
+#[error("{0:?} is not a grouping; expected job, name, gpu, day, month, or tag:KEY with a label's key")]
 pub struct NoGrouping(String);
 
 impl FromStr for By {

@@ -1,4 +1,4 @@
-//! For how long boards were held, and by whom: what embodied emissions are shared out by.
+//! Holding times of GPUs by job, over which embodied emissions are distributed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use crate::domain::{DeviceId, Slot};
 use crate::ledger::apportion::day_of;
 use crate::units::Seconds;
 
-/// Time of one board within one UTC day.
+/// Holding time of one GPU within one UTC day.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hold<'a> {
     pub(super) device: &'a DeviceId,
-    /// Whose it was; nobody's if absent.
+    /// Job that held it; absent if none did.
     pub(super) job: Option<&'a JobFacts>,
     pub(super) day: DateTime<Utc>,
     pub(super) time: Seconds,
 }
 
-/// Who held each board within `span`, from the moment on that is given with it. Where several jobs hold one at a time, the
-/// time is split evenly, so that the sum over boards is the time from there to the span's end.
+/// Returns the holding times of each GPU within `span`, from the GPU's own start in `boards` on. If several jobs hold a
+/// GPU, the time is divided evenly, so that the sum is the time until the span's end.
 pub(super) fn holds<'a>(
     jobs: &'a [JobFacts],
     boards: &'a BTreeMap<DeviceId, DateTime<Utc>>,

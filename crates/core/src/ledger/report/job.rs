@@ -1,4 +1,4 @@
-//! A job as reports see it.
+//! Job data for reports.
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,36 @@ use super::saved::Saved;
 use crate::domain::{GpuId, JobId, JobName, Slot};
 use crate::units::Samples;
 
-/// What a report needs to know of a job.
+/// Job data that reports use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFacts {
-    /// Its id.
+    /// Id.
     pub id: JobId,
-    /// Its name.
+    /// Name.
     pub name: JobName,
-    /// Its labels.
+    /// Labels.
     pub tags: BTreeMap<String, String>,
-    /// Its boards.
+    /// GPUs.
     pub gpus: Vec<GpuId>,
-    /// Samples done from its registration to its last report; from its first one where it began from a checkpoint.
+    /// Samples completed from registration to the last report; from the first report if the job began from a
+    /// checkpoint.
     pub samples: Samples,
-    /// When it was registered.
+    /// Time of registration.
     pub registered_at: DateTime<Utc>,
-    /// When it ended, if it has.
+    /// Time of its end, if it has ended.
     pub ended_at: Option<DateTime<Utc>>,
-    /// What it saved, as its newest outcome says; absent where that cannot be told, or not yet.
+    /// Saving by its newest outcome; absent if unknown.
     pub saved: Option<Saved>,
 }
 
 impl JobFacts {
-    /// Whether the job ended within a span: neighbouring spans do not both have it.
+    /// Returns true if the job ended within a span, whose start is exclusive: adjacent spans do not both contain the
+    /// end.
     pub fn ended_within(&self, span: &Slot) -> bool {
         self.ended_at.is_some_and(|end| span.start() < end && end <= span.end())
     }
 
-    /// Whether some of its time lies in a span.
+    /// Returns true if the job overlaps a span.
     pub fn ran_within(&self, span: &Slot) -> bool {
         self.registered_at < span.end() && self.ended_at.is_none_or(|end| end > span.start())
     }

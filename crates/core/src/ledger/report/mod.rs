@@ -1,8 +1,8 @@
-//! Reports: what a span of time used and emitted, by job, name, device, label, day or month, with everything an auditor
-//! needs beside it.
+//! Reports: energy and emissions of a span by job, name, device, label, day or month, with the context that an auditor
+//! needs.
 //!
-//! All energy is in integer millijoules and all emissions in integer micrograms, so that every grouping adds up to the
-//! same total. What is multiplied by declared factors (facility, contract, embodied) stands in columns of its own.
+//! All energy is in integer millijoules and all emissions are in integer micrograms, so that every grouping adds up to
+//! the same total. Amounts that are scaled by declared factors (facility, contract, embodied) have separate columns.
 
 mod books;
 mod build;

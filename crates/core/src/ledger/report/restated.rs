@@ -1,4 +1,4 @@
-//! Hours whose emissions were restated: the same energy emits another amount in a later version.
+//! Restatements: hours whose energy has other emissions in a later version.
 
 use super::books::Restatement;
 use crate::domain::SignalKind;
@@ -6,12 +6,11 @@ use crate::ledger::entry::Settlement;
 use crate::ledger::hour::Restated;
 use crate::units::Micrograms;
 
-/// Restatements listed in a report; the others are counted.
+/// Maximum number of restatements in a report; further ones are counted.
 const LISTED: usize = 500;
 
-/// Returns what the energy of the version before emits after this version. Energy that came with a version is no
-/// restatement: nothing that was said before was wrong. Whatever it came with may be one. `versions` are those of the hour,
-/// in all books.
+/// Returns the emissions of the previous version's energy with this version's intensities. Additional energy is no
+/// restatement, because nothing reported before was wrong. `versions` are all versions of the hour, of all kinds.
 pub fn carbon_after(change: &Restated, book: SignalKind, version: u32, versions: &[Settlement]) -> Micrograms {
     let of = |version: u32| versions.iter().find(|settled| (settled.book, settled.version) == (book, version));
     match of(version.saturating_sub(1)).zip(of(version)) {
@@ -20,27 +19,28 @@ pub fn carbon_after(change: &Restated, book: SignalKind, version: u32, versions:
     }
 }
 
-/// Whether emissions changed by more than so many percent, or to nothing.
+/// Returns true if emissions changed by more than a percentage, or to zero.
 pub fn is_restated(before: Micrograms, after: Micrograms, by_pct: f64) -> bool {
     let (before, after) = (before.get(), after.get());
     let is_gone = after == 0 && before > 0;
     is_gone || after.abs_diff(before) as f64 * 100.0 > by_pct * before as f64
 }
 
-/// The restatements of a report, the newest hour first.
+/// Restatements of a report, newest hour first.
 #[derive(Debug, Default)]
 pub struct Restatements {
-    /// Those that are listed.
+    /// Listed restatements.
     pub listed: Vec<Restatement>,
-    /// How many more there are.
+    /// Number of further ones.
     pub left_out: u64,
 }
 
 impl Restatements {
-    /// Adds the next one; counts it where enough are listed.
+    /// Adds the next restatement, or counts it if enough are listed.
     ///
     /// # Errors
-    /// If it cannot be made.
+    ///
+    /// Returns the error of `make`.
     pub fn push<E>(&mut self, make: impl FnOnce() -> Result<Restatement, E>) -> Result<(), E> {
         if self.listed.len() < LISTED {
             self.listed.push(make()?);

@@ -1,4 +1,4 @@
-//! A row of a report: energy and emissions with everything that is derived from them.
+//! Rows of a report: energy, emissions, and figures derived from them.
 
 use chrono::{DateTime, Utc};
 
@@ -10,7 +10,7 @@ use crate::ledger::Total;
 use crate::ledger::entry::State;
 use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Seconds};
 
-/// What a row is about. Ordered as rows are.
+/// Subject of a row, in the order of rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// A UTC day or month.
@@ -25,30 +25,30 @@ pub enum Key {
     Tag(String),
     /// Jobs without the label.
     Untagged,
-    /// Nobody's energy.
+    /// Energy without an owner.
     Idle,
-    /// Energy of somebody who cannot be named.
+    /// Energy with an unknown owner.
     Unattributed,
-    /// Everything.
+    /// All energy.
     Total,
 }
 
-/// Energy by the kind of hardware that used it, and by whose it is.
+/// Energy by kind of hardware and by owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// GPUs.
     pub gpu: Millijoules,
-    /// Processor packages.
+    /// CPU packages.
     pub cpu: Millijoules,
     /// Memory.
     pub dram: Millijoules,
     /// Jobs.
     pub jobs: Millijoules,
-    /// Nobody.
+    /// Idle.
     pub idle: Millijoules,
-    /// Somebody who cannot be named.
+    /// Unattributed.
     pub unattributed: Millijoules,
-    /// Simulated devices: no hardware used it.
+    /// Simulated devices.
     pub simulated: Millijoules,
 }
 
@@ -75,37 +75,36 @@ impl Split {
 /// A row of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// What it is about.
+    /// Subject.
     pub key: Key,
     /// Energy and location-based emissions with average intensities.
     pub total: Total,
-    /// The energy, split.
+    /// Energy by kind of hardware and by owner.
     pub split: Split,
-    /// Emissions with marginal intensities, and the energy that has none; absent where the span has no such book.
+    /// Emissions with marginal intensities, and the energy without one; absent where no marginal intensities were used.
     pub marginal: Option<(Micrograms, Millijoules)>,
-    /// Emissions by a contract's factor; absent unless one was in force for all of the energy.
+    /// Market-based emissions; absent unless a contract was in force for all of the energy.
     pub market: Option<GramsCo2e>,
-    /// The energy times node factor and PUE.
+    /// Energy times node factor and PUE.
     pub facility_energy: Joules,
-    /// The location-based emissions times the same.
+    /// Location-based emissions times node factor and PUE.
     pub facility_carbon: GramsCo2e,
-    /// Time in which boards were held: an hour of two boards is two hours; shared boards are split evenly.
+    /// Holding time of GPUs: an hour of two GPUs is two hours; time of shared GPUs is divided evenly.
     pub held: Seconds,
-    /// The part of embodied emissions that falls on that time, by what was declared then; absent unless something was for all
-    /// of it.
+    /// Embodied emissions of that time by the declarations in force; absent unless declared for all of it.
     pub embodied: Option<GramsCo2e>,
-    /// The jobs in it; of a day or month those that ended then.
+    /// Number of jobs; for a day or month, those that ended then.
     pub jobs: u64,
-    /// Of them, those that ended in the span.
+    /// Number of these jobs that ended in the span.
     pub ended: u64,
-    /// What its jobs saved, and of how many of them that is known. It is counted where the job ended.
+    /// Savings of its jobs, and the number of jobs with a known saving. A saving counts where the job ended.
     pub saved: Option<(Saved, u64)>,
-    /// Grams per functional unit with the number of units, or why there is no score.
+    /// Grams per functional unit with the number of units, or the reason why there is no score.
     pub score: Result<Score, String>,
 }
 
 impl Row {
-    /// The energy whose intensity is in a state.
+    /// Returns the energy whose intensities have a finality.
     pub fn in_state(&self, state: State) -> Millijoules {
         match state {
             State::Forecast => self.total.forecast,
@@ -114,28 +113,28 @@ impl Row {
         }
     }
 
-    /// The energy as an interval: ±5 % of what was read off watched counters (the gain error of boards' sensors: Yang,
-    /// Adámek, Armour, SC'24), ±10 % of the rest. Errors of gain do not average out, so they add up.
+    /// Returns the energy's interval: ±5 % for energy from monitored counters (gain error of GPU sensors: Yang, Adámek,
+    /// Armour, SC'24), ±10 % for the rest. Gain errors are systematic and therefore added, not averaged.
     pub fn energy_interval(&self) -> (Joules, Joules) {
         let energy = self.total.energy.to_joules();
         let error = energy * self.uncertainty();
         (energy - error, energy + error)
     }
 
-    /// The emissions as an interval, by the uncertainty of the energy alone: sources of intensities state none.
+    /// Returns the emissions' interval due to the energy alone: sources of intensities state no uncertainty.
     pub fn carbon_interval(&self) -> (GramsCo2e, GramsCo2e) {
         let carbon = self.total.carbon.to_grams();
         let error = carbon * self.uncertainty();
         (carbon - error, carbon + error)
     }
 
-    /// The energy's relative uncertainty: 0.05 is 5 %.
+    /// Returns the relative uncertainty of the energy: 0.05 is 5 %.
     pub fn uncertainty(&self) -> f64 {
         let (energy, estimated) = (self.total.energy.to_joules(), self.total.estimated.to_joules());
         if energy > Joules::ZERO { 0.05 + 0.05 * (estimated / energy) } else { 0.0 }
     }
 
-    /// Percent of the row's energy.
+    /// Returns `part` in percent of the row's energy.
     pub fn pct(&self, part: Millijoules) -> f64 {
         let energy = self.total.energy.to_joules();
         if energy > Joules::ZERO { 100.0 * (part.to_joules() / energy) } else { 0.0 }

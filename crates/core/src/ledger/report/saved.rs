@@ -1,19 +1,19 @@
-//! The savings of jobs, as far as their newest outcomes still hold.
+//! Savings of jobs, as far as their newest outcomes are still valid.
 
 use crate::ledger::sure::Sure;
 use crate::units::GramsCo2e;
 
-/// Emissions that jobs saved against the limit found on their boards, as an interval; negative where they emitted more.
+/// Emissions that jobs saved compared with the original limit, as an interval; negative if they emitted more.
 ///
-/// Of several jobs the means add up, and so do the ends, as if all errors went the same way: those of the sensors' gain
-/// do, those of chance do not, for which the interval is wider than it would have to be.
+/// For several jobs the means are added, and so are the ends, as if all errors were correlated. That holds for the
+/// sensors' gain errors but not for random errors, so that the interval is conservative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Saved {
-    /// At the least.
+    /// Lower end.
     pub low: GramsCo2e,
-    /// Most likely.
+    /// Estimate.
     pub mean: GramsCo2e,
-    /// At the most.
+    /// Upper end.
     pub high: GramsCo2e,
 }
 
@@ -24,18 +24,18 @@ impl From<Sure> for Saved {
     }
 }
 
-/// The newest outcome of a job.
+/// Newest outcome of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct NewestOutcome {
-    /// Its number in the ledger.
+    /// Number of its entry in the ledger.
     pub entry: u64,
-    /// The saving against the limit found; absent where that was not known.
+    /// Saving compared with the original limit; absent if unknown.
     pub saved: Option<Saved>,
 }
 
 impl NewestOutcome {
-    /// Returns the saving, unless energy was given to the job or taken from it since: `corrected` is the number of the
-    /// newest correction of the job's energy.
+    /// Returns the saving, unless the job's energy was corrected since; `corrected` is the entry of the newest
+    /// correction.
     pub fn saved(self, corrected: Option<u64>) -> Option<Saved> {
         self.saved.filter(|_| corrected.is_none_or(|correction| correction < self.entry))
     }

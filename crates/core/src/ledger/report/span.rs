@@ -1,4 +1,4 @@
-//! The parts of a report's span: whole days, the hours at its edges, and the times of one boundary each.
+//! Parts of a report's span: whole days, the hours at its edges, and the times of one accounting boundary each.
 
 use chrono::TimeDelta;
 
@@ -11,7 +11,7 @@ pub fn whole_days(span: &Slot) -> Option<Slot> {
     Slot::new(day_of(span.start() - TimeDelta::microseconds(1)) + TimeDelta::days(1), day_of(span.end()))
 }
 
-/// Returns what is left of a span beside its whole days.
+/// Returns the parts of a span outside its whole days.
 pub fn edges(span: &Slot) -> Vec<Slot> {
     match whole_days(span) {
         Some(days) => {
@@ -21,7 +21,7 @@ pub fn edges(span: &Slot) -> Vec<Slot> {
     }
 }
 
-/// Returns the terms in force in a span out of all terms, oldest first. If the span ends before the first terms, those are
+/// Returns the terms in force in a span, oldest first. If the span ends before the first terms, the first terms are
 /// returned.
 pub fn in_force(all: impl IntoIterator<Item = Terms>, span: &Slot) -> Vec<Terms> {
     let mut found: Vec<Terms> = Vec::new();
@@ -37,8 +37,8 @@ pub fn in_force(all: impl IntoIterator<Item = Terms>, span: &Slot) -> Vec<Terms>
     found
 }
 
-/// Cuts a span at the full hours after which a changed boundary holds: an hour's energy before the change keeps the boundary
-/// that it was counted under. Energy from before the first terms counts under those.
+/// Divides a span at the full hours at which the accounting boundary changes: the hour of a change keeps its earlier
+/// boundary. Energy from before the first terms belongs to their boundary.
 pub fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
     let mut found: Vec<(Slot, Boundary)> = Vec::new();
     let mut from = span.start();

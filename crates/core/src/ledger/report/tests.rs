@@ -1,4 +1,4 @@
-//! Whatever a report is grouped by, nothing is lost, and what is declared is reckoned as it says.
+//! Tests: every grouping adds up to the same total, and declared factors are applied.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +116,7 @@ proptest! {
         let whose = |n: usize| match n {
             0 => Whose::Idle,
             1 => Whose::Unattributed,
-            // The last one is a job that nobody knows any more.
+            // The last job has no facts.
             n => Whose::Job(id(n)),
         };
         let sums: Vec<Sum> = sums
@@ -156,28 +156,28 @@ proptest! {
 }
 
 #[test]
-fn boards_are_held_by_their_jobs_and_the_rest_of_the_time_is_idle() {
+fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let embodied = Embodied { per_gpu_g: 3600.0 * 100.0, life_s: 3600.0 * 1000.0, source: "maker".into() };
     let boundary = Boundary { embodied: Some(embodied), ..Boundary::default() };
     let used = |n| sum(n, 0, Whose::Job(id(n as usize)), total(1000, 0, 10), Total::default());
     let idle = sum(30, 0, Whose::Idle, total(5, 0, 1), Total::default());
     let sums = vec![used(2), used(3), idle];
     let report = build(wanted(By::Job), books(vec![Piece { span: span(0, 72), boundary, sums }], vec![job(2), job(3)]));
-    // Job 2 from 02:00 to 04:00, job 3 from 03:00 to 05:00 on the same board: an hour is split.
+    // Job 2 from 02:00 to 04:00, job 3 from 03:00 to 05:00 on the same GPU: one hour is divided.
     let held: Vec<f64> = report.rows.iter().map(|row| row.held.get() / 3600.0).collect();
     assert_eq!(held, [1.5, 1.5, 69.0]);
     assert_eq!(report.total.held, Seconds::new(72.0 * 3600.0));
-    // 360 kg over 1000 h of a board are 360 g an hour.
+    // 360 kg over 1000 h of a GPU are 360 g per hour.
     let embodied: Vec<f64> = report.rows.iter().map(|row| row.embodied.expect("declared").get()).collect();
     let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
     assert!(embodied.iter().zip([540.0, 540.0, 69.0 * 360.0]).all(close), "{embodied:?}");
-    // Without energy of nobody's the rest has a row all the same, so that rows add up.
+    // Idle time has a row even without idle energy, so that rows add up.
     let mut unused = report.books.clone();
     unused.pieces[0].sums.pop();
     let unused = build(report.wanted.clone(), unused);
     let sum: GramsCo2e = unused.rows.iter().filter_map(|row| row.embodied).sum();
     assert!((sum - unused.total.embodied.expect("declared")).abs() < GramsCo2e::new(1e-6), "{sum:?}");
-    // What the daemon had only later was not held before, by whomever.
+    // Before its first reading a GPU has no holding time.
     let mut later = report.books.clone();
     later.first_seen = BTreeMap::from([(device(0), at(3))]);
     let later = build(report.wanted.clone(), later);
@@ -186,7 +186,7 @@ fn boards_are_held_by_their_jobs_and_the_rest_of_the_time_is_idle() {
     let mut never = report.books.clone();
     never.first_seen.clear();
     assert_eq!(build(report.wanted.clone(), never).total.held, Seconds::ZERO);
-    // Another declaration counts from its time on, and none for a part of the time leaves no sum.
+    // A new declaration counts from its time on; without one for part of the time there is no sum.
     let mut changed = report.books.clone();
     let late = |boundary| Piece { span: span(48, 72), boundary, sums: Vec::new() };
     let mut twice = changed.pieces[0].boundary.clone();
@@ -203,7 +203,7 @@ fn boards_are_held_by_their_jobs_and_the_rest_of_the_time_is_idle() {
 }
 
 #[test]
-fn sci_is_of_whole_runs_and_says_why_there_is_none() {
+fn sci_covers_whole_runs_and_states_why_there_is_none() {
     let boundary = Boundary { pue: 1.5, node_factor: 1.2, ..Boundary::default() };
     let grams = |g: u64| total(3_600_000, 0, g * 1_000_000);
     let sums = vec![
@@ -221,13 +221,13 @@ fn sci_is_of_whole_runs_and_says_why_there_is_none() {
         assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
     };
     let runs = with(Some(FunctionalUnit::Run), By::Name);
-    // 10 g × 1.5 × 1.2; the run that goes on is not counted.
+    // 10 g × 1.5 × 1.2; the unfinished run is not counted.
     close(&runs.rows[0].score, 18.0);
     close(&runs.total.score, 18.0);
     assert!(runs.rows[1].score.clone().expect_err("idle").contains("no work"));
     close(&with(Some(FunctionalUnit::MillionSamples), By::Job).rows[0].score, 9.0);
     close(&with(Some(FunctionalUnit::Epoch(Some(Samples::new(1e5)))), By::Job).rows[0].score, 0.9);
-    // A run that did nothing is none, and what it used counts all the same.
+    // A run without work adds no unit, but its energy counts.
     let idle_run = JobFacts { samples: Samples::ZERO, ..job(4) };
     let two = |gaps| {
         let books = Books { jobs: vec![job(2), idle_run.clone()], gaps, ..books.clone() };
@@ -241,15 +241,15 @@ fn sci_is_of_whole_runs_and_says_why_there_is_none() {
         energy: Err("a reset".into()),
     };
     close(&two(vec![hole(1)]).total.score, 54.0);
-    assert!(two(vec![hole(0)]).total.score.clone().expect_err("a hole").contains("in no book"));
-    let untold = with(Some(FunctionalUnit::Epoch(None)), By::Job);
-    assert!(untold.rows[0].score.clone().expect_err("untold").contains("samples an epoch has"));
+    assert!(two(vec![hole(0)]).total.score.clone().expect_err("a hole").contains("energy of their GPUs is unknown"));
+    let undeclared = with(Some(FunctionalUnit::Epoch(None)), By::Job);
+    assert!(undeclared.rows[0].score.clone().expect_err("undeclared").contains("no samples_per_epoch"));
     assert!(with(None, By::Job).total.score.clone().expect_err("none").contains("no functional unit"));
     assert!(with(Some(FunctionalUnit::Run), By::Day).total.score.clone().expect_err("days").contains("group by job"));
 }
 
 #[test]
-fn market_based_figures_stand_only_where_a_contract_covers_all() {
+fn market_based_emissions_require_a_contract_for_all_energy() {
     use crate::units::GramsPerKwh;
     let covered = Boundary { contract_g_per_kwh: Some(GramsPerKwh::new(50.0)), ..Boundary::default() };
     let of = |whose| vec![sum(0, 0, whose, total(3_600_000_000, 0, 0), Total::default())];
@@ -285,7 +285,7 @@ fn uncertainty_is_that_of_the_sensors() {
 }
 
 #[test]
-fn groupings_are_named_as_they_are_read() {
+fn groupings_parse_from_their_names() {
     for by in groupings() {
         assert_eq!(by.to_string().parse(), Ok(by));
     }
@@ -297,8 +297,8 @@ fn saved(grams: f64) -> Option<Saved> {
     Some(Sure { low: grams - 1.0, mean: grams, high: grams + 2.0 }.into())
 }
 
-/// Four runs: two that ended within the span with a known saving, one of them on two boards, one that ended of which it
-/// is unknown, and one that goes on.
+/// Returns four runs: two that ended within the span with a known saving, one of them on two GPUs, one that ended with
+/// an unknown saving, and one that continues.
 fn savers() -> Books {
     let gpu = |n: usize| GpuId::new(format!("GPU-{n}")).expect("an id");
     let jobs = vec![
@@ -306,9 +306,9 @@ fn savers() -> Books {
         JobFacts { saved: saved(-4.0), gpus: vec![gpu(0), gpu(1)], ended_at: Some(at(24)), ..job(3) },
         JobFacts { ended_at: Some(at(30)), ..job(4) },
         JobFacts { saved: saved(100.0), ended_at: None, ..job(5) },
-        // Another report's: it ended when the span began.
+        // It ended when the span began, so it belongs to the previous report.
         JobFacts { saved: saved(1000.0), registered_at: at(-9), ended_at: Some(at(0)), ..job(6) },
-        // And of the same name, ended before and without energy in it: counted nowhere.
+        // It ended earlier and has no energy in the span: not counted.
         JobFacts { saved: saved(1000.0), registered_at: at(-9), ended_at: Some(at(-1)), ..job(8) },
     ];
     let used = |hour, board, n: usize| sum(hour, board, Whose::Job(id(n)), total(1000, 0, 10), Total::default());
@@ -325,28 +325,28 @@ fn savers() -> Books {
 }
 
 #[test]
-fn savings_stand_where_jobs_end_and_say_of_how_many_they_are_known() {
-    let told = |row: &Row| (row.saved.map(|(s, n)| (s.low.get(), s.mean.get(), s.high.get(), n)), row.jobs);
+fn savings_count_where_jobs_end_with_the_number_of_known_ones() {
+    let savings_of = |row: &Row| (row.saved.map(|(s, n)| (s.low.get(), s.mean.get(), s.high.get(), n)), row.jobs);
     let by = |by| build(wanted(by), savers());
     for grouping in [By::Device, By::Day, By::Month, By::Tag("team".into()), By::Name, By::Job] {
-        let total = told(&by(grouping.clone()).total);
-        // Job 6 ended as the span began, and its last energy is in it.
+        let total = savings_of(&by(grouping.clone()).total);
+        // Job 6 ended as the span began, and its last energy lies in it.
         assert_eq!(total, (Some((9.0 - 5.0, 6.0, 12.0 - 2.0, 2)), 5), "by {grouping}");
     }
-    let jobs: Vec<_> = by(By::Job).rows.iter().map(told).collect();
+    let jobs: Vec<_> = by(By::Job).rows.iter().map(savings_of).collect();
     let first = (Some((9.0, 10.0, 12.0, 1)), 1);
     let second = (Some((-5.0, -4.0, -2.0, 1)), 1);
     // By name: name-0 has jobs 2, 4 and 6, name-1 has 3 and 5.
     assert_eq!(jobs, [first, (None, 1), (None, 1), second, (None, 1)]);
-    let names: Vec<_> = by(By::Name).rows.iter().map(told).collect();
+    let names: Vec<_> = by(By::Name).rows.iter().map(savings_of).collect();
     assert_eq!(names, [(Some((9.0, 10.0, 12.0, 1)), 3), (Some((-5.0, -4.0, -2.0, 1)), 2)]);
-    // Of two boards nobody knows which one saved what.
-    let boards: Vec<_> = by(By::Device).rows.iter().map(told).collect();
+    // The distribution over two GPUs is unknown.
+    let boards: Vec<_> = by(By::Device).rows.iter().map(savings_of).collect();
     assert_eq!(boards, [(Some((9.0, 10.0, 12.0, 1)), 5), (None, 1)]);
     // Job 3 ended at midnight: on the first day, with job 2; job 4 on the second; nothing ended on the third.
-    let days: Vec<_> = by(By::Day).rows.iter().map(told).collect();
+    let days: Vec<_> = by(By::Day).rows.iter().map(savings_of).collect();
     assert_eq!(days, [(Some((4.0, 6.0, 10.0, 2)), 2), (None, 1), (None, 0)]);
-    let months: Vec<_> = by(By::Month).rows.iter().map(told).collect();
+    let months: Vec<_> = by(By::Month).rows.iter().map(savings_of).collect();
     // The span begins on the 30th of January.
     assert_eq!(months, [(Some((4.0, 6.0, 10.0, 2)), 3), (None, 0)]);
 }

@@ -1,4 +1,4 @@
-//! Energy that is in no settlement yet: it is settled in memory, so that a report has it.
+//! Emissions of energy that is in no settlement yet, computed in memory for reports.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ pub fn unsettled_after(why: Why, through_block: Option<u64>) -> Option<u64> {
     why.is_of_energy().then(|| through_block.unwrap_or_default())
 }
 
-/// Rows that are in no settlement, by their hours.
+/// Rows that are in no settlement, by hour.
 #[derive(Clone, Debug, Default)]
 pub struct Unsettled(BTreeMap<DateTime<Utc>, Vec<Interval>>);
 
 impl Unsettled {
-    /// Sorts rows by hours.
+    /// Groups rows by hour.
     pub fn of(rows: &[Interval]) -> Self {
         let mut hours: BTreeMap<DateTime<Utc>, Vec<Interval>> = BTreeMap::new();
         for row in rows {
@@ -32,7 +32,7 @@ impl Unsettled {
         Self(hours)
     }
 
-    /// Returns the beginnings of its hours, oldest first.
+    /// Returns the starts of its hours, oldest first.
     pub fn hours(&self) -> impl DoubleEndedIterator<Item = DateTime<Utc>> + '_ {
         self.0.keys().copied()
     }
@@ -45,7 +45,7 @@ impl Unsettled {
 }
 
 impl Books {
-    /// Adds the emissions of unsettled energy by a book's intensities.
+    /// Adds the emissions of unsettled energy, with the intensities of one kind.
     pub fn add_emissions(&mut self, unsettled: &Unsettled, book: SignalKind, factors: &[Factor]) {
         self.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
         for (hour, rows) in &unsettled.0 {
@@ -57,7 +57,7 @@ impl Books {
         }
     }
 
-    /// Adds the hours of unsettled energy to those that have energy. `settled` of them have a settlement of other energy.
+    /// Adds the hours of unsettled energy. `settled` of them have a settlement that contains other energy.
     pub fn add_hours(&mut self, unsettled: &Unsettled, settled: u64, now: DateTime<Utc>) {
         self.hours_booked += (unsettled.0.len() as u64).saturating_sub(settled);
         let present = unsettled.span().and_then(|span| Slot::new(span.start(), span.end().min(now)));

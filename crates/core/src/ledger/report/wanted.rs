@@ -1,4 +1,4 @@
-//! The request for a report.
+//! Request for a report.
 
 use chrono::{DateTime, Utc};
 
@@ -6,17 +6,17 @@ use super::functional_unit::FunctionalUnit;
 use super::grouping::By;
 use crate::domain::Slot;
 
-/// What a report is asked for.
+/// Request for a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// What its rows are.
+    /// Grouping.
     pub by: By,
-    /// Of which time, in whole UTC hours.
+    /// Time, in whole UTC hours.
     pub span: Slot,
-    /// What SCI is counted per; without one there is no score.
+    /// Functional unit of SCI; without one there is no score.
     pub unit: Option<FunctionalUnit>,
-    /// An hour whose emissions changed by more than this, in percent, is listed as restated.
+    /// Minimum change of an hour's emissions, in percent, to be listed as restated.
     pub restated_by_pct: f64,
-    /// The present.
+    /// Current time.
     pub now: DateTime<Utc>,
 }
