@@ -73,15 +73,15 @@
 //!    counters, and its hours are settled; hours of which the grid's sources tell something new are settled again, as a
 //!    new version.
 //! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
-//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::Model::followed`] draws them to their mean by what
+//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::Model::shrink_by_skill`] draws them to their mean by what
 //!    such outlooks lately lacked in skill, and [`plan::plan`] answers with a [`plan::Plan`].
 //! 5. **Compare and act.** For each board the wanted limit (a manual override's, else its job's, else the one found) is
-//!    compared with what the board says. If they differ, [`gpu::journal::Journal::note_write`] comes first, then the
+//!    compared with what the board says. If they differ, [`gpu::journal::Journal::record_write`] comes first, then the
 //!    write, handed to the board's thread; its outcome is seen at the next tick.
 //!
 //! [`Controller::tick`]: controller::Controller::tick
 //! [`forecast::Model::fit`]: wattune_core::forecast::Model::fit
-//! [`forecast::Model::followed`]: wattune_core::forecast::Model::followed
+//! [`forecast::Model::shrink_by_skill`]: wattune_core::forecast::Model::shrink_by_skill
 //! [`forecast::Model::outlook`]: wattune_core::forecast::Model::outlook
 //! [`ledger::OpenInterval`]: wattune_core::ledger::OpenInterval
 //! [`ledger::Rule`]: wattune_core::ledger::Rule

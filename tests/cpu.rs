@@ -288,7 +288,7 @@ async fn claims_are_checked_and_taken_up_again() {
         assert!(problem["detail"].as_str().expect("told").contains(told), "{problem}");
         assert!(status == 409 || problem["field"] == field, "{problem}");
     };
-    refused(json!({"pids": [4242]}), 422, "pids", "names 4242, and there is no such process").await;
+    refused(json!({"pids": [4242]}), 422, "pids", "names 4242, but there is no such process").await;
     refused(json!({"pids": []}), 422, "pids", "give 1 to 256").await;
     refused(json!({"pids": [100, 100]}), 422, "pids", "names 100 twice").await;
     refused(json!({"pids": [-1]}), 422, "pids[0]", "give a list of process numbers").await;
@@ -296,7 +296,7 @@ async fn claims_are_checked_and_taken_up_again() {
     refused(json!({"cgroup": "train"}), 422, "cgroup", "from the root of the hierarchy").await;
     refused(json!({"cgroup": "/train/../../proc"}), 422, "cgroup", "\"..\"").await;
     refused(json!({"cgroup": "/"}), 422, "cgroup", "whole node").await;
-    refused(json!({"cgroup": "/absent"}), 422, "cgroup", "there is no group").await;
+    refused(json!({"cgroup": "/absent"}), 422, "cgroup", "there is no control group").await;
     assert_eq!(daemon.get("/v1/jobs").await.expect(200), json!([]), "nothing was registered");
 
     let first = daemon.register(&json!({"name": "a", "gpus": [0], "pids": [100], "lease_s": 600})).await;
@@ -379,7 +379,7 @@ async fn a_machine_without_rapl_is_no_problem_and_doctor_says_what_to_do() {
     .await;
     assert_eq!(status["cpu"]["zones"], json!([]), "{status}");
     let told = status["cpu"]["problems"][0].as_str().expect("told");
-    assert!(told.contains("powercap is not there") && told.contains("cpu.powercap_root"), "{told}");
+    assert!(told.contains("powercap does not exist") && told.contains("cpu.powercap_root"), "{told}");
     assert_eq!(status["problems"], json!([]), "nothing that somebody must look at");
     assert!(!daemon.get("/metrics").await.text.contains("wattune_cpu_energy"));
     drop(daemon);

@@ -135,7 +135,7 @@ async fn restore_gives_back_what_a_killed_daemon_planned() {
     assert_eq!(driver.limit_w(0), Some(230.0), "a running daemon is left alone");
     daemon.kill();
     let said = told(&Daemon::restore(&driver, state.path()), 0);
-    assert_eq!(said.matches(": back at its found limit of 280 W\n").count(), 2, "{said}");
+    assert_eq!(said.matches(": restored to its original limit of 280 W\n").count(), 2, "{said}");
     assert_eq!((driver.limit_w(0), driver.limit_w(1)), (FOUND, FOUND));
     assert!(!journal(state.path()).contains("found_mw"));
     let said = told(&Daemon::restore(&driver, state.path()), 0);

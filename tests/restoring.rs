@@ -129,7 +129,7 @@ async fn what_the_gpu_does_not_show_is_not_back() {
     assert!(case.holds(0));
     case.ignore(0, &[]);
     let said = case.restore(0);
-    assert!(said.contains("back at its found limit of 280 W"), "{said}");
+    assert!(said.contains("restored to its original limit of 280 W"), "{said}");
     assert!(case.driver.limit_w(0) == FOUND && !case.holds(0));
 }
 
@@ -356,7 +356,7 @@ async fn restore_knows_of_a_reboot_too_and_of_nothing_else() {
     assert_eq!(case.driver.limit_w(0), Some(200.0));
     case.reboot(1);
     let said = case.restore(0);
-    assert!(said.contains("back at its found limit of 280 W"), "{said}");
+    assert!(said.contains("restored to its original limit of 280 W"), "{said}");
     assert_eq!(case.driver.limit_w(0), FOUND);
 }
 

@@ -180,7 +180,7 @@ fn state(settings: &Settings) -> Vec<Finding> {
                 let clocks = entry.locked.map_or(String::new(), |c| format!(", its clocks are locked to {c}"));
                 let detail = format!(
                     "is set by wattune{clocks}; {} comes back when its job or its daemon ends (if no daemon runs: wattune restore)",
-                    entry.found
+                    entry.original
                 );
                 findings.push(finding(format!("GPU {gpu}"), Verdict::Good, detail));
             }

@@ -101,9 +101,9 @@ pub(super) fn give_back(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     let line = |(gpu, outcome): &(_, Restored)| Line {
         gpu: format!("{gpu}"),
         outcome: match outcome {
-            Restored::AlreadyThere(_, Clocks::Untouched) => "already_there",
-            Restored::AlreadyThere(_, Clocks::Unlocked) | Restored::Written(..) => "restored",
-            Restored::LeftToOthers(..) => "left_to_others",
+            Restored::AlreadyRestored(_, Clocks::Untouched) => "already_there",
+            Restored::AlreadyRestored(_, Clocks::Unlocked) | Restored::Written(..) => "restored",
+            Restored::LeftExternal(..) => "left_to_others",
             Restored::HeldByCap { .. } => "held_by_cap",
             Restored::Failed { .. } => "failed",
         },

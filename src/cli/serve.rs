@@ -17,7 +17,7 @@ use crate::controller::{
 };
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
-use crate::cpu::watch::{CpuHandle, Pace};
+use crate::cpu::watch::CpuHandle;
 use crate::gpu::restore::Restored;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::{GpuHandle, Sampling};
@@ -170,7 +170,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
 /// The CPUs of this machine.
 fn cpu(settings: &cpu::Settings, clock: &Arc<dyn Clock>) -> CpuHandle {
     let node = LinuxNode::new(settings, clock.clone());
-    CpuHandle::start(Box::new(node), clock.clone(), Pace::Every(settings.sample_s))
+    CpuHandle::start(Box::new(node), clock.clone(), Sampling::Every(settings.sample_s))
 }
 
 /// The price's feed, if the settings name a source of prices.

@@ -113,7 +113,7 @@ impl Controller {
             // What they showed last tells a driver that was reloaded since, with its default limits.
             for point in store.checkpoints().await.unwrap_or_default() {
                 if let Ok(gpu) = GpuId::new(point.device.to_string()) {
-                    journal.learn_counter(&gpu, point.counter);
+                    journal.update_counter(&gpu, point.counter);
                 }
             }
         }

@@ -1,23 +1,23 @@
-//! Jobs' processes and all that they start, followed from reading to reading (pure).
+//! Follows jobs' processes and their descendants from reading to reading (pure).
 //!
-//! The kernel keeps for each process what it used itself and, of children that it waited for, what these and theirs had
-//! used. A child that ends therefore moves from the list into its parent's sum, and must count once. Whoever is
-//! once found below a job's process stays the job's, also when its parent ends first.
+//! The kernel keeps for each process its own CPU time and, of children that it waited for, the time of these and their
+//! descendants. A child that ends therefore moves from the list into its parent's sum, and must count once. A process
+//! once found below a job's process stays the job's, even if its parent ends first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattune_core::domain::{JobId, Process};
 
-/// What the kernel says of one process. Times are in its ticks.
+/// The kernel's record of one process. Times are in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// When it started, since the machine did.
+    /// The start, relative to the machine's.
     pub(super) start: u64,
-    /// Who started it, or took it over.
+    /// The process that started or adopted it.
     pub(super) parent: u32,
-    /// What it used itself, threads included.
+    /// Its own time, threads included.
     pub(super) own: u64,
-    /// What children used that it waited for, theirs included.
+    /// The time of children that it waited for, their descendants included.
     pub(super) waited: u64,
 }
 
@@ -31,42 +31,42 @@ impl Stat {
 struct Member {
     job: JobId,
     stat: Stat,
-    /// Whether the job named it itself.
-    named: bool,
+    /// The job named this process itself.
+    is_named: bool,
 }
 
-/// All processes of all jobs that named some.
+/// The processes of all jobs that named some.
 #[derive(Debug, Default)]
 pub(super) struct Forest {
     members: BTreeMap<u32, Member>,
-    /// Processes that are known to be nobody's, so that they need not be read again.
-    strangers: BTreeSet<u32>,
-    /// Ticks of each job since it is followed.
+    /// Processes known to belong to no job, which need not be read again.
+    unrelated: BTreeSet<u32>,
+    /// The ticks of each job since it is followed.
     used: BTreeMap<JobId, u64>,
 }
 
 impl Forest {
-    /// Follows these and all below them. What they used so far is not counted.
+    /// Follows these processes and their descendants. Earlier use is not counted.
     pub(super) fn follow(&mut self, job: &JobId, roots: &[Process], all: &[u32], read: impl Fn(u32) -> Option<Stat>) {
         self.used.insert(job.clone(), 0);
         for root in roots {
             if let Some(stat) = read(root.pid).filter(|stat| stat.start == root.start) {
-                self.members.insert(root.pid, Member { job: job.clone(), stat, named: true });
+                self.members.insert(root.pid, Member { job: job.clone(), stat, is_named: true });
             }
         }
         self.take_over(job);
-        self.strangers.clear();
+        self.unrelated.clear();
         for (other, ticks) in self.adopt(all, &read).into_iter().filter(|(owner, _)| owner != job) {
             *self.used.entry(other).or_default() += ticks;
         }
     }
 
-    /// What is below a job's processes is its own from now on, unless another job named it.
+    /// Moves the descendants of a job's processes to it, except those that another job named.
     fn take_over(&mut self, job: &JobId) {
         loop {
             let parent_is_own = |stat: &Stat| self.members.get(&stat.parent).is_some_and(|parent| parent.job == *job);
-            let foreign = |member: &Member| !member.named && member.job != *job && parent_is_own(&member.stat);
-            let found: Vec<u32> = self.members.iter().filter(|(_, m)| foreign(m)).map(|(pid, _)| *pid).collect();
+            let is_moved = |member: &Member| !member.is_named && member.job != *job && parent_is_own(&member.stat);
+            let found: Vec<u32> = self.members.iter().filter(|(_, m)| is_moved(m)).map(|(pid, _)| *pid).collect();
             if found.is_empty() {
                 break;
             }
@@ -87,26 +87,25 @@ impl Forest {
         self.used.is_empty()
     }
 
-    /// Takes a reading: all processes that there are, and what the kernel says of each.
+    /// Records a reading of all processes.
     pub(super) fn update(&mut self, all: &[u32], read: impl Fn(u32) -> Option<Stat>) {
         let before: BTreeMap<u32, Stat> = self.members.iter().map(|(pid, member)| (*pid, member.stat)).collect();
-        let mut gone: Vec<(u32, JobId)> = Vec::new();
+        let mut ended: Vec<(u32, JobId)> = Vec::new();
         self.members.retain(|pid, member| match read(*pid).filter(|now| now.start == member.stat.start) {
             Some(now) => {
                 member.stat = now;
                 true
             }
             None => {
-                gone.push((*pid, member.job.clone()));
+                ended.push((*pid, member.job.clone()));
                 false
             }
         });
-        // What was counted of those that ended, by the nearest of those above them that is still there: there it may
-        // turn up again.
+        // The counted time of ended processes by their nearest living ancestor, in whose sum it may appear again.
         let mut moved: BTreeMap<u32, u64> = BTreeMap::new();
-        for (pid, _) in &gone {
+        for (pid, _) in &ended {
             let above = std::iter::successors(Some(*pid), |pid| before.get(pid).map(|stat| stat.parent));
-            // A loop of parents would be a reused number; nobody has that many ancestors.
+            // A longer chain would be a loop through a reused process id.
             if let Some(heir) = above.skip(1).take(before.len() + 1).find(|pid| self.members.contains_key(pid)) {
                 *moved.entry(heir).or_default() += before[pid].all();
             }
@@ -118,15 +117,15 @@ impl Forest {
             let counted = moved.get(pid).copied().unwrap_or_default().min(waited);
             *self.used.entry(member.job.clone()).or_default() += own + waited - counted;
         }
-        self.strangers.retain(|pid| all.binary_search(pid).is_ok());
+        self.unrelated.retain(|pid| all.binary_search(pid).is_ok());
         for (job, ticks) in self.adopt(all, &read) {
             *self.used.entry(job).or_default() += ticks;
         }
     }
 
-    /// Finds those below members. Answers with all that each has used.
+    /// Finds descendants of members and returns the time that each has used.
     fn adopt(&mut self, all: &[u32], read: &impl Fn(u32) -> Option<Stat>) -> Vec<(JobId, u64)> {
-        let unknown = all.iter().filter(|pid| !self.members.contains_key(pid) && !self.strangers.contains(pid));
+        let unknown = all.iter().filter(|pid| !self.members.contains_key(pid) && !self.unrelated.contains(pid));
         let mut fresh: BTreeMap<u32, Stat> = unknown.filter_map(|pid| Some((*pid, read(*pid)?))).collect();
         let mut adopted = Vec::new();
         loop {
@@ -139,19 +138,19 @@ impl Forest {
                 let Some(stat) = fresh.remove(&pid) else { continue };
                 let Some(job) = self.members.get(&stat.parent).map(|parent| parent.job.clone()) else { continue };
                 adopted.push((job.clone(), stat.all()));
-                self.members.insert(pid, Member { job, stat, named: false });
+                self.members.insert(pid, Member { job, stat, is_named: false });
             }
         }
-        self.strangers.extend(fresh.into_keys());
+        self.unrelated.extend(fresh.into_keys());
         adopted
     }
 
-    /// Ticks that a job's processes used since it is followed.
+    /// Returns the ticks that a job's processes used since it is followed.
     pub(super) fn used(&self, job: &JobId) -> u64 {
         self.used.get(job).copied().unwrap_or_default()
     }
 
-    /// Whose each process is.
+    /// Returns the job of each process.
     pub(super) fn owners(&self) -> impl Iterator<Item = (u32, &JobId)> {
         self.members.iter().map(|(pid, member)| (*pid, &member.job))
     }
@@ -171,7 +170,7 @@ mod tests {
     #[derive(Default)]
     struct Kernel {
         processes: BTreeMap<u32, Stat>,
-        /// Of the job's, dead or alive, by what the kernel really gave them.
+        /// The true ticks of the job's processes, dead or alive.
         truth: u64,
         next: u32,
         ticks: u64,
@@ -190,7 +189,7 @@ mod tests {
             self.truth += ticks;
         }
 
-        /// Ends, and is waited for; its children go to init.
+        /// Ends a process that its parent waits for; its children go to init.
         fn end(&mut self, pid: u32) {
             let stat = self.processes.remove(&pid).expect("there");
             for child in self.processes.values_mut().filter(|s| s.parent == pid) {
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn children_count_once_and_what_was_before_does_not() {
+    fn children_count_once_and_earlier_use_does_not() {
         let mut kernel = Kernel { next: 1, ..Kernel::default() };
         let root = kernel.spawn(1);
         kernel.burn(root, 1000);
@@ -241,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_number_is_somebody_else_and_an_orphan_is_not() {
+    fn a_reused_process_id_is_not_followed_and_an_orphan_is() {
         let mut kernel = Kernel { next: 1, ..Kernel::default() };
         let root = kernel.spawn(1);
         let mut forest = followed(&kernel, root);
         let child = kernel.spawn(root);
         kernel.show(&mut forest);
         kernel.end(root);
-        // Its number comes back as somebody else's process, at work.
+        // Its process id comes back as an unrelated process with CPU time.
         kernel.processes.insert(root, Stat { start: 999, parent: 1, own: 500, waited: 0 });
         kernel.burn(child, 9);
         kernel.show(&mut forest);
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_within_jobs_are_kept_apart() {
+    fn nested_jobs_are_kept_apart() {
         let mut kernel = Kernel { next: 1, ..Kernel::default() };
         let outer = kernel.spawn(1);
         let inner = kernel.spawn(outer);
@@ -280,7 +279,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_that_is_waited_for_is_counted_to_the_tick(
+        fn ended_children_are_counted_to_the_tick(
             steps in prop::collection::vec((0_u8..5, any::<prop::sample::Index>(), 0_u64..50), 1..200)
         ) {
             let mut kernel = Kernel { next: 1, ..Kernel::default() };
@@ -291,7 +290,7 @@ mod tests {
                 let pid = pids[which.index(pids.len())];
                 match what {
                     0 => drop(kernel.spawn(pid)),
-                    // Only those without children, as of a program that waits for all of its own.
+                    // Only processes without children, as in a program that waits for all of its own.
                     1 if pid != root && !kernel.processes.values().any(|s| s.parent == pid) => kernel.end(pid),
                     2 => {
                         kernel.show(&mut forest);

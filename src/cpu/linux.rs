@@ -1,4 +1,4 @@
-//! This machine's own CPUs, as the kernel's files show them.
+//! This machine's CPUs, read from the kernel's files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::{JobUsage, Node, Settings, Usage, Zones};
 use crate::clock::Clock;
 use wattune_core::domain::{Claim, InvalidJob, JobId, Processes};
 
-/// RAPL, processes and control groups below the settings' roots.
+/// RAPL, processes and control groups below the configured roots.
 pub struct LinuxNode {
     clock: Arc<dyn Clock>,
     proc: PathBuf,
@@ -21,11 +21,11 @@ pub struct LinuxNode {
     jobs: BTreeMap<JobId, Followed>,
 }
 
-/// How a job is followed.
+/// The way in which a job is followed.
 enum Followed {
-    /// In the forest.
+    /// By its processes in the forest.
     Pids,
-    /// By its group's counter.
+    /// By its control group's counter.
     Group(Group),
 }
 
@@ -36,7 +36,7 @@ struct Group {
 }
 
 impl LinuxNode {
-    /// Reads nothing yet.
+    /// Creates the node without reading anything.
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -53,7 +53,7 @@ impl Group {
     fn update(&mut self) -> Result<(), String> {
         let now = usage::group_usage(&self.dir)?;
         if let Some(last) = self.last {
-            // A group that was removed and made again begins anew.
+            // The counter of a recreated group starts at zero.
             self.used += now.checked_sub(last).unwrap_or(now);
         }
         self.last = Some(now);
@@ -119,7 +119,7 @@ impl Node for LinuxNode {
             }
             Processes::Cgroup(path) => {
                 let mut group = Group { dir: usage::group_dir(&self.cgroups, path), last: None, used: 0 };
-                // A group that cannot be read now is said to be so at each reading.
+                // An error is reported again at each reading.
                 let _ = group.update();
                 Followed::Group(group)
             }

@@ -1,11 +1,11 @@
-//! CPU packages and memory: what they use, and how much of the node's CPU time each job's processes have.
+//! CPU packages and memory: their energy, and each job's share of the node's CPU time.
 //!
-//! [`Node`] is the seam: [`linux::LinuxNode`] reads RAPL through the kernel's powercap files, `/proc` and control groups;
-//! [`simulated::SimulatedNode`] has no hardware and follows simulated boards. [`watch::CpuHandle`] reads a node on a
-//! thread of its own, since files of the kernel can block, and meters what it says.
+//! [`Node`] is the device trait: [`linux::LinuxNode`] reads RAPL through the kernel's powercap files, `/proc` and
+//! control groups; [`simulated::SimulatedNode`] has no hardware and follows simulated GPUs. [`watch::CpuHandle`] reads
+//! a node on a thread of its own, since kernel files can block, and meters the readings.
 //!
-//! Zones are CPU packages and their memory. Cores and uncore are parts of packages, and `psys` contains them: none of
-//! these is counted beside them.
+//! Zones are CPU packages and their memory. Cores and uncore are parts of packages, and `psys` contains them: neither
+//! is counted in addition.
 
 mod forest;
 pub mod linux;
@@ -29,16 +29,16 @@ use wattune_core::units::Seconds;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Whether energy of CPU packages and memory is read and booked. Jobs' processes are followed in any case: boards
-    /// with several jobs are split by them.
+    /// Enables reading and recording the energy of CPU packages and memory. The CPU time of jobs' processes is read in
+    /// any case: it splits the energy of GPUs with several jobs.
     pub enabled: bool,
-    /// Time between two readings.
+    /// The interval between readings.
     pub sample_s: Seconds,
-    /// Where the kernel's powercap zones are.
+    /// The directory of the kernel's powercap zones.
     pub powercap_root: PathBuf,
-    /// Where the kernel's processes are.
+    /// The directory of the kernel's processes.
     pub proc_root: PathBuf,
-    /// Where the control groups (v2) are.
+    /// The directory of the control groups (v2).
     pub cgroup_root: PathBuf,
 }
 
@@ -70,76 +70,76 @@ impl Settings {
     }
 }
 
-/// One zone at one moment.
+/// A reading of one zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneReading {
-    /// What it measures.
+    /// The measured device.
     pub device: DeviceId,
-    /// Where it is read: a directory, or what stands for one.
+    /// The zone's directory, or a name in its place.
     pub path: String,
-    /// Its counter in microjoules, or why there is none, in words a person can act on.
+    /// The counter in microjoules, or the reason why there is none, with the remedy.
     pub counter_uj: Result<u64, String>,
-    /// Where the counter starts again from zero, in microjoules; absent where that cannot be told.
+    /// The value in microjoules at which the counter wraps to zero, if known.
     pub range_uj: Option<u64>,
 }
 
-/// All zones at one moment.
+/// A reading of all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zones {
-    /// Those that are there, by name.
+    /// The readings by name.
     pub readings: Vec<ZoneReading>,
-    /// What keeps others from being read, in words a person can act on.
+    /// The reasons why other zones cannot be read, with the remedies.
     pub problems: Vec<String>,
 }
 
-/// CPU time at one moment. Counters in microseconds; only differences mean something.
+/// A reading of CPU time. Counters are in microseconds; only differences have a meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// How many logical CPUs there are; absent where that cannot be told.
+    /// The number of logical CPUs, if known.
     pub cores: Option<u32>,
-    /// What all processes have used since the machine started; absent where that cannot be told.
+    /// The CPU time of all processes since the machine started, if known.
     pub busy_us: Option<u64>,
-    /// What each followed job's processes have used since it is followed.
+    /// The CPU time of each followed job's processes since the job is followed.
     pub jobs: BTreeMap<JobId, JobUsage>,
-    /// Whose each process is.
+    /// The job of each process.
     pub owners: BTreeMap<u32, JobId>,
-    /// When the machine started.
+    /// The start of the machine.
     pub booted: Option<DateTime<Utc>>,
-    /// Why something of it cannot be told.
+    /// The reason why a part is unknown.
     pub problem: Option<String>,
 }
 
-/// What a job's processes have used since it is followed.
+/// The CPU time of a job's processes since the job is followed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobUsage {
     /// CPU time in microseconds.
     pub used_us: u64,
-    /// How many processes there are now.
+    /// The number of running processes.
     pub running: u32,
-    /// Why it cannot be told any more.
+    /// The reason why the CPU time is no longer known.
     pub problem: Option<String>,
 }
 
 /// A node's CPUs. Calls may block for as long as the kernel likes.
 pub trait Node: Send {
-    /// `rapl`, or `simulated`.
+    /// Returns `rapl` or `simulated`.
     fn source(&self) -> &'static str;
 
-    /// The zones as they are now.
+    /// Reads the zones.
     fn zones(&mut self) -> Zones;
 
-    /// CPU time as it is now.
+    /// Reads CPU time.
     fn usage(&mut self) -> Usage;
 
-    /// Finds the processes that a job claims.
+    /// Finds the processes that a job names.
     ///
     /// # Errors
-    /// If there is no such process, or no such group; the message says what would be right.
+    /// If there is no such process or group; the message says what would be right.
     fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob>;
 
-    /// Counts a job's CPU time from now on; what its processes used before is not its own.
+    /// Counts a job's CPU time from now on, without earlier use by its processes.
     fn follow(&mut self, job: &JobId, processes: &Processes);
 
-    /// Counts it no longer.
+    /// Stops counting a job's CPU time.
     fn unfollow(&mut self, job: &JobId);
 }

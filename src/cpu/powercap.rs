@@ -1,8 +1,8 @@
-//! RAPL's zones in the kernel's powercap files: which there are, and what their counters say.
+//! RAPL's zones in the kernel's powercap files, and their counters.
 //!
 //! `/sys/class/powercap` holds links to all zones side by side (`intel-rapl:0`, `intel-rapl:0:1`), the directory behind
 //! it the same as a tree; both are read. AMD's packages carry Intel's names. `intel-rapl-mmio` shows packages a second
-//! time: of zones with the same name the first one counts, in the order of [`rank`].
+//! time: of zones with the same name the first in the order of [`rank`] counts.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -14,31 +14,31 @@ use wattune_core::domain::{DeviceId, DeviceKind};
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// Without a sign of change, zones are looked for this often.
-const LOOK_EVERY: Seconds = Seconds::new(10.0);
+/// The interval between searches for zones without a sign of change.
+const SEARCH_EVERY: Seconds = Seconds::new(10.0);
 
-/// Zones lie this deep below the root at the most: control type, package, subzone.
-const DEEPEST: usize = 3;
+/// The depth of zones below the root: control type, package, subzone.
+const MAX_DEPTH: usize = 3;
 
 /// The zones below one root.
 #[derive(Debug)]
 pub(super) struct Powercap {
     root: PathBuf,
-    known: Vec<Known>,
+    zones: Vec<Zone>,
     listed: Vec<String>,
-    looked: Option<Monotonic>,
+    searched: Option<Monotonic>,
     problems: Vec<String>,
 }
 
-/// A zone that was found.
+/// A zone.
 #[derive(Clone, Debug)]
-struct Known {
+struct Zone {
     device: DeviceId,
     path: PathBuf,
     range_uj: Option<u64>,
 }
 
-/// A zone's directory by the kernel's name for it: "intel-rapl:0:1".
+/// A zone's directory and the kernel's name for it: "intel-rapl:0:1".
 #[derive(Debug)]
 struct Entry {
     id: String,
@@ -47,37 +47,37 @@ struct Entry {
 
 impl Powercap {
     pub(super) fn at(root: PathBuf) -> Self {
-        Self { root, known: Vec::new(), listed: Vec::new(), looked: None, problems: Vec::new() }
+        Self { root, zones: Vec::new(), listed: Vec::new(), searched: None, problems: Vec::new() }
     }
 
-    /// Reads all counters. Zones are looked for anew when the root has other entries, when one could not be read, and
-    /// every ten seconds.
+    /// Reads all counters. Searches for zones when the root has other entries, when a zone could not be read, and every
+    /// ten seconds.
     pub(super) fn read(&mut self, now: Monotonic) -> Zones {
         let listed = match names(&self.root) {
             Ok(listed) => listed,
             Err(error) => {
-                (self.known, self.listed, self.looked) = (Vec::new(), Vec::new(), None);
-                return Zones { readings: Vec::new(), problems: vec![self.unusable(&error)] };
+                (self.zones, self.listed, self.searched) = (Vec::new(), Vec::new(), None);
+                return Zones { readings: Vec::new(), problems: vec![self.describe_root_error(&error)] };
             }
         };
-        if listed != self.listed || self.looked.is_none_or(|at| now.since(at) >= LOOK_EVERY) {
-            self.look();
-            (self.listed, self.looked) = (listed, Some(now));
+        if listed != self.listed || self.searched.is_none_or(|at| now.since(at) >= SEARCH_EVERY) {
+            self.search();
+            (self.listed, self.searched) = (listed, Some(now));
         }
-        let readings: Vec<ZoneReading> = self.known.iter().map(Known::read).collect();
+        let readings: Vec<ZoneReading> = self.zones.iter().map(Zone::read).collect();
         if readings.iter().any(|zone| zone.counter_uj.is_err()) {
-            self.looked = None;
+            self.searched = None;
         }
-        // A directory that went away since it was found is no zone any more.
-        let there = |zone: &ZoneReading| zone.counter_uj.is_ok() || Path::new(&zone.path).is_dir();
-        Zones { readings: readings.into_iter().filter(there).collect(), problems: self.problems.clone() }
+        // A directory that was removed is no longer a zone.
+        let is_present = |zone: &ZoneReading| zone.counter_uj.is_ok() || Path::new(&zone.path).is_dir();
+        Zones { readings: readings.into_iter().filter(is_present).collect(), problems: self.problems.clone() }
     }
 
-    fn unusable(&self, error: &io::Error) -> String {
+    fn describe_root_error(&self, error: &io::Error) -> String {
         let root = self.root.display();
         match error.kind() {
             ErrorKind::NotFound => format!(
-                "{root} is not there: this kernel has no powercap (module intel_rapl_msr, CONFIG_POWERCAP), or this is a \
+                "{root} does not exist: this kernel has no powercap (module intel_rapl_msr, CONFIG_POWERCAP), or this is a \
                  virtual machine or a container that does not show it; in a container, mount the host's \
                  /sys/devices/virtual/powercap and set cpu.powercap_root"
             ),
@@ -86,12 +86,12 @@ impl Powercap {
         }
     }
 
-    fn look(&mut self) {
+    fn search(&mut self) {
         let mut entries = BTreeMap::new();
-        collect(&self.root, DEEPEST, &mut entries);
+        collect(&self.root, MAX_DEPTH, &mut entries);
         let mut entries: Vec<Entry> = entries.into_iter().map(|(id, path)| Entry { id, path }).collect();
         entries.sort_by(|a, b| rank(&a.id).cmp(&rank(&b.id)).then_with(|| natural(&a.id).cmp(&natural(&b.id))));
-        (self.known, self.problems) = (Vec::new(), Vec::new());
+        (self.zones, self.problems) = (Vec::new(), Vec::new());
         let named: BTreeMap<String, Result<String, String>> =
             entries.iter().map(|e| (e.id.clone(), read_text(&e.path.join("name")))).collect();
         let mut psys = false;
@@ -99,17 +99,17 @@ impl Powercap {
             match named.get(&entry.id) {
                 Some(Ok(name)) => {
                     psys |= name == "psys";
-                    self.take(entry, name, &named);
+                    self.add(entry, name, &named);
                 }
                 Some(Err(problem)) => self.problems.push(problem.clone()),
                 None => {}
             }
         }
-        self.known.sort_by(|a, b| {
+        self.zones.sort_by(|a, b| {
             (a.device.kind(), natural(a.device.as_str())).cmp(&(b.device.kind(), natural(b.device.as_str())))
         });
-        if self.known.is_empty() && self.problems.is_empty() {
-            let seen = if psys { "; psys is the whole platform, which is not booked as a CPU" } else { "" };
+        if self.zones.is_empty() && self.problems.is_empty() {
+            let seen = if psys { "; psys is the whole platform, which is not recorded as a CPU" } else { "" };
             self.problems.push(format!(
                 "{} has no CPU package{seen}: RAPL needs the module intel_rapl_msr and a processor that has it; virtual \
                  machines do not, and Docker hides it (mount the host's /sys/devices/virtual/powercap and set \
@@ -119,13 +119,13 @@ impl Powercap {
         }
     }
 
-    fn take(&mut self, entry: &Entry, name: &str, named: &BTreeMap<String, Result<String, String>>) {
+    fn add(&mut self, entry: &Entry, name: &str, named: &BTreeMap<String, Result<String, String>>) {
         let kind = match name {
             "dram" => DeviceKind::Dram,
             name if name.starts_with("package") => DeviceKind::Cpu,
             _ => return,
         };
-        // Memory goes by its package; while that is going or coming, it is nobody's.
+        // A memory zone belongs to its package; without that it has no owner.
         if entry.id.rsplit_once(':').is_some_and(|(parent, _)| parent.contains(':') && !named.contains_key(parent)) {
             return;
         }
@@ -135,11 +135,12 @@ impl Powercap {
             _ => name,
         };
         let Ok(device) = DeviceId::of_package(package, kind) else {
-            self.problems.push(format!("{}/name holds {name:?}, which is no zone's name", entry.path.display()));
+            self.problems
+                .push(format!("{}/name holds {name:?}, which is not the name of a zone", entry.path.display()));
             return;
         };
-        if let Some(first) = self.known.iter().find(|known| known.device == device) {
-            // Another control type shows the same package again; the same one does not.
+        if let Some(first) = self.zones.iter().find(|zone| zone.device == device) {
+            // Another control type may show the same package again; the same one may not.
             let of_type = |path: &Path| path.file_name()?.to_str()?.split(':').next().map(str::to_owned);
             if of_type(&first.path) == of_type(&entry.path) {
                 let (counted, left) = (first.path.display(), entry.path.display());
@@ -151,19 +152,19 @@ impl Powercap {
         let range_uj = match read_number(&range) {
             Ok(range) if range > 0 => Some(range),
             Ok(_) => {
-                self.problems.push(format!("{} holds 0; turns of the counter count as resets", range.display()));
+                self.problems.push(format!("{} holds 0; a wrap of the counter counts as a reset", range.display()));
                 None
             }
             Err(problem) => {
-                self.problems.push(format!("{problem}; turns of the counter count as resets"));
+                self.problems.push(format!("{problem}; a wrap of the counter counts as a reset"));
                 None
             }
         };
-        self.known.push(Known { device, path: entry.path.clone(), range_uj });
+        self.zones.push(Zone { device, path: entry.path.clone(), range_uj });
     }
 }
 
-impl Known {
+impl Zone {
     fn read(&self) -> ZoneReading {
         let file = self.path.join("energy_uj");
         let counter_uj = read_number(&file).and_then(|counter| match self.range_uj {
@@ -181,7 +182,7 @@ impl Known {
     }
 }
 
-/// Which of two zones of the same name counts: the kernel's own, then others, and those of the memory-mapped registers last.
+/// Ranks zones of the same name: the kernel's own first, then others, then those of the memory-mapped registers.
 fn rank(id: &str) -> u8 {
     match id.split(':').next() {
         Some("intel-rapl") => 0,
@@ -190,19 +191,19 @@ fn rank(id: &str) -> u8 {
     }
 }
 
-/// So that package-10 comes after package-9.
+/// Orders package-10 after package-9.
 fn natural(name: &str) -> (usize, &str) {
     (name.len(), name)
 }
 
-/// Directories whose names have a colon are zones; others may be control types with zones in them.
+/// Collects zones: directories whose names have a colon. Others may be control types that contain zones.
 fn collect(dir: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) {
     let Ok(entries) = names(dir) else { return };
     for id in entries {
         let path = dir.join(&id);
         let is_zone = id.contains(':');
-        // Below a zone, only zones are of interest: `subsystem` and `device` lead back up.
-        if !is_zone && depth < DEEPEST {
+        // Below a zone, only zones matter: `subsystem` and `device` lead back up.
+        if !is_zone && depth < MAX_DEPTH {
             continue;
         }
         if !path.is_dir() {
@@ -228,7 +229,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
 fn read_text(path: &Path) -> Result<String, String> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim().to_owned()),
-        Err(error) => Err(unreadable(path, &error)),
+        Err(error) => Err(describe_unreadable(path, &error)),
     }
 }
 
@@ -240,8 +241,8 @@ fn read_number(path: &Path) -> Result<u64, String> {
     })
 }
 
-/// Which file, who may read it, and what to do.
-fn unreadable(path: &Path, error: &io::Error) -> String {
+/// Describes an unreadable file: its owner, its mode and the remedy.
+fn describe_unreadable(path: &Path, error: &io::Error) -> String {
     let file = path.display();
     if error.kind() != ErrorKind::PermissionDenied {
         return format!("{file} cannot be read: {error}");

@@ -1,5 +1,5 @@
-//! A CPU without hardware that follows simulated boards: one package and its memory, and for each board a process that
-//! feeds it. Labelled `simulated` wherever it shows.
+//! A CPU without hardware that follows simulated GPUs: one package and its memory, and a feeder process per GPU.
+//! Labelled `simulated` wherever it is shown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use wattune_core::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Proce
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Joules, Seconds, Watts};
 
-/// The number of the process that feeds board 0; the others follow.
+/// The id of the process that feeds GPU 0; the others follow.
 pub const FIRST_PID: u32 = 10_000;
 
 const CORES: u32 = 32;
-/// Cores that feed a board at work, and what else runs on the node all the time.
+/// The busy cores per GPU at full load, and the constant load of the rest of the node.
 const PER_BOARD: f64 = 4.0;
 const OTHERS: f64 = 0.5;
 const PACKAGE_IDLE: Watts = Watts::new(45.0);
 const PACKAGE_PER_CORE: Watts = Watts::new(4.5);
 const DRAM_IDLE: Watts = Watts::new(8.0);
 const DRAM_PER_CORE: Watts = Watts::new(0.8);
-/// As of a real package: it turns every hour or two.
+/// A real package's range: it wraps every hour or two.
 const RANGE_UJ: u64 = 262_143_328_850;
 
-/// The node.
+/// The simulated node.
 pub struct SimulatedNode {
     clock: Arc<dyn Clock>,
     boards: Vec<SimulatedBoard>,
@@ -38,7 +38,7 @@ pub struct SimulatedNode {
 }
 
 impl SimulatedNode {
-    /// A node with these boards.
+    /// Creates a node with these GPUs.
     pub fn new(boards: Vec<SimulatedBoard>, clock: Arc<dyn Clock>) -> Self {
         let feeders = vec![Seconds::ZERO; boards.len()];
         let at = clock.monotonic();
@@ -46,7 +46,7 @@ impl SimulatedNode {
         Self { clock, boards, at, package, dram, busy, feeders, jobs: BTreeMap::new() }
     }
 
-    /// Up to now with the load of now: steps are short beside changes of load.
+    /// Integrates up to now at the current load: steps are short compared with changes of load.
     fn advance(&mut self) {
         let now = self.clock.monotonic();
         let span = now.since(self.at);
@@ -119,7 +119,7 @@ impl Node for SimulatedNode {
         };
         if let Some(stranger) = pids.iter().find(|pid| self.board_of(**pid).is_none()) {
             let why = format!(
-                "names {stranger}; the node is simulated, and has the processes {FIRST_PID} to {}",
+                "names {stranger}, but this simulated node has only the processes {FIRST_PID} to {}",
                 FIRST_PID as usize + self.boards.len().saturating_sub(1)
             );
             return Err(InvalidJob { field: "pids", why });

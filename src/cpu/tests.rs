@@ -1,4 +1,4 @@
-//! Made-up trees of powercap, `/proc` and control groups, and what is made of them.
+//! Tests on synthetic trees of powercap, `/proc` and control groups.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::Settings;
 use super::linux::LinuxNode;
 use super::simulated::{FIRST_PID, SimulatedNode};
-use super::watch::{CpuHandle, Observation, Pace};
+use super::watch::{CpuHandle, Observation};
 use crate::clock::ManualClock;
 use crate::gpu::simulated::{CurvePoint, LoadCurve, Physics, SimulatedBoard};
+use crate::gpu::thread::Sampling;
 use wattune_core::domain::{CgroupPath, Claim, JobId, LimitRange, PowerLimit, Processes};
 use wattune_core::units::{Millijoules, SamplesPerSecond, Seconds, Watts};
 
@@ -44,7 +45,7 @@ impl Machine {
         std::fs::remove_dir_all(self.dir.path().join(path)).expect("removed");
     }
 
-    /// Four cores, with so many busy and idle ticks in all.
+    /// Writes four cores' total busy and idle ticks.
     fn stat(&self, busy: u64, idle: u64) {
         let cores = "cpu0 0\ncpu1 0\ncpu2 0\ncpu3 0";
         self.write("proc/stat", format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n{cores}\nbtime 1700000000"));
@@ -73,7 +74,7 @@ impl Machine {
 
     fn handle(&self) -> CpuHandle {
         let node = LinuxNode::new(&self.settings(), self.clock.clone());
-        CpuHandle::start(Box::new(node), self.clock.clone(), Pace::OnRequest)
+        CpuHandle::start(Box::new(node), self.clock.clone(), Sampling::OnRequest)
     }
 
     fn after(&self, seconds: f64, handle: &CpuHandle) -> Arc<Observation> {
@@ -117,13 +118,13 @@ fn packages_and_their_memory_count_once() {
 }
 
 #[test]
-fn the_tree_behind_the_links_and_amds_names_are_read_too() {
+fn the_tree_behind_the_links_and_amd_packages_are_read() {
     let machine = Machine::new();
     machine.zone("amd-rapl/amd-rapl:0", "package-0", 5_000);
     machine.zone("amd-rapl/amd-rapl:0/amd-rapl:0:0", "dram", 5_000);
     machine.zone("intel-rapl/intel-rapl:10", "package-10-die-1", 5_000);
     machine.zone("intel-rapl/intel-rapl:9", "package-9-die-0", 5_000);
-    // As the kernel has it: links that lead back up, and to zones by another way.
+    // As in the kernel: links that lead back up, and to zones by another path.
     let up = machine.dir.path().join("powercap");
     symlink(&up, up.join("amd-rapl/amd-rapl:0/subsystem")).expect("made");
     symlink(up.join("amd-rapl/amd-rapl:0"), up.join("amd-rapl:0")).expect("made");
@@ -133,7 +134,7 @@ fn the_tree_behind_the_links_and_amds_names_are_read_too() {
 }
 
 #[test]
-fn a_counter_turns_a_zone_goes_and_comes_and_garbage_is_said_to_be_garbage() {
+fn wraps_missing_zones_and_garbage_are_handled() {
     let machine = Machine::new();
     machine.zone("intel-rapl:0", "package-0", RANGE - 20_000_850);
     let handle = machine.handle();
@@ -154,20 +155,20 @@ fn a_counter_turns_a_zone_goes_and_comes_and_garbage_is_said_to_be_garbage() {
     machine.remove("powercap/intel-rapl:0");
     let seen = machine.after(1.0, &handle);
     assert!(seen.zones[0].problem.is_some());
-    // Another one comes while it is away, and then it is back: nothing that its counter knows is lost.
+    // Another zone appears while it is missing, and then it is back: its counter's energy is not lost.
     machine.zone("intel-rapl:1", "package-1", 7);
     let seen = machine.after(30.0, &handle);
-    assert!(seen.zones[0].problem.as_deref().is_some_and(|p| p.contains("is not there") || p.contains("beyond")));
+    assert!(seen.zones[0].problem.as_deref().is_some_and(|p| p.contains("is missing") || p.contains("beyond")));
     assert_eq!(seen.zones[1].problem, None);
     machine.zone("intel-rapl:0", "package-0", 80_000_149);
     let seen = machine.after(1.0, &handle);
     assert_eq!(seen.zones[0].problem, None);
     assert_eq!(seen.zones[0].metered.total(), Millijoules::new(100_000));
-    assert_eq!(seen.zones[0].metered.gap, Millijoules::new(50_000), "nobody looked for half a minute");
+    assert_eq!(seen.zones[0].metered.gap, Millijoules::new(50_000), "30 s without a reading");
 }
 
 #[test]
-fn what_is_missing_is_told_with_what_to_do() {
+fn missing_zones_are_reported_with_a_remedy() {
     let machine = Machine::new();
     let handle = machine.handle();
     let told = handle.sample().problems.join(" ");
@@ -177,16 +178,16 @@ fn what_is_missing_is_told_with_what_to_do() {
     assert!(told.contains("psys is the whole platform"), "{told}");
     machine.remove("powercap");
     let told = machine.after(1.0, &handle).problems.join(" ");
-    assert!(told.contains("powercap is not there"), "{told}");
+    assert!(told.contains("powercap does not exist"), "{told}");
     machine.zone("intel-rapl:0", "package-0", 1);
     machine.write("powercap/intel-rapl:0/max_energy_range_uj", "0");
     let seen = machine.after(1.0, &handle);
-    assert!(seen.problems.join(" ").contains("count as resets"), "{:?}", seen.problems);
+    assert!(seen.problems.join(" ").contains("counts as a reset"), "{:?}", seen.problems);
     assert_eq!(zones(&seen), ["cpu:package-0"]);
 }
 
 #[test]
-fn jobs_times_are_read_by_processes_and_by_group() {
+fn jobs_are_followed_by_processes_and_by_group() {
     let machine = Machine::new();
     machine.process(100, 1, 50, 1000, 0);
     machine.write("cgroup/train/cpu.stat", "usage_usec 5000000\nuser_usec 1");
@@ -213,7 +214,7 @@ fn jobs_times_are_read_by_processes_and_by_group() {
     assert_eq!(seen.time.capacity_us - before.time.capacity_us, 8_000_000);
     let owners: Vec<(u32, &JobId)> = seen.usage.owners.iter().map(|(pid, job)| (*pid, job)).collect();
     assert_eq!(owners, [(100, &a), (101, &a), (200, &b), (201, &b)]);
-    // The group is made anew, and all processes end.
+    // The group is recreated, and all processes end.
     machine.write("cgroup/train/cpu.stat", "usage_usec 250000");
     machine.remove("proc/100");
     machine.remove("proc/101");
@@ -227,19 +228,19 @@ fn jobs_times_are_read_by_processes_and_by_group() {
 }
 
 #[test]
-fn claims_that_cannot_be_met_are_refused_with_what_would_be_right() {
+fn invalid_processes_and_groups_are_refused_with_a_hint() {
     let machine = Machine::new();
     let handle = machine.handle();
     let refused = |claim: Claim| handle.resolve(&claim).expect_err("refused").to_string();
     let group = |path: &str| Claim::Cgroup(CgroupPath::new(path).expect("right"));
     let told = refused(Claim::Pids(vec![4242]));
-    assert!(told.starts_with("pids: names 4242, and there is no such process"), "{told}");
-    assert!(refused(group("/absent")).contains("there is no group \"/absent\" below"));
+    assert!(told.starts_with("pids: names 4242, but there is no such process"), "{told}");
+    assert!(refused(group("/absent")).contains("there is no control group \"/absent\" below"));
     let root = machine.dir.path().join("cgroup");
     let doubled = refused(group(&format!("{}/train", root.display())));
     assert!(doubled.contains("so leave that out"), "{doubled}");
     machine.write("cgroup/v1/cpu.shares", "1");
-    assert!(refused(group("/v1")).contains("no group of cgroup v2"));
+    assert!(refused(group("/v1")).contains("not a cgroup v2 group"));
     machine.write("cgroup/odd/cpu.stat", "nr_periods 1");
     assert!(refused(group("/odd")).contains("has no usage_usec"));
     machine.write("elsewhere/cpu.stat", "usage_usec 1");
@@ -249,11 +250,11 @@ fn claims_that_cannot_be_met_are_refused_with_what_would_be_right() {
     assert!(refused(group("/self")).contains("leads out of"));
     std::fs::remove_file(root.join("cgroup.controllers")).expect("removed");
     let told = refused(group("/train"));
-    assert!(told.contains("no root of cgroup v2") && told.contains("cpu.cgroup_root"), "{told}");
+    assert!(told.contains("not the root of cgroup v2") && told.contains("cpu.cgroup_root"), "{told}");
 }
 
 #[test]
-fn a_process_of_the_same_number_is_not_followed_for_another() {
+fn a_reused_process_id_is_not_followed() {
     let machine = Machine::new();
     machine.process(100, 1, 50, 10, 0);
     let handle = machine.handle();
@@ -267,7 +268,7 @@ fn a_process_of_the_same_number_is_not_followed_for_another() {
 }
 
 #[test]
-fn a_simulated_node_follows_its_boards_and_says_what_it_is() {
+fn a_simulated_node_follows_its_gpus_and_is_labelled() {
     let clock = Arc::new(ManualClock::at(chrono::DateTime::UNIX_EPOCH));
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
@@ -275,7 +276,7 @@ fn a_simulated_node_follows_its_boards_and_says_what_it_is() {
     let physics = Physics { range, found: range.max, idle, settling, noise: 0.0, seed: 1 };
     let board = SimulatedBoard::new(physics, clock.clone());
     let node = SimulatedNode::new(vec![board.clone()], clock.clone());
-    let handle = CpuHandle::start(Box::new(node), clock.clone(), Pace::OnRequest);
+    let handle = CpuHandle::start(Box::new(node), clock.clone(), Sampling::OnRequest);
     let processes = handle.resolve(&Claim::Pids(vec![FIRST_PID])).expect("there");
     assert!(handle.resolve(&Claim::Pids(vec![FIRST_PID + 1])).is_err());
     handle.follow(&job("a"), &processes);
@@ -296,13 +297,13 @@ fn a_simulated_node_follows_its_boards_and_says_what_it_is() {
     assert_eq!(handle.source(), "simulated");
     assert!(seen.zones.iter().all(|zone| zone.path.starts_with("simulated:")));
     assert_eq!(zones(&seen), ["cpu:simulated-package-0", "dram:simulated-package-0"]);
-    // It fed the board for the last five seconds with four cores.
+    // It fed the GPU for the last five seconds with four cores.
     assert!((20_000_000..=24_000_000).contains(&seen.time.jobs[&job("a")]), "{:?}", seen.time);
     assert!(seen.time.busy_us > seen.time.jobs[&job("a")] && seen.time.capacity_us == 11 * 32_000_000);
 }
 
 #[test]
-fn what_wattune_itself_runs_below_is_nobodys() {
+fn ancestors_of_wattune_are_refused() {
     let machine = Machine::new();
     for (pid, parent) in [(40, 1), (50, 40), (60, 50), (70, 40)] {
         machine.process(pid, parent, 5, 0, 0);
@@ -314,17 +315,17 @@ fn what_wattune_itself_runs_below_is_nobodys() {
     let handle = machine.handle();
     for ours in [40, 50, 60] {
         let error = handle.resolve(&Claim::Pids(vec![70, ours])).expect_err("refused").to_string();
-        assert!(error.contains(&format!("pids: names {ours}, and wattune itself runs below it")), "{error}");
+        assert!(error.contains(&format!("pids: names {ours}, but wattune itself runs below it")), "{error}");
     }
     assert!(handle.resolve(&Claim::Pids(vec![70])).is_ok());
     let group = |path: &str| handle.resolve(&Claim::Cgroup(CgroupPath::new(path).expect("a path")));
     let error = group("/all").expect_err("refused").to_string();
-    assert!(error.contains("cgroup: \"/all\" holds wattune itself"), "{error}");
+    assert!(error.contains("cgroup: \"/all\" contains wattune itself"), "{error}");
     assert!(group("/other").is_ok());
 }
 
 #[test]
-fn a_zone_that_is_read_elsewhere_begins_anew_and_says_so_until_the_first_is_back() {
+fn a_zone_that_changes_its_counter_reports_it_until_the_first_is_back() {
     let machine = Machine::new();
     machine.zone("intel-rapl:0", "package-0", 5_000_000_u64);
     machine.zone("intel-rapl-mmio:0", "package-0", 900_000_000_u64);
@@ -340,7 +341,8 @@ fn a_zone_that_is_read_elsewhere_begins_anew_and_says_so_until_the_first_is_back
     assert!(zone.concerns()[0].starts_with("cpu:package-0: it is read from another counter"), "{:?}", zone.concerns());
     machine.zone("intel-rapl-mmio:0", "package-0", 902_000_000_u64);
     assert_eq!(machine.after(1.0, &handle).zones[0].metered.counter, Millijoules::new(3_000));
-    // The first one is back, with one joule that the other did not see: that is a gap's, and no other is counted twice.
+    // The first one is back, with one joule that the other did not see: it counts as a gap's, and no energy counts
+    // twice.
     machine.zone("intel-rapl:0", "package-0", 9_000_000_u64);
     let seen = machine.after(1.0, &handle);
     let zone = &seen.zones[0];

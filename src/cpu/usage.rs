@@ -8,13 +8,13 @@ use chrono::{DateTime, Utc};
 use super::forest::Stat;
 use wattune_core::domain::{CgroupPath, InvalidJob, Process};
 
-/// Microseconds in a tick: user space sees 100 in a second on every machine that has NVIDIA GPUs (`USER_HZ`).
+/// Microseconds per tick: user space sees 100 ticks per second on every machine that has NVIDIA GPUs (`USER_HZ`).
 pub(super) const TICK_US: u64 = 10_000;
 
-/// Groups below groups that are looked at for their processes.
-const DEEPEST: usize = 16;
+/// The depth of nested control groups that are read for their processes.
+const MAX_DEPTH: usize = 16;
 
-/// What the whole node's `stat` says.
+/// The content of the node's `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeStat {
     pub(super) cores: u32,
@@ -22,15 +22,15 @@ pub(super) struct NodeStat {
     pub(super) booted: Option<DateTime<Utc>>,
 }
 
-/// Reads the node's own times.
+/// Reads the node's CPU times.
 pub(super) fn node(proc: &Path) -> Result<NodeStat, String> {
     let path = proc.join("stat");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     parse_node(&text).ok_or_else(|| format!("{} has no line of CPU times", path.display()))
 }
 
-/// user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user. What others of the host took (steal)
-/// is not this node's.
+/// Parses user, nice, system, idle, iowait, irq, softirq and steal; guests are part of user. Time stolen by other
+/// virtual machines does not count.
 fn parse_node(text: &str) -> Option<NodeStat> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -43,7 +43,7 @@ fn parse_node(text: &str) -> Option<NodeStat> {
     Some(NodeStat { cores, busy_us: busy * TICK_US, booted: booted.and_then(|at| DateTime::from_timestamp(at, 0)) })
 }
 
-/// The numbers of all processes, from the smallest up.
+/// Returns the ids of all processes in ascending order.
 pub(super) fn processes(proc: &Path) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -51,12 +51,13 @@ pub(super) fn processes(proc: &Path) -> Vec<u32> {
     pids
 }
 
-/// What one process has used; `None` if it is not there.
+/// Reads the CPU time of one process; `None` if it does not exist.
 pub(super) fn process(proc: &Path, pid: u32) -> Option<Stat> {
     parse_process(&std::fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?)
 }
 
-/// Fields 4, 14 to 17 and 22 (`proc_pid_stat(5)`). The name, field 2, may hold blanks and brackets: the last bracket ends it.
+/// Parses fields 4, 14 to 17 and 22 (`proc_pid_stat(5)`). The name, field 2, may hold blanks and brackets: the last
+/// bracket ends it.
 fn parse_process(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
     // The first of these is field 3.
@@ -69,24 +70,24 @@ fn parse_process(text: &str) -> Option<Stat> {
     })
 }
 
-/// Finds processes by their numbers.
+/// Finds processes by their ids.
 pub(super) fn find(proc: &Path, pids: &[u32]) -> Result<Vec<Process>, InvalidJob> {
     let one = |pid: &u32| match process(proc, *pid) {
         Some(stat) => Ok(Process { pid: *pid, start: stat.start }),
         None => {
             let why = format!(
-                "names {pid}, and there is no such process ({} cannot be read); give numbers as the host sees them, \
-                 which in a container are others than the container's own",
+                "names {pid}, but there is no such process ({} cannot be read); give process ids of the host, \
+                 which differ from those in a container",
                 proc.join(format!("{pid}/stat")).display()
             );
             Err(InvalidJob { field: "pids", why })
         }
     };
     let found = pids.iter().map(one).collect::<Result<Vec<_>, _>>()?;
-    let ours = lineage(proc);
+    let ours = ancestors(proc);
     if let Some(pid) = pids.iter().find(|pid| ours.contains(pid)) {
         let why = format!(
-            "names {pid}, and wattune itself runs below it: its energy, and that of all else there, would be this job's; \
+            "names {pid}, but wattune itself runs below it, so that all energy there would be this job's; \
              give the training's own processes"
         );
         return Err(InvalidJob { field: "pids", why });
@@ -94,21 +95,21 @@ pub(super) fn find(proc: &Path, pids: &[u32]) -> Result<Vec<Process>, InvalidJob
     Ok(found)
 }
 
-/// This process and those above it, by their numbers in these files; nothing where these are of other processes.
-fn lineage(proc: &Path) -> Vec<u32> {
+/// Returns the ids of this process and its ancestors in these files; empty where the files are another machine's.
+fn ancestors(proc: &Path) -> Vec<u32> {
     let own = std::fs::read_link(proc.join("self")).ok().and_then(|own| own.to_str()?.parse().ok());
     let above = std::iter::successors(own, |pid| Some(process(proc, *pid)?.parent).filter(|parent| *parent > 0));
-    // Nobody has more ancestors; a loop would be a number that was used again meanwhile.
+    // A longer chain would be a loop through a reused process id.
     above.take(64).collect()
 }
 
-/// The directory of a group, found to be there.
+/// Returns the directory of an existing group.
 pub(super) fn find_group(root: &Path, path: &CgroupPath) -> Result<PathBuf, InvalidJob> {
     let invalid = |why: String| Err(InvalidJob { field: "cgroup", why });
     let shown = path.as_str();
     if !root.join("cgroup.controllers").exists() {
         return invalid(format!(
-            "{} is no root of cgroup v2 (it has no cgroup.controllers); set cpu.cgroup_root (where both versions are \
+            "{} is not the root of cgroup v2 (it has no cgroup.controllers); set cpu.cgroup_root (where both versions are \
              mounted, often /sys/fs/cgroup/unified), or give pids",
             root.display()
         ));
@@ -120,14 +121,14 @@ pub(super) fn find_group(root: &Path, path: &CgroupPath) -> Result<PathBuf, Inva
             Some(root) => format!("; the path begins at {root}, so leave that out"),
             None => "; /proc/PID/cgroup has a process's own after \"0::\"".to_owned(),
         };
-        return invalid(format!("there is no group {shown:?} below {}{hint}", root.display()));
+        return invalid(format!("there is no control group {shown:?} below {}{hint}", root.display()));
     };
     if real == real_root || !real.starts_with(&real_root) {
         return invalid(format!("{shown:?} leads out of {}", root.display()));
     }
     if group_processes(&dir).contains(&std::process::id()) {
         return invalid(format!(
-            "{shown:?} holds wattune itself: its energy, and that of all else there, would be this job's; give the \
+            "{shown:?} contains wattune itself, so that all energy there would be this job's; give the \
              training's own group"
         ));
     }
@@ -141,24 +142,24 @@ pub(super) fn group_dir(root: &Path, path: &CgroupPath) -> PathBuf {
     root.join(&path.as_str()[1..])
 }
 
-/// CPU time of a group and all below it, those that ended included, in microseconds since it was made.
+/// Returns the CPU time of a group and all below it, ended processes included, in microseconds since its creation.
 pub(super) fn group_usage(dir: &Path) -> Result<u64, String> {
     let path = dir.join("cpu.stat");
     let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
         ErrorKind::NotFound if dir.is_dir() => {
-            format!("{} is not there: this is no group of cgroup v2", path.display())
+            format!("{} does not exist: this is not a cgroup v2 group", path.display())
         }
         ErrorKind::NotFound => format!("the group {} is gone", dir.display()),
         _ => format!("{} cannot be read: {error}", path.display()),
     })?;
     let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec")?.trim().parse().ok());
-    usage.ok_or_else(|| format!("{} has no usage_usec: this is no group of cgroup v2", path.display()))
+    usage.ok_or_else(|| format!("{} has no usage_usec: this is not a cgroup v2 group", path.display()))
 }
 
-/// The processes of a group and of all below it.
+/// Returns the processes of a group and all below it.
 pub(super) fn group_processes(dir: &Path) -> Vec<u32> {
     let mut found = Vec::new();
-    gather(dir, DEEPEST, &mut found);
+    gather(dir, MAX_DEPTH, &mut found);
     found
 }
 
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nodes_times_leave_out_what_was_waited_for_and_what_others_took() {
+    fn busy_time_excludes_idle_iowait_and_steal() {
         let text = "cpu  100 20 30 4000 50 6 7 8 90 10\ncpu0 1 2 3 4\ncpu1 1 2 3 4\nintr 5\nbtime 1700000000\n";
         let found = parse_node(text).expect("right");
         assert_eq!((found.cores, found.busy_us), (2, (100 + 20 + 30 + 6 + 7) * TICK_US));
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_brackets_and_blanks_shifts_nothing() {
+    fn a_name_with_brackets_and_blanks_is_parsed() {
         let text = "42 (a) b (c d)) S 7 42 42 0 -1 4194304 1 2 3 4 11 22 33 44 20 0 9 0 555 1 2 3";
         let found = parse_process(text).expect("right");
         assert_eq!(found, Stat { start: 555, parent: 7, own: 33, waited: 77 });

@@ -1,83 +1,75 @@
-//! A thread that reads the node's CPUs, and what it makes of the readings: metered energy and CPU time that only grow.
+//! The thread that reads the node's CPUs and turns readings into metered energy and CPU time that only grow.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Node, Usage, ZoneReading};
 use crate::clock::Clock;
+use crate::gpu::thread::Sampling;
 use wattune_core::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
 use wattune_core::ledger::{Mark, Metered, WrappingMeter};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
 
-/// When the CPUs are read.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
-    /// On a thread of its own, this often; more often where a counter could otherwise turn twice in between.
-    Every(Seconds),
-    /// Only when [`CpuHandle::sample`] is called: for clocks that do not run by themselves.
-    OnRequest,
-}
+/// The shortest interval between readings, whatever a counter's range.
+const SHORTEST_PERIOD: Seconds = Seconds::new(0.05);
 
-/// Readings are not closer together than this, whatever a counter's range.
-const FASTEST: Seconds = Seconds::new(0.05);
-
-/// One zone as it is known.
+/// The state of one zone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ZoneState {
-    /// What it measures.
+    /// The measured device.
     pub device: DeviceId,
-    /// Where it is read.
+    /// The zone's directory.
     pub path: String,
-    /// When it was read last; absent before it ever was.
+    /// The time of the latest reading, if there is one.
     pub at: Option<Now>,
-    /// Energy since the daemon first read it.
+    /// The energy since the daemon's first reading.
     pub metered: Metered,
-    /// The counter's last value in microjoules, consistent with `metered`.
+    /// The latest counter value in microjoules, consistent with `metered`.
     pub counter_uj: Option<u64>,
-    /// Where the counter starts again from zero, in microjoules.
+    /// The value in microjoules at which the counter wraps to zero.
     pub range_uj: Option<u64>,
-    /// Mean power between the last two readings; absent while it is not read.
+    /// The mean power between the latest two readings; absent while the zone cannot be read.
     pub power: Option<Watts>,
-    /// How often the counter turned.
+    /// The number of wraps of the counter.
     pub wraps: u32,
-    /// How often it was reset.
+    /// The number of counter resets.
     pub resets: u32,
-    /// How often it went forward by more than any package can use.
+    /// The number of jumps forward beyond what a package can use.
     pub jumps: u32,
-    /// How often it was read elsewhere than before, from another counter.
+    /// The number of changes to another counter of the same zone.
     pub moves: u32,
-    /// Why it is not read now, in words a person can act on.
+    /// The reason why the zone cannot be read, with the remedy.
     pub problem: Option<String>,
 }
 
-/// CPU time since the daemon started, in microseconds. It only grows.
+/// The CPU time since the daemon started, in microseconds. It only grows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimeState {
-    /// All there was: cores × time.
+    /// The available CPU time: cores × time.
     pub capacity_us: u64,
-    /// What all processes used of it.
+    /// The CPU time of all processes.
     pub busy_us: u64,
-    /// What each followed job's processes used since it is followed.
+    /// The CPU time of each followed job's processes since the job is followed.
     pub jobs: BTreeMap<JobId, u64>,
 }
 
-/// All that is known at one moment.
+/// The latest state of the node's CPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// When it was read; absent before the first reading.
+    /// The time of the latest reading, if there is one.
     pub at: Option<Now>,
-    /// Zones that are or were there, packages first.
+    /// Zones that are or were present, packages first.
     pub zones: Vec<ZoneState>,
     /// CPU time.
     pub time: TimeState,
-    /// The last reading of it.
+    /// The latest reading of CPU time.
     pub usage: Usage,
-    /// What keeps zones from being read.
+    /// The reasons why zones cannot be read.
     pub problems: Vec<String>,
 }
 
-/// The daemon's end of the node's CPUs.
+/// The daemon's handle of the node's CPUs.
 #[derive(Clone)]
 pub struct CpuHandle {
     clock: Arc<dyn Clock>,
@@ -88,13 +80,14 @@ pub struct CpuHandle {
 }
 
 impl CpuHandle {
-    /// Puts a node behind a handle. With [`Pace::Every`] its thread ends when the last handle has gone.
-    pub fn start(node: Box<dyn Node>, clock: Arc<dyn Clock>, pace: Pace) -> Self {
+    /// Puts a node behind a handle. With [`Sampling::Every`] a thread reads it at this interval, or at a shorter one where a
+    /// counter could otherwise wrap twice in between; it ends with the last handle.
+    pub fn start(node: Box<dyn Node>, clock: Arc<dyn Clock>, sampling: Sampling) -> Self {
         let source = node.source();
         let worker = Worker { node, meters: BTreeMap::new(), last: None, observation: Observation::default() };
-        let on_request = pace == Pace::OnRequest;
+        let on_request = sampling == Sampling::OnRequest;
         let handle = Self { clock, source, on_request, worker: Arc::new(Mutex::new(worker)), seen: Arc::default() };
-        if let Pace::Every(period) = pace {
+        if let Sampling::Every(period) = sampling {
             let (worker, seen) = (Arc::downgrade(&handle.worker), handle.seen.clone());
             let clock = handle.clock.clone();
             let body = move || {
@@ -108,7 +101,7 @@ impl CpuHandle {
                     std::thread::sleep(wait.to_std());
                 }
             };
-            // Without the thread, CPUs are never read, which shows as just that.
+            // Without the thread, the CPUs are never read, which the view reports.
             if let Err(error) = std::thread::Builder::new().name("cpu".into()).spawn(body) {
                 tracing::error!(%error, "cannot start the thread that reads the CPUs");
             }
@@ -116,17 +109,17 @@ impl CpuHandle {
         handle
     }
 
-    /// Where its energy comes from: `rapl` or `simulated`.
+    /// Returns the source of the energy: `rapl` or `simulated`.
     pub fn source(&self) -> &'static str {
         self.source
     }
 
-    /// The newest that is known, without waiting.
+    /// Returns the latest state without waiting.
     pub fn observe(&self) -> Arc<Observation> {
         lock(&self.seen).clone()
     }
 
-    /// Reads everything now if nobody else does ([`Pace::OnRequest`]).
+    /// Reads everything now if there is no thread ([`Sampling::OnRequest`]).
     pub fn refresh(&self) {
         if self.on_request {
             self.sample();
@@ -140,10 +133,10 @@ impl CpuHandle {
         seen
     }
 
-    /// Finds the processes that a job claims. Blocks: not for async tasks.
+    /// Finds the processes that a job names. Blocks: not for async tasks.
     ///
     /// # Errors
-    /// If they are not there.
+    /// If they do not exist.
     pub fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob> {
         lock(&self.worker).node.resolve(claim)
     }
@@ -156,7 +149,7 @@ impl CpuHandle {
         *lock(&self.seen) = seen;
     }
 
-    /// Counts it no longer. Blocks: not for async tasks.
+    /// Stops counting a job's CPU time. Blocks: not for async tasks.
     pub fn unfollow(&self, job: &JobId) {
         lock(&self.worker).node.unfollow(job);
     }
@@ -165,60 +158,60 @@ impl CpuHandle {
 struct Worker {
     node: Box<dyn Node>,
     meters: BTreeMap<DeviceId, ZoneMeter>,
-    /// When CPU time was read last, and the node's counter of it then.
+    /// The time of the latest reading of CPU time, and the node's counter.
     last: Option<(Monotonic, Option<u64>)>,
     observation: Observation,
 }
 
-/// A zone's meter, whichever of several counters of the same package it is read from.
+/// A zone's meter, which may read several counters of the same package in turn.
 struct ZoneMeter {
-    /// Where its last reading came from.
+    /// The directory of the latest reading.
     path: String,
     meter: WrappingMeter,
-    /// Where others were left.
-    left: BTreeMap<String, Mark>,
+    /// The last values of other counters.
+    marks: BTreeMap<String, Mark>,
 }
 
 impl ZoneMeter {
     fn at(path: &str) -> Self {
-        Self { path: path.to_owned(), meter: WrappingMeter::default(), left: BTreeMap::new() }
+        Self { path: path.to_owned(), meter: WrappingMeter::default(), marks: BTreeMap::new() }
     }
 
-    /// Takes a reading; answers whether it comes from another counter than the one before.
-    fn take(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, path: &str) -> bool {
+    /// Records a reading. Returns true if it comes from another counter than the one before.
+    fn record(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, path: &str) -> bool {
         if self.path == path {
             self.meter.observe(at, counter_uj, range_uj);
             return false;
         }
         let before = std::mem::replace(&mut self.path, path.to_owned());
-        self.left.extend(self.meter.mark().map(|mark| (before, mark)));
-        self.meter.rebase(at, counter_uj, range_uj, self.left.remove(path));
+        self.marks.extend(self.meter.mark().map(|mark| (before, mark)));
+        self.meter.rebase(at, counter_uj, range_uj, self.marks.remove(path));
         true
     }
 }
 
 impl Worker {
-    /// The pace that counters need: half of the time in which the smallest could turn.
+    /// Returns the interval that the counters need: half of the time in which the smallest could wrap.
     fn period(&self, asked: Seconds) -> Seconds {
         let ranges = self.observation.zones.iter().filter_map(|zone| zone.range_uj);
         let needed = ranges.map(|range| WrappingMeter::longest_span(range) / 2.0).reduce(Seconds::min);
-        needed.map_or(asked, |needed| asked.min(needed.max(FASTEST)))
+        needed.map_or(asked, |needed| asked.min(needed.max(SHORTEST_PERIOD)))
     }
 
     fn sample(&mut self, clock: &dyn Clock) -> Arc<Observation> {
         let usage = self.node.usage();
         let zones = self.node.zones();
-        // The clock after the counters: energy, CPU time and time belong together.
+        // The clock is read after the counters: energy, CPU time and time belong together.
         let now = clock.now();
-        self.take_usage(usage, now);
-        self.take_zones(zones.readings, now);
+        self.record_usage(usage, now);
+        self.record_zones(zones.readings, now);
         self.observation.problems = zones.problems;
         self.observation.at = Some(now);
         Arc::new(self.observation.clone())
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time since the last reading")]
-    fn take_usage(&mut self, usage: Usage, now: Now) {
+    fn record_usage(&mut self, usage: Usage, now: Now) {
         let time = &mut self.observation.time;
         if let Some((then, before)) = self.last.replace((now.monotonic, usage.busy_us)) {
             let span = now.monotonic.since(then).get() * 1e6;
@@ -231,11 +224,11 @@ impl Worker {
         self.observation.usage = usage;
     }
 
-    fn take_zones(&mut self, readings: Vec<ZoneReading>, now: Now) {
+    fn record_zones(&mut self, readings: Vec<ZoneReading>, now: Now) {
         for zone in &mut self.observation.zones {
             if !readings.iter().any(|reading| reading.device == zone.device) {
                 let since = zone.at.map(|at| format!(" since {}", at.utc.format("%FT%TZ"))).unwrap_or_default();
-                zone.problem.get_or_insert_with(|| format!("{} is not there{since}", zone.path));
+                zone.problem.get_or_insert_with(|| format!("{} is missing{since}", zone.path));
                 zone.power = None;
             }
         }
@@ -250,7 +243,7 @@ impl Worker {
             match reading.counter_uj {
                 Ok(counter) => {
                     let meter = self.meters.entry(reading.device).or_insert_with(|| ZoneMeter::at(&zone.path));
-                    zone.moves += u32::from(meter.take(now.monotonic, counter, reading.range_uj, &zone.path));
+                    zone.moves += u32::from(meter.record(now.monotonic, counter, reading.range_uj, &zone.path));
                     let meter = &meter.meter;
                     zone.at = Some(now);
                     zone.counter_uj = Some(counter);
@@ -266,23 +259,23 @@ impl Worker {
 }
 
 impl ZoneState {
-    /// The kernel's name for the counter, wherever its files are shown: `intel-rapl:0`.
+    /// Returns the kernel's name of the counter, wherever its files are mounted: `intel-rapl:0`.
     pub fn counter_id(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// What somebody should look at, in words; that it is not read now first.
+    /// Returns warnings about the zone; that it cannot be read comes first.
     pub fn concerns(&self) -> Vec<String> {
         let jumps = (self.jumps > 0).then(|| {
             format!(
-                "its counter went ahead by more than any package can use, {} time(s); that energy is booked as a gap's",
+                "its counter jumped forward by more than any package can use, {} time(s); that energy is recorded as a gap's",
                 self.jumps
             )
         });
         let moves = (self.moves > 0).then(|| {
             format!(
-                "it is read from another counter than before, {} time(s), now {}; what was used at the change is in no \
-                 book until the first counter is back",
+                "it is read from another counter than before, {} time(s), now {}; energy used at the change is missing \
+                 until the first counter is back",
                 self.moves, self.path
             )
         });

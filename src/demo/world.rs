@@ -19,7 +19,7 @@ use crate::controller::{
     Requests, Settings, StartError,
 };
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
-use crate::cpu::watch::{CpuHandle, Pace};
+use crate::cpu::watch::CpuHandle;
 use crate::gpu::GpuDevice;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::Sampling;
@@ -177,7 +177,7 @@ impl World {
             clock: clock.clone(),
             devices,
             sampling: Sampling::OnRequest,
-            cpu: Some(CpuHandle::start(Box::new(node), clock.clone(), Pace::OnRequest)),
+            cpu: Some(CpuHandle::start(Box::new(node), clock.clone(), Sampling::OnRequest)),
             signal: feed.subscribe(),
             ranks: RankBoard::default(),
             price: None,

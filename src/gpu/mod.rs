@@ -1,9 +1,9 @@
-//! The hardware seam: what a GPU can be asked and told, and who answers.
+//! GPU access: the device trait, its implementations, one worker thread per GPU, and the journal that restores limits.
 //!
-//! [`GpuDevice`] is small, synchronous and object-safe. Two implementations: [`nvml`] (the driver's library) and
-//! [`simulated`] (no hardware; labelled as such everywhere). Nobody calls a device directly: each board lives on a
-//! thread of its own behind a [`thread::GpuHandle`], so that a driver that hangs stops nothing but its board.
-//! [`journal`] remembers the limits found, [`restore`] gives them back.
+//! [`GpuDevice`] is small, synchronous and object-safe. It has two implementations: [`nvml`] (the NVIDIA driver's
+//! library) and [`simulated`] (no hardware; labelled as simulated everywhere). The daemon never calls a device
+//! directly: each GPU has a thread of its own behind a [`thread::GpuHandle`], so that a hanging driver call blocks that
+//! GPU only. [`journal`] records the original limits, [`restore`] writes them back.
 
 pub mod journal;
 pub mod nvml;
@@ -12,29 +12,29 @@ pub mod simulated;
 pub mod thread;
 mod worker;
 
-pub use worker::{Metering, Observation, ProcessWeights, Telling, Write, WriteOutcome};
+pub use worker::{Availability, EnergyReading, Observation, ProcessWeights, Write, WriteOutcome};
 
 use wattune_core::domain::{Board, ClockLimit, ClockRange, EventReasons, LimitRange, PowerLimit};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Seconds, Watts};
 
-/// Why a call to a device failed. `call` is the driver's own name for it, so that a person can look it up.
+/// The reason for a failed device call. `call` is the driver's own name of the call, so that a person can look it up.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GpuError {
-    /// The board fell off the bus or was reset.
+    /// The GPU fell off the bus or was reset.
     #[error("{call}: the GPU is lost (fell off the bus or was reset)")]
     Lost {
         /// The failed call.
         call: &'static str,
     },
-    /// The process lacks the right.
+    /// The process lacks the permission.
     #[error("{call}: no permission; it needs root (or CAP_SYS_ADMIN in a container)")]
     NoPermission {
         /// The failed call.
         call: &'static str,
     },
-    /// The board or this driver cannot do it.
-    #[error("{call}: not supported by this board")]
+    /// The GPU or this driver does not support the call.
+    #[error("{call}: not supported by this GPU")]
     NotSupported {
         /// The failed call.
         call: &'static str,
@@ -45,34 +45,34 @@ pub enum GpuError {
         /// The failed call.
         call: &'static str,
     },
-    /// The call did not come back in time.
+    /// The call timed out.
     #[error("{call}: no answer from the driver for {:.1} s", after.get())]
     TimedOut {
         /// The failed call.
         call: &'static str,
-        /// How long it has been waited for.
+        /// The time waited so far.
         after: Seconds,
     },
-    /// The limit is no longer the one that was to be replaced, so nothing was written.
-    #[error("{call}: somebody else set {found} a moment before; nothing was written over it")]
-    SetMeanwhile {
+    /// The limit changed since the caller read it, so nothing was written.
+    #[error("{call}: an external writer set {current} just before, which was not overwritten")]
+    LimitChanged {
         /// The call that was not made.
         call: &'static str,
-        /// The limit that was found.
-        found: PowerLimit,
+        /// The limit on the GPU.
+        current: PowerLimit,
     },
-    /// Anything else, in the driver's words.
+    /// Any other failure, in the driver's words.
     #[error("{call}: {message}")]
     Driver {
         /// The failed call.
         call: &'static str,
-        /// What the driver said.
+        /// The driver's message.
         message: String,
     },
 }
 
 impl GpuError {
-    /// The driver's name of the failed call.
+    /// Returns the driver's name of the failed call.
     pub fn call(&self) -> &'static str {
         match self {
             Self::Lost { call }
@@ -80,122 +80,124 @@ impl GpuError {
             | Self::NotSupported { call }
             | Self::MissingSymbol { call }
             | Self::TimedOut { call, .. }
-            | Self::SetMeanwhile { call, .. }
+            | Self::LimitChanged { call, .. }
             | Self::Driver { call, .. } => call,
         }
     }
 
-    /// Whether the board or the driver says that it cannot do it at all. Drivers say so for a moment, too.
+    /// Returns true if the GPU or the driver does not support the call. Drivers report that temporarily, too.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::NotSupported { .. } | Self::MissingSymbol { .. })
     }
 }
 
-/// What a board can do, by its last answers. What it refused is asked again over time.
+/// The capabilities of a GPU by its latest answers. Refused calls are retried at growing intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
-    /// The energy counter: while it is away power is integrated.
+    /// The energy counter. Without it the daemon integrates power.
     pub energy_counter: Result<(), GpuError>,
     /// Power readings.
     pub power: Result<(), GpuError>,
-    /// Readings of the limit that was asked for.
+    /// Readings of the requested limit.
     pub limit: Result<(), GpuError>,
-    /// The limits it accepts, or why it has none to set.
+    /// The range of accepted limits.
     pub limits: Result<LimitRange, GpuError>,
-    /// The clocks it can be locked to, or why it has none. Whether this process may lock them shows at the first try.
+    /// The range of lockable clocks. Only the first attempt shows if this process has the permission to lock them.
     pub clocks: Result<ClockRange, GpuError>,
     /// Persistence mode, where the platform has it.
     pub persistence: Result<(), GpuError>,
-    /// Whether the board is cut into MIG slices: accounted as a whole, not controlled.
+    /// MIG is on: the GPU is accounted as a whole and not controlled.
     pub mig: bool,
-    /// Whether this is a virtual GPU of a host that keeps power to itself.
+    /// This is a virtual GPU whose host owns the power limit.
     pub virtualised: bool,
     /// The driver's version.
     pub driver: String,
 }
 
 impl Capabilities {
-    /// Why limits cannot be steered on this board at all; `None` if nothing speaks against it.
+    /// Returns the reason why this GPU's power limit cannot be controlled, if there is one.
     pub fn why_no_control(&self) -> Option<String> {
         if self.mig {
-            return Some("MIG is on: a slice has no power limit of its own, the board's is left alone".into());
+            return Some(
+                "MIG is on: slices have no power limit of their own, so wattune does not change the GPU's".into(),
+            );
         }
         if self.virtualised {
-            return Some("a virtual GPU: its host owns the power limit".into());
+            return Some("this is a virtual GPU; its host owns the power limit".into());
         }
         self.limits.as_ref().err().map(ToString::to_string)
     }
 
-    /// Why clocks cannot be locked on this board at all; `None` if nothing speaks against it before it is tried.
+    /// Returns the reason why this GPU's clocks cannot be locked, if one is known before the first attempt.
     pub fn why_no_clocks(&self) -> Option<String> {
         self.why_no_control().or_else(|| self.clocks.as_ref().err().map(ToString::to_string))
     }
 }
 
-/// How much to ask a board for.
+/// The extent of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Energy and power only: cheap enough for many times a second.
+    /// Energy and power only: cheap enough for many reads per second.
     Quick,
-    /// Everything, but for what was refused a moment ago.
+    /// Everything except calls that the GPU refused recently.
     Full,
-    /// Everything, at once: for a write, and for giving a limit back.
-    Anew,
+    /// Everything, including recently refused calls: for writes and restores.
+    Retry,
 }
 
-/// What a board says at one moment. Absent values are `None`, never zero.
+/// One reading of a GPU. Absent values are `None`, never zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     /// The energy counter.
     pub energy: Option<Millijoules>,
-    /// Power drawn: the newest sample where the driver offers it, else its one-second average.
+    /// The power draw: the newest sample where the driver offers it, otherwise its one-second average.
     pub power: Option<Watts>,
-    /// The limit that was asked for from the host, whoever asked.
+    /// The limit requested by software on the host, by any writer.
     pub requested: Option<PowerLimit>,
-    /// The limit in force: the strictest of the host's, the board's and any out-of-band one.
+    /// The limit in force: the strictest of the host's, the GPU's and any out-of-band one.
     pub enforced: Option<PowerLimit>,
-    /// Why clocks are lowered.
+    /// The reasons for lowered clocks.
     pub reasons: Option<EventReasons>,
-    /// Core temperature in degrees Celsius.
+    /// The core temperature in degrees Celsius.
     pub temperature_c: Option<f64>,
-    /// Clock of the streaming multiprocessors in MHz.
+    /// The clock of the streaming multiprocessors in MHz.
     pub sm_clock_mhz: Option<u32>,
-    /// Whether persistence mode is on.
+    /// Persistence mode is on.
     pub persistence: Option<bool>,
-    /// How many compute processes run on it.
+    /// The number of compute processes.
     pub processes: Option<u32>,
 }
 
-/// What a process used of a board lately.
+/// The recent use of a GPU by one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUse {
-    /// Its number, as the host counts.
+    /// The process id in the host's namespace.
     pub pid: u32,
-    /// The multiprocessors' time that it had, in percent.
+    /// The share of streaming-multiprocessor time in percent.
     pub percent: u32,
 }
 
-/// One board. Calls may block for as long as the driver likes.
+/// One GPU. Calls may block for as long as the driver likes.
 pub trait GpuDevice: Send {
-    /// Who it is.
+    /// Returns the GPU's identity.
     fn board(&self) -> &Board;
 
-    /// What it can do.
+    /// Returns the GPU's capabilities.
     fn capabilities(&self) -> &Capabilities;
 
-    /// What it says now. With [`Depth::Quick`] only energy and power are filled in. `now` tells what was refused long
-    /// enough ago to be asked again; with [`Depth::Anew`] all is.
+    /// Reads the GPU. [`Depth::Quick`] fills in energy and power only. `now` decides which refused calls are due for a
+    /// retry; [`Depth::Retry`] retries all of them.
     ///
     /// # Errors
-    /// [`GpuError::Lost`] if the board is gone. Values that this board does not offer, or that fail for another
-    /// reason while the board answers at all, are `None`.
+    /// [`GpuError::Lost`] if the GPU is gone. While the GPU answers any call, a value that it does not offer or that
+    /// fails for another reason is `None`.
     fn read(&mut self, depth: Depth, now: Monotonic) -> Result<Reading, GpuError>;
 
-    /// What each process used since this was asked last; those that used nothing are left out. Asked for only while
-    /// several jobs hold the board.
+    /// Returns the use by each process since the last call, without idle processes. Called only while several jobs
+    /// share the GPU.
     ///
     /// # Errors
-    /// [`GpuError::NotSupported`] where the board cannot tell; whatever the driver says otherwise.
+    /// [`GpuError::NotSupported`] where the GPU does not report it; otherwise the driver's error.
     fn process_use(&mut self) -> Result<Vec<ProcessUse>, GpuError> {
         Err(GpuError::NotSupported { call: "nvmlDeviceGetProcessUtilization" })
     }
@@ -203,18 +205,18 @@ pub trait GpuDevice: Send {
     /// Sets the power limit. Needs root.
     ///
     /// # Errors
-    /// [`GpuError::NoPermission`] without it; whatever the driver says otherwise. The limit must lie in the board's
-    /// range: clamping is the caller's, so that it can be said.
+    /// [`GpuError::NoPermission`] without root; otherwise the driver's error. The limit must lie in the GPU's range:
+    /// the caller clamps it and reports that.
     fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError>;
 
-    /// Locks the clocks of the multiprocessors to `highest` and below. Needs root. No driver tells what clocks are locked
-    /// to: a lock that was there before is gone then, and cannot be found again.
+    /// Locks the clocks of the multiprocessors to `highest` and below. Needs root. No driver reports an existing lock,
+    /// so this replaces an earlier lock irrecoverably.
     ///
     /// # Errors
     /// As for [`Self::set_power_limit`].
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError>;
 
-    /// Takes any lock of the clocks away, whoever made it. Needs root.
+    /// Removes any lock of the clocks, whoever set it. Needs root.
     ///
     /// # Errors
     /// As for [`Self::set_power_limit`].
@@ -226,9 +228,9 @@ pub trait GpuDevice: Send {
     /// As for [`Self::set_power_limit`].
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError>;
 
-    /// Finds the board again by its identity after it was lost.
+    /// Looks up a lost GPU by its identity.
     ///
     /// # Errors
-    /// [`GpuError::Lost`] while it has not come back.
+    /// [`GpuError::Lost`] while it is still gone.
     fn reopen(&mut self) -> Result<(), GpuError>;
 }

@@ -1,9 +1,8 @@
-//! Boards behind the driver's library, `libnvidia-ml.so.1`.
+//! GPUs behind the NVIDIA driver's library, `libnvidia-ml.so.1`.
 //!
-//! [`Library`] opens it, [`NvmlDevice`] is one board. Every call may be missing from an old driver and every value
-//! from a board; each is asked for on its own, so that an absent one takes no other with it. What a board or driver
-//! says it does not support is asked for again ever more rarely, as it may say so for a moment only; what fails for another
-//! reason is asked for again at the next read.
+//! [`Library`] opens the library, [`NvmlDevice`] is one GPU. An old driver may lack any call and a GPU any value; each
+//! value is read on its own, so that a missing one affects no other. Unsupported calls are retried at growing
+//! intervals, as drivers report them temporarily; calls that fail for another reason are retried at the next read.
 //!
 //! Linux only, as persistence and virtualisation mode are.
 
@@ -24,44 +23,44 @@ pub use library::{Library, OpenError};
 
 use super::{GpuDevice, GpuError};
 
-/// How to reach the driver.
+/// The access to the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The driver's library, where the dynamic linker does not find it by its usual names.
+    /// The path of the driver's library, where the dynamic linker does not find it by its usual names.
     pub library: Option<PathBuf>,
 }
 
-/// The boards of this machine.
+/// The GPUs of this machine.
 pub struct Boards {
-    /// Those that answer, by index.
+    /// The usable GPUs, by index.
     pub devices: Vec<Box<dyn GpuDevice>>,
-    /// Those that the driver counts and that cannot be used, by index.
+    /// The GPUs that the driver counts but that cannot be used, by index.
     pub problems: Vec<Problem>,
 }
 
-/// A board that the driver counts and that could not be opened. It has no UUID: only an open board says that.
+/// A GPU that the driver counts but that could not be opened. Its UUID is unknown: only an open GPU reports it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("GPU {index} cannot be used: {error}; a running daemon takes it up once it answers (nvidia-smi -i {index})")]
+#[error("GPU {index} cannot be used: {error}; a running daemon uses it once it answers (see nvidia-smi -i {index})")]
 pub struct Problem {
     /// The driver's index.
     pub index: u32,
-    /// What failed.
+    /// The reason.
     pub error: GpuError,
 }
 
-/// Opens the library and every board that answers. No board at all is no error.
+/// Opens the library and every GPU that answers. A machine without GPUs is no error.
 ///
 /// # Errors
-/// If the library cannot be used. A single board that fails is a [`Problem`].
+/// If the library cannot be used. A single GPU that fails is a [`Problem`].
 pub fn open_all(settings: &Settings) -> Result<Boards, OpenError> {
     Library::open(settings)?.boards()
 }
 
-/// As [`open_all`], for who stays: the other answer has the boards that can be used later, as they come.
+/// Opens the GPUs like [`open_all`], and returns a channel of those that become usable later.
 ///
 /// # Errors
-/// As for [`open_all`].
+/// The errors of [`open_all`].
 pub fn open_and_search(settings: &Settings) -> Result<(Boards, Receiver<Box<dyn GpuDevice>>), OpenError> {
     let library = Library::open(settings)?;
     let boards = library.boards()?;
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_know_one_key() {
+    fn settings_have_one_key() {
         assert_eq!(toml::from_str::<Settings>("").expect("all have defaults"), Settings::default());
         let named: Settings = toml::from_str("library = \"/opt/lib/libnvidia-ml.so.1\"").expect("valid");
         assert_eq!(named.library, Some("/opt/lib/libnvidia-ml.so.1".into()));
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_names_the_board() {
+    fn a_problem_names_the_gpu() {
         let problem = Problem { index: 3, error: GpuError::Lost { call: "nvmlDeviceGetHandleByIndex_v2" } };
         let text = problem.to_string();
         assert!(text.starts_with("GPU 3 cannot be used: nvmlDeviceGetHandleByIndex_v2: the GPU is lost"), "{text}");

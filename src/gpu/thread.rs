@@ -1,4 +1,4 @@
-//! One thread per board, so that a driver call that hangs stops nothing but its board.
+//! One thread per GPU, so that a hanging driver call blocks that GPU only.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
@@ -11,16 +11,16 @@ use wattune_core::domain::{Board, PowerLimit};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Seconds};
 
-/// When a board is read.
+/// When a device is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
-    /// On a thread of its own, this often.
+    /// On a thread of its own, at this interval.
     Every(Seconds),
-    /// In the caller's thread, whenever [`GpuHandle::refresh`] is called: for clocks that do not run by themselves.
+    /// On the caller's thread, at each refresh of the handle: for clocks that do not run by themselves.
     OnRequest,
 }
 
-/// The daemon's end of a board.
+/// The daemon's handle of a GPU.
 #[derive(Clone)]
 pub struct GpuHandle {
     board: Arc<Board>,
@@ -29,7 +29,7 @@ pub struct GpuHandle {
     shared: Arc<Mutex<Shared>>,
     link: Link,
     watching: Arc<AtomicBool>,
-    owed: Arc<AtomicU64>,
+    excluded: Arc<AtomicU64>,
 }
 
 #[derive(Clone)]
@@ -41,7 +41,7 @@ enum Link {
 struct Shared {
     observation: Observation,
     capabilities: Arc<Capabilities>,
-    /// What the thread is doing at the driver, and since when.
+    /// The driver call in progress and its start.
     busy: Option<(&'static str, Monotonic)>,
 }
 
@@ -53,7 +53,7 @@ struct Request {
 #[derive(Clone, Copy)]
 enum Task {
     Read,
-    /// A write, and the limit that it is to replace.
+    /// A write, and the limit that it expects to replace.
     Write(Write, Option<PowerLimit>),
 }
 
@@ -67,7 +67,7 @@ impl Task {
 
     fn carry_out(self, worker: &mut Worker, clock: &dyn Clock) -> Result<(), GpuError> {
         match self {
-            Self::Write(write, over) => worker.write(write, over, || clock.now()),
+            Self::Write(write, expected) => worker.write(write, expected, || clock.now()),
             Self::Read => {
                 worker.sample(|| clock.now(), true);
                 worker.observation().fault.clone().map_or(Ok(()), |(error, _)| Err(error))
@@ -76,11 +76,11 @@ impl Task {
     }
 }
 
-const READING: &str = "reading the board";
+const READING: &str = "reading the GPU";
 
 impl GpuHandle {
-    /// Puts a device behind a handle and reads it for the first time. `full_every` is how often everything is read
-    /// rather than energy and power alone; after `call_timeout` without an answer the board counts as unresponsive.
+    /// Puts a device behind a handle and reads it for the first time. `full_every` is the interval of full reads; other
+    /// reads fetch energy and power only. After `call_timeout` without an answer the GPU counts as unresponsive.
     pub fn start(
         device: Box<dyn GpuDevice>,
         clock: Arc<dyn Clock>,
@@ -89,8 +89,8 @@ impl GpuHandle {
         call_timeout: Seconds,
     ) -> Self {
         let board = Arc::new(device.board().clone());
-        let (watching, owed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let worker = Worker::new(device, full_every, watching.clone(), owed.clone());
+        let (watching, excluded) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let worker = Worker::new(device, full_every, watching.clone(), excluded.clone());
         let shared = Shared {
             observation: worker.observation().clone(),
             capabilities: worker.capabilities().clone(),
@@ -103,28 +103,27 @@ impl GpuHandle {
                 let (sender, receiver) = mpsc::sync_channel(1);
                 let (clock, shared, index) = (clock.clone(), shared.clone(), board.index);
                 let body = move || run(worker, &receiver, period, &*clock, &shared);
-                // Failing to start a thread leaves a handle whose board never answers, which is reported as such.
+                // Without a thread the GPU never answers, which is reported as a fault.
                 if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(body) {
-                    tracing::error!(gpu.index = index, %error, "cannot start the board's thread");
+                    tracing::error!(gpu.index = index, %error, "cannot start the GPU's thread");
                 }
                 Link::Thread(sender)
             }
         };
-        Self { board, clock, call_timeout, shared, link, watching, owed }
+        Self { board, clock, call_timeout, shared, link, watching, excluded }
     }
 
-    /// Who it is.
+    /// Returns the GPU's identity.
     pub fn board(&self) -> &Board {
         &self.board
     }
 
-    /// What it can do, as far as was found when it was opened last.
+    /// Returns the GPU's capabilities by its latest answers.
     pub fn capabilities(&self) -> Arc<Capabilities> {
         lock(&self.shared).capabilities.clone()
     }
 
-    /// The newest that is known, without waiting. A call that has not come back for longer than the time-out shows as
-    /// a fault.
+    /// Returns the latest state without waiting. A call that exceeds the time-out shows as a fault.
     pub fn observe(&self) -> Observation {
         let shared = lock(&self.shared);
         let mut observation = shared.observation.clone();
@@ -138,17 +137,17 @@ impl GpuHandle {
         observation
     }
 
-    /// Whether it is asked from now on what each process uses ([`Observation::process_use`]).
+    /// Starts or stops reading each process's use ([`Observation::process_use`]).
     pub fn watch_processes(&self, on: bool) {
         self.watching.store(on, Ordering::Relaxed);
     }
 
-    /// Has the next `energy` that the counter gains left out: it was booked before this handle was made.
-    pub fn owe(&self, energy: Millijoules) {
-        self.owed.fetch_add(energy.get(), Ordering::Relaxed);
+    /// Excludes the next `energy` that the counter gains: the ledger recorded it before this handle existed.
+    pub fn exclude_energy(&self, energy: Millijoules) {
+        self.excluded.fetch_add(energy.get(), Ordering::Relaxed);
     }
 
-    /// Reads the board now if nobody else does ([`Sampling::OnRequest`]).
+    /// Reads the GPU now if it has no thread ([`Sampling::OnRequest`]).
     pub fn refresh(&self) {
         if let Link::Inline(worker) = &self.link {
             let mut worker = lock(worker);
@@ -157,34 +156,34 @@ impl GpuHandle {
         }
     }
 
-    /// Asks for a write without waiting for it; its end shows in [`Observation::last_write`]. Returns whether it was
-    /// taken: a board that still works on an earlier one refuses. With `over`, a limit is written only over that one:
-    /// somebody else may have set another since it was read.
-    pub fn request(&self, write: Write, over: Option<PowerLimit>) -> bool {
-        let task = Task::Write(write, over);
+    /// Queues a write; its outcome appears in [`Observation::last_write`]. Returns false if an earlier write is still
+    /// queued. If `expected` is given, writes a limit only over that one: an external writer may have changed it since
+    /// it was read.
+    pub fn request(&self, write: Write, expected: Option<PowerLimit>) -> bool {
+        let task = Task::Write(write, expected);
         match &self.link {
             Link::Thread(sender) => sender.try_send(Request { task, reply: None }).is_ok(),
             Link::Inline(_) => {
-                // The outcome stands in the observation, as it would for a thread.
+                // The outcome is in the observation, as with a thread.
                 let _ = self.carry_out_inline(task);
                 true
             }
         }
     }
 
-    /// Writes and waits for the end, at most `timeout`. Blocks: not for async tasks.
+    /// Writes and waits for the outcome for at most `timeout`. Blocks: not for async tasks.
     ///
     /// # Errors
-    /// What the driver says, or [`GpuError::TimedOut`].
+    /// The driver's error, or [`GpuError::TimedOut`].
     pub fn write_and_wait(&self, write: Write, timeout: Seconds) -> Result<(), GpuError> {
         self.carry_out(Task::Write(write, None), timeout)
     }
 
-    /// Reads everything anew, after whatever was asked for before, and waits for it at most `timeout`. Blocks: not for
-    /// async tasks.
+    /// Reads everything again after all queued writes and waits for it for at most `timeout`. Blocks: not for async
+    /// tasks.
     ///
     /// # Errors
-    /// Why the board does not answer.
+    /// The reason why the GPU does not answer.
     pub fn read_and_wait(&self, timeout: Seconds) -> Result<Observation, GpuError> {
         self.carry_out(Task::Read, timeout)?;
         Ok(lock(&self.shared).observation.clone())
@@ -237,7 +236,7 @@ fn run(
         begin(READING);
         worker.sample(|| clock.now(), false);
         lock(shared).publish(&worker);
-        // Late samples are not made up for: the meter takes any spacing.
+        // Skips late samples: the meter accepts any spacing.
         next = next.after(period).max(clock.monotonic());
         loop {
             let wait = next.since(clock.monotonic());
@@ -247,7 +246,7 @@ fn run(
                     let result = task.carry_out(&mut worker, clock);
                     lock(shared).publish(&worker);
                     if let Some(reply) = reply {
-                        // Whoever waited may have given up.
+                        // The receiver may have timed out.
                         let _ = reply.try_send(result);
                     }
                 }

@@ -1,4 +1,4 @@
-//! What happens on a board's own thread: sampling, metering, writing, and finding a lost board again.
+//! The work on a GPU's own thread: sampling, metering, writing, and reopening a lost GPU.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use wattune_core::ledger::{Meter, Metered};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Millijoules, Seconds};
 
-/// A lost board is looked for this often.
+/// The interval between attempts to reopen a lost GPU.
 const REOPEN_EVERY: Seconds = Seconds::new(2.0);
 
-/// Readings further apart than this leave a time in which who holds the board may change without its energy being read.
-const SILENT: Seconds = Seconds::new(1.0);
+/// The longest interval between energy readings that is not a gap. During a gap the GPU may change owners unobserved.
+const LONGEST_INTERVAL: Seconds = Seconds::new(1.0);
 
-/// What processes use is asked again so long after it was refused.
-const REFUSED_WAITS: Seconds = Seconds::new(10.0);
+/// The interval before a retry of a refused process-use call.
+const REFUSED_RETRY: Seconds = Seconds::new(10.0);
 
-/// Something to tell a board.
+/// A write to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// A power limit, within the board's range.
+    /// A power limit within the GPU's range.
     PowerLimit(PowerLimit),
-    /// The highest clock, one of those that the board can be locked to.
+    /// The highest allexcluded clock, one of the lockable ones.
     LockClocks(ClockLimit),
-    /// No lock of the clocks any more.
+    /// Removal of any clock lock.
     ResetClocks,
     /// Persistence mode.
     Persistence(bool),
 }
 
 impl Write {
-    /// NVML's name of the call, for messages.
+    /// Returns NVML's name of the call, for messages.
     pub fn call(&self) -> &'static str {
         match self {
             Self::PowerLimit(_) => "nvmlDeviceSetPowerManagementLimit",
@@ -44,93 +44,94 @@ impl Write {
     }
 }
 
-/// How a write ended.
+/// The outcome of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WriteOutcome {
-    /// What was asked for.
+    /// The write.
     pub write: Write,
-    /// When it ended.
+    /// The time at which it ended.
     pub at: Now,
-    /// What the driver said.
+    /// The driver's answer.
     pub result: Result<(), GpuError>,
-    /// The limit that the board showed right after it: some round, some ignore.
+    /// The limit read back right after it: some GPUs round limits, some ignore them.
     pub shown: Option<PowerLimit>,
 }
 
-/// What each process used of a board since it is asked, in percent of the multiprocessors times milliseconds. Numbers only
-/// grow, and only their proportions mean something.
+/// The accumulated use by each process in percent of multiprocessor time × milliseconds. Values only grow; only their
+/// proportions have a meaning.
 pub type ProcessWeights = BTreeMap<u32, u64>;
 
-/// A reading of a board's energy.
+/// A reading of a GPU's energy.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Metering {
-    /// When.
+pub struct EnergyReading {
+    /// The time of the reading.
     pub at: Now,
-    /// Energy since the daemon opened the board.
+    /// The energy since the daemon opened the GPU.
     pub metered: Metered,
-    /// The counter's value, consistent with `metered`.
+    /// The energy counter, consistent with `metered`.
     pub counter: Option<Millijoules>,
 }
 
-/// Whether a board tells something.
+/// The availability of one reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Telling {
-    /// Whether it ever has since the daemon opened it.
+pub struct Availability {
+    /// The reading was available at least once since the daemon opened the GPU.
     pub ever: bool,
-    /// Since when it has not.
+    /// The start of the current outage.
     pub missing_since: Option<Now>,
 }
 
-impl Telling {
-    /// Takes in whether it is told now; if not, it has not been since `missing_since` or for longer.
-    fn observe(&mut self, is_told: bool, missing_since: Now) {
-        self.ever |= is_told;
-        self.missing_since = (!is_told).then(|| self.missing_since.unwrap_or(missing_since));
+impl Availability {
+    /// Records if the reading is available now. An outage starts at `missing_since` unless it started earlier.
+    fn observe(&mut self, is_available: bool, missing_since: Now) {
+        self.ever |= is_available;
+        self.missing_since = (!is_available).then(|| self.missing_since.unwrap_or(missing_since));
     }
 
-    /// Since when it has been missing, of what has been missing for longer than `patience`, or was never told.
+    /// Returns the start of an outage that is longer than `patience`, or of a reading that was never available.
     pub fn missing_longer_than(&self, patience: Seconds, now: Monotonic) -> Option<Now> {
         self.missing_since.filter(|since| !self.ever || now.since(since.monotonic) > patience)
     }
 }
 
-/// Everything known of a board at one moment.
+/// The latest state of a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// When the board last answered; `None` before it ever did.
+    /// The time of the GPU's latest answer, if there is one.
     pub at: Option<Now>,
-    /// What it said then. Values of [`Depth::Full`] are up to one full interval old.
+    /// The latest reading. Values of [`Depth::Full`] are up to one full interval old.
     pub reading: Reading,
-    /// Energy since the daemon opened the board.
+    /// The energy since the daemon opened the GPU.
     pub metered: Metered,
-    /// Up to when that is known: a board whose counter fell silent may answer otherwise.
+    /// The time up to which `metered` is known. A GPU without a working counter may still answer other calls.
     pub metered_at: Option<Now>,
-    /// The counter's last value, consistent with `metered`.
+    /// The latest counter value, consistent with `metered`.
     pub counter: Option<Millijoules>,
-    /// The first reading of its energy after it had told none for a while.
-    pub found_again: Option<Metering>,
-    /// How often the counter was reset meanwhile.
+    /// The first energy reading after the latest gap.
+    pub after_gap: Option<EnergyReading>,
+    /// The number of counter resets since the daemon opened the GPU.
     pub counter_resets: u32,
-    /// How often it was found again after it had gone.
+    /// The number of times that the GPU was lost and reopened.
     pub reopened: u32,
-    /// Counter over integrated power during the last minute.
+    /// The ratio of counted energy to integrated power in the last minute.
     pub counter_over_power: Option<f64>,
-    /// Why it does not answer, and since when.
+    /// The reason why the GPU does not answer, and its start.
     pub fault: Option<(GpuError, Now)>,
-    /// Whether its energy counter can be read.
-    pub tells_energy: Telling,
-    /// Whether its power can be read.
-    pub tells_power: Telling,
-    /// Whether the limit that it was asked for can be read.
-    pub tells_limit: Telling,
-    /// How the last write ended.
+    /// The availability of the energy counter.
+    pub energy_availability: Availability,
+    /// The availability of power readings.
+    pub power_availability: Availability,
+    /// The availability of the requested limit.
+    pub limit_availability: Availability,
+    /// The outcome of the latest write.
     pub last_write: Option<WriteOutcome>,
-    /// What its processes used; absent while nobody wants to know, and an error where it cannot be told.
+    /// The use by process; `None` while it is not watched, an error where the GPU does not report it.
     pub process_use: Option<Result<ProcessWeights, GpuError>>,
 }
 
 impl Observation {
-    /// How often the board or its driver may have started anew, with its default limit, since the daemon opened it.
+    /// Returns the number of possible restarts of the GPU or driver, with the default limit, since the daemon opened
+    /// it.
     pub fn restarts(&self) -> u32 {
         self.counter_resets + self.reopened
     }
@@ -144,11 +145,11 @@ pub(super) struct Worker {
     last_reopen: Option<Monotonic>,
     full_every: Seconds,
     observation: Observation,
-    /// Whether somebody wants to know what processes use, and when that was asked last.
+    /// Process use is watched, and the time of its latest reading.
     watching: Arc<AtomicBool>,
     processes_at: Option<Monotonic>,
-    /// Millijoules of what the counter gains next that the books have already.
-    owed: Arc<AtomicU64>,
+    /// Millijoules of the counter's next gains that the ledger has recorded already.
+    excluded: Arc<AtomicU64>,
 }
 
 impl Worker {
@@ -156,7 +157,7 @@ impl Worker {
         device: Box<dyn GpuDevice>,
         full_every: Seconds,
         watching: Arc<AtomicBool>,
-        owed: Arc<AtomicU64>,
+        excluded: Arc<AtomicU64>,
     ) -> Self {
         let observation = Observation {
             at: None,
@@ -164,14 +165,14 @@ impl Worker {
             metered: Metered::default(),
             metered_at: None,
             counter: None,
-            found_again: None,
+            after_gap: None,
             counter_resets: 0,
             reopened: 0,
             counter_over_power: None,
             fault: None,
-            tells_energy: Telling::default(),
-            tells_power: Telling::default(),
-            tells_limit: Telling::default(),
+            energy_availability: Availability::default(),
+            power_availability: Availability::default(),
+            limit_availability: Availability::default(),
             last_write: None,
             process_use: None,
         };
@@ -188,11 +189,11 @@ impl Worker {
             observation,
             watching,
             processes_at,
-            owed,
+            excluded,
         }
     }
 
-    /// What the board can do. It is asked again whenever the board was lost and found.
+    /// Returns the GPU's capabilities, which are read again after each reopening.
     pub(super) fn capabilities(&self) -> &Arc<Capabilities> {
         &self.capabilities
     }
@@ -201,30 +202,30 @@ impl Worker {
         &self.observation
     }
 
-    /// Reads the board once: everything if that is due, or if `full` asks for it, and then also what was refused a moment ago; else energy and power only.
-    /// `clock` is read after the driver answered, so that energy and time belong together.
+    /// Reads the GPU once: everything if that is due; everything including recently refused calls if `full`; otherwise
+    /// energy and power only. Reads `clock` after the driver's answer, so that energy and time belong together.
     pub(super) fn sample(&mut self, clock: impl Fn() -> Now, full: bool) {
         let now = clock();
-        if self.observation.fault.is_some() && !self.find_again(now, full) {
+        if self.observation.fault.is_some() && !self.reopen(now, full) {
             return;
         }
         let due = self.last_full.is_none_or(|last| now.monotonic.since(last) >= self.full_every);
         let resets = self.meter.resets();
         let depth = match (full, due) {
-            (true, _) => Depth::Anew,
+            (true, _) => Depth::Retry,
             (false, true) => Depth::Full,
             (false, false) => Depth::Quick,
         };
         self.read(depth, &clock);
         if self.meter.resets() > resets {
-            // The driver started anew: what it said of limits before does not go with this counter.
+            // The driver restarted: limits read before do not belong to this counter.
             self.read(Depth::Full, &clock);
         }
     }
 
     fn read(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
         match self.device.read(depth, clock().monotonic) {
-            Ok(reading) => self.take(reading, depth, clock()),
+            Ok(reading) => self.record(reading, depth, clock()),
             Err(error) => return self.fail(error, clock()),
         }
         if *self.capabilities != *self.device.capabilities() {
@@ -242,7 +243,7 @@ impl Worker {
         }
         let since = |at: Monotonic| now.monotonic.since(at);
         let is_refused = matches!(self.observation.process_use, Some(Err(_)));
-        if is_refused && self.processes_at.is_some_and(|at| since(at) < REFUSED_WAITS) {
+        if is_refused && self.processes_at.is_some_and(|at| since(at) < REFUSED_RETRY) {
             return;
         }
         let before = self.processes_at.replace(now.monotonic).filter(|_| !is_refused);
@@ -252,7 +253,7 @@ impl Worker {
                     self.observation.process_use = None;
                 }
                 let counted = self.observation.process_use.get_or_insert_with(|| Ok(ProcessWeights::new()));
-                // What came before the first time that somebody asked is of no interest.
+                // Use before the first reading does not count.
                 let (Ok(counted), Some(before)) = (counted, before) else { return };
                 let millis = u64::try_from(now.monotonic.since(before).to_std().as_millis()).unwrap_or_default();
                 for process in list {
@@ -260,30 +261,30 @@ impl Worker {
                 }
             }
             Err(error) if error.is_unsupported() => self.observation.process_use = Some(Err(error)),
-            // It may answer the next time; a lost board is noticed by its readings.
+            // The next call may succeed; readings detect a lost GPU.
             Err(_) => {}
         }
     }
 
-    /// Writes, then reads everything back. With `over`, a limit is written only while the board still has that one: what
-    /// the caller knows of it may be a sample old.
+    /// Writes, then reads everything back. If `expected` is given, writes a limit only while the GPU still has that
+    /// one, since the caller's reading may be one sample old.
     pub(super) fn write(
         &mut self,
         write: Write,
-        over: Option<PowerLimit>,
+        expected: Option<PowerLimit>,
         clock: impl Fn() -> Now,
     ) -> Result<(), GpuError> {
-        let meanwhile = match (write, over) {
-            (Write::PowerLimit(_), Some(over)) => {
+        let changed = match (write, expected) {
+            (Write::PowerLimit(_), Some(expected)) => {
                 self.sample(&clock, true);
-                self.observation.reading.requested.filter(|found| !found.same_as(over))
+                self.observation.reading.requested.filter(|current| !current.same_as(expected))
             }
             _ => None,
         };
-        if let Some(found) = meanwhile {
-            let result = Err(GpuError::SetMeanwhile { call: write.call(), found });
+        if let Some(current) = changed {
+            let result = Err(GpuError::LimitChanged { call: write.call(), current });
             self.observation.last_write =
-                Some(WriteOutcome { write, at: clock(), result: result.clone(), shown: Some(found) });
+                Some(WriteOutcome { write, at: clock(), result: result.clone(), shown: Some(current) });
             return result;
         }
         let result = match write {
@@ -301,16 +302,16 @@ impl Worker {
         result
     }
 
-    fn take(&mut self, reading: Reading, depth: Depth, now: Now) {
-        self.meter.owe(Millijoules::new(self.owed.swap(0, Ordering::Relaxed)));
+    fn record(&mut self, reading: Reading, depth: Depth, now: Now) {
+        self.meter.owe(Millijoules::new(self.excluded.swap(0, Ordering::Relaxed)));
         self.meter.observe(now.monotonic, reading.energy, reading.power);
         let still_since = self.meter.still_since().filter(|_| reading.energy.is_some());
         let counts = reading.energy.is_some() && still_since.is_none();
         let seen = &mut self.observation;
         match depth {
-            Depth::Full | Depth::Anew => {
+            Depth::Full | Depth::Retry => {
                 seen.reading = reading;
-                seen.tells_limit.observe(reading.requested.is_some(), now);
+                seen.limit_availability.observe(reading.requested.is_some(), now);
                 self.last_full = Some(now.monotonic);
             }
             Depth::Quick => {
@@ -320,16 +321,16 @@ impl Worker {
         }
         seen.at = Some(now);
         seen.fault = None;
-        seen.tells_energy.observe(counts, still_since.map_or(now, |since| now.back_to(since)));
-        seen.tells_power.observe(reading.power.is_some(), now);
+        seen.energy_availability.observe(counts, still_since.map_or(now, |since| now.back_to(since)));
+        seen.power_availability.observe(reading.power.is_some(), now);
         seen.metered = self.meter.metered();
-        // While the counter is away, power is integrated.
-        let has_told = reading.energy.is_some() || reading.power.is_some();
+        // Without the counter, the meter integrates power.
+        let is_metered = reading.energy.is_some() || reading.power.is_some();
         seen.counter = reading.energy.or(seen.counter);
-        if has_told {
+        if is_metered {
             let before = seen.metered_at.replace(now);
-            if before.is_some_and(|before| now.monotonic.since(before.monotonic) > SILENT) {
-                seen.found_again = Some(Metering { at: now, metered: seen.metered, counter: seen.counter });
+            if before.is_some_and(|before| now.monotonic.since(before.monotonic) > LONGEST_INTERVAL) {
+                seen.after_gap = Some(EnergyReading { at: now, metered: seen.metered, counter: seen.counter });
             }
         }
         seen.counter_resets = self.meter.resets();
@@ -340,14 +341,14 @@ impl Worker {
         let seen = &mut self.observation;
         let since = seen.fault.as_ref().map_or(now, |(_, since)| *since);
         seen.fault = Some((error, since));
-        // Nothing is known of a board that does not answer; its last counter value stays, for the gap.
+        // The state of an unresponsive GPU is unknown; its last counter value stays, for the gap.
         seen.reading = Reading::default();
         self.last_full = None;
     }
 
-    fn find_again(&mut self, now: Now, at_once: bool) -> bool {
+    fn reopen(&mut self, now: Now, retry_now: bool) -> bool {
         let lately = self.last_reopen.is_some_and(|last| now.monotonic.since(last) < REOPEN_EVERY);
-        if lately && !at_once {
+        if lately && !retry_now {
             return false;
         }
         self.last_reopen = Some(now.monotonic);
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_written_only_over_the_one_that_it_is_to_replace() {
+    fn a_limit_is_written_only_over_the_expected_one() {
         let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
         let range = LimitRange { min: w(100), max: w(300), default: w(300) };
         let idle = Watts::new(30.0);
@@ -390,11 +391,11 @@ mod tests {
             Worker::new(Box::new(board.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());
         worker.sample(|| clock.now(), true);
         assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(300)), || clock.now()), Ok(()));
-        board.device(0, "A40").set_power_limit(w(280)).expect("set by somebody else");
+        board.device(0, "A40").set_power_limit(w(280)).expect("set by an external writer");
         let refused = worker.write(Write::PowerLimit(w(200)), Some(w(250)), || clock.now());
-        assert_eq!(refused, Err(GpuError::SetMeanwhile { call: "nvmlDeviceSetPowerManagementLimit", found: w(280) }));
+        assert_eq!(refused, Err(GpuError::LimitChanged { call: "nvmlDeviceSetPowerManagementLimit", current: w(280) }));
         assert_eq!((board.limit(), worker.observation().reading.requested), (w(280), Some(w(280))));
-        // What gives a board back asks for no certain limit.
+        // A restore overwrites any limit.
         assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now()), Ok(()));
         assert_eq!(board.limit(), w(300));
     }

@@ -81,7 +81,7 @@ impl Accounting {
     /// A board's open interval as it would be closed with the newest reading of its energy.
     fn open_books_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenBooks> {
         let (seen, books, device) = (&gpu.seen, gpu.books.as_ref()?, DeviceId::from(gpu.id()));
-        let reading = Metering { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
+        let reading = EnergyReading { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
         if reading.counter.is_some() && gpu.has_many_jobs() {
             // A row for each of them every few seconds is too much, and the counter knows what a kill would cost.
             return None;

@@ -92,7 +92,7 @@ impl Accounting {
         }
         let energy = gained.unwrap_or(shown).checked_since(estimated).unwrap_or_default();
         let owed = gained.and_then(|gained| estimated.checked_since(gained)).unwrap_or_default();
-        gpu.handle.owe(owed);
+        gpu.handle.exclude_energy(owed);
         self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, opened.utc, energy, &stays));
         let moved = ledger::rebased(last.counter, shown, energy);
         // What this daemon's meter says of resets comes on top.
@@ -146,18 +146,18 @@ impl Accounting {
     fn close_books_now(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let Some(gpu) = node.gpus.get(id) else { return };
         let seen = &gpu.seen;
-        let newest = seen.metered_at.map(|at| Metering { at, metered: seen.metered, counter: seen.counter });
+        let newest = seen.metered_at.map(|at| EnergyReading { at, metered: seen.metered, counter: seen.counter });
         // What it used while it was silent is shared out over that time alone.
         let turned = gpu.books.as_ref().is_some_and(OpenInterval::has_turned);
-        for reading in seen.found_again.filter(|_| turned).into_iter().chain(newest) {
+        for reading in seen.after_gap.filter(|_| turned).into_iter().chain(newest) {
             self.close_books_at(node, id, reading);
         }
     }
 
     /// Closes it up to the moment at which the energy was read: a board that is silent keeps its interval open.
-    fn close_books_at(&mut self, node: &mut Node<'_>, id: &GpuId, reading: Metering) {
+    fn close_books_at(&mut self, node: &mut Node<'_>, id: &GpuId, reading: EnergyReading) {
         self.settle_recovered(node, id);
-        let Metering { at, metered, .. } = reading;
+        let EnergyReading { at, metered, .. } = reading;
         if !node.gpus.get(id).and_then(|gpu| gpu.books.as_ref()).is_some_and(|books| books.can_close(at)) {
             return;
         }
@@ -191,7 +191,7 @@ impl Accounting {
         &self,
         gpu: &Gpu,
         holders: Vec<JobId>,
-        reading: &Metering,
+        reading: &EnergyReading,
         at: DateTime<Utc>,
     ) -> Option<Checkpoint> {
         let (device, metered) = (DeviceId::from(gpu.id()), reading.metered);

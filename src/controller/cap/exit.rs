@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 
 use crate::gpu::Observation;
-use crate::gpu::journal::{Journal, Standing, WayBack, way_back};
+use crate::gpu::journal::{Journal, ObservedLimit, RestoreAction, restore_action};
 use crate::gpu::restore::{Restored, absent, restore_all, restore_only};
 use crate::gpu::thread::GpuHandle;
 use wattune_core::cap::{LimitGrant, LimitPriority, LimitRequest, allocate};
@@ -53,14 +53,14 @@ pub(in crate::controller) fn give_back_within(
     });
     let locked: Vec<_> = locked.collect();
     outcomes.extend(restore_only(journal, &locked, timeout));
-    let found: Vec<(GpuId, PowerLimit)> = journal.entries().map(|(id, e)| (id.clone(), e.found)).collect();
+    let found: Vec<(GpuId, PowerLimit)> = journal.entries().map(|(id, e)| (id.clone(), e.original)).collect();
     for handle in handles {
         let id = &handle.board().id;
         let Some((_, found)) = found.iter().find(|(gpu, _)| gpu == id) else { continue };
         let limit = handle.observe().reading.requested;
         outcomes.entry(id.clone()).or_insert_with(|| match limit {
-            Some(limit) => Restored::HeldByCap { limit, found: *found },
-            None => Restored::Failed { found: *found, shown: None, why: "the board does not answer".into() },
+            Some(limit) => Restored::HeldByCap { limit, original: *found },
+            None => Restored::Failed { original: *found, shown: None, why: "the board does not answer".into() },
         });
     }
     outcomes.extend(absent(journal, handles));
@@ -94,15 +94,15 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
         unyielding: false,
     };
     let (Some(entry), Some(range)) = (journal.entry(&handle.board().id), range) else { return Some(fixed) };
-    let board = Standing {
+    let board = ObservedLimit {
         current: in_force,
         default: Some(range.default),
         counter: seen.counter,
         restarted: seen.restarts() > 0,
     };
-    match way_back(entry, journal.boot_id(), &board) {
-        WayBack::Theirs(_) => Some(fixed),
-        WayBack::AlreadyThere | WayBack::Write(_) => {
+    match restore_action(entry, journal.boot_id(), &board) {
+        RestoreAction::LeaveExternal(_) => Some(fixed),
+        RestoreAction::AlreadyRestored | RestoreAction::Write(_) => {
             // Nobody is lowered for the sake of another at the end: what room there is, is shared.
             let floor = in_force.min(entry.found);
             Some(LimitRequest { wanted: entry.found, most: entry.found, floor, priority: LimitPriority::Idle, ..fixed })

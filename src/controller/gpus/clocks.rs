@@ -148,7 +148,7 @@ impl Gpu {
         if self.clock_lock() == Some(clock) || waits || (!ours && !self.runs_freely(now)) {
             return Ok(Act::Nothing);
         }
-        journal.note_lock(&id, clock, limit, now.utc)?;
+        journal.record_lock(&id, clock, limit, now.utc)?;
         self.clocks.unlocked = false;
         if self.clocks.failing.is_none() {
             self.clocks.first = !ours;

@@ -76,12 +76,12 @@ pub(in crate::controller) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern
 /// What cannot be read of its energy and its power.
 fn unmeasured(gpu: &Gpu, now: Monotonic) -> Option<(Concern, String)> {
     let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
-    let since = |telling: &crate::gpu::Telling| telling.missing_longer_than(LASTING, now);
+    let since = |telling: &crate::gpu::Availability| telling.missing_longer_than(LASTING, now);
     let why =
         |answer: &Result<(), GpuError>, fine: &str| answer.as_ref().err().map_or(fine.into(), ToString::to_string);
     let counter = why(&can.energy_counter, "it stands still while power is drawn");
     let power = why(&can.power, "no answer");
-    match (since(&seen.tells_energy), since(&seen.tells_power)) {
+    match (since(&seen.energy_availability), since(&seen.power_availability)) {
         (Some(_), None) => {
             let words = format!("no energy counter ({counter}); its energy is integrated from power and marked so");
             Some((Concern::Energy, words))

@@ -50,7 +50,7 @@ pub struct Gpu {
     /// A manual override.
     pub manual: Option<Override>,
     /// Somebody else's limit, which is respected.
-    pub foreign: Option<Foreign>,
+    pub foreign: Option<ExternalLimit>,
     /// How often somebody else's limit was met since the daemon started.
     pub yields: u32,
     /// Why the found limit did not come back when it was to, and has not come back since, in words.
@@ -137,7 +137,7 @@ pub enum Act {
     /// A write to its clocks was asked for, in words.
     Clocks(String),
     /// Somebody else's limit was found.
-    Yielded(Foreign),
+    Yielded(ExternalLimit),
     /// The found limit is back, and the journal's entry gone.
     GivenBack(PowerLimit),
 }
@@ -207,7 +207,7 @@ impl Gpu {
         };
         self.in_flight = None;
         let outcome = outcome.clone();
-        if let Err(error @ GpuError::SetMeanwhile { .. }) = &outcome.result {
+        if let Err(error @ GpuError::LimitChanged { .. }) = &outcome.result {
             // Nothing was written; what was found there is looked at with everything else that the board shows.
             self.remark = Some(error.to_string());
             return;
@@ -284,7 +284,7 @@ impl Gpu {
 
     /// The limit it had before wattune touched it; the present one if wattune has not.
     pub fn found(&self, journal: &Journal) -> Option<PowerLimit> {
-        journal.found(self.id()).or(self.seen.reading.requested)
+        journal.original_limit(self.id()).or(self.seen.reading.requested)
     }
 
     /// The highest limit that wattune may set on it (`planning.md` §5).
@@ -332,7 +332,7 @@ impl Gpu {
         }
         let Some(current) = self.seen.reading.requested else { return Ok(Act::Nothing) };
         if let Some(foreign) = self.notice_foreign(current, now) {
-            journal.yield_to(&self.id().clone(), foreign)?;
+            journal.yield_to_external(&self.id().clone(), foreign)?;
             return Ok(Act::Yielded(foreign));
         }
         if let Some(foreign) = self.disown_foreign(current, journal, now)? {
@@ -364,7 +364,7 @@ impl Gpu {
     /// Has the journal know that the last write was done. What stood there before is nobody's any more.
     fn confirm(&mut self, current: PowerLimit, journal: &mut Journal) -> Result<(), JournalError> {
         if self.unconfirmed && self.held.is_some_and(|held| held.shown.is_some_and(|shown| shown.same_as(current))) {
-            journal.note_done(&self.id().clone(), current)?;
+            journal.record_written(&self.id().clone(), current)?;
             self.unconfirmed = false;
         }
         Ok(())
@@ -377,7 +377,7 @@ impl Gpu {
     pub(in crate::controller) fn keep_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let is_free_to_set = self.owner.is_some() && self.in_flight.is_none() && self.why_no_control().is_none();
         match self.seen.reading.requested.filter(|_| is_free_to_set) {
-            Some(current) => journal.note_original(self.id(), current, self.seen.counter, now.utc),
+            Some(current) => journal.record_original(self.id(), current, self.seen.counter, now.utc),
             None => Ok(()),
         }
     }
@@ -385,7 +385,7 @@ impl Gpu {
     /// Leaves the board to whoever had set it when an earlier daemon ended.
     pub(in crate::controller) fn leave_as_before(&mut self, journal: &Journal) {
         let default = self.range().map(|range| range.default);
-        self.foreign = journal.left_to_others(self.id(), self.seen.reading.requested, default);
+        self.foreign = journal.external_limit(self.id(), self.seen.reading.requested, default);
     }
 
     /// Leaves the board as it is for now: what is wanted has to wait. Somebody else's limit is noticed all the same.
@@ -397,16 +397,16 @@ impl Gpu {
         let current = self.seen.reading.requested.filter(|_| self.in_flight.is_none() && self.seen.fault.is_none());
         let Some(current) = current else { return Ok(Act::Nothing) };
         if let Some(foreign) = self.notice_foreign(current, now) {
-            return journal.yield_to(&self.id().clone(), foreign).map(|()| Act::Yielded(foreign));
+            return journal.yield_to_external(&self.id().clone(), foreign).map(|()| Act::Yielded(foreign));
         }
         Ok(self.disown_foreign(current, journal, now)?.map_or(Act::Nothing, Act::Yielded))
     }
 
     /// A limit other than the one it is held at is somebody else's, unless it is the default after a restart. Whoever
     /// has the board may change it again.
-    fn notice_foreign(&mut self, current: PowerLimit, now: Now) -> Option<Foreign> {
+    fn notice_foreign(&mut self, current: PowerLimit, now: Now) -> Option<ExternalLimit> {
         if let Some(foreign) = self.foreign.as_mut().filter(|foreign| !foreign.limit.same_as(current)) {
-            *foreign = Foreign { limit: current, since: now.utc };
+            *foreign = ExternalLimit { limit: current, since: now.utc };
         }
         let held = self.held?;
         if current.same_as(held.asked) || held.shown.is_some_and(|s| s.same_as(current)) {
@@ -422,8 +422,8 @@ impl Gpu {
         Some(self.take_for_foreign(current, now))
     }
 
-    fn take_for_foreign(&mut self, limit: PowerLimit, now: Now) -> Foreign {
-        let foreign = Foreign { limit, since: now.utc };
+    fn take_for_foreign(&mut self, limit: PowerLimit, now: Now) -> ExternalLimit {
+        let foreign = ExternalLimit { limit, since: now.utc };
         self.foreign = Some(foreign);
         self.yields += 1;
         self.note_back();
@@ -437,19 +437,19 @@ impl Gpu {
         current: PowerLimit,
         journal: &mut Journal,
         now: Now,
-    ) -> Result<Option<Foreign>, JournalError> {
+    ) -> Result<Option<ExternalLimit>, JournalError> {
         let id = self.id().clone();
-        let Some(entry) = journal.owed(&id).filter(|_| self.held.is_none()) else { return Ok(None) };
+        let Some(entry) = journal.restore_entry(&id).filter(|_| self.held.is_none()) else { return Ok(None) };
         let default = self.range().map(|r| r.default);
-        let board = Standing { current, default, counter: self.seen.counter, restarted: self.has_restarted() };
-        match journal::way_back(&entry, journal.boot_id(), &board) {
-            WayBack::Theirs(limit) if self.owner.is_some() && self.manual.is_none() => {
+        let board = ObservedLimit { current, default, counter: self.seen.counter, restarted: self.has_restarted() };
+        match journal::restore_action(&entry, journal.boot_id(), &board) {
+            RestoreAction::LeaveExternal(limit) if self.owner.is_some() && self.manual.is_none() => {
                 let foreign = self.take_for_foreign(limit, now);
-                journal.yield_to(&id, foreign)?;
+                journal.yield_to_external(&id, foreign)?;
                 Ok(Some(foreign))
             }
-            WayBack::Theirs(limit) => journal.yield_limit(&id, limit).map(|()| None),
-            WayBack::AlreadyThere | WayBack::Write(_) => Ok(None),
+            RestoreAction::LeaveExternal(limit) => journal.yield_limit(&id, limit).map(|()| None),
+            RestoreAction::AlreadyRestored | RestoreAction::Write(_) => Ok(None),
         }
     }
 
@@ -480,7 +480,7 @@ impl Gpu {
             return Ok(Act::Nothing);
         }
         let id = self.id().clone();
-        journal.note_write(&id, current, limit, self.seen.counter, now.utc)?;
+        journal.record_write(&id, current, limit, self.seen.counter, now.utc)?;
         self.giving_back = false;
         self.ask(Write::PowerLimit(limit), now);
         Ok(Act::Asked { from: current, to: limit })
@@ -488,7 +488,7 @@ impl Gpu {
 
     fn give_back(&mut self, current: PowerLimit, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         let id = self.id().clone();
-        let Some(mut entry) = journal.owed(&id) else {
+        let Some(mut entry) = journal.restore_entry(&id) else {
             self.held = None;
             return Ok(Act::Nothing);
         };
@@ -498,13 +498,13 @@ impl Gpu {
             entry.written.push(current);
         }
         let default = self.range().map(|r| r.default);
-        let board = Standing { current, default, counter: self.seen.counter, restarted: self.has_restarted() };
-        match journal::way_back(&entry, journal.boot_id(), &board) {
-            WayBack::AlreadyThere if !is_ours => {
+        let board = ObservedLimit { current, default, counter: self.seen.counter, restarted: self.has_restarted() };
+        match journal::restore_action(&entry, journal.boot_id(), &board) {
+            RestoreAction::AlreadyRestored if !is_ours => {
                 self.held = None;
                 self.forget_original(journal).map(|()| Act::Nothing)
             }
-            WayBack::AlreadyThere => match entry.found_persistence {
+            RestoreAction::AlreadyRestored => match entry.original_persistence {
                 Some(on) if self.seen.reading.persistence == Some(!on) && self.persistence_denied.is_none() => {
                     self.ask(Write::Persistence(on), now);
                     Ok(Act::Nothing)
@@ -519,18 +519,18 @@ impl Gpu {
                     Ok(Act::GivenBack(current))
                 }
             },
-            WayBack::Theirs(limit) => {
+            RestoreAction::LeaveExternal(limit) => {
                 journal.yield_limit(&id, limit)?;
                 self.held = None;
                 self.yields += 1;
                 self.note_back();
-                Ok(Act::Yielded(Foreign { limit, since: now.utc }))
+                Ok(Act::Yielded(ExternalLimit { limit, since: now.utc }))
             }
             // What was refused may be allowed again; asking at every tick would only fill the log.
-            WayBack::Write(_) if (self.denied.is_some() || self.in_vain >= AT_ONCE) && self.asked_lately(now) => {
+            RestoreAction::Write(_) if (self.denied.is_some() || self.in_vain >= AT_ONCE) && self.asked_lately(now) => {
                 Ok(Act::Nothing)
             }
-            WayBack::Write(found) => {
+            RestoreAction::Write(found) => {
                 self.held = None;
                 self.giving_back = true;
                 self.ask(Write::PowerLimit(found), now);
@@ -554,10 +554,10 @@ impl Gpu {
     pub fn persist(&mut self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let (off, limit) = (self.seen.reading.persistence == Some(false), self.seen.reading.requested);
         let id = self.id().clone();
-        let tried = journal.entry(&id).is_some_and(|e| e.found_persistence.is_some());
+        let tried = journal.entry(&id).is_some_and(|e| e.original_persistence.is_some());
         let hindered = tried || self.persistence_denied.is_some() || self.why_no_control().is_some();
         if let Some(limit) = limit.filter(|_| off && !hindered && self.in_flight.is_none()) {
-            journal.note_persistence(&id, false, limit, now.utc)?;
+            journal.record_persistence(&id, false, limit, now.utc)?;
             self.ask(Write::Persistence(true), now);
         }
         Ok(())

@@ -216,7 +216,7 @@ impl Gpus {
                 true => Ok(()),
                 false => gpu.keep_original(&mut self.journal, now),
             };
-            if let Err(error) = original.and_then(|()| self.journal.leave_to_others(id, gpu.foreign)) {
+            if let Err(error) = original.and_then(|()| self.journal.set_external_limit(id, gpu.foreign)) {
                 fault = Some(in_full(&error));
             }
         }

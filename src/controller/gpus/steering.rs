@@ -49,7 +49,8 @@ impl Gpu {
             return Some(format!("{error} (since {})", since.utc.format("%FT%TZ")));
         }
         // A moment without it is nothing: what is wanted waits for the limit to be read again.
-        let missing = self.seen.at.and_then(|at| self.seen.tells_limit.missing_longer_than(LASTING, at.monotonic));
+        let missing =
+            self.seen.at.and_then(|at| self.seen.limit_availability.missing_longer_than(LASTING, at.monotonic));
         missing.map(|since| {
             let why = match &self.handle.capabilities().limit {
                 Err(error) => error.to_string(),

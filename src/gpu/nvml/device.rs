@@ -1,4 +1,4 @@
-//! One board behind the driver's library.
+//! One GPU behind the driver's library.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,47 +49,47 @@ mod call {
     pub(super) const SET_PERSISTENCE: &str = "nvmlDeviceSetPersistenceMode";
 }
 
-/// The newest sample of the draw: field 186 of `nvmlDeviceGetFieldValues`, used wherever the driver has it.
+/// Reads the newest power sample: field 186 of `nvmlDeviceGetFieldValues`, preferred wherever the driver has it.
 ///
-/// The other reading, `nvmlDeviceGetPowerUsage`, is a one-second average on Ampere (but GA100) and newer, and the newest
-/// sample on older boards.
+/// The alternative, `nvmlDeviceGetPowerUsage`, is a one-second average on Ampere (except GA100) and newer GPUs, and the
+/// newest sample on older ones.
 ///
-/// Both are the GPU's: the wrapper leaves the scope of field values at 0. On GH200 and GB200 the module's draw (scope
-/// 1, CPU and memory included) is therefore not to be had, and on GH200 the instantaneous value was seen to contain
-/// the CPU's all the same (arXiv 2312.02741).
+/// Both are the GPU's draw: the wrapper leaves the scope of field values at 0. On GH200 and GB200 the module's draw
+/// (scope 1, CPU and memory included) is therefore unavailable, and on GH200 the instantaneous value was seen to
+/// contain the CPU's draw all the same (arXiv 2312.02741).
 fn newest_power(device: &Device<'_>) -> Result<Watts, NvmlError> {
     let mut samples = device.field_values_for(&[FieldId(NVML_FI_DEV_POWER_INSTANT)])?;
     let sample = samples.pop().ok_or(NvmlError::NoData)??;
     match sample.value? {
         SampleValue::U32(milliwatts) if milliwatts > 0 => Ok(Watts::from_milliwatts(milliwatts)),
-        // A driver that does not know the field may leave it as the wrapper made it: success, and a zero.
+        // A driver that does not know the field may leave the wrapper's initial value: success and zero.
         _ => Err(NvmlError::NotSupported),
     }
 }
 
-fn usual_power(device: &Device<'_>) -> Result<Watts, NvmlError> {
+fn default_power(device: &Device<'_>) -> Result<Watts, NvmlError> {
     device.power_usage().map(Watts::from_milliwatts)
 }
 
-/// A name that is not told is asked for so often, with so much time between.
+/// The attempts to read a name, and the pause between them.
 const NAME_TRIES: u32 = 10;
 const NAME_AGAIN: Duration = Duration::from_millis(200);
 
-/// A board, known by its UUID.
+/// A GPU, identified by its UUID.
 pub struct NvmlDevice {
     library: Arc<Library>,
     device: Device<'static>,
     board: Board,
     capabilities: Capabilities,
-    nature: Nature,
-    /// Calls that this board or this driver said it does not have.
+    properties: StaticProperties,
+    /// Calls that this GPU or this driver does not support.
     refusals: Refusals,
-    /// The newest sample of its processes' use, by the driver's clock.
+    /// The time of the newest sample of process use, by the driver's clock.
     processes_seen: u64,
 }
 
-/// What stays the same while a board is open. What it has not told is asked for again.
-struct Nature {
+/// Properties that stay the same while a GPU is open. Missing ones are read again.
+struct StaticProperties {
     mig: Result<bool, GpuError>,
     virtualised: Result<bool, GpuError>,
     constraints: Result<(u32, u32), GpuError>,
@@ -97,7 +97,7 @@ struct Nature {
     clocks: Result<ClockRange, GpuError>,
 }
 
-impl Nature {
+impl StaticProperties {
     fn probe(device: &Device<'_>) -> Result<Self, GpuError> {
         Ok(Self {
             mig: is_mig(device)?,
@@ -108,15 +108,15 @@ impl Nature {
         })
     }
 
-    /// The limits that are ours to set.
+    /// Returns the range of limits that wattune may set.
     fn limits(&self) -> Result<LimitRange, GpuError> {
-        // Where it cannot be told whether the limit is ours to set, it is not.
+        // Without knowing the modes, wattune does not control the limit.
         known_mode(self.mig.clone())
             .and(known_mode(self.virtualised.clone()))
             .and_then(|_| limit_range(self.constraints.clone(), self.default.clone()))
     }
 
-    fn show(&self, capabilities: &mut Capabilities) {
+    fn apply_to(&self, capabilities: &mut Capabilities) {
         capabilities.mig = self.mig == Ok(true);
         capabilities.virtualised = self.virtualised == Ok(true);
         capabilities.limits = self.limits();
@@ -128,10 +128,10 @@ impl NvmlDevice {
     pub(super) fn open(library: Arc<Library>, index: u32) -> Result<Self, GpuError> {
         let device = library.nvml().device_by_index(index).map_err(|error| gpu_error(call::HANDLE, error))?;
         let board = identify(&device, index)?;
-        let nature = Nature::probe(&device)?;
-        let capabilities = probe(&device, &nature)?;
+        let properties = StaticProperties::probe(&device)?;
+        let capabilities = probe(&device, &properties)?;
         let refusals = Refusals::default();
-        Ok(Self { library, device, board, capabilities, nature, refusals, processes_seen: 0 })
+        Ok(Self { library, device, board, capabilities, properties, refusals, processes_seen: 0 })
     }
 }
 
@@ -146,48 +146,48 @@ impl GpuDevice for NvmlDevice {
 
     fn read(&mut self, depth: Depth, now: Monotonic) -> Result<Reading, GpuError> {
         let can = &mut self.capabilities;
-        let mut inquiry = Inquiry::new(&self.device, &mut self.refusals, depth, now);
+        let mut query = Query::new(&self.device, &mut self.refusals, depth, now);
         let mut reading = Reading::default();
         if depth != Depth::Quick {
             let limit = PowerLimit::from_milliwatts;
-            let requested = inquiry.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
+            let requested = query.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
             (reading.requested, can.limit) = split(requested);
-            reading.enforced = inquiry.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?.ok();
-            // The wrapper has reasons and temperature by their old names only. CUDA 14 drops those; until the wrapper
-            // follows, they are absent there.
-            reading.reasons = inquiry
+            reading.enforced = query.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?.ok();
+            // The wrapper has reasons and temperature by their old names only. CUDA 14 drops those; they are absent
+            // there until the wrapper follows.
+            reading.reasons = query
                 .ask(call::REASONS, |d| d.current_throttle_reasons().map(|r| EventReasons::from_bits(r.bits())))?
                 .ok();
             reading.temperature_c =
-                inquiry.ask(call::TEMPERATURE, |d| d.temperature(TemperatureSensor::Gpu).map(f64::from))?.ok();
-            reading.sm_clock_mhz = inquiry.ask(call::CLOCK, |d| d.clock_info(Clock::SM))?.ok();
-            let persistence = inquiry.ask(call::PERSISTENCE, |d| d.is_in_persistent_mode())?;
+                query.ask(call::TEMPERATURE, |d| d.temperature(TemperatureSensor::Gpu).map(f64::from))?.ok();
+            reading.sm_clock_mhz = query.ask(call::CLOCK, |d| d.clock_info(Clock::SM))?.ok();
+            let persistence = query.ask(call::PERSISTENCE, |d| d.is_in_persistent_mode())?;
             (reading.persistence, can.persistence) = split(persistence);
-            // Asks for the number alone, without the list.
-            reading.processes = inquiry.ask(call::PROCESSES, |d| d.running_compute_processes_count())?.ok();
-            inquiry.renew(&mut self.nature.mig, is_mig)?;
-            inquiry.renew(&mut self.nature.virtualised, is_virtual)?;
-            inquiry.renew(&mut self.nature.constraints, constraints)?;
-            inquiry.renew(&mut self.nature.default, default_limit)?;
-            inquiry.renew(&mut self.nature.clocks, lockable_clocks)?;
-            self.nature.show(can);
+            // Reads the number alone, without the list.
+            reading.processes = query.ask(call::PROCESSES, |d| d.running_compute_processes_count())?.ok();
+            query.renew(&mut self.properties.mig, is_mig)?;
+            query.renew(&mut self.properties.virtualised, is_virtual)?;
+            query.renew(&mut self.properties.constraints, constraints)?;
+            query.renew(&mut self.properties.default, default_limit)?;
+            query.renew(&mut self.properties.clocks, lockable_clocks)?;
+            self.properties.apply_to(can);
         }
-        // Energy last: the caller looks at the clock as soon as this returns, and the two belong together.
-        let power = match inquiry.ask(call::FIELDS, newest_power)? {
+        // Energy last: the caller reads the clock as soon as this returns, and the two belong together.
+        let power = match query.ask(call::FIELDS, newest_power)? {
             Ok(power) => Ok(power),
-            Err(_) => inquiry.ask(call::POWER, usual_power)?,
+            Err(_) => query.ask(call::POWER, default_power)?,
         };
         (reading.power, can.power) = split(power);
-        let energy = inquiry.ask(call::ENERGY, |d| d.total_energy_consumption().map(Millijoules::new))?;
+        let energy = query.ask(call::ENERGY, |d| d.total_energy_consumption().map(Millijoules::new))?;
         (reading.energy, can.energy_counter) = split(energy);
-        inquiry.end()?;
+        query.end()?;
         Ok(reading)
     }
 
     fn process_use(&mut self) -> Result<Vec<ProcessUse>, GpuError> {
         let samples = match self.device.process_utilization_stats(self.processes_seen) {
             Ok(samples) => samples,
-            // Nothing ran since; or more runs than a moment before, and the next time tells.
+            // No process ran since, or more processes than a moment ago; the next call succeeds.
             Err(NvmlError::NotFound | NvmlError::InsufficientSize(_)) => Vec::new(),
             Err(error) => return Err(gpu_error(call::PROCESS_USE, error)),
         };
@@ -201,7 +201,7 @@ impl GpuDevice for NvmlDevice {
         self.device.set_power_management_limit(limit.milliwatts()).map_err(|error| {
             match (error, &self.capabilities.limits) {
                 (NvmlError::InvalidArg, Ok(range)) => {
-                    let message = format!("{limit} is refused; the board accepts {} to {}", range.min, range.max);
+                    let message = format!("{limit} is refused; the GPU accepts {} to {}", range.min, range.max);
                     GpuError::Driver { call: call::SET_LIMIT, message }
                 }
                 (error, _) => gpu_error(call::SET_LIMIT, error),
@@ -210,7 +210,7 @@ impl GpuDevice for NvmlDevice {
     }
 
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError> {
-        // From the lowest on: an idle board may rest.
+        // From the lowest clock on, so that the GPU can idle.
         let min_clock_mhz = match &self.capabilities.clocks {
             Ok(range) => range.min().megahertz(),
             Err(error) => return Err(error.clone()),
@@ -225,8 +225,8 @@ impl GpuDevice for NvmlDevice {
 
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError> {
         self.device.set_persistent(on).map_err(|error| gpu_error(call::SET_PERSISTENCE, error))?;
-        // On boards with coherent memory, turning it off invalidates every handle. If there is no new one either,
-        // the next read will say so.
+        // On GPUs with coherent memory, turning it off invalidates every handle. If there is no new one either, the
+        // next read fails.
         if !on && let Ok(device) = self.library.find(&self.board.id) {
             self.device = device;
         }
@@ -235,17 +235,17 @@ impl GpuDevice for NvmlDevice {
 
     fn reopen(&mut self) -> Result<(), GpuError> {
         let device = self.library.find(&self.board.id)?;
-        // The driver may be another one by now, and so may be what it can do.
-        let nature = Nature::probe(&device)?;
-        self.capabilities = probe(&device, &nature)?;
-        (self.device, self.nature) = (device, nature);
+        // The driver may be another version by now, with other capabilities.
+        let properties = StaticProperties::probe(&device)?;
+        self.capabilities = probe(&device, &properties)?;
+        (self.device, self.properties) = (device, properties);
         self.refusals = Refusals::default();
         self.processes_seen = 0;
         Ok(())
     }
 }
 
-/// A value if there is one, and why there is none.
+/// Splits an answer into the value and the reason why there is none.
 fn split<T>(answer: Result<T, GpuError>) -> (Option<T>, Result<(), GpuError>) {
     match answer {
         Ok(value) => (Some(value), Ok(())),
@@ -253,8 +253,8 @@ fn split<T>(answer: Result<T, GpuError>) -> (Option<T>, Result<(), GpuError>) {
     }
 }
 
-/// The calls of one read: each value on its own, unless the board turns out to be gone.
-struct Inquiry<'a> {
+/// The calls of one read: each value fails on its own, unless the GPU is gone.
+struct Query<'a> {
     device: &'a Device<'static>,
     refusals: &'a mut Refusals,
     depth: Depth,
@@ -263,14 +263,14 @@ struct Inquiry<'a> {
     failure: Option<GpuError>,
 }
 
-impl<'a> Inquiry<'a> {
+impl<'a> Query<'a> {
     fn new(device: &'a Device<'static>, refusals: &'a mut Refusals, depth: Depth, now: Monotonic) -> Self {
         Self { device, refusals, depth, now, answered: false, failure: None }
     }
 
-    /// The last refusal of a call that is not asked again yet.
-    fn held(&self, call: &str) -> Option<&GpuError> {
-        self.refusals.hold(call, self.now).filter(|_| self.depth != Depth::Anew)
+    /// Returns the last refusal of a call that is not due for a retry.
+    fn refusal(&self, call: &str) -> Option<&GpuError> {
+        self.refusals.pending(call, self.now).filter(|_| self.depth != Depth::Retry)
     }
 
     fn ask<T>(
@@ -278,7 +278,7 @@ impl<'a> Inquiry<'a> {
         call: &'static str,
         get: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
     ) -> Result<Result<T, GpuError>, GpuError> {
-        if let Some(refused) = self.held(call) {
+        if let Some(refused) = self.refusal(call) {
             return Ok(Err(refused.clone()));
         }
         let answer = unless_gone(call, get(self.device))?;
@@ -287,32 +287,32 @@ impl<'a> Inquiry<'a> {
                 self.answered = true;
                 self.refusals.clear(call);
             }
-            Err(error) if error.is_unsupported() => self.refusals.note(error.clone(), self.now),
+            Err(error) if error.is_unsupported() => self.refusals.record(error.clone(), self.now),
             Err(error) => self.failure = Some(error.clone()),
         }
         Ok(answer)
     }
 
-    /// Asks again for what the board has not told, if that was not refused a moment ago.
+    /// Reads a missing property again if its retry is due.
     fn renew<T>(
         &mut self,
         known: &mut Result<T, GpuError>,
         get: impl FnOnce(&Device<'_>) -> Result<Result<T, GpuError>, GpuError>,
     ) -> Result<(), GpuError> {
         let Err(error) = &*known else { return Ok(()) };
-        if self.held(error.call()).is_some() {
+        if self.refusal(error.call()).is_some() {
             return Ok(());
         }
         *known = get(self.device)?;
-        // What it has not told at its start it may never tell, for whatever reason.
+        // A property that was missing at the start may stay missing, for any reason.
         if let Err(error) = &*known {
-            self.refusals.note(error.clone(), self.now);
+            self.refusals.record(error.clone(), self.now);
         }
         Ok(())
     }
 
-    /// A handle that has become invalid makes every call fail, each for a reason that is harmless by itself. A board
-    /// that is there at least knows who it is.
+    /// Returns the failure if every call failed, as with an invalid handle. A GPU that is present at least reports its
+    /// UUID.
     fn end(self) -> Result<(), GpuError> {
         match self.failure {
             Some(failure) if !self.answered && self.device.uuid().is_err() => Err(failure),
@@ -321,7 +321,7 @@ impl<'a> Inquiry<'a> {
     }
 }
 
-/// The value or why there is none; an outer error if the board is gone.
+/// Returns the value or the reason why there is none; the outer error means that the GPU is gone.
 fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Result<T, GpuError>, GpuError> {
     match result {
         Ok(value) => Ok(Ok(value)),
@@ -333,14 +333,14 @@ fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Re
 fn identify(device: &Device<'_>, index: u32) -> Result<Board, GpuError> {
     let uuid = device.uuid().map_err(|error| gpu_error(call::UUID, error))?;
     let id = GpuId::new(uuid).map_err(|error| GpuError::Driver { call: call::UUID, message: error.to_string() })?;
-    let pci_bus_id = told(call::PCI, || device.pci_info().map(|pci| pci.bus_id))?;
-    let model = told(call::NAME, || device.name())?;
+    let pci_bus_id = read_name(call::PCI, || device.pci_info().map(|pci| pci.bus_id))?;
+    let model = read_name(call::NAME, || device.name())?;
     Ok(Board { id, index, pci_bus_id, model, simulated: false })
 }
 
-/// A name, for people and for what was learned on boards of that model. Its absence is no reason to leave the board alone, so
-/// it is asked for a few times and no more.
-fn told(call: &'static str, get: impl Fn() -> Result<String, NvmlError>) -> Result<String, GpuError> {
+/// Reads a name. It serves people and stored profiles of the model; wattune uses a GPU without one, so the attempts are
+/// limited.
+fn read_name(call: &'static str, get: impl Fn() -> Result<String, NvmlError>) -> Result<String, GpuError> {
     for _ in 0..NAME_TRIES {
         if let Ok(name) = unless_gone(call, get())? {
             return Ok(name);
@@ -350,10 +350,10 @@ fn told(call: &'static str, get: impl Fn() -> Result<String, NvmlError>) -> Resu
     Ok("unknown".into())
 }
 
-fn probe(device: &Device<'_>, nature: &Nature) -> Result<Capabilities, GpuError> {
+fn probe(device: &Device<'_>, properties: &StaticProperties) -> Result<Capabilities, GpuError> {
     let power = match unless_gone(call::FIELDS, newest_power(device))? {
         Ok(power) => Ok(power),
-        Err(_) => unless_gone(call::POWER, usual_power(device))?,
+        Err(_) => unless_gone(call::POWER, default_power(device))?,
     };
     let mut capabilities = Capabilities {
         energy_counter: unless_gone(call::ENERGY, device.total_energy_consumption().map(drop))?,
@@ -362,11 +362,11 @@ fn probe(device: &Device<'_>, nature: &Nature) -> Result<Capabilities, GpuError>
         persistence: unless_gone(call::PERSISTENCE, device.is_in_persistent_mode().map(drop))?,
         mig: false,
         virtualised: false,
-        limits: nature.limits(),
-        clocks: nature.clocks.clone(),
+        limits: properties.limits(),
+        clocks: properties.clocks.clone(),
         driver: device.nvml().sys_driver_version().unwrap_or_else(|_| "unknown".into()),
     };
-    nature.show(&mut capabilities);
+    properties.apply_to(&mut capabilities);
     Ok(capabilities)
 }
 
@@ -387,8 +387,8 @@ fn default_limit(device: &Device<'_>) -> Result<Result<u32, GpuError>, GpuError>
     unless_gone(call::DEFAULT_LIMIT, device.power_management_limit_default())
 }
 
-/// The clocks that go with the highest memory clock, which is the one that computing boards run at. A board that does not
-/// list them takes any up to its highest, and its driver rounds.
+/// Reads the clocks that go with the highest memory clock, at which compute GPUs run. A GPU that lists none accepts any
+/// clock up to its highest, rounded by the driver.
 fn lockable_clocks(device: &Device<'_>) -> Result<Result<ClockRange, GpuError>, GpuError> {
     let memory = unless_gone(call::MEMORY_CLOCKS, device.supported_memory_clocks())?;
     let listed = match memory.map(|clocks| clocks.into_iter().max()) {
@@ -406,12 +406,12 @@ fn lockable_clocks(device: &Device<'_>) -> Result<Result<ClockRange, GpuError>, 
     }))
 }
 
-/// Steps of 15 MHz, as NVIDIA boards have them, from the highest down to 210 MHz, at which they idle.
+/// Returns steps of 15 MHz, as NVIDIA GPUs have them, from the highest clock down to the idle clock of 210 MHz.
 fn clocks_up_to(max: u32) -> Vec<u32> {
     std::iter::successors(Some(max), |clock| clock.checked_sub(15).filter(|below| *below >= 210)).collect()
 }
 
-/// A mode that the board or its driver does not have is off.
+/// Treats a mode that the GPU or its driver does not have as off.
 fn known_mode(mode: Result<bool, GpuError>) -> Result<bool, GpuError> {
     match mode {
         Err(error) if error.is_unsupported() => Ok(false),
@@ -426,7 +426,7 @@ fn limit_range(
     let (min, max) = constraints?;
     let default = default?;
     if min > max || max == 0 {
-        let message = format!("the driver says that limits go from {min} mW to {max} mW");
+        let message = format!("the driver reports an invalid range of limits, {min} mW to {max} mW");
         return Err(GpuError::Driver { call: call::CONSTRAINTS, message });
     }
     let limit = PowerLimit::from_milliwatts;
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_upside_down_is_none() {
+    fn an_inverted_range_is_an_error() {
         for nonsense in [(300_000, 100_000), (0, 0)] {
             let error = limit_range(Ok(nonsense), Ok(200_000)).expect_err("nonsense");
             assert_eq!(error.call(), call::CONSTRAINTS);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_gone_board_ends_the_inquiry() {
+    fn only_a_lost_gpu_ends_the_query() {
         assert_eq!(unless_gone(call::POWER, Ok(1)), Ok(Ok(1)));
         assert_eq!(unless_gone::<u32>(call::POWER, Err(NvmlError::NotSupported)), Ok(unsupported(call::POWER)));
         assert_eq!(unless_gone::<u32>(call::POWER, Err(NvmlError::GpuLost)), Err(GpuError::Lost { call: call::POWER }));

@@ -1,18 +1,18 @@
-//! What the driver's refusals mean here.
+//! Maps the driver's errors.
 
 use nvml_wrapper::error::NvmlError;
 
 use crate::gpu::GpuError;
 
-/// NVML's code for a call that newer drivers no longer serve; the wrapper does not know it.
+/// NVML's code for a call that newer drivers no longer support; the wrapper does not know it.
 const DEPRECATED: u32 = 26;
-/// NVML's code for a board that is no longer there; the wrapper does not know it.
+/// NVML's code for a GPU that is no longer present; the wrapper does not know it.
 const GPU_NOT_FOUND: u32 = 28;
-/// The first of NVML's codes that the wrapper does not know. It reports them as enum variants, whose own values are
-/// all smaller in the calls made here.
+/// The first of NVML's codes that the wrapper does not know. It reports them as enum variants, whose own values are all
+/// smaller in the calls made here.
 const FIRST_UNKNOWN_CODE: u32 = 23;
 
-/// The refusal of `call` in this crate's terms.
+/// Converts the error of `call`.
 pub(super) fn gpu_error(call: &'static str, error: NvmlError) -> GpuError {
     match error {
         NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::UnexpectedVariant(GPU_NOT_FOUND) => {
@@ -24,28 +24,28 @@ pub(super) fn gpu_error(call: &'static str, error: NvmlError) -> GpuError {
         }
         NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => GpuError::MissingSymbol { call },
         NvmlError::UnexpectedVariant(code) if code >= FIRST_UNKNOWN_CODE => {
-            GpuError::Driver { call, message: format!("the driver answers with code {code} (nvmlReturn_t)") }
+            GpuError::Driver { call, message: format!("the driver returned code {code} (nvmlReturn_t)") }
         }
         other => GpuError::Driver { call, message: other.to_string() },
     }
 }
 
-/// As [`gpu_error`], for looking a board up by its UUID: not to be found is lost.
+/// Converts the error of a lookup by UUID: a GPU that is not found is lost.
 pub(super) fn lookup_error(call: &'static str, error: NvmlError) -> GpuError {
     match error {
-        // Drivers differ in what they call a UUID that none of their boards has.
+        // Drivers return different codes for an unknown UUID.
         NvmlError::NotFound | NvmlError::InvalidArg => GpuError::Lost { call },
         other => gpu_error(call, other),
     }
 }
 
-/// Whether the handle is of no use any more: the board has to be looked up again.
+/// Returns true if the handle is invalid and the GPU has to be looked up again.
 pub(super) fn is_gone(error: &NvmlError) -> bool {
     is_stale(error)
         || matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::UnexpectedVariant(GPU_NOT_FOUND))
 }
 
-/// Whether the library itself has to be opened again: the driver behind it was unloaded or replaced.
+/// Returns true if the library has to be opened again because its driver was unloaded or replaced.
 pub(super) fn is_stale(error: &NvmlError) -> bool {
     matches!(error, NvmlError::Uninitialized | NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch)
 }
@@ -63,12 +63,12 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_has_a_meaning() {
+    fn every_error_is_mapped() {
         use NvmlError::*;
         let lost = GpuError::Lost { call: CALL };
         let unsupported = GpuError::NotSupported { call: CALL };
         let missing = GpuError::MissingSymbol { call: CALL };
-        #[expect(deprecated, reason = "the driver may still say it")]
+        #[expect(deprecated, reason = "the driver may still return it")]
         let already = AlreadyInitialized;
         let not_utf8 = String::from_utf8(vec![0xff]).expect_err("not UTF-8").utf8_error();
         let nul = std::ffi::CString::new("a\0b").expect_err("has a nul");
@@ -82,7 +82,7 @@ mod tests {
             (UnexpectedVariant(26), unsupported),
             (FailedToLoadSymbol("undefined symbol".into()), missing.clone()),
             (FunctionNotFound, missing),
-            (UnexpectedVariant(27), driver("the driver answers with code 27 (nvmlReturn_t)")),
+            (UnexpectedVariant(27), driver("the driver returned code 27 (nvmlReturn_t)")),
             (UnexpectedVariant(7), driver("unexpected enum variant value: 7")),
             (Uninitialized, driver("NVML was not first initialized with `Nvml::init()`")),
             (InvalidArg, driver("a supplied argument was invalid")),
@@ -116,13 +116,13 @@ mod tests {
             let gone = is_gone(&refusal);
             let mapped = gpu_error(CALL, refusal);
             assert_eq!(mapped, meaning);
-            // Every lost board is looked up again; so is one behind a driver that went away.
+            // A lost GPU is looked up again, and so is one whose driver went away.
             assert!(gone || !matches!(mapped, GpuError::Lost { .. }), "{mapped}");
         }
     }
 
     #[test]
-    fn only_a_driver_that_went_away_makes_the_library_stale() {
+    fn only_an_unloaded_driver_makes_the_library_stale() {
         for stale in [NvmlError::Uninitialized, NvmlError::DriverNotLoaded, NvmlError::LibRmVersionMismatch] {
             assert!(is_stale(&stale) && is_gone(&stale), "{stale}");
         }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_that_no_board_has_is_a_lost_board() {
+    fn an_unknown_uuid_is_a_lost_gpu() {
         for unknown in [NvmlError::NotFound, NvmlError::InvalidArg, NvmlError::GpuLost] {
             assert_eq!(lookup_error(CALL, unknown), GpuError::Lost { call: CALL });
         }

@@ -1,4 +1,4 @@
-//! The driver's library: finding it, opening it, and opening it again when the driver was reloaded.
+//! The driver's library: finding it, opening it, and reopening it after a driver reload.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use crate::files::regular;
 use crate::gpu::GpuError;
 use wattune_core::domain::GpuId;
 
-/// Where the library is looked for: by the name that drivers install, then by that of development packages.
-const USUAL_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
+/// The default names of the library: the one that drivers install, then that of development packages.
+const DEFAULT_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-/// If no further board answers for this long, those that are left count as hanging. Without persistence mode the driver
-/// starts boards one after the other, each in a few seconds.
+/// The longest wait for the next GPU to open; the remaining ones then count as hanging. Without persistence mode the
+/// driver starts GPUs one after the other, each in a few seconds.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// Why the driver's library cannot be used.
+/// The reason why the driver's library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// There is no such file.
@@ -32,10 +32,10 @@ pub enum OpenError {
          NVIDIA runtime (docker run --gpus all)", tried.join("; ")
     )]
     NoDriver {
-        /// What the dynamic linker said to each name.
+        /// The dynamic linker's message for each name.
         tried: Vec<String>,
     },
-    /// The file is there and is something else.
+    /// The file is not an NVML library.
     #[error(
         "{} is not a usable NVML library: {message}; gpus.nvml.library must name the driver's libnvidia-ml.so.1, built for \
          this machine", path.display()
@@ -43,10 +43,10 @@ pub enum OpenError {
     NotNvml {
         /// The file's path or name.
         path: PathBuf,
-        /// What the dynamic linker said.
+        /// The dynamic linker's message.
         message: String,
     },
-    /// The library is installed, the kernel's part of the driver is not running.
+    /// The library is installed, but the driver's kernel module is not loaded.
     #[error(
         "the NVIDIA driver is installed ({}) but not loaded: try modprobe nvidia, then look for NVRM in dmesg",
         path.display()
@@ -55,7 +55,7 @@ pub enum OpenError {
         /// The library's path or name.
         path: PathBuf,
     },
-    /// The file or the driver's device files may not be read.
+    /// The permission to read the library or the driver's device files is missing.
     #[error(
         "no permission to use the NVIDIA driver through {}: {message}; this user must be able to read it, \
          /dev/nvidiactl and /dev/nvidia0, 1, …", path.display()
@@ -63,10 +63,10 @@ pub enum OpenError {
     NoPermission {
         /// The library's path or name.
         path: PathBuf,
-        /// Who refused, in their words.
+        /// The message of whatever refused.
         message: String,
     },
-    /// The library is of another version than the running kernel module.
+    /// The library and the running kernel module have different versions.
     #[error(
         "{} and the loaded NVIDIA kernel module are of different versions, as after an update: reload the module or \
          reboot; in a container, use the host's library", path.display()
@@ -75,43 +75,43 @@ pub enum OpenError {
         /// The library's path or name.
         path: PathBuf,
     },
-    /// Anything else, in the driver's words.
+    /// Any other failure, in the driver's words.
     #[error("{call} in {} failed: {message}; nvidia-smi should fail likewise", path.display())]
     Driver {
         /// The library's path or name.
         path: PathBuf,
         /// The failed call.
         call: &'static str,
-        /// What the driver said.
+        /// The driver's message.
         message: String,
     },
 }
 
 /// The driver's library, open.
 ///
-/// The wrapper's handles borrow the open library, and boards live on threads of their own until the process ends; so
-/// the open library is leaked, once per process. When the driver is reloaded underneath, the boards that return open
-/// it once more and leave a few kilobytes behind. The process' end closes it, as it would after a kill.
+/// The wrapper's handles borrow the open library, and GPU threads live until the process ends; so the library is
+/// leaked, once per process. After a driver reload, the GPUs that return open it once more, which leaks a few
+/// kilobytes. The end of the process closes it.
 ///
-/// While it is open the driver keeps the boards' state, and nobody can unload the driver or reset a board.
+/// An open library keeps the GPUs' state in the driver, and prevents unloading the driver and resetting a GPU.
 pub struct Library {
     path: PathBuf,
     nvml: Mutex<&'static Nvml>,
 }
 
 impl Library {
-    /// Opens the library that `settings` name, else the first of the usual ones that is there.
+    /// Opens the library that `settings` name, or the first of the default names that exists.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(settings: &Settings) -> Result<Arc<Self>, OpenError> {
         let names: Vec<PathBuf> = match &settings.library {
             Some(path) => vec![path.clone()],
-            None => USUAL_NAMES.map(PathBuf::from).into(),
+            None => DEFAULT_NAMES.map(PathBuf::from).into(),
         };
         let mut tried = Vec::new();
         for path in names {
-            // To load a pipe waits for whoever writes into it.
+            // Loading a pipe would wait for its writer.
             if let Err(error) = regular::open(&path)
                 && error.kind() == ErrorKind::InvalidInput
             {
@@ -131,27 +131,27 @@ impl Library {
         Err(OpenError::NoDriver { tried })
     }
 
-    /// The path or name under which it was found.
+    /// Returns the path or name of the library.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The driver's version; `None` if it does not tell.
+    /// Returns the driver's version, if it reports one.
     pub fn driver_version(&self) -> Option<String> {
         self.nvml().sys_driver_version().ok()
     }
 
-    /// Opens every board, each on a thread of its own: one that hangs is a problem and holds up no other.
+    /// Opens every GPU, each on a thread of its own, so that a hanging one delays no other.
     ///
     /// # Errors
-    /// If the driver cannot even say how many there are.
+    /// If the driver does not report the number of GPUs.
     pub fn boards(self: &Arc<Self>) -> Result<Boards, OpenError> {
         let count =
             self.nvml().device_count().map_err(|error| open_error(&self.path, "nvmlDeviceGetCount_v2", error))?;
         let (sender, opened) = mpsc::channel();
         for index in 0..count {
             let (library, sender) = (self.clone(), sender.clone());
-            // Nobody may be waiting for the answer any more. A thread that cannot start is a board that is silent.
+            // The receiver may have given up. A thread that cannot start counts as a hanging GPU.
             let open = move || drop(sender.send((index, NvmlDevice::open(library, index))));
             drop(thread::Builder::new().name(format!("open{index}")).spawn(open));
         }
@@ -168,7 +168,7 @@ impl Library {
                 Some(Ok(device)) => boards.devices.push(Box::new(device)),
                 Some(Err(error)) => boards.problems.push(Problem { index, error }),
                 None => {
-                    let error = GpuError::TimedOut { call: "opening the board", after: OPENING.into() };
+                    let error = GpuError::TimedOut { call: "opening the GPU", after: OPENING.into() };
                     boards.problems.push(Problem { index, error });
                 }
             }
@@ -176,13 +176,13 @@ impl Library {
         Ok(boards)
     }
 
-    /// How many boards the driver counts now; `None` if it does not say. A driver that was reloaded is opened again.
+    /// Returns the driver's number of GPUs, if it reports one. Reopens the library after a driver reload.
     pub(super) fn count(&self) -> Option<u32> {
         let nvml = self.nvml();
         match nvml.device_count() {
             Err(error) if is_stale(&error) => {
                 let mut current = self.current();
-                // Another board's thread may have been faster. Only what works is leaked.
+                // Another GPU's thread may have been faster. Only a working library is leaked.
                 if ptr::eq(*current, nvml) {
                     let fresh = init(&self.path).ok()?;
                     fresh.device_count().ok().filter(|count| *count > 0)?;
@@ -194,7 +194,7 @@ impl Library {
         }
     }
 
-    /// Which board has this index now; `None` if it does not say.
+    /// Returns the id of the GPU at this index, if the driver reports one.
     pub(super) fn id_at(&self, index: u32) -> Option<GpuId> {
         let device = self.nvml().device_by_index(index).ok()?;
         GpuId::new(device.uuid().ok()?).ok()
@@ -204,7 +204,7 @@ impl Library {
         *self.current()
     }
 
-    /// Looks a board up. If the library turns out to be useless because the driver was reloaded, opens it again first.
+    /// Looks up a GPU. Reopens the library first if the driver was reloaded.
     pub(super) fn find(&self, id: &GpuId) -> Result<Device<'static>, GpuError> {
         let nvml = self.nvml();
         let found = match nvml.device_by_uuid(id.as_str()) {
@@ -216,10 +216,10 @@ impl Library {
 
     fn renew(&self, stale: &'static Nvml, id: &GpuId) -> Result<Device<'static>, NvmlError> {
         let mut current = self.current();
-        // Another board's thread may have been faster.
+        // Another GPU's thread may have been faster.
         if ptr::eq(*current, stale) {
             let fresh = init(&self.path)?;
-            // Boards try again every few seconds: leak only what works, or a driver that is down for days adds up.
+            // GPUs retry every few seconds: only a working library is leaked.
             fresh.device_by_uuid(id.as_str())?;
             *current = Box::leak(Box::new(fresh));
         }
@@ -235,8 +235,8 @@ fn init(path: &Path) -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(path.as_os_str()).init()
 }
 
-/// Whether the dynamic linker's message means that there is no such file. It has no codes; glibc and musl agree on
-/// these words.
+/// Returns true if the dynamic linker's message means that there is no such file. It has no error codes; glibc and musl
+/// agree on these words.
 fn is_absence(message: &str) -> bool {
     message.contains("No such file")
 }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_library_is_an_absent_driver() {
+    fn a_missing_library_is_a_missing_driver() {
         let error = refusal("/nowhere/libnvidia-ml.so.1");
         assert!(matches!(error, OpenError::NoDriver { .. }), "{error:?}");
         let text = error.to_string();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_no_nvml() {
+    fn another_file_is_refused() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("libnvidia-ml.so.1");
         std::fs::write(&path, "not a library").expect("written");
@@ -292,15 +292,17 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_to_start_says_what_to_do() {
-        let told = |error| open_error(Path::new("libnvidia-ml.so.1"), "nvmlInit_v2", error).to_string();
-        assert!(told(NvmlError::DriverNotLoaded).contains("modprobe nvidia"));
-        assert!(told(NvmlError::NoPermission).contains("/dev/nvidiactl"));
-        assert!(told(NvmlError::OperatingSystem).contains("cgroups"));
-        assert!(told(NvmlError::LibRmVersionMismatch).contains("reboot"));
-        assert!(told(NvmlError::FailedToLoadSymbol("undefined symbol: nvmlInit_v2".into())).contains("not a usable"));
+    fn each_open_error_says_what_to_do() {
+        let message_of = |error| open_error(Path::new("libnvidia-ml.so.1"), "nvmlInit_v2", error).to_string();
+        assert!(message_of(NvmlError::DriverNotLoaded).contains("modprobe nvidia"));
+        assert!(message_of(NvmlError::NoPermission).contains("/dev/nvidiactl"));
+        assert!(message_of(NvmlError::OperatingSystem).contains("cgroups"));
+        assert!(message_of(NvmlError::LibRmVersionMismatch).contains("reboot"));
+        assert!(
+            message_of(NvmlError::FailedToLoadSymbol("undefined symbol: nvmlInit_v2".into())).contains("not a usable")
+        );
         assert_eq!(
-            told(NvmlError::Unknown),
+            message_of(NvmlError::Unknown),
             "nvmlInit_v2 in libnvidia-ml.so.1 failed: an internal driver error occurred; nvidia-smi should fail likewise"
         );
     }

@@ -1,4 +1,4 @@
-//! Samples of what processes used of a board.
+//! Samples of the use by process.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use crate::gpu::ProcessUse;
 /// One of the driver's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
-    /// When it was taken, in microseconds of the driver's clock.
+    /// The time in microseconds of the driver's clock.
     pub(super) at: u64,
     pub(super) pid: u32,
     pub(super) percent: u32,
 }
 
-/// The mean of each process's samples that are newer than `seen`, and the newest sample's time. Drivers hand out unused
-/// places of their list too, and shares beyond all there is: neither is a sample.
+/// Returns the mean of each process's samples that are newer than `seen`, and the newest sample's time. Skips unused
+/// list entries and shares above 100 %, both of which drivers return.
 pub(super) fn since(seen: u64, samples: impl Iterator<Item = Sample>) -> (Vec<ProcessUse>, u64) {
     let mut newest = seen;
     let mut sums: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_new_and_sensible_samples_count() {
+    fn only_new_and_valid_samples_count() {
         let sample = |at, pid, percent| Sample { at, pid, percent };
         let list = [
             sample(5, 1, 90),

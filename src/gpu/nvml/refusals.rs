@@ -1,18 +1,17 @@
-//! Calls that a GPU or its driver says it does not support, and when they are asked again.
+//! Unsupported calls and the times of their retries.
 //!
-//! A driver may say so for a moment, while it is busy with something else; a GPU that really lacks a call lacks it for
-//! good. So no answer is final, and none is asked for at a rate that costs: the longer a call has been refused, the longer
-//! it waits.
+//! A busy driver may report a call as unsupported temporarily; a GPU that lacks a call lacks it for good. So every
+//! refused call is retried, and the longer it has been refused, the longer the interval.
 
 use crate::gpu::GpuError;
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// A refused call waits for this part of the time for which it has been refused,
-const PART: f64 = 0.25;
-/// but no shorter
+/// The retry interval as a part of the time since the first refusal,
+const FRACTION: f64 = 0.25;
+/// its minimum
 const SHORTEST: Seconds = Seconds::new(0.1);
-/// and no longer than this.
+/// and its maximum.
 const LONGEST: Seconds = Seconds::new(30.0);
 
 #[derive(Debug, Default)]
@@ -28,20 +27,20 @@ struct Refusal {
 }
 
 impl Refusals {
-    /// Returns the last refusal of `call`, if it is too early to ask again.
-    pub(super) fn hold(&self, call: &str, now: Monotonic) -> Option<&GpuError> {
+    /// Returns the last refusal of `call` if its retry is not due.
+    pub(super) fn pending(&self, call: &str, now: Monotonic) -> Option<&GpuError> {
         self.calls.iter().find(|r| r.error.call() == call && now < r.again).map(|r| &r.error)
     }
 
-    /// Notes a refusal.
-    pub(super) fn note(&mut self, error: GpuError, now: Monotonic) {
+    /// Records a refusal.
+    pub(super) fn record(&mut self, error: GpuError, now: Monotonic) {
         let since = self.calls.iter().find(|r| r.error.call() == error.call()).map_or(now, |r| r.since);
         self.clear(error.call());
-        let pause = (now.since(since) * PART).max(SHORTEST).min(LONGEST);
+        let pause = (now.since(since) * FRACTION).max(SHORTEST).min(LONGEST);
         self.calls.push(Refusal { error, since, again: now.after(pause) });
     }
 
-    /// Forgets the refusals of a call that answers.
+    /// Forgets the refusals of a call that succeeded.
     pub(super) fn clear(&mut self, call: &str) {
         self.calls.retain(|r| r.error.call() != call);
     }
@@ -57,21 +56,22 @@ mod tests {
         Monotonic::default().after(Seconds::new(seconds))
     }
 
-    /// When a call that is refused from the start is asked, looked at ten times a second up to `end` seconds.
+    /// Returns the times at which a call that is refused from the start is made, if it is tried ten times a second up
+    /// to `end` seconds.
     fn asked(end: u32) -> Vec<f64> {
         let (mut refusals, mut asked) = (Refusals::default(), Vec::new());
         for tenth in 0..end * 10 {
             let seconds = f64::from(tenth) / 10.0;
-            if refusals.hold(CALL, at(seconds)).is_none() {
+            if refusals.pending(CALL, at(seconds)).is_none() {
                 asked.push(seconds);
-                refusals.note(GpuError::NotSupported { call: CALL }, at(seconds));
+                refusals.record(GpuError::NotSupported { call: CALL }, at(seconds));
             }
         }
         asked
     }
 
     #[test]
-    fn what_was_refused_for_a_moment_is_asked_again_at_once_and_what_is_absent_hardly_ever() {
+    fn short_refusals_are_retried_soon_and_lasting_ones_rarely() {
         let asked = asked(3600);
         let after = |seconds: f64| asked.iter().filter(|at| **at > seconds).copied().fold(f64::INFINITY, f64::min);
         assert!(after(0.3) < 0.5 && after(1.3) < 1.8 && after(20.0) < 25.5 && after(600.0) < 631.0, "{asked:?}");
@@ -80,17 +80,17 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_forgets_the_refusals_of_its_call_alone() {
+    fn a_success_forgets_the_refusals_of_its_call_only() {
         let mut refusals = Refusals::default();
         for second in 0..100 {
-            refusals.note(GpuError::NotSupported { call: CALL }, at(f64::from(second)));
+            refusals.record(GpuError::NotSupported { call: CALL }, at(f64::from(second)));
         }
-        refusals.note(GpuError::NotSupported { call: "nvmlDeviceGetPowerUsage" }, at(99.0));
-        assert!(refusals.hold(CALL, at(120.0)).is_some());
+        refusals.record(GpuError::NotSupported { call: "nvmlDeviceGetPowerUsage" }, at(99.0));
+        assert!(refusals.pending(CALL, at(120.0)).is_some());
         refusals.clear(CALL);
-        assert!(refusals.hold(CALL, at(99.0)).is_none());
-        assert!(refusals.hold("nvmlDeviceGetPowerUsage", at(99.0)).is_some());
-        refusals.note(GpuError::NotSupported { call: CALL }, at(121.0));
-        assert!(refusals.hold(CALL, at(121.2)).is_none(), "it counts from anew");
+        assert!(refusals.pending(CALL, at(99.0)).is_none());
+        assert!(refusals.pending("nvmlDeviceGetPowerUsage", at(99.0)).is_some());
+        refusals.record(GpuError::NotSupported { call: CALL }, at(121.0));
+        assert!(refusals.pending(CALL, at(121.2)).is_none(), "the time starts again");
     }
 }

@@ -24,17 +24,17 @@ use wattune_core::units::{Joules, Millijoules, Samples, SamplesPerSecond, Second
 /// The physics of a simulated GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Physics {
-    /// The limits it takes.
+    /// The range of accepted limits.
     pub range: LimitRange,
     /// Its original limit.
     pub found: PowerLimit,
-    /// Its draw without a job.
+    /// The draw without a job.
     pub idle: Watts,
-    /// Time constant with which draw and throughput follow a change.
+    /// The time constant with which draw and throughput follow a change.
     pub settling: Seconds,
-    /// Relative standard deviation of each power reading.
+    /// The relative standard deviation of each power reading.
     pub noise: f64,
-    /// Seed of that noise.
+    /// The seed of that noise.
     pub seed: u64,
 }
 
@@ -114,7 +114,7 @@ impl SimulatedBoard {
         self
     }
 
-    /// Whether locking clocks is allowed from now on; unlocking goes with it.
+    /// Allows or forbids locking and unlocking clocks.
     pub fn permit_clocks(&self, allowed: bool) {
         self.lock().locking =
             if allowed { Ok(()) } else { Err(GpuError::NoPermission { call: "lock_clocks (simulated)" }) };
@@ -125,17 +125,17 @@ impl SimulatedBoard {
         self.lock().lock
     }
 
-    /// Starts a job with this curve, or with `None` ends the one that runs.
+    /// Starts a job with this curve; `None` ends the running one.
     pub fn run(&self, load: Option<LoadCurve>) {
         self.lock().load = load;
     }
 
-    /// The true energy drawn so far.
+    /// Returns the true energy drawn so far.
     pub fn true_energy(&self) -> Joules {
         self.lock().energy
     }
 
-    /// The work that jobs could do on it so far.
+    /// Returns the work that jobs could do on it so far.
     pub fn work_done(&self) -> Samples {
         self.lock().work
     }
@@ -147,7 +147,7 @@ impl SimulatedBoard {
         if most > Watts::ZERO { ((state.power - state.physics.idle) / most).clamp(0.0, 1.0) } else { 0.0 }
     }
 
-    /// The limit it has now.
+    /// Returns the current limit.
     pub fn limit(&self) -> PowerLimit {
         self.lock().limit
     }
@@ -181,7 +181,7 @@ impl SimulatedBoard {
         SimulatedDevice { world: self.clone(), board, capabilities }
     }
 
-    /// The state, integrated up to now.
+    /// Returns the state, integrated up to now.
     fn lock(&self) -> MutexGuard<'_, State> {
         let now = self.clock.monotonic();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -249,7 +249,7 @@ impl GpuDevice for SimulatedDevice {
         state.locking.clone()?;
         let known = state.clocks.clone()?;
         if !known.steps().contains(&highest) {
-            let message = format!("{highest} is not among its clocks of {} to {}", known.min(), known.max());
+            let message = format!("{highest} is not one of the clocks from {} to {}", known.min(), known.max());
             return Err(GpuError::Driver { call: "lock_clocks (simulated)", message });
         }
         state.lock = Some(highest);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_and_work_are_the_curve_times_time_less_what_settling_costs() {
+    fn energy_and_work_follow_the_curve_with_a_settling_lag() {
         let (clock, board) = board(0.0);
         board.run(Some(curve()));
         clock.advance(Seconds::new(100.0));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_of_time_does_not_matter() {
+    fn integration_does_not_depend_on_the_step() {
         let energy = |steps: u32| {
             let (clock, board) = board(0.0);
             board.run(Some(curve()));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_noisy_and_the_counter_is_true() {
+    fn power_readings_are_noisy_and_the_counter_is_exact() {
         let (clock, board) = board(0.01);
         board.run(Some(curve()));
         clock.advance(Seconds::new(1000.0));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_bound_job_answers_to_clocks_and_not_to_limits() {
+    fn a_memory_bound_job_responds_to_clocks_and_not_to_limits() {
         let mhz = ClockLimit::from_megahertz;
         let point = |clock, throughput, power| ClockPoint {
             clock: mhz(clock),

@@ -84,7 +84,7 @@ impl Snapshot<'_> {
             power_limit_requested_w: reading.requested.map(watts),
             power_limit_enforced_w: reading.enforced.map(watts),
             power_limit_wanted_w: wanted.map(watts),
-            power_limit_found_w: self.gpus.journal().entry(gpu.id()).map(|e| watts(e.found)),
+            power_limit_found_w: self.gpus.journal().entry(gpu.id()).map(|e| watts(e.original)),
             power_limit_default_w: range.map(|r| watts(r.default)),
             foreign_limits: gpu.yields,
             restore_failed: gpu.not_back.is_some(),
@@ -101,7 +101,7 @@ impl Snapshot<'_> {
             power_w: reading.power.map(|p| p.get()),
             energy_j: seen.metered.total().to_joules().get(),
             energy_source: match &capabilities.energy_counter {
-                Ok(()) if seen.tells_energy.missing_since.is_none() => "counter",
+                Ok(()) if seen.energy_availability.missing_since.is_none() => "counter",
                 _ => "integrated_power",
             },
             counter_resets: seen.counter_resets,
