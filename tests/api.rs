@@ -104,7 +104,7 @@ async fn what_is_not_there_is_a_problem_and_so_is_a_foreign_page() {
         ("/v1/jobs/none/profile", "registered with POST /v1/jobs"),
         ("/v1/jobs/none/emissions", "registered with POST /v1/jobs"),
         ("/v1/jobs/none/plan", "only while a job runs"),
-        ("/v1/nothing", "there is nothing at /v1/nothing"),
+        ("/v1/nothing", "there is no /v1/nothing"),
     ];
     for (path, part) in absent {
         let problem = daemon.get(path).await.problem(404);

@@ -173,7 +173,7 @@ async fn a_place_at_the_events_is_for_those_who_read_them() {
     }
     let answer = ask(&page).await;
     assert_eq!(answer.status(), 503);
-    assert!(answer.text().await.expect("a body").contains("32 clients are listening already"));
+    assert!(answer.text().await.expect("a body").contains("32 clients are connected already"));
     listening.pop();
     eventually("a place that is free again", LONG, async || (ask(&page).await.status() == 200).then_some(())).await;
 }

@@ -30,7 +30,7 @@ impl Kept {
         let (state, driver) = (tempfile::tempdir().expect("a directory"), FakeDriver::new(&[board()]));
         keep(state.path()).await;
         let store = Store::open(state.path()).await.expect("opens");
-        store.note(&outcome("a", 1, 120.5.into())).await.expect("noted");
+        store.append_entry(&outcome("a", 1, 120.5.into())).await.expect("noted");
         store.close().await;
         let settings = format!("{}[ledger]\n{ledger}\n", Daemon::QUICK);
         let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
@@ -229,7 +229,7 @@ async fn hours_that_were_rolled_up_come_as_sums_with_all_their_energy() {
     assert_eq!(report["total"]["energy_j"], ALL as f64 / 1e3);
     let gaps = report["completeness"]["gaps"].as_array().expect("gaps");
     assert_eq!((gaps.len(), &gaps[0]["energy_j"]), (1, &((KWH / 4 + KWH / 8) as f64 / 1e3).into()), "{gaps:#?}");
-    assert!(kept.report(&["verify"]).done().contains("in order"));
+    assert!(kept.report(&["verify"]).done().contains("is valid"));
 }
 
 #[tokio::test]
@@ -246,16 +246,16 @@ async fn what_makes_no_sense_is_refused_with_what_would_be_right() {
         ("/v1/report?from=2026-03-01T00:30:00Z&to=2026-03-01T00:30:00Z", Some("from"), "the end, 2026-03-01T00:30:00Z"),
         ("/v1/report?format=pdf", None, "unknown variant `pdf`, expected one of `json`, `csv`, `html`"),
         ("/v1/report?functional_unit=cow", Some("functional_unit"), "give run, epoch or 1e6-samples"),
-        ("/v1/report?samples_per_epoch=5", Some("samples_per_epoch"), "belongs to the functional unit epoch"),
+        ("/v1/report?samples_per_epoch=5", Some("samples_per_epoch"), "needs functional_unit=epoch"),
         ("/v1/report?functional_unit=epoch&samples_per_epoch=0", Some("samples_per_epoch"), "must be at least 1"),
         ("/v1/report?functional_unit=epoch&samples_per_epoch=NaN", Some("samples_per_epoch"), "must be at least 1"),
         ("/v1/report?restated_by_pct=-1", Some("restated_by_pct"), "within 0 to 1000000 percent"),
         ("/v1/report?colour=red", None, "unknown field `colour`, expected one of `by`"),
-        ("/v1/ledger?from=2026-03-01&to=2026-03-08", Some("from"), "ask for a week at a time"),
+        ("/v1/ledger?from=2026-03-01&to=2026-03-08", Some("from"), "request one week at a time"),
         ("/v1/ledger?limit=0", Some("limit"), "within 1 to 10000"),
         ("/v1/ledger?limit=10001", Some("limit"), "within 1 to 10000"),
         ("/v1/ledger?limit=ten", None, "limit"),
-        ("/v1/ledger?after=18446744073709551615", Some("after"), "take next_after of the page before"),
+        ("/v1/ledger?after=18446744073709551615", Some("after"), "use next_after of the previous page"),
         ("/v1/ledger?after=-1", None, "after"),
         ("/v1/ledger?by=job", None, "unknown field `by`"),
     ] {

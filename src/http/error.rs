@@ -1,4 +1,4 @@
-//! Every refusal as RFC 9457 problem details: the one place where errors become HTTP.
+//! Refusals as RFC 9457 problem details: the one place where errors become HTTP.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -13,13 +13,13 @@ use crate::store::StoreError;
 use wattune_core::bandit::{InvalidSpec, Refused};
 use wattune_core::domain::InvalidJob;
 
-/// Media type of a [`Problem`].
+/// The media type of a [`Problem`].
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Why a request is not carried out, and what would be right (RFC 9457).
+/// The reason why a request was refused, and what would be right (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Problem {
-    /// Always `about:blank`: the status says which kind of problem it is.
+    /// Always `about:blank`: the status gives the kind of problem.
     #[serde(rename = "type")]
     #[schema(example = "about:blank")]
     pub kind: &'static str,
@@ -29,7 +29,7 @@ pub struct Problem {
     /// The HTTP status.
     #[schema(example = 422)]
     pub status: u16,
-    /// What is wrong and what would be right, in one sentence.
+    /// One sentence: what is wrong and what would be right.
     pub detail: String,
     /// The field of the request that is wrong, as a path: `objective.eta`, `gpus[1]`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of the kind that `status` says.
+    /// Creates a problem of the kind that `status` gives.
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             kind: "about:blank",
@@ -56,24 +56,24 @@ impl Problem {
         }
     }
 
-    /// The same, with the field that is wrong.
+    /// Adds the field that is wrong.
     #[must_use]
     pub fn of_field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// The same, with the place in the body.
+    /// Adds the position in the body.
     #[must_use]
     pub fn at(mut self, line: usize, column: usize) -> Self {
         (self.line, self.column) = (Some(line), Some(column));
         self
     }
 
-    /// The controller did not answer in time.
+    /// Creates the problem for a controller that did not answer in time.
     pub fn timed_out(timeout: std::time::Duration) -> Self {
         let detail = format!(
-            "the daemon did not answer within {} s; it may still carry the request out, so look before asking again",
+            "the daemon did not answer within {} s; the request may still take effect, so check before you repeat it",
             timeout.as_secs_f64()
         );
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
@@ -115,9 +115,9 @@ impl From<ControlError> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(cause: StoreError) -> Self {
-        // The cause may name paths: it is for the operator.
+        // The cause may contain paths: it is for the operator only.
         tracing::error!("a request was answered with 503: the database failed: {cause}");
-        let detail = "the books cannot be read or written now; the daemon's log says why";
+        let detail = "the database cannot be read or written now; the daemon's log has the reason";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_of_the_controller_has_its_status() {
+    fn controller_errors_map_to_statuses() {
         let invalid = InvalidJob { field: "lease_s", why: "is 0; it must be within 1 to 86400 seconds".into() };
         let not_found = ControlError::NotFound { what: "GPU", given: "7".into(), hint: "; this machine has 0".into() };
         let table = [
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_has_the_fields_of_the_rfc_and_its_media_type() {
+    fn a_problem_follows_the_rfc() {
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "name: is empty").of_field("name").at(1, 9);
         let expected = serde_json::json!({
             "type": "about:blank", "title": "Unprocessable Entity", "status": 422, "detail": "name: is empty",

@@ -1,4 +1,4 @@
-//! What a request carries, read with errors that say where and what would be right.
+//! Reads requests, with errors that say what is wrong, where, and what would be right.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,15 +19,15 @@ use super::Shared;
 use super::error::Problem;
 use wattune_core::domain::with_nearest;
 
-/// The body of a request, as its author should have written it.
+/// A request body.
 pub(super) trait Wire: DeserializeOwned {
-    /// Field paths, and what belongs there.
-    const RIGHT: &'static [(&'static str, &'static str)];
-    /// The most bytes of such a body, where that is not the setting's.
-    const LARGEST: Option<usize> = None;
+    /// Field paths and the values that they accept.
+    const HINTS: &'static [(&'static str, &'static str)];
+    /// The maximum body size in bytes, where it is not the configured one.
+    const MAX_BYTES: Option<usize> = None;
 }
 
-/// A JSON body. That its media type is JSON is the guard's business.
+/// A JSON body. The guard checks its media type.
 pub(super) struct Payload<T>(pub T);
 
 impl<T: Wire> FromRequest<Shared> for Payload<T> {
@@ -41,7 +41,7 @@ impl<T: Wire> FromRequest<Shared> for Payload<T> {
         })?;
         let body = body.map_err(|rejection| match rejection.into_response().status() {
             StatusCode::PAYLOAD_TOO_LARGE => {
-                let detail = match T::LARGEST {
+                let detail = match T::MAX_BYTES {
                     Some(largest) => format!("the body is larger than {largest} bytes"),
                     None => format!("the body is larger than {} bytes (http.body_limit_bytes)", shared.body_limit),
                 };
@@ -56,7 +56,7 @@ impl<T: Wire> FromRequest<Shared> for Payload<T> {
 /// Reads a JSON body.
 ///
 /// # Errors
-/// 400 for what is not JSON, 422 for JSON of another shape.
+/// 400 for invalid JSON, 422 for JSON of another shape.
 pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
         let detail = "the body is empty; give a JSON object, see GET /openapi.json";
@@ -74,7 +74,7 @@ pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
     Ok(value)
 }
 
-/// A JSON object and nothing else: serde alone would also take an array of the fields' values.
+/// A JSON object and nothing else: serde alone would also accept an array of the fields' values.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -95,7 +95,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Reads a field that is an object, null or absent.
+/// Reads an object, null or an absent field.
 pub(super) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
     Ok(Option::<Object<T>>::deserialize(d)?.map(|Object(value)| value))
 }
@@ -117,15 +117,15 @@ fn refuse<T: Wire>(path: &str, error: &serde_json::Error) -> Problem {
         Some(name) => format!("{parent}.{name}"),
         None => parent.to_owned(),
     };
-    let right = what_is_right(T::RIGHT, &field).map(|r| format!("; {r}")).unwrap_or_default();
+    let right = hint_for(T::HINTS, &field).map(|r| format!("; {r}")).unwrap_or_default();
     let subject = if field.is_empty() { "the body" } else { &field };
     let detail = format!("{subject}: {what} (line {line}, column {column}){right}");
     let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail).at(line, column);
     if field.is_empty() { problem } else { problem.of_field(field) }
 }
 
-/// The entry of the nearest enclosing field that has one: `gpus[1]` is described at `gpus`.
-fn what_is_right(right: &'static [(&'static str, &'static str)], field: &str) -> Option<&'static str> {
+/// Returns the entry of the nearest enclosing field that has one: `gpus[1]` uses `gpus`.
+fn hint_for(right: &'static [(&'static str, &'static str)], field: &str) -> Option<&'static str> {
     let mut path = field;
     loop {
         if let Some((_, what)) = right.iter().find(|(name, _)| *name == path) {
@@ -135,7 +135,7 @@ fn what_is_right(right: &'static [(&'static str, &'static str)], field: &str) ->
     }
 }
 
-/// What the path names: one segment, or a tuple of them.
+/// The path parameters: one segment, or a tuple of them.
 pub(super) struct Segment<T = String>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment<T> {
@@ -149,8 +149,8 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment
     }
 }
 
-/// Reads a whole number of a query string: digits alone, as the schema has it, where Rust would also take a sign.
-pub(super) fn digits<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<T, D::Error> {
+/// Reads a whole number of a query string: digits only, as in the schema, where Rust would also accept a sign.
+pub(super) fn whole_number<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
     let number = text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
     number.ok_or_else(|| {
@@ -159,9 +159,11 @@ pub(super) fn digits<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> 
     })
 }
 
-/// The same where it may be absent.
-pub(super) fn some_digits<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<Option<T>, D::Error> {
-    digits(deserializer).map(Some)
+/// Reads an optional whole number of a query string.
+pub(super) fn optional_whole_number<'de, D: Deserializer<'de>, T: FromStr>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    whole_number(deserializer).map(Some)
 }
 
 /// The query string.

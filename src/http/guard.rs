@@ -1,8 +1,7 @@
-//! Who may talk to the daemon through a browser: nobody but its own page.
+//! Protects the API from web pages other than the daemon's own.
 //!
-//! The API has no passwords on loopback, so that a web page of somebody else must not reach it: not by a form or a
-//! `fetch` (Origin, Sec-Fetch-Site, media type), and not by pointing its own name at 127.0.0.1 (Host). No CORS header
-//! is ever sent.
+//! The API has no passwords on loopback, so no other web page may reach it: neither by a form or a `fetch` (Origin,
+//! Sec-Fetch-Site, media type) nor by resolving its own name to 127.0.0.1 (Host). The daemon never sends a CORS header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,53 +13,54 @@ use axum::response::Response;
 
 use super::error::Problem;
 
-/// What a listener lets through.
+/// The rules of one listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard {
     check_host: bool,
     tcp: Option<SocketAddr>,
 }
 
-/// Why a request is not let through.
+/// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It was sent to another name.
+    /// The Host header names another host.
     #[error(
-        "the request is for host {0:?}; only localhost, 127.0.0.1 and [::1] are answered here, so that no web page can \
+        "the request names host {0:?}; use localhost, 127.0.0.1 or [::1], so that no web page can \
          reach the daemon through a name of its own"
     )]
     Host(String),
-    /// It was made by a page of another origin.
+    /// A page of another origin made the request.
     #[error("the request comes from a page of {0:?}; only wattune's own page may use this API from a browser")]
     Origin(String),
-    /// The browser says that another site made it.
+    /// The browser reports that another site made the request.
     #[error("the request was made by another site (Sec-Fetch-Site: {0}); only wattune's own page may do that")]
     CrossSite(&'static str),
-    /// A page shows an answer as an image, a script or a frame that is a stream of events.
+    /// A page embeds the event stream as an image, a script or a frame.
     #[error(
         "events are for programs and for wattune's own page: ask with Accept: text/event-stream, by a fetch or an EventSource"
     )]
     NoListener,
-    /// It carries something else than JSON.
+    /// The body is not JSON.
     #[error("the body's content type is {0}; it must be application/json")]
     MediaType(String),
 }
 
 impl Guard {
-    /// For a TCP listener on `bound`.
+    /// Creates the guard of a TCP listener on `bound`.
     pub const fn tcp(bound: SocketAddr) -> Self {
         Self { check_host: true, tcp: Some(bound) }
     }
 
-    /// For a Unix socket: its clients give any host. `tcp` is where the same daemon also listens; its page is its own.
+    /// Creates the guard of a Unix socket, which accepts any host. `tcp` is the same daemon's TCP address, whose page
+    /// is its own.
     pub const fn unix(tcp: Option<SocketAddr>) -> Self {
         Self { check_host: false, tcp }
     }
 
-    /// Whether the request may go on.
+    /// Checks a request.
     ///
     /// # Errors
-    /// For the first reason against it.
+    /// The first reason to refuse it.
     pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.check_host {
             self.check_host(uri, headers)?;
@@ -73,10 +73,10 @@ impl Guard {
         }
         let says =
             |name: &str, word: &[u8]| headers.get_all(name).iter().any(|v| v.as_bytes().eq_ignore_ascii_case(word));
-        // Who follows a link comes from another site, and what is shown in a window of its own no other site can read.
+        // A followed link comes from another site, but no other site can read a page in its own window.
         let follows_a_link =
             *method == Method::GET && says("sec-fetch-mode", b"navigate") && says("sec-fetch-dest", b"document");
-        // Ports do not count for a site: another program's page on this machine is of the same.
+        // A site does not include ports: another program's page on this machine has the same site.
         let other = ["cross-site", "same-site"].into_iter().find(|site| says("sec-fetch-site", site.as_bytes()));
         if let Some(site) = other.filter(|_| !follows_a_link) {
             return Err(Refusal::CrossSite(site));
@@ -116,17 +116,17 @@ impl Guard {
     }
 }
 
-/// The guard as a middleware.
+/// Applies the guard as a middleware.
 pub async fn enforce(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Problem> {
     guard.check(request.method(), request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
-/// Whether events may be sent to whoever asks with these headers: an image or a link that leads to them would take a
-/// place for as long as it is shown.
+/// Checks that a request may receive events: an image or a link that leads to them would hold a connection for as long
+/// as it is shown.
 ///
 /// # Errors
-/// If a browser asks for something to show, or something else than events is asked for.
+/// If a browser requests something to display, or the request does not accept events.
 pub fn check_listener(headers: &HeaderMap) -> Result<(), Refusal> {
     let fetched = headers.get("sec-fetch-dest").is_none_or(|dest| dest.as_bytes().eq_ignore_ascii_case(b"empty"));
     let mut accepted =
@@ -141,11 +141,11 @@ enum HostName {
     Address(IpAddr),
 }
 
-/// Host and port of `host`, `host:port`, `[v6]` or `[v6]:port`; `None` for everything else.
+/// Parses `host`, `host:port`, `[v6]` or `[v6]:port`; `None` for anything else.
 fn parse(text: &str) -> Option<(HostName, Option<u16>)> {
     let authority: Authority = text.parse().ok()?;
     let (host, port) = (authority.host(), authority.port_u16());
-    // Neither user names nor ports that are no ports.
+    // Refuses user names and invalid ports.
     let rest = text.strip_prefix(host)?;
     if !(rest.is_empty() || rest.starts_with(':') && port.is_some()) {
         return None;
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_own_page_uses_the_api_from_a_browser() {
+    fn only_the_daemons_page_uses_the_api_from_a_browser() {
         let table = [
             ("http://localhost:4938", true),
             ("http://127.0.0.1:4938", true),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_on_another_site_opens_the_page_and_nothing_else() {
+    fn a_link_on_another_site_opens_only_the_page() {
         let table = [
             ("GET", "navigate", "document", true),
             ("GET", "navigate", "iframe", false),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_form_can_send_changes_nothing() {
+    fn requests_that_a_form_can_send_are_refused() {
         let table = [
             ("POST", "5", Some("application/json"), true),
             ("POST", "5", Some("Application/JSON; charset=utf-8"), true),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_for_those_who_read_them() {
+    fn events_are_refused_to_images_and_links() {
         let table: [(&[(&str, &str)], bool); 9] = [
             (&[], true),
             (&[("accept", "*/*")], true),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_not_looked_at_on_the_socket() {
+    fn hosts_are_not_checked_on_the_socket() {
         for host in ["localhost", "wattune", "evil.example"] {
             assert_eq!(decide(Guard::unix(None), "GET", "/", &[("host", host)]), Ok(()));
         }

@@ -1,4 +1,4 @@
-//! Whether the daemon lives and is ready.
+//! Liveness and readiness.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,34 +14,34 @@ use super::Shared;
 use super::error::Problem;
 use super::openapi::Problems;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// Set once the daemon is ready to serve, and unset when it stops. Clones share one flag.
+/// The readiness flag: set once the daemon is ready to serve, cleared when it stops. Clones share one flag.
 #[derive(Clone, Debug, Default)]
 pub struct Ready(Arc<AtomicBool>);
 
 impl Ready {
-    /// Says so.
+    /// Sets the flag.
     pub fn set(&self, ready: bool) {
         self.0.store(ready, Ordering::Release);
     }
 
-    /// Whether it is.
+    /// Returns the flag.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// A good answer.
+/// A positive health check.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct HealthView {
-    /// `ok`; anything else is a problem with another status.
+    /// Always `ok`; failures have another status and a problem.
     pub status: &'static str,
 }
 
 const OK: Json<HealthView> = Json(HealthView { status: "ok" });
 
-/// Whether the control loop answers; if not, the daemon should be restarted.
+/// Checks that the control loop answers. If not, the daemon should be restarted.
 #[utoipa::path(
     get, path = "/healthz", tag = "health",
     responses((status = OK, body = HealthView), (status = SERVICE_UNAVAILABLE, response = Problem), Problems)
@@ -50,7 +50,7 @@ pub(super) async fn healthz(State(shared): State<Shared>) -> Result<Json<HealthV
     alive(&shared).await.map(|()| OK)
 }
 
-/// The same as `/healthz`.
+/// Checks the same as `/healthz`.
 #[utoipa::path(
     get, path = "/health", tag = "health",
     responses((status = OK, body = HealthView), (status = SERVICE_UNAVAILABLE, response = Problem), Problems)
@@ -59,7 +59,7 @@ pub(super) async fn health(state: State<Shared>) -> Result<Json<HealthView>, Pro
     healthz(state).await
 }
 
-/// Whether the daemon has started and answers; if not, requests should wait.
+/// Checks that the daemon has started and answers. If not, requests should wait.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses((status = OK, body = HealthView), (status = SERVICE_UNAVAILABLE, response = Problem), Problems)
@@ -73,8 +73,8 @@ pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Json<HealthVi
 }
 
 async fn alive(shared: &Shared) -> Result<(), Problem> {
-    // Questions are answered between ticks: an answer is a tick that ended.
-    shared.ask_within(PATIENCE.min(shared.timeout), |_| Box::pin(async {})).await.map_err(|problem| {
+    // The loop answers between ticks: an answer proves that a tick ended.
+    shared.ask_within(TIME_LIMIT.min(shared.timeout), |_| Box::pin(async {})).await.map_err(|problem| {
         let detail = format!("the control loop does not answer: {}", problem.detail);
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     })

@@ -1,4 +1,4 @@
-//! Taking the addresses, with errors that say what to do.
+//! Opens the listening addresses, with errors that say what to do.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,44 +7,44 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use super::socket::SocketError;
 
-/// Why the API has no address.
+/// The reason why the API has no address.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The settings contradict themselves.
+    /// The settings contradict each other.
     #[error("http.{0}")]
     Settings(String),
-    /// Somebody else has the address.
+    /// Another process has the address.
     #[error(
-        "http.listen: {0} is in use, perhaps by another wattune; `ss -ltnp 'sport = :{port}'` says by whom; stop that, \
+        "http.listen: {0} is in use, perhaps by another wattune; `ss -ltnp 'sport = :{port}'` shows its process; stop that, \
          or choose another port",
         port = .0.port()
     )]
     InUse(SocketAddr),
-    /// The machine does not have the address.
+    /// This machine does not have the address.
     #[error("http.listen: this machine has no address {ip}; use 127.0.0.1:{port}", ip = .0.ip(), port = .0.port())]
     NoSuchAddress(SocketAddr),
-    /// Ports below 1024 are for root.
+    /// Only root may use ports below 1024.
     #[error("http.listen: this process may not take port {port}; choose one from 1024 on", port = .0.port())]
     NotPermitted(SocketAddr),
-    /// The system refused for another reason.
+    /// Any other refusal by the system.
     #[error("http.listen: cannot listen on {address}: {source}")]
     Tcp {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The Unix socket.
+    /// The Unix socket cannot be opened.
     #[error("http.socket: {0}")]
     Socket(#[from] SocketError),
 }
 
-/// So many may wait to be accepted; whoever comes when there are more tries again after a second.
+/// The number of connections that may wait to be accepted; further clients retry after a second.
 const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A daemon that ended leaves connections behind that time out.
+    // An earlier daemon leaves connections behind that time out.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -1,5 +1,5 @@
-//! What clients are told while they stay connected. One producer asks the controller, and only while somebody listens;
-//! all clients share its answers. A slow client misses answers, never the newest one.
+//! The live event stream. One producer queries the controller, and only while a client is connected; all clients share
+//! its answers. A slow client may miss answers, but never the latest one.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,16 +19,16 @@ use super::error::Problem;
 use super::places::Peer;
 use crate::controller::view::StatusView;
 
-/// Time between two questions to the controller.
+/// The interval between queries to the controller.
 const PERIOD: Duration = Duration::from_secs(1);
-/// An event has no more jobs than this, and no more problems: each goes to every client each second.
-const LISTED: usize = 50;
-/// Clients at once.
+/// The maximum number of jobs, and of problems, in an event, which goes to every client each second.
+const MAX_LISTED: usize = 50;
+/// The maximum number of clients.
 const CLIENTS: usize = 64;
-/// Of one user: the others' pages still get theirs.
-pub(super) const CLIENTS_EACH: usize = 32;
+/// The maximum number of clients per user, so that other users' pages still get events.
+pub(super) const CLIENTS_PER_USER: usize = 32;
 
-/// The newest answer, and who waits for it. Clones share both.
+/// The latest answer and its subscribers. Clones share both.
 #[derive(Clone)]
 pub(super) struct Live {
     newest: watch::Sender<Option<Frame>>,
@@ -42,27 +42,27 @@ pub(super) struct Live {
 struct Frame {
     event: &'static str,
     data: Arc<str>,
-    /// What makes it another one than the one before.
-    essence: Arc<str>,
+    /// The part of the event that decides if it differs from the one before.
+    identity: Arc<str>,
 }
 
 impl Frame {
     fn of_status(status: StatusView) -> Option<Self> {
-        let status = status.at_most(LISTED);
+        let status = status.at_most(MAX_LISTED);
         let data = text(&status)?;
-        // That time passes is no change; but whoever listens learns what time it is once a minute.
+        // The passage of time alone is no change; but clients get the time once a minute.
         let minute = status.now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(DateTime::<Utc>::UNIX_EPOCH);
-        let essence = text(&StatusView { now: minute, ..status })?;
-        Some(Self { event: "status", data, essence })
+        let identity = text(&StatusView { now: minute, ..status })?;
+        Some(Self { event: "status", data, identity })
     }
 
     fn of_problem(problem: &Problem) -> Option<Self> {
         let data = text(problem)?;
-        Some(Self { event: "problem", essence: Arc::clone(&data), data })
+        Some(Self { event: "problem", identity: Arc::clone(&data), data })
     }
 
-    fn is_news_after(&self, before: Option<&Self>) -> bool {
-        before.is_none_or(|b| (b.event, &b.essence) != (self.event, &self.essence))
+    fn differs_from(&self, before: Option<&Self>) -> bool {
+        before.is_none_or(|b| (b.event, &b.identity) != (self.event, &self.identity))
     }
 }
 
@@ -71,16 +71,16 @@ fn text(value: &impl Serialize) -> Option<Arc<str>> {
 }
 
 impl Live {
-    /// Nobody listens yet. All streams end with `stop`.
+    /// Creates a stream without clients. All clients' streams end with `stop`.
     pub(super) fn until(stop: CancellationToken) -> Self {
         Self { newest: watch::Sender::new(None), wanted: Arc::default(), listeners: Arc::default(), stop }
     }
 
-    /// Asks the controller as long as somebody listens.
+    /// Queries the controller while a client is connected.
     pub(super) async fn produce(&self, shared: &Shared) -> Infallible {
         loop {
             while self.newest.receiver_count() == 0 {
-                // Whoever comes next gets nothing old.
+                // The next client must not get an old answer.
                 self.newest.send_replace(None);
                 self.wanted.notified().await;
             }
@@ -89,7 +89,7 @@ impl Live {
                 Err(problem) => Frame::of_problem(&problem),
             };
             self.newest.send_if_modified(|newest| match frame {
-                Some(frame) if frame.is_news_after(newest.as_ref()) => {
+                Some(frame) if frame.differs_from(newest.as_ref()) => {
                     *newest = Some(frame);
                     true
                 }
@@ -99,15 +99,15 @@ impl Live {
         }
     }
 
-    /// The newest answer and all that follow.
+    /// Returns the latest answer and all that follow.
     ///
     /// # Errors
-    /// If too many listen already.
+    /// If too many clients are connected.
     pub(super) fn listen(&self, peer: Peer) -> Result<impl Stream<Item = Event> + use<>, Problem> {
         let place = self.place(peer).map_err(|(all, own)| {
             let detail = format!(
-                "{all} clients are listening already, {own} of them this user's, and there may be {CLIENTS} and \
-                 {CLIENTS_EACH}; close a page, or ask GET /v1/status"
+                "{all} clients are connected already, {own} of them of this user; at most {CLIENTS} and \
+                 {CLIENTS_PER_USER}; close a page, or ask GET /v1/status"
             );
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         })?;
@@ -117,12 +117,12 @@ impl Live {
         Ok(stream::unfold((newest, place), next).take_until(self.stop.clone().cancelled_owned()))
     }
 
-    /// A place for one more, or how many there are in all and of that user.
+    /// Takes a place for one more client; the error has the number of clients in total and of that user.
     fn place(&self, peer: Peer) -> Result<Place, (usize, usize)> {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = listeners.values().sum();
         let own = listeners.get(&peer).copied().unwrap_or_default();
-        if all >= CLIENTS || own >= CLIENTS_EACH {
+        if all >= CLIENTS || own >= CLIENTS_PER_USER {
             return Err((all, own));
         }
         listeners.insert(peer, own + 1);
@@ -130,7 +130,7 @@ impl Live {
     }
 }
 
-/// The place of one listener, free again when dropped.
+/// The place of one client, released when dropped.
 struct Place {
     listeners: Arc<Mutex<HashMap<Peer, usize>>>,
     peer: Peer,

@@ -1,5 +1,5 @@
-//! Prometheus metrics, made of the daemon's status when they are asked for: nothing is kept in between, so that series
-//! of ended jobs are gone, and absent values have none.
+//! Prometheus metrics, built from the daemon's status at each scrape. Nothing is kept in between, so series of ended
+//! jobs disappear and absent values have no series.
 
 mod cap;
 mod carbon;
@@ -27,7 +27,7 @@ use crate::recurring::RecurringView;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Prometheus metrics: OpenMetrics for those who ask for it, else Prometheus's plain text format.
+/// Prometheus metrics: OpenMetrics if the client accepts it, otherwise Prometheus's plain text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
     responses(
@@ -38,12 +38,15 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 )]
 pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<impl IntoResponse, Problem> {
     let status = shared.status().await?;
-    // The books may be away; everything else is told all the same.
+    // The database may fail; all other metrics are served all the same.
     let recurring = shared.within(shared.recurring.latest(recurring::SHOWN)).await.ok();
     let recurring = recurring.as_ref().map(|(shown, all)| (shown.as_slice(), *all));
     let text = encode(&status, recurring).map_err(|error| {
         tracing::error!("the metrics cannot be written: {error}");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written; the daemon's log says why")
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the metrics cannot be written; the daemon's log has the reason",
+        )
     })?;
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let (kind, text) = match accept.into_iter().any(|value| value.contains("application/openmetrics-text")) {
@@ -53,10 +56,10 @@ pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) ->
     Ok(([(header::CONTENT_TYPE, kind)], text))
 }
 
-/// The daemon's status as OpenMetrics text, with the recurring jobs that are shown and how many there are in all.
+/// Returns the metrics as OpenMetrics text. `recurring` has the recurring jobs to show and their total number.
 ///
 /// # Errors
-/// If the text cannot be written, which a string always can be.
+/// If the text cannot be written, which does not happen with a string.
 pub fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("wattune");
     registry.register_collector(Box::new(families(status, recurring)));
@@ -84,23 +87,23 @@ fn daemon(status: &StatusView, families: &mut Families) {
     let build = [("version", status.version.to_owned())];
     families.info("build", "The daemon's version").push(build);
     let control = f64::from(u8::from(status.mode == "control"));
-    families.gauge("control_enabled", "", "1 where limits are set, 0 where they are only planned").add([], control);
+    families.gauge("control_enabled", "", "1 if power limits are set, 0 if they are only planned").add([], control);
     let simulated = f64::from(u8::from(status.simulated));
-    families.gauge("simulated", "", "1 where every GPU is a simulation").add([], simulated);
+    families.gauge("simulated", "", "1 if every GPU is simulated").add([], simulated);
     let started = status.started_at.timestamp_micros() as f64 / 1e6;
-    families.gauge("start_time", "seconds", "When the daemon started, since the Unix epoch").add([], started);
+    families.gauge("start_time", "seconds", "Start time of the daemon since the Unix epoch").add([], started);
     let now = status.now.timestamp_micros() as f64 / 1e6;
-    let help = "The daemon's present, since the Unix epoch; not the wall clock's in a demo";
+    let help = "The daemon's time since the Unix epoch; in a demo not the wall clock's";
     families.gauge("present_time", "seconds", help).add([], now);
     let problems = status.problems.len() as f64;
-    families.gauge("problems", "", "What somebody should look at; GET /v1/status says what").add([], problems);
+    families.gauge("problems", "", "Number of current problems; GET /v1/status lists them").add([], problems);
     let storage = &status.storage;
     let fault = |fault: &Option<String>| f64::from(u8::from(fault.is_some()));
-    let help = "1 while the books cannot be written; what is booked is kept in memory meanwhile";
+    let help = "1 while the ledger cannot be written; intervals are kept in memory meanwhile";
     families.gauge("store_fault", "", help).add([], fault(&storage.fault));
-    let help = "Intervals that are booked and not written yet";
+    let help = "Ledger intervals in memory that are not written yet";
     families.gauge("store_unwritten_intervals", "", help).add([], storage.unwritten_intervals as f64);
-    let help = "1 while the journal of found limits cannot be written; no limit is set meanwhile";
+    let help = "1 while the journal of original limits cannot be written; no limit is set meanwhile";
     families.gauge("journal_fault", "", help).add([], fault(&storage.journal_fault));
 }
 

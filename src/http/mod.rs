@@ -1,8 +1,8 @@
 //! The HTTP API, on loopback TCP and a Unix socket.
 //!
-//! [`Server::bind`] takes the addresses, [`Server::serve`] answers until told to stop. Handlers hold no state: each
-//! asks the controller one question through its [`Handle`], or [`Recurring`], and shows the answer; those who listen to
-//! events share one asker. Requests from foreign web pages end in [`guard`]; every refusal is a [`error::Problem`].
+//! [`Server::bind`] takes the addresses, [`Server::serve`] answers until it is stopped. Handlers hold no state: each
+//! sends the controller one query through its [`Handle`], or [`Recurring`], and renders the answer; all event streams
+//! share one query. [`guard`] refuses requests from other web pages; every refusal is a [`error::Problem`].
 
 pub mod document;
 pub mod error;
@@ -14,7 +14,6 @@ mod live;
 pub mod metrics;
 mod openapi;
 mod page;
-mod patience;
 mod peer;
 mod places;
 pub mod report;
@@ -25,6 +24,7 @@ mod settings;
 mod socket;
 mod v1;
 pub mod wire;
+mod write_timeout;
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ use crate::recurring::Recurring;
 use error::Problem;
 use live::Live;
 
-/// What handlers share.
+/// The state that handlers share.
 #[derive(Clone)]
 struct Shared {
     handle: Handle,
@@ -62,18 +62,18 @@ impl Shared {
         self.ask_within(self.timeout, question).await
     }
 
-    async fn ask_within<T, F>(&self, patience: Duration, question: F) -> Result<T, Problem>
+    async fn ask_within<T, F>(&self, limit: Duration, question: F) -> Result<T, Problem>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, T> + Send + 'static,
     {
-        match tokio::time::timeout(patience, self.handle.ask(question)).await {
+        match tokio::time::timeout(limit, self.handle.ask(question)).await {
             Ok(answer) => answer.map_err(Problem::from),
-            Err(_) => Err(Problem::timed_out(patience)),
+            Err(_) => Err(Problem::timed_out(limit)),
         }
     }
 
-    /// A question to what works without the controller.
+    /// Awaits an answer that does not need the controller, within the time limit.
     async fn within<T, E: Into<Problem>>(&self, answer: impl Future<Output = Result<T, E>>) -> Result<T, Problem> {
         match tokio::time::timeout(self.timeout, answer).await {
             Ok(answer) => answer.map_err(Into::into),

@@ -1,4 +1,4 @@
-//! The API's description, made of the handlers themselves.
+//! The API's description, generated from the handlers.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,31 +14,31 @@ use super::wire::JobState;
 use super::wire::ledger::ReportFormat;
 use super::wire::recurring::TrialOrder;
 
-/// What is common to all routes.
+/// The parts that all routes share.
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "wattune",
-        description = "Steers the power limits of GPU training jobs along the grid's carbon intensity. Field names \
+        description = "Controls the power limits of GPU training jobs by the grid's carbon intensity. Field names \
                        carry the unit; absent values are null or left out, never zero; times are \
                        RFC 3339 in UTC; errors are RFC 9457 problem details.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     tags(
         (name = "status", description = "The daemon as a whole"),
-        (name = "gpus", description = "Boards, and limits set by hand"),
-        (name = "demand response", description = "Caps for a while"),
+        (name = "gpus", description = "GPUs and manual overrides of their limits"),
+        (name = "demand response", description = "Temporary caps on the node's power"),
         (name = "carbon", description = "The carbon signal"),
         (name = "jobs", description = "Training runs"),
-        (name = "books", description = "Energy and emissions: reports and the ledger"),
-        (name = "recurring jobs", description = "Which batch size the next run of a job takes"),
+        (name = "ledger", description = "Energy and emissions: reports and the ledger"),
+        (name = "recurring jobs", description = "The choice of a job's batch size from run to run"),
         (name = "health", description = "Health, metrics and description"),
     ),
     components(schemas(Problem, JobState, ReportFormat, TrialOrder), responses(Problem))
 )]
 pub(super) struct Api;
 
-/// Every other answer of every route.
+/// The error responses of every route.
 pub(super) struct Problems;
 
 impl IntoResponses for Problems {
@@ -51,7 +51,7 @@ impl<'r> ToResponse<'r> for Problem {
     fn response() -> (&'r str, RefOr<Response>) {
         let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
         let response = ResponseBuilder::new()
-            .description("Why the request is not carried out, and what would be right")
+            .description("The reason why the request was refused, and what would be right")
             .content(PROBLEM_JSON, content)
             .build();
         ("Problem", response.into())
@@ -66,7 +66,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     document.to_string()
 });
 
-/// The units by which field names end, the longest first.
+/// Units by the ends of field names, the longest first.
 const UNITS: [(&str, &str); 17] = [
     ("_g_per_kwh", "gCO2e/kWh"),
     ("_kwh", "kWh"),
@@ -87,7 +87,7 @@ const UNITS: [(&str, &str); 17] = [
     ("_s", "s"),
 ];
 
-/// Spells out in each description the unit that the field's name ends with.
+/// Adds to each description the unit at the end of the field's name.
 fn name_units(document: &mut serde_json::Value) {
     let schemas = document.pointer_mut("/components/schemas").and_then(serde_json::Value::as_object_mut);
     for schema in schemas.into_iter().flat_map(|s| s.values_mut()) {
@@ -97,14 +97,14 @@ fn name_units(document: &mut serde_json::Value) {
         for (name, property) in properties {
             let Some((_, unit)) = UNITS.iter().find(|(suffix, _)| name.ends_with(suffix)) else { continue };
             let Some(property) = property.as_object_mut() else { continue };
-            let said = property.get("description").and_then(serde_json::Value::as_str).unwrap_or_default();
-            let description = format!("{said} Unit: {unit}.").trim_start().to_owned();
+            let description = property.get("description").and_then(serde_json::Value::as_str).unwrap_or_default();
+            let description = format!("{description} Unit: {unit}.").trim_start().to_owned();
             property.insert("description".into(), description.into());
         }
     }
 }
 
-/// OpenAPI 3.1 wants a description of every answer, also of those that their schema describes.
+/// Adds a description of every answer, which OpenAPI 3.1 requires.
 fn describe_answers(document: &mut serde_json::Value) {
     let paths = document.get_mut("paths").and_then(serde_json::Value::as_object_mut);
     let operations = paths.into_iter().flat_map(|p| p.values_mut()).filter_map(serde_json::Value::as_object_mut);
@@ -120,8 +120,8 @@ fn describe_answers(document: &mut serde_json::Value) {
     }
 }
 
-/// Adds the refusals that all routes of a kind share: those of an address that cannot be read, and of a body that is not
-/// JSON, too large, late or of another media type.
+/// Adds the refusals that all routes of a kind share: unreadable addresses, and bodies that are not JSON, too large,
+/// late or of another media type.
 fn describe_refusals(document: &mut serde_json::Value) {
     let refusal = serde_json::json!({"$ref": "#/components/responses/Problem"});
     let paths = document.get_mut("paths").and_then(serde_json::Value::as_object_mut);
@@ -168,7 +168,7 @@ mod tests {
                 }
                 assert!(operation["summary"].is_string(), "{method} {path} has no summary");
                 assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Problem");
-                // What can be written wrongly can be answered with 422, and what cannot be read with 400.
+                // Invalid content gives 422, unreadable content 400.
                 let parameters = operation["parameters"].as_array().into_iter().flatten();
                 let queries = parameters.filter(|p| p["in"] == "query").count();
                 let has_body = operation.get("requestBody").is_some();
@@ -256,9 +256,10 @@ mod tests {
         EventView
         ForeseenView
         GapView
-        GpuName
+        GpuSelector
         GpuView
         HealthView
+        IntensitySourceView
         IntensityView
         IntervalView
         JobState
@@ -270,6 +271,7 @@ mod tests {
         LimitSpanView
         MethodView
         NewEvent
+        ObjectiveSpec
         ObjectiveView
         OutcomeView
         Pausable
@@ -309,7 +311,6 @@ mod tests {
         SegmentView
         SetPowerLimit
         SettledView
-        SourceOf
         SourceView
         StatusView
         StorageView
@@ -323,8 +324,7 @@ mod tests {
         UnknownView
         VerdictView
         VersionView
-        Wishes
-        WorkToDo
+        WorkSpec
         ");
         assert_eq!(document["info"]["title"], "wattune");
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));

@@ -1,5 +1,5 @@
-//! The page at `/`: one document with its style, script and charts in it. It reads this API and nothing else, and
-//! changes nothing. Its sources are in `page/`; nothing is built from them but this.
+//! The page at `/`: one document that contains its style, script and charts. It reads this API only and changes
+//! nothing. Its sources are in `page/`.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use super::openapi::Problems;
 
 const STYLE: &str = concat!(include_str!("page/uplot/uPlot.min.css"), include_str!("page/page.css"));
 
-/// uPlot, and then the page's own files, which share one scope.
+/// uPlot, then the page's own files, which share one scope.
 const SCRIPT: &str = concat!(
     include_str!("page/uplot/uPlot.iife.min.js"),
     "\n(() => {\n\"use strict\";\n",
@@ -37,7 +37,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
         .replace("{script}", SCRIPT)
 });
 
-/// Nothing runs or is loaded but what is in the document; it asks only whoever served it.
+/// Allows the document's own style and script, and requests to its own server only.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| STANDARD.encode(Sha256::digest(text.as_bytes()));
     format!(
@@ -48,7 +48,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The page for people, live.
+/// The web page with live figures.
 #[utoipa::path(
     get, path = "/", operation_id = "get_page", tag = "status",
     responses((status = OK, body = String, content_type = "text/html", description = "One document"), Problems)
@@ -66,13 +66,13 @@ pub(super) async fn page() -> impl IntoResponse {
 mod tests {
     use super::*;
 
-    /// The parts of the document between these tags.
+    /// Returns the parts of the document between these tags.
     fn between<'a>(open: &str, close: &str) -> Vec<&'a str> {
         DOCUMENT.split(open).skip(1).map(|rest| rest.split_once(close).expect(close).0).collect()
     }
 
     #[test]
-    fn the_policy_allows_exactly_the_documents_own_style_and_script() {
+    fn the_policy_allows_only_the_documents_style_and_script() {
         for (open, close, directive) in [("<style>", "</style>", "style-src"), ("<script>", "</script>", "script-src")]
         {
             let [part] = between(open, close)[..] else { panic!("not one {open}") };
@@ -88,8 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_it_leads_anywhere_else() {
-        // A name of an XML vocabulary, and the place in the head of uPlot that says where it is from.
+    fn the_document_has_no_external_references() {
+        // Exceptions: the name of an XML vocabulary, and uPlot's origin in its header.
         let names = ["http://www.w3.org/2000/svg", "https://github.com/leeoniya/uPlot"];
         let text = names.iter().fold(DOCUMENT.clone(), |text, name| text.replace(name, ""));
         for scheme in ["http://", "https://", "ws://", "wss://", "url(", "@import", " src=", "sendBeacon", "import("] {
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn it_carries_the_licence_of_what_is_not_ours() {
+    fn the_document_has_uplots_licence() {
         assert!(DOCUMENT.contains("Copyright (c) 2022 Leon Sorokin") && DOCUMENT.contains("THE SOFTWARE IS PROVIDED"));
         assert!(SCRIPT.contains("uPlot (v1.6.32)"));
     }
 
     #[test]
-    fn it_changes_nothing() {
-        // What is sent goes through one function, which only reads.
+    fn the_script_only_reads() {
+        // One function sends all requests, and it only reads.
         let own = SCRIPT.replace(include_str!("page/uplot/uPlot.iife.min.js"), "");
         assert_eq!(own.matches("fetch(").count(), 1);
         for method in ["POST", "PUT", "DELETE", "PATCH", "XMLHttpRequest", "WebSocket"] {

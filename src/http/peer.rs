@@ -1,6 +1,6 @@
-//! Who is at the other end of a connection, as far as the kernel says.
+//! Identifies the user at the other end of a connection, as far as the kernel reports it.
 //!
-//! Of a loopback connection the other end is a socket of this machine, whose owner `sock_diag(7)` tells.
+//! The other end of a loopback connection is a socket of this machine; `sock_diag(7)` reports its owner.
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -12,11 +12,11 @@ use tokio::net::UnixStream;
 
 use super::places::Peer;
 
-/// `SOCK_DIAG_BY_FAMILY`, the type of question and answer.
+/// `SOCK_DIAG_BY_FAMILY`, the type of requests and answers.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const TCP: u8 = 6;
-/// A socket that no process has any more does not tell whose it was.
+/// The kernel reports no owner of a socket that no process has any more.
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
 
@@ -25,12 +25,12 @@ const STATE: usize = HEADER + 1;
 const OWNER: usize = HEADER + 64;
 const ANSWER: usize = HEADER + 72;
 
-/// The user of a Unix socket's client.
+/// Returns the user of a Unix socket's client.
 pub(super) fn of_unix(stream: &UnixStream) -> Peer {
     stream.peer_cred().map_or(Peer::Unknown, |credentials| Peer::User(credentials.uid()))
 }
 
-/// Asks the kernel whose TCP sockets are.
+/// Asks the kernel for the owners of TCP sockets.
 #[derive(Debug)]
 pub(super) struct TcpPeers {
     /// `None` where the kernel does not answer.
@@ -42,12 +42,12 @@ impl TcpPeers {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG));
         if let Err(error) = &socket {
-            tracing::debug!("connections are not told apart by user: {error}");
+            tracing::debug!("connections cannot be attributed to users: {error}");
         }
         Self { socket: socket.ok() }
     }
 
-    /// The user whose socket at `client` is connected to `server`, both on this machine.
+    /// Returns the user whose socket at `client` is connected to `server`, both on this machine.
     pub(super) fn user(&self, client: SocketAddr, server: SocketAddr) -> Peer {
         self.ask(client, server).map_or(Peer::Unknown, Peer::User)
     }
@@ -62,7 +62,7 @@ impl TcpPeers {
     }
 }
 
-/// A `nlmsghdr` and an `inet_diag_req_v2`.
+/// Builds a `nlmsghdr` and an `inet_diag_req_v2`.
 fn question(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     const LENGTH: u32 = 72;
     let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -90,7 +90,7 @@ fn question(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// What an `inet_diag_msg` says.
+/// Returns the owner in an `inet_diag_msg`.
 fn owner(answer: &[u8]) -> Option<u32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let is_connected = [ESTABLISHED, CLOSE_WAIT].contains(answer.get(STATE)?);
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_of_a_connection_is_this_process() {
+    fn a_connections_owner_is_found() {
         let peers = TcpPeers::new();
         for address in ["127.0.0.1:0", "[::1]:0"] {
             // A machine may be without IPv6.
@@ -118,12 +118,12 @@ mod tests {
             assert_eq!(peers.user(from, server), Peer::User(crate::files::user()), "{address}");
             let _ = listener.accept().expect("accepted");
             drop(client);
-            assert_eq!(peers.user(from, server), Peer::Unknown, "nobody has it any more");
+            assert_eq!(peers.user(from, server), Peer::Unknown, "it is closed");
         }
     }
 
     #[test]
-    fn what_is_no_answer_says_nothing() {
+    fn invalid_answers_have_no_owner() {
         for answer in [&[][..], &[0; 8], &[20; 20], &[0xff; 88]] {
             assert_eq!(owner(answer), None);
         }

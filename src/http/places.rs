@@ -1,28 +1,29 @@
-//! Who keeps a connection when there are too many: a table of places, and whose is given away for a newcomer.
+//! Decides which connection ends when there are too many: a table of places.
 //!
-//! Newcomers always get a place. It is taken from the user who has the most, or from a user who has all that one may have,
-//! and there from the connection that has waited longest for its client: for a request, for the rest of one, or for an
-//! answer to be read. Connections that have been of use are apart from those that have not, so that neither kind can
-//! push the other out; last come those that are being answered, and those that a running job reports through.
+//! A newcomer always gets a place. It is taken from the user who has the most places, or from a user at the limit per
+//! user, and there from the connection that has waited longest for its client: for a request, for the rest of one, or
+//! for an answer to be read. Connections that have answered a request are separate from those that have not, so that
+//! neither kind can push the other out; connections that are being answered, or that a running job reports through,
+//! come last.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Who is at the other end of a connection.
+/// The user at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Peer {
-    /// A user of this machine, by number.
+    /// A user of this machine, by user id.
     User(u32),
-    /// The kernel does not say.
+    /// Unknown to the kernel.
     Unknown,
 }
 
-/// A connection, numbered in the order in which they came.
+/// The number of a connection, in the order of arrival.
 pub(super) type Id = u64;
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Its client has sent no full request yet, or nothing since the last answer.
@@ -35,12 +36,12 @@ pub(super) enum Stage {
     Stalled,
 }
 
-/// In the order in which places are given away, but that [`Pool::Useful`] comes first when it has more than its half.
+/// The order in which places are taken, except that [`Pool::Useful`] comes first when it has more than its half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Pool {
-    /// Waits for its client, and has answered nothing yet.
+    /// Waits for its client, without an answer so far.
     New,
-    /// Waits for its client, and has answered before.
+    /// Waits for its client after an earlier answer.
     Useful,
     /// Is being answered.
     Busy,
@@ -48,19 +49,19 @@ enum Pool {
     Reports,
 }
 
-/// Those that came together do not end together: they may all come again.
-const AT_ONCE: usize = 32;
+/// The maximum number of connections that expire at once: their clients may all reconnect.
+const EXPIRED_AT_ONCE: usize = 32;
 
-/// How many there may be, and for how long they may wait.
+/// The limits on number and waiting time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// In all.
+    /// Connections in total.
     pub(super) all: usize,
-    /// Of one user.
+    /// Connections per user.
     pub(super) each: usize,
-    /// So long a request may take to arrive.
+    /// The time in which a request must arrive.
     pub(super) request: Duration,
-    /// So long a connection is kept for another request.
+    /// The time for which a connection waits for another request.
     pub(super) idle: Duration,
 }
 
@@ -68,7 +69,7 @@ pub(super) struct Limits {
 struct Place {
     peer: Peer,
     stage: Stage,
-    /// When that began.
+    /// The start of the stage.
     since: Instant,
     has_answered: bool,
     reports: bool,
@@ -84,14 +85,14 @@ impl Place {
         }
     }
 
-    /// How long it may be in this stage.
-    const fn patience(&self, limits: &Limits) -> Option<Duration> {
+    /// Returns the time limit of the stage.
+    const fn time_limit(&self, limits: &Limits) -> Option<Duration> {
         match (self.stage, self.has_answered) {
             (Stage::Idle, false) => Some(limits.request),
-            // Whoever waits for a body answers in time that it did not arrive.
+            // The handler refuses a late body in time.
             (Stage::Receiving, _) => Some(limits.request.saturating_mul(2)),
             (Stage::Idle, true) if !self.reports => Some(limits.idle),
-            // Answers have limits of their own, and so have writes.
+            // Answers and writes have limits of their own.
             _ => None,
         }
     }
@@ -103,7 +104,7 @@ pub(super) struct Places {
     limits: Limits,
     next: Id,
     places: HashMap<Id, Place>,
-    /// In the order in which they wait. None is empty.
+    /// The waiting order. No set is empty.
     pools: BTreeMap<(Peer, Pool), BTreeSet<(Instant, Id)>>,
 }
 
@@ -112,48 +113,48 @@ impl Places {
         Self { limits, next: 0, places: HashMap::new(), pools: BTreeMap::new() }
     }
 
-    /// A place for a newcomer, and whose is given away for it.
+    /// Admits a newcomer. Returns its place and the connection that loses its own for it, if any.
     pub(super) fn admit(&mut self, peer: Peer, now: Instant) -> (Id, Option<Id>) {
         let from = if self.of(peer) >= self.limits.each {
             Some(peer)
         } else if self.places.len() >= self.limits.all {
-            self.largest()
+            self.largest_user()
         } else {
             None
         };
-        let given_away = from.and_then(|peer| self.least(peer));
-        if let Some(id) = given_away {
+        let evicted = from.and_then(|peer| self.victim(peer));
+        if let Some(id) = evicted {
             self.remove(id);
         }
         let id = self.next;
         self.next += 1;
         self.insert(id, Place { peer, stage: Stage::Idle, since: now, has_answered: false, reports: false });
-        (id, given_away)
+        (id, evicted)
     }
 
-    /// Gives one place away, whatever the limits say: the system has no more files.
-    pub(super) fn give_away(&mut self) -> Option<Id> {
-        let id = self.largest().and_then(|peer| self.least(peer))?;
+    /// Takes one place regardless of the limits: the system has no more files.
+    pub(super) fn evict(&mut self) -> Option<Id> {
+        let id = self.largest_user().and_then(|peer| self.victim(peer))?;
         self.remove(id);
         Some(id)
     }
 
-    /// Bytes have arrived. Those of a first request do not make its connection younger.
+    /// Records that bytes have arrived. Those of a first request do not restart its waiting time.
     pub(super) fn receive(&mut self, id: Id, now: Instant) {
         self.enter(id, Stage::Idle, Stage::Receiving, now, |place| place.has_answered);
     }
 
-    /// The head of a request has arrived; its body may be missing.
+    /// Records that the head of a request has arrived; its body may be missing.
     pub(super) fn begin(&mut self, id: Id, now: Instant) {
         self.change(id, |place| (place.stage, place.since) = (Stage::Receiving, now));
     }
 
-    /// The whole request has arrived, or no more of it is waited for.
+    /// Records that the whole request has arrived, or that the rest is not needed.
     pub(super) fn arrived(&mut self, id: Id, now: Instant) {
         self.enter(id, Stage::Receiving, Stage::Answering, now, |_| true);
     }
 
-    /// The client does not read its answer, or reads on.
+    /// Records that the client stops or continues reading its answer.
     pub(super) fn stall(&mut self, id: Id, stalls: bool, now: Instant) {
         let (from, to) = if stalls { (Stage::Answering, Stage::Stalled) } else { (Stage::Stalled, Stage::Answering) };
         self.enter(id, from, to, now, |_| true);
@@ -165,14 +166,15 @@ impl Places {
         }
     }
 
-    /// An answer has been given.
+    /// Records that an answer was sent.
     pub(super) fn answered(&mut self, id: Id, now: Instant) {
         self.change(id, |place| {
             (place.stage, place.since, place.has_answered) = (Stage::Idle, now, true);
         });
     }
 
-    /// A running job has reported through a connection. Half of a user's places can be kept for that, the latest.
+    /// Records that a running job has reported through a connection. Up to half of a user's places, the latest, are
+    /// kept for that.
     pub(super) fn reported(&mut self, id: Id) {
         let Some(place) = self.places.get(&id).copied() else { return };
         self.change(id, |place| place.reports = true);
@@ -183,20 +185,20 @@ impl Places {
         }
     }
 
-    /// What has waited for its client for too long, a few at once; it loses its place.
+    /// Removes connections that have waited too long for their clients, a few at once.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Id> {
         let is_late = |place: &Place| {
-            place.patience(&self.limits).is_some_and(|limit| now.saturating_duration_since(place.since) >= limit)
+            place.time_limit(&self.limits).is_some_and(|limit| now.saturating_duration_since(place.since) >= limit)
         };
         let mut late: Vec<(Instant, Id)> =
             self.places.iter().filter(|(_, place)| is_late(place)).map(|(id, place)| (place.since, *id)).collect();
         late.sort_unstable();
-        late.truncate(AT_ONCE);
+        late.truncate(EXPIRED_AT_ONCE);
         late.iter().for_each(|(_, id)| self.remove(*id));
         late.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// A connection has ended.
+    /// Removes an ended connection.
     pub(super) fn remove(&mut self, id: Id) {
         let Some(place) = self.places.remove(&id) else { return };
         let key = (place.peer, place.pool());
@@ -228,7 +230,7 @@ impl Places {
         [Pool::New, Pool::Useful, Pool::Busy, Pool::Reports].into_iter().map(|pool| self.count(peer, pool)).sum()
     }
 
-    fn largest(&self) -> Option<Peer> {
+    fn largest_user(&self) -> Option<Peer> {
         self.pools.keys().map(|(peer, _)| *peer).max_by_key(|peer| (self.of(*peer), *peer))
     }
 
@@ -236,8 +238,8 @@ impl Places {
         self.pools.get(&(peer, pool))?.first().map(|(_, id)| *id)
     }
 
-    /// Whose place a user is to lose.
-    fn least(&self, peer: Peer) -> Option<Id> {
+    /// Returns the connection that a user is to lose.
+    fn victim(&self, peer: Peer) -> Option<Id> {
         let more_than_half = self.count(peer, Pool::Useful) > self.limits.each / 2;
         let order = match more_than_half {
             true => [Pool::Useful, Pool::New, Pool::Busy, Pool::Reports],
@@ -268,7 +270,7 @@ mod tests {
             Self { places: Places::new(LIMITS), start: Instant::now(), steps: 0 }
         }
 
-        /// A millisecond later.
+        /// Advances the time by a millisecond.
         fn now(&mut self) -> Instant {
             self.steps += 1;
             self.start + Duration::from_millis(self.steps)
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn another_user_loses_only_its_own_and_nobody_loses_before_all_are_taken() {
+    fn a_user_only_loses_its_own_connections_and_only_when_all_are_taken() {
         let mut scene = Scene::new();
         let own: Vec<Id> = (0..4).map(|_| scene.admit(USER).0).collect();
         for round in 0..100 {
@@ -300,25 +302,25 @@ mod tests {
             assert_eq!(given_away.is_some(), round >= LIMITS.each, "{round}");
         }
         assert!(own.iter().all(|id| scene.has(*id)));
-        // The next one of the user's is the first for whom all are taken: the attacker has most.
+        // The user's next connection is the first beyond the total: the attacker has most.
         let (newest, given_away) = scene.admit(USER);
         assert!(given_away.is_some_and(|id| id >= 4) && scene.has(newest) && own.iter().all(|id| scene.has(*id)));
     }
 
     #[test]
-    fn of_the_same_user_those_of_use_and_those_that_come_are_kept_from_one_another() {
+    fn new_and_used_connections_of_a_user_do_not_push_each_other_out() {
         let mut scene = Scene::new();
         let (client, _) = scene.admit(USER);
         scene.exchange(client);
         for _ in 0..100 {
             scene.admit(USER);
         }
-        assert!(scene.has(client), "idle ones that never asked anything push out none that did");
+        assert!(scene.has(client), "unused connections push out no used one");
         for _ in 0..100 {
             let (attacker, _) = scene.admit(USER);
             scene.exchange(attacker);
         }
-        // Those that once asked something have half at the most: a newcomer has time to ask.
+        // Connections with an earlier request have half at most: a newcomer has time for its request.
         let (newcomer, _) = scene.admit(USER);
         for _ in 0..LIMITS.each / 2 - 1 {
             scene.admit(USER);
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_reports_of_jobs_are_given_away_last() {
+    fn answering_and_reporting_connections_are_evicted_last() {
         let mut scene = Scene::new();
         let (job, _) = scene.admit(USER);
         scene.exchange(job);
@@ -341,7 +343,7 @@ mod tests {
             scene.exchange(attacker);
         }
         assert!(scene.has(job) && scene.has(events));
-        // A client that does not read what it asked for waits like any other.
+        // A client that does not read its answer waits like any other.
         let now = scene.now();
         scene.places.stall(events, true, now);
         for _ in 0..LIMITS.each {
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_too_long_for_a_client_ends_and_what_is_answered_or_reports_does_not() {
+    fn only_connections_that_wait_for_their_client_expire() {
         let mut scene = Scene::new();
         let ids: Vec<Id> = (0..5).map(|_| scene.admit(USER).0).collect();
         let [silent, slow, kept, job, busy] = ids[..] else { panic!("five") };
@@ -363,7 +365,7 @@ mod tests {
         scene.places.reported(job);
         scene.places.begin(busy, now);
         scene.places.arrived(busy, now);
-        // Bytes that drip in do not make a connection younger.
+        // Slowly arriving bytes do not restart the waiting time.
         scene.places.receive(silent, now + Duration::from_secs(9));
         assert!(scene.places.expire(now + Duration::from_secs(9)).is_empty());
         assert_eq!(scene.places.expire(now + LIMITS.request), [silent]);
@@ -375,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_happens_newcomers_are_admitted_and_the_limits_hold(
+        fn newcomers_are_always_admitted_and_the_limits_hold(
             steps in prop::collection::vec((0u8..10, 0u32..3, 0u64..60), 1..400)
         ) {
             let mut scene = Scene::new();

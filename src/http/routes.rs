@@ -1,4 +1,4 @@
-//! Which address is answered by whom, and what surrounds every answer.
+//! The routes, and the layers around every answer.
 
 use std::any::Any;
 
@@ -20,7 +20,7 @@ use super::seat::Seat;
 use super::v1::{carbon, demand_response, events, gpus, jobs, recurring, report, status};
 use super::{Shared, health, metrics, openapi, page};
 
-/// All routes with their descriptions.
+/// Returns all routes with their descriptions.
 pub(super) fn documented() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(Api::openapi())
         .routes(routes!(status::status))
@@ -50,7 +50,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(recurring::progress))
         .routes(routes!(recurring::end))
         .routes(routes!(recurring::export))
-        .routes(routes!(recurring::import).layer(DefaultBodyLimit::max(recurring::LARGEST_DOCUMENT)))
+        .routes(routes!(recurring::import).layer(DefaultBodyLimit::max(recurring::MAX_DOCUMENT_BYTES)))
         .routes(routes!(metrics::metrics))
         .routes(routes!(health::healthz))
         .routes(routes!(health::health))
@@ -59,7 +59,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(page::page))
 }
 
-/// The whole service of one listener.
+/// Builds the service of one listener.
 pub(super) fn service(shared: Shared, guard: Guard) -> Router {
     let (router, _) = documented().split_for_parts();
     let body_limit = shared.body_limit;
@@ -68,7 +68,7 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
         .layer(DefaultBodyLimit::max(body_limit))
-        .layer(from_fn(keep_reporters))
+        .layer(from_fn(mark_reporters))
         .layer(from_fn_with_state(guard, guard::enforce))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(add_headers))
@@ -85,27 +85,24 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
 
 async fn unknown(uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
-    Problem::new(
-        StatusCode::NOT_FOUND,
-        format!("there is nothing at {path}; GET /openapi.json describes the addresses"),
-    )
+    Problem::new(StatusCode::NOT_FOUND, format!("there is no {path}; GET /openapi.json lists the addresses"))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
-    let detail = format!("{path} does not take {method}; the header Allow says what it takes");
+    let detail = format!("{path} does not accept {method}; the Allow header lists the methods");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
-/// The panic itself is in the log: the hook wrote it.
+/// Answers 500 after a panic, which the panic hook has logged.
 fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("a request was answered with 500: its handler panicked");
-    let detail = "the daemon made a mistake while answering; its log says which; power limits are unaffected";
+    let detail = "an internal error occurred, which is in the daemon's log; power limits are unaffected";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
 }
 
-/// Runs that report have leases to lose: their connections are kept when others are not.
-async fn keep_reporters(request: Request, next: axum::middleware::Next) -> Response {
+/// Marks connections through which jobs report: they are kept when others are not, so that leases do not run out.
+async fn mark_reporters(request: Request, next: axum::middleware::Next) -> Response {
     const REPORTS: [&str; 2] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress"];
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let reports = route.is_some_and(|route| REPORTS.contains(&route));

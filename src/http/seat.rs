@@ -1,4 +1,5 @@
-//! A connection's seat: what it is doing is told to the table of places, and when its place is given away it ends.
+//! A connection's seat: it reports the connection's state to the table of places, and ends the connection when it loses
+//! its place.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -46,7 +47,7 @@ impl Seats {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat for a newcomer, if need be another one's.
+    /// Seats a newcomer, in place of another connection if necessary.
     pub(super) fn admit(&self, peer: Peer) -> Seat {
         let gone = CancellationToken::new();
         let mut taken = self.taken();
@@ -59,15 +60,15 @@ impl Seats {
         Seat(Arc::new(Inner { seats: self.clone(), id, peer, gone }))
     }
 
-    /// Gives a seat away, since the system has no more files.
-    pub(super) fn give_away(&self) {
+    /// Takes a seat: the system has no more files.
+    pub(super) fn evict(&self) {
         let mut taken = self.taken();
-        if let Some(id) = taken.places.give_away() {
+        if let Some(id) = taken.places.evict() {
             taken.end(id);
         }
     }
 
-    /// Ends what has waited for its client for too long.
+    /// Ends connections that have waited too long for their clients.
     pub(super) fn expire(&self) {
         let mut taken = self.taken();
         for id in taken.places.expire(Instant::now()) {
@@ -76,7 +77,7 @@ impl Seats {
     }
 }
 
-/// The seat of one connection. Clones are the same; it is free again with the last of them.
+/// The seat of one connection, released with its last clone.
 #[derive(Clone, Debug)]
 pub(super) struct Seat(Arc<Inner>);
 
@@ -97,17 +98,17 @@ impl Drop for Inner {
 }
 
 impl Seat {
-    /// Whose it is.
+    /// Returns the connection's user.
     pub(super) fn peer(&self) -> Peer {
         self.0.peer
     }
 
-    /// Comes when it was given away.
+    /// Completes when the seat is lost.
     pub(super) async fn gone(&self) {
         self.0.gone.cancelled().await;
     }
 
-    /// A running job has reported through it.
+    /// Records that a running job has reported through it.
     pub(super) fn reported(&self) {
         self.tell(|places, id, _| places.reported(id));
     }
@@ -117,7 +118,7 @@ impl Seat {
     }
 }
 
-/// A stream that tells its seat when its client sends, and when it does not read.
+/// A stream that reports to its seat when its client sends, and when it does not read.
 pub(super) struct Seated<S> {
     stream: S,
     seat: Seat,
@@ -178,7 +179,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
     }
 }
 
-/// The service, as one connection sees it: its seat learns of each request and answer, and goes with the request.
+/// The service of one connection: reports each request and answer to the seat, and adds the seat to the request.
 pub(super) struct SeatedService {
     pub(super) service: TowerToHyperService<Router>,
     pub(super) seat: Seat,
@@ -201,14 +202,14 @@ impl hyper::service::Service<Request<Incoming>> for SeatedService {
         let answer = hyper::service::Service::call(&self.service, request);
         Box::pin(async move {
             let answer = answer.await?;
-            // Whatever was not read of the body is not waited for.
+            // The rest of the body is not needed.
             seat.tell(Places::arrived);
             Ok(answer.map(|body| SeatedBody { body, end: Some(End { seat, is_answer: true }) }))
         })
     }
 }
 
-/// Tells the seat that a body came to its end.
+/// Reports the end of a body to the seat.
 struct End {
     seat: Seat,
     is_answer: bool,
@@ -224,7 +225,7 @@ impl End {
     }
 }
 
-/// A body whose end is told to the seat.
+/// A body that reports its end to the seat.
 pub(super) struct SeatedBody<B> {
     body: B,
     end: Option<End>,
@@ -232,7 +233,7 @@ pub(super) struct SeatedBody<B> {
 
 impl<B> Drop for SeatedBody<B> {
     fn drop(&mut self) {
-        // A request that is refused before its body was read has an answer soon.
+        // A request that is refused before its body was read is answered soon.
         if let Some(end) = self.end.take() {
             end.reached();
         }

@@ -1,4 +1,4 @@
-//! Connections: accepted, answered, and ended in time.
+//! Accepts, serves and ends connections.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -22,33 +22,33 @@ use tokio_util::task::TaskTracker;
 use super::guard::Guard;
 use super::listen::{self, BindError};
 use super::live::Live;
-use super::patience::Patient;
 use super::peer::{self, TcpPeers};
 use super::places::{Limits, Peer};
 use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::socket::{self, Socket};
+use super::write_timeout::WriteTimeout;
 use super::{Ready, Settings, Shared, routes};
 use crate::controller::Handle;
 use crate::recurring::Recurring;
 
-/// How long requests may go on after the daemon was told to stop.
-const GRACE: Duration = Duration::from_secs(5);
-/// So long one write may wait for a client to read; then its connection ends, and its place is free.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The most connections at once, per address.
-const CONNECTIONS: usize = 8192;
-/// Files that are left for everything else: the journal, the database, the driver, requests to sources.
-const OTHER_FILES: usize = 256;
-/// The most files that are asked for.
-const FILES: u64 = 16_640;
-/// A connection is kept so long for another request: for longer than Prometheus usually waits between two.
+/// The time for which requests may continue after the stop.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
+/// The time for which one write may wait for a client to read; then its connection ends.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The maximum number of connections per address.
+const MAX_CONNECTIONS: usize = 8192;
+/// The number of files reserved for the journal, the database, the driver, and requests to sources.
+const RESERVED_FILES: usize = 256;
+/// The maximum number of files requested from the system.
+const MAX_FILES: u64 = 16_640;
+/// The time for which a connection waits for another request: longer than Prometheus's usual scrape interval.
 const IDLE: Duration = Duration::from_secs(90);
-/// Time between two looks for connections that wait for their clients for too long.
+/// The interval between checks for connections that wait too long.
 const SWEEP: Duration = Duration::from_millis(100);
-/// The most bytes of a request's head, and of an answer that waits to be sent.
+/// The maximum size of a request's head, and of the send buffer, in bytes.
 const BUFFER: usize = 16 << 10;
 
-/// The API with its addresses taken, before it answers.
+/// The API with its addresses, before it answers.
 pub struct Server {
     tcp: Option<(TcpListener, SocketAddr)>,
     unix: Option<Socket>,
@@ -59,10 +59,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the addresses. Clients can connect from then on; they are answered by [`Self::serve`].
+    /// Opens the addresses. Clients can connect from then on; [`Self::serve`] answers them.
     ///
     /// # Errors
-    /// If the settings contradict themselves or an address cannot be had; the text says what to do.
+    /// If the settings contradict each other or an address is not available; the text says what to do.
     pub async fn bind(settings: &Settings, handle: Handle, ready: Ready) -> Result<Self, BindError> {
         settings.check().map_err(BindError::Settings)?;
         let tcp = match settings.listen {
@@ -77,18 +77,18 @@ impl Server {
         Ok(Self { tcp, unix, handle, ready, timeout, body_limit: settings.body_limit_bytes })
     }
 
-    /// The TCP address, with the port that was found if 0 was asked for.
+    /// Returns the TCP address, with the actual port if port 0 was configured.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(|(_, address)| *address)
     }
 
-    /// The Unix socket's path.
+    /// Returns the Unix socket's path.
     pub fn socket_path(&self) -> Option<&Path> {
         self.unix.as_ref().map(|unix| unix.file.path.as_path())
     }
 
-    /// Answers until `cancel`, and then for at most five seconds what is under way. The socket's file is gone
-    /// afterwards. Who comes at once waits until running trials have their leases anew; silent ones are ended meanwhile.
+    /// Serves until `cancel`, then finishes running requests for at most five seconds and removes the socket's file.
+    /// Before the first answer, the leases of running trials are renewed; meanwhile silent connections end.
     pub async fn serve(self, recurring: Recurring, cancel: CancellationToken) {
         let bound = self.tcp_address();
         recurring.renew().await;
@@ -118,30 +118,30 @@ impl Server {
             never = on_unix => match never {},
             never = shared.live.produce(&shared) => match never {},
         }
-        // Whoever comes now is refused instead of left waiting.
+        // New clients are refused instead of left waiting.
         drop((tcp, unix));
         connections.finish().await;
     }
 }
 
-/// How many connections there may be at each of the two addresses: as many as the files that this process may open allow,
-/// of which it takes what it can get.
+/// Returns the limits on connections per address, as far as this process's limit on files allows, which is raised
+/// first.
 fn limits(request: Duration) -> Limits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = FILES.min(maximum.unwrap_or(FILES));
+    let wanted = MAX_FILES.min(maximum.unwrap_or(MAX_FILES));
     let raised = current.is_some_and(|current| current < wanted)
         && setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();
-    let files = if raised { wanted } else { current.unwrap_or(FILES) };
+    let files = if raised { wanted } else { current.unwrap_or(MAX_FILES) };
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    let all = (files.saturating_sub(OTHER_FILES) / 2).clamp(32, CONNECTIONS);
+    let all = (files.saturating_sub(RESERVED_FILES) / 2).clamp(32, MAX_CONNECTIONS);
     Limits { all, each: all / 2, request, idle: IDLE }
 }
 
-/// Where connections come from.
+/// A source of connections.
 trait Listener: Sync {
     type Stream: Stream;
 
-    /// The next connection, and whose it is.
+    /// Returns the next connection and its user.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
@@ -163,7 +163,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// A TCP listener, its address, and how to learn who connects.
+/// A TCP listener, its address, and the lookup of its clients' users.
 struct Tcp<'a>(&'a TcpListener, TcpPeers);
 
 impl Listener for Tcp<'_> {
@@ -213,8 +213,8 @@ impl Connections {
                 Ok((stream, peer)) => self.serve(stream, service.clone(), seats.admit(peer)),
                 Err(error) => {
                     tracing::warn!("a connection was lost before it began: {error}");
-                    // Most likely there are no more files.
-                    seats.give_away();
+                    // The likely cause is that there are no more files.
+                    seats.evict();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
@@ -224,10 +224,10 @@ impl Connections {
     fn serve(&self, stream: impl Stream, service: Router, seat: Seat) {
         let (stop, abort) = (self.stop.clone(), self.abort.clone());
         let mut protocol = http1::Builder::new();
-        // The table of places says when a head has taken too long.
+        // The table of places limits the time for a head.
         protocol.timer(TokioTimer::new()).header_read_timeout(None).max_headers(64).max_buf_size(BUFFER);
         self.tracker.spawn(async move {
-            // Until it says something a connection has no buffers.
+            // A connection has no buffers before its first byte.
             let first = tokio::select! {
                 first = stream.wait() => first,
                 () = seat.gone() => return,
@@ -236,7 +236,7 @@ impl Connections {
             if first.is_err() {
                 return;
             }
-            let stream = Seated::new(Patient::new(stream, PATIENCE), seat.clone());
+            let stream = Seated::new(WriteTimeout::new(stream, WRITE_TIMEOUT), seat.clone());
             let service = SeatedService { service: TowerToHyperService::new(service), seat: seat.clone() };
             let mut connection = pin!(protocol.serve_connection(TokioIo::new(stream), service));
             let mut stopping = false;
@@ -259,10 +259,10 @@ impl Connections {
         });
     }
 
-    /// Lets what is under way end, for a while.
+    /// Waits for running requests, for a limited time.
     async fn finish(self) {
         self.tracker.close();
-        if tokio::time::timeout(GRACE, self.tracker.wait()).await.is_err() {
+        if tokio::time::timeout(SHUTDOWN_LIMIT, self.tracker.wait()).await.is_err() {
             tracing::warn!("{} request(s) were cut off at shutdown", self.tracker.len());
             self.abort.cancel();
             self.tracker.wait().await;

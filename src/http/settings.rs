@@ -1,4 +1,4 @@
-//! Where the daemon listens, and how much it takes from a client.
+//! Settings of the HTTP API: addresses and limits.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ pub struct Settings {
     /// TCP address, loopback only; `"off"` for none. Port 0 takes any free port.
     #[serde(with = "listen")]
     pub listen: Option<SocketAddr>,
-    /// Unix socket, for its owner and `socket_group` alone.
+    /// Unix socket for its owner and `socket_group` only.
     pub socket: Option<PathBuf>,
-    /// The group that may use the socket, by name or number; the daemon's own if absent.
+    /// The group that may use the socket, by name or number; by default the daemon's own.
     pub socket_group: Option<String>,
-    /// Larger request bodies are refused.
+    /// The maximum size of request bodies.
     pub body_limit_bytes: usize,
-    /// How long a request may take to be received, and then to be answered.
+    /// The time limit for receiving a request, and then for answering it.
     pub request_timeout_s: Seconds,
 }
 
@@ -37,17 +37,17 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks what the types cannot; the answer names the key and what would be right.
+    /// Checks the values. The error names the key and what would be right.
     ///
     /// # Errors
-    /// For the first value that cannot be used.
+    /// The first invalid value.
     pub fn check(&self) -> Result<(), String> {
         if let Some(address) = self.listen
             && !address.ip().is_loopback()
         {
             return Err(format!(
                 "listen = \"{address}\" can be reached from other machines, and there is no authentication on TCP yet: \
-                 anybody could steer these GPUs; use a loopback address such as 127.0.0.1:{port} or [::1]:{port}, and \
+                 anyone could control these GPUs; use a loopback address such as 127.0.0.1:{port} or [::1]:{port}, and \
                  from elsewhere an SSH tunnel (ssh -L {port}:127.0.0.1:{port} HOST) or the Unix socket",
                 port = address.port()
             ));
@@ -78,7 +78,7 @@ impl Settings {
     }
 }
 
-/// `"off"` is the absence that TOML has no word for.
+/// Reads and writes `"off"`, since TOML has no null.
 mod listen {
     use std::net::SocketAddr;
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_what_would() {
+    fn invalid_settings_are_refused_with_a_hint() {
         let refused = [
             ("listen = \"0.0.0.0:4938\"", "no authentication on TCP yet"),
             ("listen = \"[::]:4938\"", "ssh -L 4938:127.0.0.1:4938"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_survive_being_written_down() {
+    fn settings_survive_a_round_trip() {
         for text in
             ["", "listen = \"off\"\nsocket = \"/run/wattune.sock\"\nsocket_group = \"gpu\"", "listen = \"[::1]:0\""]
         {

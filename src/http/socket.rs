@@ -1,4 +1,4 @@
-//! The Unix socket: for its owner and one group alone, at every moment of its life.
+//! The Unix socket, accessible to its owner and one group only from the moment it exists.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -12,49 +12,49 @@ use crate::files::{self, Distrust};
 
 const MODE: u32 = 0o660;
 
-/// Why there is no Unix socket.
+/// The reason why there is no Unix socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A daemon answers there.
+    /// Another daemon answers at the path.
     #[error("another daemon answers at {0:?}; stop it (`ss -lxp src {0:?}` says which it is), or choose another path")]
     Live(PathBuf),
-    /// Something is there that wattune has not made.
+    /// The path holds something that is not a socket.
     #[error("{0:?} exists and is not a socket; wattune does not touch it: move it away, or choose another path")]
     Occupied(PathBuf),
-    /// There is no directory for it.
+    /// The directory does not exist.
     #[error("there is no directory {0:?}; create it for the daemon's user (systemd: RuntimeDirectory=wattune)")]
     NoDirectory(PathBuf),
-    /// Others could put another one in its place.
+    /// Other users could replace the socket.
     #[error("{0}")]
     Unsafe(Distrust),
-    /// Unix sockets have short names.
+    /// The path is longer than Unix sockets allow.
     #[error("{0:?} is too long for a Unix socket; choose a path of at most 90 bytes")]
     TooLong(PathBuf),
     /// The group is unknown.
     #[error("socket_group: there is no group {0:?} in /etc/group; create it, or give a number")]
     NoGroup(String),
-    /// Only root may give files to groups it is not in.
+    /// Only root may give files to groups that it is not a member of.
     #[error("socket_group: this process may not give the socket to group {0:?}; run it as root or as a member of it")]
     GroupNotPermitted(String),
-    /// The system refused.
+    /// Any other refusal by the system.
     #[error("{path:?}: cannot {what}: {source}")]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Doing what.
+        /// The failed action.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A socket that listens; its file is removed with it.
+/// A listening socket; its file is removed with it.
 pub(super) struct Socket {
     pub(super) listener: UnixListener,
     pub(super) file: SocketFile,
 }
 
-/// The file of a socket, and which one it is.
+/// The socket's file and its inode.
 pub(super) struct SocketFile {
     pub(super) path: PathBuf,
     inode: (u64, u64),
@@ -62,14 +62,14 @@ pub(super) struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another daemon may have put its own there meanwhile.
+        // Another daemon may have replaced the file.
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// A directory of mode 0700 beside the socket, removed again.
+/// A directory of mode 0700 beside the socket, removed on drop.
 struct PrivateDirectory(PathBuf);
 
 impl Drop for PrivateDirectory {
@@ -78,7 +78,7 @@ impl Drop for PrivateDirectory {
     }
 }
 
-/// Listens at `path`. The file appears there with its final rights and group: it is made in a private directory and
+/// Listens at `path`. The file appears there with its final mode and group: it is created in a private directory and
 /// renamed. A dead daemon's socket is replaced.
 pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, SocketError> {
     let io = |what| move |source| SocketError::Io { path: path.to_owned(), what, source };
@@ -89,8 +89,8 @@ pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, Soc
     if path.as_os_str().len() > 90 {
         return Err(SocketError::TooLong(path.to_owned()));
     }
-    // Rights are given by name.
-    files::check_way(path).map_err(SocketError::Unsafe)?;
+    // Paths decide access.
+    files::check_path(path).map_err(SocketError::Unsafe)?;
     refuse_others(path).await?;
     let group = group.map(|name| Ok((name, group_id(name)?))).transpose()?;
 
@@ -106,22 +106,22 @@ pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, Soc
         })?;
     }
     fs::set_permissions(&draft, Permissions::from_mode(MODE)).map_err(io("set its permissions"))?;
-    let made = fs::symlink_metadata(&draft).map_err(io("look at it"))?;
-    fs::rename(&draft, path).map_err(io("put it in its place"))?;
+    let made = fs::symlink_metadata(&draft).map_err(io("inspect it"))?;
+    fs::rename(&draft, path).map_err(io("move it into place"))?;
     Ok(Socket { listener, file: SocketFile { path: path.to_owned(), inode: (made.dev(), made.ino()) } })
 }
 
-/// Whether the path is free, or holds the socket of a daemon that is dead.
+/// Checks that the path is free or holds the socket of a dead daemon.
 async fn refuse_others(path: &Path) -> Result<(), SocketError> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(SocketError::Io { path: path.to_owned(), what: "look at it", source }),
+        Err(source) => return Err(SocketError::Io { path: path.to_owned(), what: "inspect it", source }),
         Ok(found) => found,
     };
     if !found.file_type().is_socket() {
         return Err(SocketError::Occupied(path.to_owned()));
     }
-    // One that does not even accept within a second is alive and busy.
+    // A daemon that does not accept within a second is alive and busy.
     match tokio::time::timeout(Duration::from_secs(1), UnixStream::connect(path)).await {
         Ok(Ok(_)) | Err(_) => Err(SocketError::Live(path.to_owned())),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -129,16 +129,16 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
             Ok(())
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A full backlog: somebody listens and is slow.
+        // A full backlog: the listener is alive and slow.
         Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Live(path.to_owned())),
         Ok(Err(source)) => {
-            let what = "find out whether a daemon listens there";
+            let what = "check if a daemon listens there";
             Err(SocketError::Io { path: path.to_owned(), what, source })
         }
     }
 }
 
-/// The number of a group.
+/// Returns the number of a group.
 fn group_id(name: &str) -> Result<u32, SocketError> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -149,7 +149,7 @@ fn group_id(name: &str) -> Result<u32, SocketError> {
     find_group(&String::from_utf8_lossy(&text), name).ok_or_else(|| SocketError::NoGroup(name.to_owned()))
 }
 
-/// `group(5)`: name, password, number, members, separated by colons.
+/// Finds a group in `group(5)`: name, password, number, members, separated by colons.
 fn find_group(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut parts = line.split(':');
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_is_private_and_leaves_nothing_behind() {
+    async fn the_socket_is_private_and_is_removed() {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("wattune.sock");
         let own = fs::metadata(directory.path()).expect("metadata").gid();
@@ -197,7 +197,7 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         assert!(path.exists());
         let socket = bind(&path, None).await.map_err(|e| e.to_string()).map(Some).expect("replaced");
-        // Somebody replaces ours: then it is not ours to remove.
+        // A replaced file is not this socket's to remove.
         fs::remove_file(&path).expect("removed");
         fs::write(&path, "notes").expect("written");
         drop(socket);

@@ -1,4 +1,4 @@
-//! The whole server over real connections, without a controller behind it.
+//! Tests of the whole server over real connections, without a controller.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ struct Daemon {
     address: SocketAddr,
     socket: PathBuf,
     ready: Ready,
-    /// Keeps questions waiting; without it they are refused.
+    /// Keeps queries waiting; without it they are refused.
     requests: Option<Requests>,
     cancel: CancellationToken,
     serving: JoinHandle<()>,
@@ -54,7 +54,7 @@ impl Daemon {
         Self::over(directory, settings).await
     }
 
-    /// One that goes on with what another left in this directory.
+    /// Starts one that continues with another's directory.
     async fn over(directory: tempfile::TempDir, settings: Settings) -> Self {
         let socket = directory.path().join("wattune.sock");
         let settings =
@@ -76,7 +76,7 @@ impl Daemon {
         }
     }
 
-    /// One whose controller is gone.
+    /// Starts one whose controller is gone.
     async fn without_controller() -> Self {
         let mut daemon = Self::start(Settings::default()).await;
         daemon.requests = None;
@@ -111,7 +111,7 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str
 }
 
 #[tokio::test]
-async fn without_a_controller_everything_that_asks_it_says_try_again() {
+async fn without_a_controller_queries_are_refused_with_503() {
     let daemon = Daemon::without_controller().await;
     daemon.ready.set(true);
     let asking = ["/v1/status", "/v1/gpus", "/v1/gpus/0", "/v1/carbon", "/v1/jobs", "/v1/jobs?state=ended", "/metrics"];
@@ -127,7 +127,7 @@ async fn without_a_controller_everything_that_asks_it_says_try_again() {
 }
 
 #[tokio::test]
-async fn the_page_is_one_document_that_may_run_and_load_nothing_else() {
+async fn the_page_is_self_contained() {
     let daemon = Daemon::without_controller().await;
     let page = daemon.get("/").await;
     let headers = [
@@ -146,10 +146,10 @@ async fn the_page_is_one_document_that_may_run_and_load_nothing_else() {
     assert_eq!(daemon.post("/", "{}").await.status, 405);
 }
 
-/// A client of `/v1/events`, and what it has been told so far.
+/// A client of `/v1/events` and the events it received.
 struct Client {
     stream: TcpStream,
-    heard: String,
+    received: String,
 }
 
 impl Client {
@@ -157,75 +157,75 @@ impl Client {
         let mut stream = TcpStream::connect(daemon.address).await.expect("connected");
         let request = format!("GET /v1/events HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
         stream.write_all(request.as_bytes()).await.expect("sent");
-        Self { stream, heard: String::new() }
+        Self { stream, received: String::new() }
     }
 
-    /// Reads on until it has heard this.
-    async fn hear(&mut self, text: &str) {
+    /// Reads until this text arrives.
+    async fn read_until(&mut self, text: &str) {
         let mut buffer = [0; 4096];
-        while !self.heard.contains(text) {
+        while !self.received.contains(text) {
             let read = tokio::time::timeout(Duration::from_secs(30), self.stream.read(&mut buffer)).await;
             let read = read.expect("in time").expect("read");
-            assert!(read > 0, "it ended before {text:?}: {}", self.heard);
-            self.heard.push_str(std::str::from_utf8(&buffer[..read]).expect("UTF-8"));
+            assert!(read > 0, "it ended before {text:?}: {}", self.received);
+            self.received.push_str(std::str::from_utf8(&buffer[..read]).expect("UTF-8"));
         }
     }
 }
 
 #[tokio::test]
-async fn all_who_listen_share_one_question() {
+async fn all_clients_share_one_query() {
     let mut daemon = Daemon::start(Settings::default()).await;
     let mut clients = Vec::new();
     for headers in ["", "last-event-id: 7\r\n", "accept: text/event-stream\r\n"] {
         let mut client = Client::connect(&daemon, headers).await;
-        client.hear("\r\n\r\n").await;
-        assert!(client.heard.to_lowercase().contains("content-type: text/event-stream"), "{}", client.heard);
+        client.read_until("\r\n\r\n").await;
+        assert!(client.received.to_lowercase().contains("content-type: text/event-stream"), "{}", client.received);
         clients.push(client);
     }
     let mut requests = daemon.requests.take().expect("taken once");
     let question = requests.next().await.expect("a question");
-    // Nobody asks again before it is answered.
+    // There is no further query before this one is answered.
     assert!(requests.waiting().is_none());
     drop(question);
     for client in &mut clients {
-        client.hear("event: problem\ndata: {").await;
-        client.hear("try again").await;
+        client.read_until("event: problem\ndata: {").await;
+        client.read_until("try again").await;
     }
-    // The same again is no news, and with nobody left nobody asks.
+    // An equal answer is not sent again, and without clients there is no query.
     drop(clients);
     let mut late = Client::connect(&daemon, "").await;
     drop(requests);
-    late.hear("event: problem\ndata: {").await;
+    late.read_until("event: problem\ndata: {").await;
     let foreign = "GET /v1/events HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
     assert_eq!(daemon.send(foreign).await.status, 403);
 }
 
 #[tokio::test]
-async fn only_so_many_may_listen_and_all_are_told_when_the_daemon_ends() {
+async fn clients_are_limited_and_streams_end_with_the_daemon() {
     let daemon = Daemon::without_controller().await;
     let mut clients = Vec::new();
-    for _ in 0..live::CLIENTS_EACH {
+    for _ in 0..live::CLIENTS_PER_USER {
         let mut client = Client::connect(&daemon, "").await;
-        client.hear("event: problem").await;
+        client.read_until("event: problem").await;
         clients.push(client);
     }
     let refused = daemon.get("/v1/events").await;
-    assert_eq!((refused.status, refused.detail().contains("clients are listening already")), (503, true));
+    assert_eq!((refused.status, refused.detail().contains("clients are connected already")), (503, true));
     assert_eq!(daemon.get("/").await.status, 200);
     clients.pop();
-    // Its place is free as soon as the server sees that it has gone.
+    // Its place is free as soon as the server sees the disconnect.
     let mut next = Client::connect(&daemon, "").await;
-    while !next.heard.contains("event: problem") {
+    while !next.received.contains("event: problem") {
         next = Client::connect(&daemon, "").await;
-        next.hear("HTTP/1.1 ").await;
-        if next.heard.contains("HTTP/1.1 200") {
-            next.hear("event: problem").await;
+        next.read_until("HTTP/1.1 ").await;
+        if next.received.contains("HTTP/1.1 200") {
+            next.read_until("event: problem").await;
         }
     }
     daemon.cancel.cancel();
     for mut client in clients.into_iter().chain([next]) {
-        client.stream.read_to_string(&mut client.heard).await.expect("ended");
-        assert!(client.heard.ends_with("0\r\n\r\n"), "cut off: {}", client.heard);
+        client.stream.read_to_string(&mut client.received).await.expect("ended");
+        assert!(client.received.ends_with("0\r\n\r\n"), "cut off: {}", client.received);
     }
     daemon.serving.await.expect("no panic");
 }
@@ -234,8 +234,8 @@ async fn only_so_many_may_listen_and_all_are_told_when_the_daemon_ends() {
 async fn every_refusal_is_a_problem() {
     let daemon = Daemon::without_controller().await;
     let table = [
-        (daemon.get("/nowhere").await, 404, "there is nothing at /nowhere"),
-        (daemon.get("/v1/jobs/").await, 404, "there is nothing at /v1/jobs/"),
+        (daemon.get("/nowhere").await, 404, "there is no /nowhere"),
+        (daemon.get("/v1/jobs/").await, 404, "there is no /v1/jobs/"),
         (daemon.get("/v1/jobs/a%20b").await, 404, "letters, digits and '-'"),
         (daemon.get("/v1/jobs/%ff").await, 400, "address cannot be read"),
         (daemon.get("/v1/jobs?state=gone").await, 422, "unknown variant `gone`, expected `open` or `ended`"),
@@ -247,7 +247,7 @@ async fn every_refusal_is_a_problem() {
         (daemon.post("/v1/jobs", "").await, 400, "the body is empty"),
         (daemon.post("/v1/jobs", &format!("\"{}\"", "x".repeat(70_000))).await, 413, "larger than 65536 bytes"),
         (daemon.post("/v1/jobs/a/progress", "{\"samples\": -1}").await, 422, "cannot be negative"),
-        (daemon.post("/v1/status", "{}").await, 405, "/v1/status does not take POST"),
+        (daemon.post("/v1/status", "{}").await, 405, "/v1/status does not accept POST"),
     ];
     for (answer, status, detail) in table {
         assert_eq!(answer.status, status, "{}", answer.body);
@@ -260,7 +260,7 @@ async fn every_refusal_is_a_problem() {
 }
 
 #[tokio::test]
-async fn foreign_pages_and_forms_are_refused() {
+async fn other_pages_and_forms_are_refused() {
     let daemon = Daemon::without_controller().await;
     let answer = daemon.send("GET / HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n").await;
     assert_eq!((answer.status, answer.detail().contains("evil.example")), (403, true));
@@ -282,7 +282,7 @@ async fn foreign_pages_and_forms_are_refused() {
 }
 
 #[tokio::test]
-async fn a_controller_that_does_not_answer_is_waited_for_in_vain() {
+async fn a_controller_that_does_not_answer_times_out() {
     let settings = Settings { request_timeout_s: Seconds::new(0.2), ..Settings::default() };
     let daemon = Daemon::start(settings).await;
     let answer = daemon.get("/v1/status").await;
@@ -298,12 +298,12 @@ async fn a_controller_that_does_not_answer_is_waited_for_in_vain() {
 }
 
 #[tokio::test]
-async fn the_socket_takes_any_host_and_goes_with_the_daemon() {
+async fn the_socket_accepts_any_host_and_is_removed_with_the_daemon() {
     let daemon = Daemon::without_controller().await;
     let stream = UnixStream::connect(&daemon.socket).await.expect("connected");
     let answer = exchange(stream, "GET / HTTP/1.1\r\nhost: wattune\r\nconnection: close\r\n\r\n").await;
     assert_eq!(answer.status, 200);
-    // An idle connection does not hold the shutdown up.
+    // An idle connection does not delay the shutdown.
     let _idle = TcpStream::connect(daemon.address).await.expect("connected");
     daemon.cancel.cancel();
     tokio::time::timeout(Duration::from_secs(3), daemon.serving).await.expect("in time").expect("no panic");
@@ -312,7 +312,7 @@ async fn the_socket_takes_any_host_and_goes_with_the_daemon() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_said_to_be_taken() {
+async fn a_taken_port_is_reported() {
     let daemon = Daemon::without_controller().await;
     let settings = Settings { listen: Some(daemon.address), ..Settings::default() };
     let (handle, _requests) = Handle::queue();
@@ -320,9 +320,9 @@ async fn a_taken_port_is_said_to_be_taken() {
     assert!(refused.contains("is in use") && refused.contains("ss -ltnp"), "{refused}");
 }
 
-/// Whoever asks first after a restart would else end all trials that were silent while there was no daemon.
+/// Otherwise the first request after a restart would end all trials that were silent during the downtime.
 #[tokio::test]
-async fn running_trials_have_their_leases_anew_before_the_first_answer() {
+async fn running_trials_get_new_leases_before_the_first_answer() {
     let directory = tempfile::tempdir().expect("directory");
     let store = Store::open(directory.path()).await.expect("a store");
     let clock = Arc::new(SystemClock::start());

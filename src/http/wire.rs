@@ -1,4 +1,4 @@
-//! What clients send. Each type becomes the controller's own by one constructor that fails.
+//! Request bodies and queries. Each type converts to the controller's own by one fallible constructor.
 
 pub mod ledger;
 pub mod recurring;
@@ -10,12 +10,12 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Wire, optional_object, some_digits};
+use super::extract::{Wire, optional_object, optional_whole_number};
 use crate::controller::{GpuRef, NewEvent, NewJob, ProgressReport};
-use wattune_core::domain::{Claim, InvalidJob, JobName, Objective, Pausing, Work};
+use wattune_core::domain::{InvalidJob, JobName, Objective, Pausing, ProcessSelector, Work};
 use wattune_core::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
-/// A training run to be registered.
+/// A training run to register.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
@@ -23,45 +23,45 @@ use wattune_core::units::{GramsCo2e, Samples, Seconds, Short, Watts};
     "objective": {"max_slowdown": 0.03}, "lease_s": 60, "tags": {"team": "vision"},
 }))]
 pub struct RegisterJob {
-    /// Its name; recurring runs share it, and with it their profile. 1 to 128 characters.
+    /// The name. Recurring runs share it and with it their profile. 1 to 128 characters.
     pub name: String,
-    /// Its boards, by index or UUID, each once.
-    pub gpus: Vec<GpuName>,
-    /// Samples per step over all its boards.
+    /// The GPUs, by index or UUID, each once.
+    pub gpus: Vec<GpuSelector>,
+    /// Samples per step over all GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<u64>,
-    /// How much there is to do; absent if that is not known.
+    /// The amount of work; absent if unknown.
     #[serde(default, deserialize_with = "optional_object", skip_serializing_if = "Option::is_none")]
-    pub work: Option<WorkToDo>,
-    /// What it may cost; absent or empty means `{"max_slowdown": 0.03}`.
+    pub work: Option<WorkSpec>,
+    /// The objective and its constraints; absent or empty means `{"max_slowdown": 0.03}`.
     #[serde(default, deserialize_with = "optional_object", skip_serializing_if = "Option::is_none")]
-    pub objective: Option<Wishes>,
-    /// How long after its last word it is taken for dead. 1 to 86400 s; the daemon's default if absent.
+    pub objective: Option<ObjectiveSpec>,
+    /// The lease: the job counts as dead this long after its last report. 1 to 86400 s; the daemon's default if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_s: Option<f64>,
-    /// Whether its boards' limits may be set; if not, it is only booked.
+    /// Allows wattune to set the GPUs' limits; if false, the job's energy is only recorded.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub control: bool,
-    /// Which job bends first where a node's cap leaves too little for all: the one with the lower number. -1000 to 1000.
+    /// The priority under a node's cap: jobs with a lower number give way first. -1000 to 1000.
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = 0, minimum = -1000, maximum = 1000)]
     pub priority: i32,
-    /// The user's own labels, at most 16.
+    /// Labels of the user, at most 16.
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = json!({}))]
     pub tags: BTreeMap<String, String>,
-    /// Its processes, as the host numbers them; what they start counts too. CPU energy, and boards that several jobs
-    /// hold, are split by them. At most 256; not beside `cgroup`.
+    /// The job's processes by the host's process ids; their descendants count too. They split CPU energy, and the
+    /// energy of GPUs that several jobs share. At most 256; not together with `cgroup`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<Vec<u32>>,
-    /// Its control group (v2) in place of `pids`, as a path from the root of the hierarchy.
+    /// The job's control group (v2) in place of `pids`, as a path from the root of the hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "/system.slice/training.service")]
     pub cgroup: Option<String>,
 }
 
-/// Null is as good as absent.
+/// Reads null like an absent field.
 fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -70,115 +70,117 @@ const fn yes() -> bool {
     true
 }
 
-/// A board, by its index at this boot or by its UUID.
+/// A GPU, by its index at this boot or by its UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
-pub enum GpuName {
-    /// Index at this boot.
+pub enum GpuSelector {
+    /// The index at this boot.
     Index(u32),
-    /// UUID or PCI bus id.
+    /// The UUID or PCI bus id.
     Id(String),
 }
 
-impl<'de> Deserialize<'de> for GpuName {
+impl<'de> Deserialize<'de> for GpuSelector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
         impl de::Visitor<'_> for Either {
-            type Value = GpuName;
+            type Value = GpuSelector;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the index or the UUID of a GPU")
             }
 
-            fn visit_u64<E: de::Error>(self, index: u64) -> Result<GpuName, E> {
+            fn visit_u64<E: de::Error>(self, index: u64) -> Result<GpuSelector, E> {
                 let small = u32::try_from(index);
-                small.map(GpuName::Index).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(index), &self))
+                small.map(GpuSelector::Index).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(index), &self))
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<GpuName, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<GpuSelector, E> {
                 if text.is_empty() {
                     return Err(E::invalid_value(de::Unexpected::Str(text), &self));
                 }
-                Ok(GpuName::Id(text.to_owned()))
+                Ok(GpuSelector::Id(text.to_owned()))
             }
         }
         deserializer.deserialize_any(Either)
     }
 }
 
-impl From<GpuName> for GpuRef {
-    fn from(name: GpuName) -> Self {
+impl From<GpuSelector> for GpuRef {
+    fn from(name: GpuSelector) -> Self {
         match name {
-            GpuName::Index(index) => Self::Index(index),
-            GpuName::Id(text) => Self::parse(&text),
+            GpuSelector::Index(index) => Self::Index(index),
+            GpuSelector::Id(text) => Self::parse(&text),
         }
     }
 }
 
-/// How much there is to do.
+/// The amount of work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct WorkToDo {
-    /// Samples in all, in whatever the job counts; more than 0.
+pub struct WorkSpec {
+    /// The total in the job's samples; more than 0.
     pub total_samples: f64,
 }
 
-/// What the user wants and does not want to pay; the constraints combine.
+/// The user's objective and constraints, which combine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Wishes {
-    /// 1 is carbon alone (the default), 0 is time alone.
+pub struct ObjectiveSpec {
+    /// The weight of carbon against time: 1 is carbon alone (the default), 0 is time alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1)]
     pub eta: Option<f64>,
-    /// Allowed increase of the job's time over running at the ceiling, as a fraction: 0.03 is 3 %.
+    /// The allowed increase of the job's time over running at the maximum usable limit, as a fraction: 0.03 is 3 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, exclusive_maximum = 1)]
     pub max_slowdown: Option<f64>,
-    /// When the work must be done; needs `work.total_samples`.
+    /// The time at which the work must be done; needs `work.total_samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<DateTime<Utc>>,
-    /// What all of the work may emit, in grams of CO2 equivalent; needs `work.total_samples`. Alone, time is minimised.
+    /// The emissions that all of the work may cause, in grams of CO2 equivalent; needs `work.total_samples`. Alone,
+    /// time is minimised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0)]
     pub carbon_budget_g: Option<f64>,
-    /// How much of carbon's place the price of electricity takes: 0 is carbon alone (the default), 1 the price alone.
-    /// Needs a source of prices.
+    /// The weight of the electricity price against carbon: 0 is carbon alone (the default), 1 the price alone. Needs a
+    /// source of prices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1)]
     pub price_weight: Option<f64>,
-    /// Whether the job may be told to pause; an object says what that costs. Off by default.
+    /// Allows wattune to ask the job to pause; an object gives the costs of a pause. Off by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pausable: Option<Pausable>,
 }
 
-/// Whether a job may be told to pause, and what that costs.
+/// The permission to ask a job to pause, with the costs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Pausable {
-    /// `true` is the object with all its defaults.
+    /// `true` stands for the object with all its defaults.
     Allowed(bool),
-    /// What pausing costs.
+    /// The costs of a pause.
     At(PausingCosts),
 }
 
-/// What pausing costs.
+/// The costs of a pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PausingCosts {
-    /// What all its boards draw together while it pauses; 50 W per board by default.
+    /// The draw of all GPUs together during a pause; 50 W per GPU by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     pub idle_power_w: Option<f64>,
-    /// Once it runs, it runs at least so long; 1800 s by default.
+    /// The minimum running time between pauses; 1800 s by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
     pub min_run_s: Option<f64>,
-    /// Once it pauses, it pauses at least so long; 1800 s by default.
+    /// The minimum duration of a pause; 1800 s by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
     pub min_pause_s: Option<f64>,
-    /// Seconds at running power without work that each pause costs: saving and loading a checkpoint; 120 s by default.
+    /// The time at running power without work that each pause costs for saving and loading a checkpoint; 120 s by
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
     pub checkpoint_s: Option<f64>,
@@ -207,9 +209,9 @@ impl<'de> Deserialize<'de> for Pausable {
 }
 
 impl Pausable {
-    /// What it means for a job on so many boards.
+    /// Converts it for a job on this number of GPUs.
     fn on(self, boards: usize) -> Result<Option<Pausing>, InvalidJob> {
-        let usual = Pausing::usual(boards);
+        let usual = Pausing::default_for(boards);
         let PausingCosts { idle_power_w, min_run_s, min_pause_s, checkpoint_s } = match self {
             Self::Allowed(false) => return Ok(None),
             Self::Allowed(true) => return Ok(Some(usual)),
@@ -232,8 +234,8 @@ impl Pausable {
     }
 }
 
-impl Wishes {
-    /// What they mean for a job on so many boards.
+impl ObjectiveSpec {
+    /// Converts them for a job on this number of GPUs.
     fn on(self, boards: usize) -> Result<Objective, InvalidJob> {
         let budget = self.carbon_budget_g.map(|g| finite("objective.carbon_budget_g", GramsCo2e::try_new(g)));
         let asked = Objective {
@@ -249,7 +251,7 @@ impl Wishes {
 }
 
 impl Wire for RegisterJob {
-    const RIGHT: &'static [(&'static str, &'static str)] = &[
+    const HINTS: &'static [(&'static str, &'static str)] = &[
         ("name", "give a text of 1 to 128 characters"),
         ("gpus", "give a list of indexes or UUIDs, such as [0, \"GPU-3f…\"], see GET /v1/gpus"),
         ("batch_size", "give the whole number of samples per step, more than 0, or leave it out"),
@@ -268,7 +270,7 @@ impl Wire for RegisterJob {
             "objective.pausable",
             "give true, false, or an object with any of idle_power_w, min_run_s, min_pause_s and checkpoint_s",
         ),
-        ("objective.pausable.idle_power_w", "give the watts of all its boards together while it pauses"),
+        ("objective.pausable.idle_power_w", "give the watts of all its GPUs together during a pause"),
         ("objective.pausable.min_run_s", "give seconds, from 0 to 86400"),
         ("objective.pausable.min_pause_s", "give seconds, from 0 to 86400"),
         ("objective.pausable.checkpoint_s", "give seconds, from 0 to 86400"),
@@ -282,16 +284,16 @@ impl Wire for RegisterJob {
 }
 
 impl Wire for NewEvent {
-    const RIGHT: &'static [(&'static str, &'static str)] = &[
+    const HINTS: &'static [(&'static str, &'static str)] = &[
         ("id", "give a text of 1 to 64 letters, digits, '-', '_', '.' and ':'"),
         ("start", "give a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\""),
         ("end", "give a time in RFC 3339 with its zone, after start"),
         ("target_w", "give watts, 1 or more, or target_pct in its place"),
-        ("target_pct", "give percent of the sum of the boards' largest limits, more than 1 and at most 100"),
+        ("target_pct", "give percent of the sum of the GPUs' largest limits, more than 1 and at most 100"),
         ("notice_s", "give seconds, 0 or more, or leave it out"),
         ("ramp_s", "give seconds, 0 or more and no longer than the notice"),
         ("rebound_w", "give watts, 1 or more, or leave it out"),
-        ("rebound_pct", "give percent of the sum of the boards' largest limits, more than 1 and at most 100"),
+        ("rebound_pct", "give percent of the sum of the GPUs' largest limits, more than 1 and at most 100"),
         ("rebound_s", "give seconds, more than 0"),
     ];
 }
@@ -301,14 +303,14 @@ impl TryFrom<RegisterJob> for NewJob {
 
     fn try_from(wire: RegisterJob) -> Result<Self, InvalidJob> {
         let name = JobName::new(wire.name)
-            .and_then(JobName::seen)
+            .and_then(JobName::require_visible)
             .map_err(|e| InvalidJob { field: "name", why: e.to_string() })?;
         let work = match wire.work {
             Some(work) => Work::TotalSamples(finite("work.total_samples", Samples::try_new(work.total_samples))?),
             None => Work::Unknown,
         };
         let wishes = wire.objective.unwrap_or_default();
-        let claim = Claim::new(wire.pids, wire.cgroup)?;
+        let claim = ProcessSelector::new(wire.pids, wire.cgroup)?;
         let lease = wire.lease_s.map(|s| finite("lease_s", Seconds::try_new(s))).transpose()?;
         Ok(Self {
             name,
@@ -325,22 +327,22 @@ impl TryFrom<RegisterJob> for NewJob {
     }
 }
 
-/// How far a job has come.
+/// The progress of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"samples": 123_456, "at_s": 8123.25}))]
 pub struct ReportProgress {
-    /// Cumulative samples of this run.
+    /// The cumulative samples of this run.
     #[schema(minimum = 0)]
     pub samples: f64,
-    /// The client's monotonic seconds at that count, so that windows are exact; the time of arrival if absent.
+    /// The client's monotonic time at that count, so that windows are exact; the time of arrival if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     pub at_s: Option<f64>,
 }
 
 impl Wire for ReportProgress {
-    const RIGHT: &'static [(&'static str, &'static str)] = &[
+    const HINTS: &'static [(&'static str, &'static str)] = &[
         ("samples", "give the cumulative count of samples of this run"),
         ("at_s", "give seconds of a monotonic clock, or leave it out"),
     ];
@@ -364,30 +366,30 @@ impl TryFrom<ReportProgress> for ProgressReport {
     }
 }
 
-/// A limit set by hand.
+/// A manual override of a power limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"power_limit_w": 225, "ttl_s": 600}))]
 pub struct SetPowerLimit {
-    /// The limit, from the board's minimum up to its ceiling.
+    /// The limit, from the GPU's minimum up to its maximum usable limit.
     pub power_limit_w: f64,
-    /// How long it holds unless renewed or released. 1 to 604800 s.
+    /// The time for which it holds unless renewed or released. 1 to 604800 s.
     #[schema(minimum = 1, maximum = 604_800)]
     pub ttl_s: f64,
 }
 
 impl Wire for SetPowerLimit {
-    const RIGHT: &'static [(&'static str, &'static str)] = &[
-        ("power_limit_w", "give watts, within the board's power_limit_min_w and power_limit_max_w"),
-        ("ttl_s", "give seconds, from 1 to 604800: a limit set by hand always ends"),
+    const HINTS: &'static [(&'static str, &'static str)] = &[
+        ("power_limit_w", "give watts, within the GPU's power_limit_min_w and power_limit_max_w"),
+        ("ttl_s", "give seconds, from 1 to 604800: an override always expires"),
     ];
 }
 
 impl SetPowerLimit {
-    /// Limit and time to live.
+    /// Returns the limit and its time to live.
     ///
     /// # Errors
-    /// If a value makes no sense on any board.
+    /// If a value is invalid for any GPU.
     pub fn checked(self) -> Result<(Watts, Seconds), InvalidJob> {
         let limit = finite("power_limit_w", Watts::try_new(self.power_limit_w))?;
         let ttl = finite("ttl_s", Seconds::try_new(self.ttl_s))?;
@@ -403,33 +405,33 @@ impl SetPowerLimit {
     }
 }
 
-/// Which jobs to list.
+/// The selection of a list of jobs.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct JobsQuery {
-    /// Those that have not ended (`open`, the default), or those that have (`ended`), the latest first.
+    /// Jobs that have not ended (`open`, the default), or those that have (`ended`), the latest first.
     #[serde(default)]
     pub state: JobState,
-    /// At most so many, from 1 to 1000; 50 ended ones and all open ones if absent.
-    #[serde(default, deserialize_with = "some_digits")]
+    /// The maximum number, from 1 to 1000; 50 ended ones and all open ones if absent.
+    #[serde(default, deserialize_with = "optional_whole_number")]
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
 }
 
-/// Whether a job has ended.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// It has not.
+    /// Not ended.
     #[default]
     Open,
-    /// It has.
+    /// Ended.
     Ended,
 }
 
 impl JobsQuery {
-    /// The limit, if one is given.
+    /// Returns the limit, if one is given.
     ///
     /// # Errors
     /// If it is outside 1..=1000.
@@ -443,12 +445,12 @@ impl JobsQuery {
     }
 }
 
-/// How far to look back.
+/// The length of a history.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct HistoryQuery {
-    /// Hours up to now, more than 0 and at most 744 (31 days).
+    /// The hours up to now, more than 0 and at most 744 (31 days).
     #[serde(default = "a_day")]
     #[param(default = 24.0, maximum = 744)]
     pub hours: f64,
@@ -459,7 +461,7 @@ const fn a_day() -> f64 {
 }
 
 impl HistoryQuery {
-    /// The hours.
+    /// Returns the hours.
     ///
     /// # Errors
     /// If they are not within 0 to 744, the upper bound included.

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::super::extract::read;
 use super::*;
 
-/// What is sent, and status, field and text of the refusal.
+/// The request, and the status, field and text of its refusal.
 type Refused = (&'static str, u16, Option<&'static str>, &'static str);
 
 fn register(text: &str) -> Result<NewJob, super::super::error::Problem> {
@@ -11,7 +11,7 @@ fn register(text: &str) -> Result<NewJob, super::super::error::Problem> {
 }
 
 #[test]
-fn the_documented_request_is_understood() {
+fn the_documented_request_is_accepted() {
     let text = r#"{"name":"resnet50","gpus":[0,"GPU-3f","1"],"batch_size":256,"work":{"total_samples":100000000},
         "objective":{"max_slowdown":0.03,"deadline":"2026-11-21T19:00:00+01:00"},"lease_s":60,"tags":{"team":"vision"}}"#;
     let job = register(text).expect("valid");
@@ -36,7 +36,7 @@ fn the_documented_request_is_understood() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn absent_fields_have_defaults() {
     for text in [r#"{"name":"a","gpus":[0]}"#, r#"{"name":"a","gpus":[0],"work":null,"objective":{},"lease_s":null}"#] {
         let job = register(text).expect("valid");
         assert_eq!((job.work, job.objective, job.lease, job.control), (Work::Unknown, Objective::DEFAULT, None, true));
@@ -51,7 +51,7 @@ fn what_is_left_out_has_its_default() {
     let with_slowdown = meant(r#"{"carbon_budget_g":500,"max_slowdown":0.1}"#);
     assert_eq!((with_slowdown.eta, with_slowdown.carbon_budget), (1.0, grams));
     assert_eq!(meant(r#"{"price_weight":0.5}"#), Objective { price_weight: 0.5, ..Objective::DEFAULT });
-    let pausable = Some(Pausing::usual(2));
+    let pausable = Some(Pausing::default_for(2));
     assert_eq!(meant(r#"{"pausable":true,"max_slowdown":0.03}"#), Objective { pausable, ..Objective::DEFAULT });
     assert_eq!(meant(r#"{"pausable":{}}"#), Objective { pausable, ..Objective::DEFAULT });
     assert_eq!(meant(r#"{"pausable":false}"#), Objective::DEFAULT);
@@ -63,7 +63,7 @@ fn what_is_left_out_has_its_default() {
 }
 
 #[test]
-fn wrong_registrations_say_where_and_what_would_be_right() {
+fn invalid_registrations_are_refused_with_a_hint() {
     let table: &[Refused] = &[
         (r#"{"name":"a","gpus":[0]"#, 400, None, "EOF while parsing an object, at line 1, column 22"),
         (r#"{"name":"a","gpus":[0],}"#, 400, None, "no trailing commas"),
@@ -160,13 +160,13 @@ fn wrong_registrations_say_where_and_what_would_be_right() {
         assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
     }
     let null = r#"{"name":"a","gpus":[0],"priority":null,"tags":null,"batch_size":null}"#;
-    assert_eq!(register(null), register(r#"{"name":"a","gpus":[0]}"#), "null is as good as absent");
+    assert_eq!(register(null), register(r#"{"name":"a","gpus":[0]}"#), "null is read like an absent field");
     let problem = register("{\"name\": \"a\",\n \"gpus\": {}}").expect_err("an object");
     assert_eq!(problem.line, Some(2));
 }
 
 #[test]
-fn reports_and_limits_are_finite_and_make_sense() {
+fn invalid_reports_and_limits_are_refused() {
     let report = |text: &str| {
         Ok::<_, super::super::error::Problem>(ProgressReport::try_from(read::<ReportProgress>(text.as_bytes())?)?)
     };
@@ -189,7 +189,7 @@ fn reports_and_limits_are_finite_and_make_sense() {
     let limit = |text: &str| Ok::<_, super::super::error::Problem>(read::<SetPowerLimit>(text.as_bytes())?.checked()?);
     let table: &[Refused] = &[
         (r#"{"power_limit_w":0,"ttl_s":600}"#, 422, Some("power_limit_w"), "more than 0 watts"),
-        (r#"{"power_limit_w":225}"#, 422, Some("ttl_s"), "a limit set by hand always ends"),
+        (r#"{"power_limit_w":225}"#, 422, Some("ttl_s"), "an override always expires"),
         (r#"{"power_limit_w":225,"ttl_s":1e300}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
         (r#"{"power_limit_w":225,"ttl_s":0}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
     ];

@@ -61,7 +61,7 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
       close(tiles["Draw of all GPUs"].value, sum(status.gpus.map((gpu) => gpu.power_w)), "draw");
       close(tiles["Emitted by open jobs"].value, sum(status.jobs.map((job) => job.carbon_g)), "emitted");
       for (const problem of status.problems) assert.ok(now.notices.includes(sentence(problem)), problem);
-      assert.equal(now.sources[0][0].text, "synthetic followed".replace(" ", ""));
+      assert.equal(now.sources[0][0].text, "synthetic active".replace(" ", ""));
       await sleep(700);
     }
   });
@@ -105,13 +105,13 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
     }
   });
 
-  await t.test("what is believed of batch sizes is the API's", async () => {
+  await t.test("estimates of batch sizes are the API's", async () => {
     const { arms } = await demo.get("/v1/recurring/nightly");
     const rows = (await shown(page)).recurring;
     assert.equal(rows.length, arms.length);
     arms.forEach((arm, i) => {
       const [size, cost, runs] = rows[i];
-      assert.ok(size.text.startsWith(String(arm.batch_size)) && /favourite/.test(size.text) === arm.favourite, size.text);
+      assert.ok(size.text.startsWith(String(arm.batch_size)) && /best so far/.test(size.text) === arm.favourite, size.text);
       if (arm.mean_cost_j === null) assert.equal(cost.text, "not tried yet");
       else close(cost.value, arm.mean_cost_j, "cost");
       assert.equal(runs.value, arm.runs);
@@ -199,7 +199,7 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
     assert.equal(moving, 0);
   });
 
-  await t.test("a job that ends is listed with its account, and its board is given back", async () => {
+  await t.test("a job that ends is listed with its account, and its GPU is restored", async () => {
     await page.setViewportSize({ width: 1200, height: 900 });
     const found = await eventually("the end of the shortest job", async () => {
       const now = await shown(page);
@@ -213,7 +213,7 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
     close(job[3].value, account.energy_j, "energy");
     assert.ok(found.jobs.every(({ name }) => name !== told.name), "it is no longer open");
     const free = found.gpus.find((row) => row[1].text === "Nobody's");
-    assert.equal(free[2].text, "300 W", "the limit found");
+    assert.equal(free[2].text, "300 W", "the original limit");
     await looksRight(page, "ended");
   });
 
@@ -290,7 +290,7 @@ test("a signal that grows old is said to be stale, and with what plans are made 
 
   await t.test("a daemon that goes silent is lost, too, and found again when it speaks", async () => {
     daemon.child.kill("SIGSTOP");
-    await eventually("the loss", async () => /lost since \d\d:\d\d:\d\d \(it has gone silent\)/.test((await shown(page)).notices));
+    await eventually("the loss", async () => /lost since \d\d:\d\d:\d\d \(the daemon is silent\)/.test((await shown(page)).notices));
     daemon.child.kill("SIGCONT");
     await eventually("the daemon", async () => /^live/.test((await shown(page)).link));
     assert.doesNotMatch((await shown(page)).notices, /lost since/);
@@ -336,13 +336,13 @@ test("what goes wrong with boards and jobs is said in words, and texts of others
   await eventually("content", () => page.evaluate(() => document.body.dataset.read));
   const now = await shown(page);
   const states = now.gpus.map((row) => row[1].text);
-  assert.deepEqual(states.slice(0, 3), ["Somebody else's limit", "Lost", "Does not answer"]);
-  assert.match(states[3], /^Set by hand until .*\d\d:\d\d$/);
-  assert.equal(states[4], "Only observed");
+  assert.deepEqual(states.slice(0, 3), ["External limit", "Lost", "Does not answer"]);
+  assert.match(states[3], /^Manual override until .*\d\d:\d\d$/);
+  assert.equal(states[4], "Observed only");
   assert.match(states[6], /also booked: booked$/);
   const [foreign, lost, , hand, , capped] = now.gpus;
-  assert.deepEqual([lost[2].text, lost[3].text, lost[4].text, lost[5].text], ["unknown", "not told", "unknown", "not told"]);
-  assert.equal(foreign[5].text, "Slowed by heat (hardware), held by its power limit");
+  assert.deepEqual([lost[2].text, lost[3].text, lost[4].text, lost[5].text], ["unknown", "not reported", "unknown", "not reported"]);
+  assert.equal(foreign[5].text, "Slowed by heat (hardware), at its power limit");
   assert.match(hand[2].text, /^200 W, 180 W wanted/);
   assert.match(capped[2].text, /^200 W of 220 W asked for.*capped out of band at 200 W, clocks locked to 1,410 MHz/);
   assert.match(await page.locator("#gpus").innerText(), /A call of the driver hangs/);
@@ -354,18 +354,18 @@ test("what goes wrong with boards and jobs is said in words, and texts of others
   assert.match(now.tiles["Emitted by open jobs, 3 of 653"].text, /^1\.50 kg/);
   const [paused, odd, booked] = now.jobs;
   assert.equal(paused.state, "asked to pause");
-  assert.match(paused.reason, /^The hour is dirty \(to go on at .*\d\d:\d\d\)$/);
+  assert.match(paused.reason, /^The hour is dirty \(resumes at .*\d\d:\d\d\)$/);
   assert.match(paused.facts["Slowdown so far"].text, /^−0\.10 % \(due .*, budget 2\.50 kg\)$/);
   assert.match(paused.facts["Power limit"].text, /^220 W, clocks at 1,410 MHz$/);
-  assert.equal(paused.facts["Carbon saved"].text, "19.4 % (17.2 to 21.5) of 620 g at the limit found");
+  assert.equal(paused.facts["Carbon saved"].text, "19.4 % (17.2 to 21.5) of 620 g at the original limit");
   assert.deepEqual(paused.warnings, ["The deadline will be missed by 600 s"]);
   assert.equal(odd.name, hostile);
   assert.equal(odd.facts["Carbon saved"].text, "unknown (another job shares its board)");
   assert.equal(booked.facts["Power limit"].text, "none wanted");
   assert.equal(now.tiles["Node's cap"].text, "1,200 W");
   assert.equal(now.tiles["Carbon budget left"].text, "−1.00 kg");
-  assert.equal(now.tiles["Settled in 30 days"].text, "4.20 kg");
-  assert.equal(now.tiles["Settled in 30 days"].below, "10.0 kWh: 70 % final, 20 % provisional, 10 % forecast; 2 times nobody looked");
+  assert.equal(now.tiles["Emissions in 30 days"].text, "4.20 kg");
+  assert.equal(now.tiles["Emissions in 30 days"].below, "10.0 kWh: 70 % final, 20 % provisional, 10 % forecast; 2 gaps in the readings");
   assert.equal(now.tiles.Price.text, "-3.5 EUR/MWh".replace("-", "−"));
   assert.ok(now.notices.includes(hostile));
   assert.equal(await page.locator("img").count(), 0);

@@ -81,7 +81,7 @@ export const sameJob = (job, told, name) => {
 export const sameGpu = ([head, state, limit, range, draw, slowed, temperature], told, jobs) => {
   const name = `GPU ${told.index}`;
   assert.equal(head.text, `${told.index} ${told.model}`);
-  if (told.state === "job") assert.equal(state.text, `Steered for ${jobs.find((job) => job.job_id === told.owner).name}`);
+  if (told.state === "job") assert.equal(state.text, `Controlled for ${jobs.find((job) => job.job_id === told.owner).name}`);
   else assert.equal(state.text, { free: "Nobody's" }[told.state], name);
   close(limit.value, told.power_limit_enforced_w, name);
   assert.equal(range.text.startsWith(`${told.power_limit_min_w} to ${told.power_limit_max_w} W`), true, range.text);

@@ -1,4 +1,4 @@
-//! Self-contained pages with plots: no script, nothing loaded, light and dark, ready to be printed.
+//! Self-contained pages with plots: no script, no external resources, light and dark, printable.
 
 mod plot;
 
@@ -6,7 +6,7 @@ pub use plot::{Mark, Plot, escaped};
 
 const STYLE: &str = include_str!("style.css");
 
-/// A whole page around its body. Neither is escaped here.
+/// Returns a page around its body. Neither argument is escaped.
 pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \

@@ -1,4 +1,4 @@
-//! A plot as SVG: lines and points over two axes, and one line more with an axis of its own.
+//! A plot as SVG: lines and points over two axes, and optionally one line with an axis at the right.
 
 use wattune_core::domain::legible;
 
@@ -10,7 +10,7 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 42.0;
 const COLOURS: usize = 7;
 
-/// How a line is drawn.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A line.
@@ -27,7 +27,7 @@ struct Line {
     mark: Mark,
 }
 
-/// What is to be drawn.
+/// The content of a plot.
 pub struct Plot {
     x: &'static str,
     y: &'static str,
@@ -36,12 +36,12 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// With what the axes say.
+    /// Creates a plot with the labels of its axes.
     pub fn new(x: &'static str, y: &'static str) -> Self {
         Self { x, y, lines: Vec::new(), beside: None }
     }
 
-    /// With an axis at the right.
+    /// Adds an axis at the right.
     pub fn beside(mut self, unit: &'static str) -> Self {
         self.beside = Some((unit, Line { name: String::new(), points: Vec::new(), mark: Mark::Thin }));
         self
@@ -59,7 +59,7 @@ impl Plot {
         }
     }
 
-    /// The drawing; `label` says in words what it shows, to those who cannot see it.
+    /// Returns the SVG; `label` describes it for people who cannot see it.
     pub fn svg(&self, label: &str) -> String {
         let all = || self.lines.iter().chain(self.beside.iter().map(|(_, line)| line));
         let x = Scale::of(all().flat_map(|l| l.points.iter().map(|p| p.0)), (LEFT, WIDTH - RIGHT));
@@ -107,7 +107,7 @@ fn axes(x: &Scale, y: &Scale, x_name: &str, y_name: &str) -> String {
     svg + &format!("<text x=\"4\" y=\"{:.1}\">{y_name}</text>\n", TOP - 14.0)
 }
 
-/// A line with its name in the row at the top.
+/// Draws a line, with its name in the legend at the top.
 fn drawn(line: &Line, x: &Scale, y: &Scale, colour: &str, at: &mut f64) -> String {
     let points: Vec<(f64, f64)> = line.points.iter().map(|p| (x.at(p.0), y.at(p.1))).collect();
     let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -130,7 +130,7 @@ fn drawn(line: &Line, x: &Scale, y: &Scale, colour: &str, at: &mut f64) -> Strin
     svg
 }
 
-/// From values to places.
+/// Maps values to positions.
 struct Scale {
     low: f64,
     high: f64,
@@ -139,7 +139,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Round numbers around the values.
+    /// Creates a scale with round numbers around the values.
     fn of(values: impl Iterator<Item = f64>, to: (f64, f64)) -> Self {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
         let (low, high) = if low < high {
@@ -166,11 +166,11 @@ impl Scale {
 
 fn shown(value: f64) -> String {
     let rounded = (value * 1e6).round() / 1e6;
-    // −0 is 0.
+    // Avoids −0.
     (rounded + 0.0).to_string()
 }
 
-/// Text that is no markup.
+/// Escapes text for markup.
 pub fn escaped(text: &str) -> String {
     legible(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scales_end_at_round_numbers_and_names_are_no_markup() {
+    fn scales_end_at_round_numbers_and_names_are_escaped() {
         let scale = Scale::of([0.3, 17.2].into_iter(), (0.0, 100.0));
         assert_eq!(scale.ticks().collect::<Vec<_>>(), [0.0, 5.0, 10.0, 15.0, 20.0]);
         assert_eq!((scale.at(0.0), scale.at(20.0)), (0.0, 100.0));

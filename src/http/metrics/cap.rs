@@ -1,4 +1,4 @@
-//! The node's cap, and how planning under it goes.
+//! The node's cap, and planning under it.
 
 use super::family::Families;
 use crate::controller::view::StatusView;
@@ -8,16 +8,16 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let mut gauge = |name, help, value: Option<f64>| {
         families.gauge(name, "watts", help).add([], value);
     };
-    gauge("node_cap", "What the limits of all boards may add up to now", cap.and_then(|c| c.limit_w));
-    gauge("node_limits", "What the limits of all boards add up to", cap.map(|c| c.limits_sum_w));
-    gauge("node_cap_headroom", "What is left of the node's cap", cap.and_then(|c| c.headroom_w));
-    gauge("node_cap_next", "The node's cap after its next change", cap.and_then(|c| c.next_limit_w));
+    gauge("node_cap", "Current cap on the sum of all GPUs' power limits", cap.and_then(|c| c.limit_w));
+    gauge("node_limits", "Sum of all GPUs' power limits", cap.map(|c| c.limits_sum_w));
+    gauge("node_cap_headroom", "Unused part of the node's cap", cap.and_then(|c| c.headroom_w));
+    gauge("node_cap_next", "Node's cap after its next change", cap.and_then(|c| c.next_limit_w));
     let change = cap.and_then(|c| c.next_change).map(|at| at.timestamp_micros() as f64 / 1e6);
-    let help = "When the node's cap changes next, since the Unix epoch";
+    let help = "Time of the next change of the node's cap since the Unix epoch";
     families.gauge("node_cap_next_change", "seconds", help).add([], change);
     let took = status.planning.last_search_s;
-    families.gauge("plan_search", "seconds", "How long the last search for plans took").add([], took);
+    families.gauge("plan_search", "seconds", "Duration of the last search for plans").add([], took);
     let late = f64::from(u8::from(status.planning.late_s.is_some()));
-    let help = "1 while a search for plans takes longer than it should and the plans before stay in force";
+    let help = "1 while a search for plans exceeds its time limit and the previous plans stay in force";
     families.gauge("plan_search_late", "", help).add([], late);
 }

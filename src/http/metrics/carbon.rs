@@ -12,31 +12,31 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
 
     let all: Vec<_> = signal.iter().chain(&provenance).flatten().cloned().collect();
     if !all.is_empty() {
-        families.info("carbon_signal", "Where the carbon intensity comes from").push(all);
+        families.info("carbon_signal", "Source of the carbon intensity").push(all);
     }
     families
-        .gauge("carbon_intensity", "gco2e_per_kwh", "Carbon intensity of the present slot")
+        .gauge("carbon_intensity", "gco2e_per_kwh", "Carbon intensity of the current slot")
         .add(signal.into_iter().flatten(), carbon.intensity_g_per_kwh);
     families
-        .gauge("carbon_fallback", "gco2e_per_kwh", "Carbon intensity planned with where the signal says nothing")
+        .gauge("carbon_fallback", "gco2e_per_kwh", "Carbon intensity that plans use where the signal has no value")
         .add([], carbon.fallback_g_per_kwh);
     let fresh = f64::from(u8::from(carbon.freshness == "fresh"));
     families.gauge("carbon_signal_fresh", "", "1 if the signal is fresh, 0 if it is stale or absent").add([], fresh);
     let age = carbon.fetched_at.map(|at| Seconds::from_delta(status.now - at).max(Seconds::ZERO).get());
-    families.gauge("carbon_signal_age", "seconds", "Time since the last good answer of a source").add([], age);
+    families.gauge("carbon_signal_age", "seconds", "Time since a source's last valid response").add([], age);
     families
-        .gauge("carbon_forecast_followed", "ratio", "How far the forecast is followed: 0 not at all, 1 fully")
+        .gauge("carbon_forecast_followed", "ratio", "Weight of the forecast in plans: 0 none, 1 full")
         .add([], carbon.followed);
-    families.gauge("carbon_basis", "", "What the present is reckoned with: 1 for the basis in use").states(
+    families.gauge("carbon_basis", "", "Basis of the current intensity: 1 for the one in use").states(
         &[],
         "basis",
         ["source", "local", "daily_shape", "constant"],
         |b| b == carbon.basis,
     );
     families
-        .gauge("carbon_planned_with", "gco2e_per_kwh", "Carbon intensity that the present is reckoned with")
+        .gauge("carbon_planned_with", "gco2e_per_kwh", "Carbon intensity that plans use for the current slot")
         .add([], carbon.planned_with_g_per_kwh);
-    families.gauge("carbon_intensity_origin", "", "Where the present intensity comes from: 1 for its origin").states(
+    families.gauge("carbon_intensity_origin", "", "Origin of the current intensity: 1 for the one in use").states(
         &[],
         "origin",
         ["measured", "estimated", "forecast", "fallback", "synthetic"].into_iter().filter(|_| carbon.origin.is_some()),
@@ -45,14 +45,14 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     hindsight(carbon, families);
     sources(carbon, families);
     scores(carbon, families);
-    let price = families.gauge("electricity_price", "per_mwh", "Day-ahead price of the present slot");
+    let price = families.gauge("electricity_price", "per_mwh", "Day-ahead price of the current slot");
     if let Some(present) = &status.price {
         let labels = [("zone", present.zone.clone()), ("currency", present.currency.clone())];
         price.add(labels, present.price_per_mwh);
     }
 }
 
-/// Forecasts beside what they were about.
+/// Past forecasts for the current slot and for the latest slot with an actual value.
 fn hindsight(carbon: &CarbonView, families: &mut Families) {
     let mut foreseen = |name, help, views: &[ForeseenView]| {
         let family = families.gauge(name, "gco2e_per_kwh", help);
@@ -60,23 +60,19 @@ fn hindsight(carbon: &CarbonView, families: &mut Families) {
             family.add([("horizon_h", format!("{:.0}", view.horizon_h))], view.intensity_g_per_kwh);
         }
     };
-    foreseen(
-        "carbon_forecast",
-        "What was forecast of the present slot, so many hours before it began",
-        &carbon.foreseen,
-    );
+    foreseen("carbon_forecast", "Past forecast for the current slot, by hours before its start", &carbon.foreseen);
     let outcome = carbon.outcome.as_ref();
     let of_outcome = outcome.map(|o| o.foreseen.as_slice()).unwrap_or_default();
-    foreseen("carbon_outcome_forecast", "What was forecast of the newest slot whose outcome is known", of_outcome);
+    foreseen("carbon_outcome_forecast", "Past forecast for the latest slot with an actual value", of_outcome);
     families
         .gauge(
             "carbon_outcome",
             "gco2e_per_kwh",
-            "Measured or estimated intensity of the newest slot of which it is known",
+            "Actual intensity, measured or estimated, of the latest slot that has one",
         )
         .add([], outcome.map(|o| o.intensity_g_per_kwh));
     families
-        .gauge("carbon_outcome_time", "seconds", "When that slot began, since the Unix epoch")
+        .gauge("carbon_outcome_time", "seconds", "Start of the latest slot with an actual value since the Unix epoch")
         .add([], outcome.map(|o| o.start.timestamp_micros() as f64 / 1e6));
 }
 
@@ -88,21 +84,21 @@ fn sources(carbon: &CarbonView, families: &mut Families) {
         }
     };
     let flag = |on: bool| Some(f64::from(u8::from(on)));
-    each("carbon_source_followed", "", "1 for the source of the chain that is followed", &|s| flag(s.followed));
+    each("carbon_source_followed", "", "1 for the active source of the chain", &|s| flag(s.followed));
     each("carbon_source_fresh", "", "1 if a source of the chain is fresh", &|s| flag(s.freshness == "fresh"));
     each("carbon_source_failures", "", "Failures of a source since its last success", &|s| {
         Some(f64::from(s.consecutive_failures))
     });
-    each("carbon_source_circuit_open", "", "1 if a source failed so often that it is tried seldom", &|s| {
+    each("carbon_source_circuit_open", "", "1 if a source failed repeatedly and is queried rarely", &|s| {
         flag(s.circuit == "open")
     });
-    each("carbon_source_held_back", "", "1 if values of a source jumped and are held back", &|s| {
+    each("carbon_source_held_back", "", "1 if a source's outlying values are quarantined", &|s| {
         flag(s.held_back.is_some())
     });
-    each("carbon_source_requests_last_hour", "", "Requests to a source within the last hour", &|s| {
+    each("carbon_source_requests_last_hour", "", "Requests to a source in the last hour", &|s| {
         s.requests_last_hour.map(f64::from)
     });
-    each("carbon_source_requests_allowed_per_hour", "", "Requests to a source that are allowed within an hour", &|s| {
+    each("carbon_source_requests_allowed_per_hour", "", "Maximum requests to a source per hour", &|s| {
         s.requests_allowed_per_hour.map(f64::from)
     });
 }
@@ -118,17 +114,22 @@ fn scores(carbon: &CarbonView, families: &mut Families) {
     each(
         "carbon_forecast_error",
         "ratio",
-        "Mean absolute error of a source's forecasts, relative to what came",
+        "Mean absolute error of a source's forecasts relative to the actual values",
         &|s| s.mape_pct.map(|pct| pct / 100.0),
     );
-    each("carbon_forecast_bias", "gco2e_per_kwh", "Mean of a source's forecasts less what came", &|s| s.bias_g_per_kwh);
-    each("carbon_forecast_rank_correlation", "", "Rank correlation of forecast and outcome within the day", &|s| {
-        s.rank_correlation
+    each("carbon_forecast_bias", "gco2e_per_kwh", "Mean error of a source's forecasts (forecast minus actual)", &|s| {
+        s.bias_g_per_kwh
     });
+    each(
+        "carbon_forecast_rank_correlation",
+        "",
+        "Rank correlation of forecast and actual values within the day",
+        &|s| s.rank_correlation,
+    );
     each(
         "carbon_forecast_caught_gain",
         "ratio",
-        "Share of what perfect foresight saves that acting on a source's forecasts would have saved",
+        "Saving with a source's forecasts as a share of the saving with perfect foresight",
         &|s| s.caught_gain,
     );
 }

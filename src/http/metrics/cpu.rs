@@ -14,11 +14,11 @@ fn labels(zone: &CpuZoneView) -> [(&'static str, String); 4] {
 
 pub(super) fn describe(cpu: Option<&CpuView>, families: &mut Families) {
     let zones = cpu.map(|cpu| cpu.zones.as_slice()).unwrap_or_default();
-    let power = families.gauge("cpu_power", "watts", "Draw of a CPU package, or of its memory");
+    let power = families.gauge("cpu_power", "watts", "Power draw of a CPU package or its memory");
     for zone in zones {
         power.add(labels(zone), zone.power_w);
     }
-    let readable = families.gauge("cpu_zone_readable", "", "1 where the zone's counter can be read");
+    let readable = families.gauge("cpu_zone_readable", "", "1 if the zone's counter can be read");
     for zone in zones {
         readable.add(labels(zone), f64::from(u8::from(zone.problem.is_none())));
     }
@@ -26,7 +26,7 @@ pub(super) fn describe(cpu: Option<&CpuView>, families: &mut Families) {
     for zone in zones {
         energy.add(labels(zone), zone.energy_j);
     }
-    let info = families.info("cpu", "Where the energy of CPUs is read");
+    let info = families.info("cpu", "Source of the CPUs' energy");
     if let Some(cpu) = cpu {
         let cores = cpu.cores.map_or_else(String::new, |cores| cores.to_string());
         info.push([("source", cpu.source.to_owned()), ("cores", cores), ("simulated", cpu.simulated.to_string())]);

@@ -1,4 +1,4 @@
-//! Metric families in the order in which they are described, with series in the order in which they are added.
+//! Metric families and series in insertion order.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
@@ -7,7 +7,7 @@ use prometheus_client::registry::Unit;
 
 pub(super) type Labels = Vec<(String, String)>;
 
-/// Everything that is shown.
+/// All metric families.
 #[derive(Debug, Default)]
 pub(super) struct Families(Vec<Family>);
 
@@ -22,17 +22,17 @@ pub(super) struct Family {
 }
 
 impl Families {
-    /// A value that goes up and down. The unit becomes the end of the name.
+    /// Adds a gauge. The unit becomes the end of the name.
     pub(super) fn gauge(&mut self, name: &'static str, unit: &'static str, help: &'static str) -> &mut Family {
         self.family(name, unit, help, MetricType::Gauge)
     }
 
-    /// A value that only grows; its name ends with the unit and `_total`.
+    /// Adds a counter; its name ends with the unit and `_total`.
     pub(super) fn counter(&mut self, name: &'static str, unit: &'static str, help: &'static str) -> &mut Family {
         self.family(name, unit, help, MetricType::Counter)
     }
 
-    /// Labels alone; the name ends with `_info`.
+    /// Adds an info, which has labels only; its name ends with `_info`.
     pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> &mut Family {
         self.family(name, "", help, MetricType::Info)
     }
@@ -44,7 +44,7 @@ impl Families {
         &mut self.0[last]
     }
 
-    /// Names of the metrics that have no series now.
+    /// Returns the names of metrics without series.
     #[cfg(test)]
     pub(super) fn without_series(&self) -> Vec<&'static str> {
         self.0.iter().filter(|f| f.series.is_empty()).map(|f| f.name).collect()
@@ -59,7 +59,7 @@ impl Family {
         }
     }
 
-    /// One series. Absent values have none.
+    /// Adds one series, none for an absent value.
     pub(super) fn add<'k>(
         &mut self,
         labels: impl IntoIterator<Item = (&'k str, String)>,
@@ -71,12 +71,12 @@ impl Family {
         self
     }
 
-    /// One set of labels of an info.
+    /// Adds one set of labels of an info.
     pub(super) fn push<'k>(&mut self, labels: impl IntoIterator<Item = (&'k str, String)>) -> &mut Self {
         self.add(labels, 1.0)
     }
 
-    /// One series per possible state, 1 for the present ones and 0 for the others.
+    /// Adds one series per possible state, 1 for the current ones and 0 for the others.
     pub(super) fn states<'k>(
         &mut self,
         labels: &[(&'k str, String)],

@@ -20,71 +20,75 @@ const PHASES: [(Phase, &str); 5] = [
 type Value = fn(&StatusView, &JobView) -> Option<f64>;
 
 const GAUGES: [(&str, &str, &str, Value); 12] = [
-    // No counter: it falls where intensities are told or revised to be lower.
-    ("job_carbon", "gco2e", "Emissions of what is booked for the job, by the intensities known now", |_, j| j.carbon_g),
-    ("job_work", "samples", "All the job's work", |_, j| j.total_samples),
-    ("job_slowdown", "ratio", "Slower than at the ceiling so far: 0.012 is 1.2 %", |_, j| j.slowdown),
-    ("job_max_slowdown", "ratio", "The slowdown that the job allows", |_, j| j.objective.max_slowdown),
+    // Not a counter: it falls when intensities are revised downwards.
+    ("job_carbon", "gco2e", "Emissions of the job's recorded energy, by the intensities known now", |_, j| j.carbon_g),
+    ("job_work", "samples", "Total work of the job", |_, j| j.total_samples),
+    ("job_slowdown", "ratio", "Slowdown so far against the maximum usable limit: 0.012 is 1.2 %", |_, j| j.slowdown),
+    ("job_max_slowdown", "ratio", "Slowdown that the job allows", |_, j| j.objective.max_slowdown),
     ("job_lease", "seconds", "The job's lease", |_, j| Some(j.lease_s)),
-    ("job_lease_left", "seconds", "Time until the lease ends without a further word", |_, j| j.lease_left_s),
-    ("job_expected_end_time", "seconds", "When the plan expects the job to end, since the Unix epoch", |_, j| {
+    ("job_lease_left", "seconds", "Time until the lease expires without a further report", |_, j| j.lease_left_s),
+    ("job_expected_end_time", "seconds", "End of the job that the plan expects, since the Unix epoch", |_, j| {
         j.expected_end.map(|t| t.timestamp_micros() as f64 / 1e6)
     }),
-    ("job_plan_age", "seconds", "Time since the plan in force was made", |s, j| {
+    ("job_plan_age", "seconds", "Age of the plan in force", |s, j| {
         j.plan_made_at.map(|at| Seconds::from_delta(s.now - at).max(Seconds::ZERO).get())
     }),
     (
         "job_planned_carbon",
         "gco2e",
-        "Emissions that the plan in force expected from when it was made to the job's end",
+        "Emissions from the start of the plan in force to the job's end, as planned",
         |s, j| j.planned_carbon_g.filter(|_| is_shown(s, j)),
     ),
-    ("job_planned_carbon_at_max", "gco2e", "The same work at the ceiling, as that plan expected it", |s, j| {
-        j.planned_carbon_at_max_g.filter(|_| is_shown(s, j))
-    }),
+    (
+        "job_planned_carbon_at_max",
+        "gco2e",
+        "Emissions of the same work at the maximum usable limit, as planned",
+        |s, j| j.planned_carbon_at_max_g.filter(|_| is_shown(s, j)),
+    ),
     (
         "job_broken_promises",
         "",
-        "Promises that cannot be kept by the plan in force; GET /v1/jobs/{id} says which",
+        "Constraints that the plan in force cannot meet; GET /v1/jobs/{id} lists them",
         |_, j| Some(j.broken_promises as f64),
     ),
-    ("job_warnings", "", "What somebody should know of the job; GET /v1/jobs/{id} has the words", |_, j| {
+    ("job_warnings", "", "Current warnings about the job; GET /v1/jobs/{id} lists them", |_, j| {
         Some(j.warnings.len() as f64)
     }),
 ];
 
-/// Whether the job's plan is applied, or would be: one for a board that is lost, or left to others, is not.
+/// Returns true if the job's plan is applied, or would be in observe mode: the plan of a job on a GPU that is lost or
+/// yielded is not.
 fn is_shown(status: &StatusView, job: &JobView) -> bool {
     status.mode == "observe" || matches!(job.phase, Some(Phase::Planned | Phase::Paused))
 }
 
 const COUNTERS: [(&str, &str, &str, Value); 4] = [
-    ("job_energy", "joules", "Energy booked for the job", |_, j| j.energy_j),
+    ("job_energy", "joules", "Recorded energy of the job", |_, j| j.energy_j),
     ("job_samples", "", "Samples reported by the job", |_, j| j.samples),
     ("job_active", "seconds", "Time the job spent training", |_, j| Some(j.active_s)),
-    ("job_stalled", "seconds", "Time in which the job stood still for its own reasons", |_, j| Some(j.stalled_s)),
+    ("job_stalled", "seconds", "Time without progress for the job's own reasons", |_, j| Some(j.stalled_s)),
 ];
 
-/// How many jobs have series at the most: those that control boards, and then the newest.
+/// The maximum number of jobs with series: those that control GPUs, then the newest.
 const SHOWN: usize = 100;
 
-/// How many keys of tags become labels at the most: those that most jobs have, over all jobs with series.
+/// The maximum number of tag keys that become labels: those that most jobs have.
 const TAG_KEYS: usize = 16;
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let jobs = status.foremost_jobs(SHOWN);
     let all = status.jobs.iter().filter(|job| job.ended_at.is_none()).count();
     families.gauge("jobs", "", "Jobs that have not ended").add([], all as f64);
-    let help = "Jobs without series of their own, since others control boards or are newer";
+    let help = "Jobs without series because of the limit on series";
     families.gauge("jobs_left_out", "", help).add([], (all - jobs.len()) as f64);
     let (keys, left_out) = tag_keys(&jobs);
-    let help = "Keys of tags that are no labels of job_info, since more jobs have others";
+    let help = "Tag keys without a label in job_info because of the limit on labels";
     families.gauge("jobs_tag_keys_left_out", "", help).add([], left_out as f64);
-    let info = families.info("job", "What the job is; join it by job_id");
+    let info = families.info("job", "Identity of the job; join it by job_id");
     for job in &jobs {
         info.push(identity(job, &keys).iter().map(|(key, value)| (key.as_str(), value.clone())));
     }
-    let boards = families.info("job_gpu", "Which boards the job trains on");
+    let gpus = families.info("job_gpu", "GPUs of the job");
     for job in &jobs {
         for uuid in &job.gpus {
             let mut labels = vec![("job_id", job.job_id.clone())];
@@ -92,7 +96,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
                 Some(gpu) => labels.extend(device::labels(gpu)),
                 None => labels.push(("gpu_uuid", uuid.clone())),
             }
-            boards.push(labels);
+            gpus.push(labels);
         }
     }
     for (name, unit, help, value) in GAUGES {
@@ -107,7 +111,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
             family.add([("job_id", job.job_id.clone())], value(status, job));
         }
     }
-    let help = "Energy booked for the job, by what used it: gpu, cpu or dram";
+    let help = "Recorded energy of the job by device kind: gpu, cpu or dram";
     let by_kind = families.counter("job_device_energy", "joules", help);
     for job in &jobs {
         for (kind, energy) in &job.energy_by_device_j {
@@ -115,21 +119,21 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         }
     }
     let help =
-        "Emissions that the job saved so far against the limit found, where that is known: the figure and its interval";
+        "Emissions saved so far against the original limit, if known: the estimate and the bounds of its interval";
     let saved = families.gauge("job_saved", "gco2e", help);
     for job in &jobs {
         for (bound, grams) in bounds(job.saved_g.as_ref()) {
             saved.add([("job_id", job.job_id.clone()), ("bound", bound.to_owned())], grams);
         }
     }
-    let phases = families.gauge("job_phase", "", "What is done for the job: 1 for the present phase");
+    let phases = families.gauge("job_phase", "", "Phase of the job: 1 for the current one");
     for job in &jobs {
         let present = PHASES.iter().find(|(phase, _)| Some(*phase) == job.phase).map(|(_, name)| *name);
         phases.states(&[("job_id", job.job_id.clone())], "phase", PHASES.map(|(_, name)| name), |p| present == Some(p));
     }
 }
 
-/// The keys of tags that become labels, and how many do not.
+/// Returns the tag keys that become labels, and the number of the others.
 fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
     let mut found: BTreeMap<&str, usize> = BTreeMap::new();
     for key in jobs.iter().flat_map(|job| job.tags.keys()) {
@@ -138,7 +142,7 @@ fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
     let mut keys: Vec<(&str, usize)> = found.into_iter().collect();
     keys.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
     let all = keys.len();
-    // Of keys that would become the same label, the one that most jobs have stands for it.
+    // Of keys that become the same label, the most frequent one is shown.
     let mut labels = BTreeSet::new();
     keys.retain(|(key, _)| labels.insert(label(key)));
     keys.truncate(TAG_KEYS);
@@ -146,13 +150,13 @@ fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
     (keys.into_iter().map(|(key, _)| key).collect(), left_out)
 }
 
-/// The label that a tag's key becomes.
+/// Returns the label of a tag's key.
 fn label(key: &str) -> String {
     let safe: String = key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     format!("tag_{safe}")
 }
 
-/// Labels that say who a job is.
+/// Returns the labels that identify a job.
 fn identity(job: &JobView, keys: &BTreeSet<&str>) -> Vec<(String, String)> {
     let mut labels = vec![
         ("job_id".to_owned(), job.job_id.clone()),

@@ -1,4 +1,4 @@
-//! The books.
+//! The ledger.
 
 use super::device;
 use super::family::Families;
@@ -7,7 +7,7 @@ use crate::controller::view::{IntervalView, StatusView};
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let ledger = &status.ledger;
     let booked =
-        families.counter("ledger_booked", "joules", "Energy booked since the daemon started, by share and source");
+        families.counter("ledger_booked", "joules", "Energy recorded since the daemon started, by owner and source");
     for part in &ledger.booked {
         let mut labels = vec![("device", part.device.clone())];
         if let Some(gpu) = status.gpus.iter().find(|g| g.uuid == part.device) {
@@ -16,44 +16,41 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         labels.extend([("share", part.share.clone()), ("source", part.source.clone())]);
         booked.add(labels, part.energy_j);
     }
-    let help = "Times since the daemon started after which a device's energy was found without anybody having looked";
+    let help = "Gaps in a device's readings since the daemon started whose energy is known from its counter";
     families.counter("ledger_gaps", "", help).add([], ledger.gaps as f64);
-    families.counter("ledger_gap", "joules", "Energy of those times").add([], ledger.gap_j);
-    let help = "Times since the daemon started in which a device used energy that nothing tells of: its counter was reset, or it has none and was not read";
+    families.counter("ledger_gap", "joules", "Energy of those gaps").add([], ledger.gap_j);
+    let help = "Gaps in a device's readings since the daemon started whose energy is unknown: the counter was reset, or there is none";
     families.counter("ledger_unknown_gaps", "", help).add([], ledger.unknown_gaps as f64);
-    let help =
-        "Gaps of the last 24 hours that the books hold, whichever daemon found them, by whether their energy is known";
+    let help = "Gaps of the last 24 hours in the ledger, by known or unknown energy";
     let day = families.gauge("ledger_gaps_last_day", "", help);
     for (energy, gaps) in [("known", ledger.gaps_last_day), ("unknown", ledger.unknown_gaps_last_day)] {
         day.add([("energy", energy.to_owned())], gaps.map(|gaps| gaps as f64));
     }
-    let help =
-        "By how much books and counters differ in the blocks closed since the daemon started; 0, or something is wrong";
+    let help = "Difference between ledger and counters in the blocks closed since the daemon started; always 0 unless there is an error";
     families.gauge("ledger_difference", "joules", help).add([], ledger.difference_j);
     let closed = ledger.closed_at.map(|at| at.timestamp_micros() as f64 / 1e6);
-    let help = "Until when books are closed against the counters, since the Unix epoch";
+    let help = "End of the last block closed against the counters since the Unix epoch";
     families.gauge("ledger_closed_time", "seconds", help).add([], closed);
     families
-        .counter("ledger_settlements", "", "Settlements of an hour since the daemon started, all versions")
+        .counter("ledger_settlements", "", "Hourly settlements since the daemon started, in all versions")
         .add([], ledger.settlements as f64);
     families
-        .gauge("ledger_settlements_pending", "", "Hours that wait to be settled")
+        .gauge("ledger_settlements_pending", "", "Hours without a settlement so far")
         .add([], ledger.pending_hours as f64);
     if let Some(saved) = &ledger.saved {
-        let help = "Jobs that ended in the last 30 days, by whether their saving is known";
+        let help = "Jobs that ended in the last 30 days, by known or unknown saving";
         let family = families.gauge("ledger_saved_jobs", "", help);
         family.add([("known", "true".to_owned())], saved.known_jobs as f64);
         family.add([("known", "false".to_owned())], saved.jobs.saturating_sub(saved.known_jobs) as f64);
-        let help = "Emissions that jobs saved against the limit found on their boards, of those that ended in the last 30 days and of \
-                    which it is known: the figure and its interval";
+        let help = "Emissions saved against the original limits of their GPUs by jobs that ended in the last 30 days and \
+                    have a known saving: the estimate and the bounds of its interval";
         let family = families.gauge("ledger_saved", "gco2e", help);
         for (bound, grams) in bounds(saved.saved_g.as_ref()) {
             family.add([("bound", bound.to_owned())], grams);
         }
     }
     let Some(settled) = &ledger.settled else { return };
-    let family =
-        families.gauge("ledger_settled", "joules", "Energy of the last 30 days by what is known of its intensity");
+    let family = families.gauge("ledger_settled", "joules", "Energy of the last 30 days by the state of its intensity");
     for (state, energy) in [
         ("forecast", settled.forecast_j),
         ("provisional", settled.provisional_j),
@@ -63,11 +60,11 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         family.add([("state", state.to_owned())], energy);
     }
     families
-        .gauge("ledger_settled_carbon", "gco2e", "What the energy of the last 30 days emitted, as far as that is known")
+        .gauge("ledger_settled_carbon", "gco2e", "Emissions of the last 30 days, of energy with a known intensity")
         .add([], settled.carbon_g);
 }
 
-/// A figure and the ends of its interval, by name.
-pub(super) fn bounds(told: Option<&IntervalView>) -> impl Iterator<Item = (&'static str, f64)> {
-    told.into_iter().flat_map(|of| [("low", of.low), ("mean", of.mean), ("high", of.high)])
+/// Returns an estimate and the bounds of its interval, by name.
+pub(super) fn bounds(estimate: Option<&IntervalView>) -> impl Iterator<Item = (&'static str, f64)> {
+    estimate.into_iter().flat_map(|of| [("low", of.low), ("mean", of.mean), ("high", of.high)])
 }

@@ -1,7 +1,7 @@
 //! Prometheus's plain text format (0.0.4), which older scrapers and `promtool check metrics` read.
 
-/// The same families as OpenMetrics text of counters, gauges and infos: a counter is declared with its `_total`, an info
-/// is a gauge with its `_info`, and units, which are ends of names anyway, are not declared.
+/// Converts OpenMetrics text of counters, gauges and infos: a counter is declared with its `_total`, an info is a gauge
+/// with its `_info`, and units, which names end with, are not declared.
 pub(super) fn from_open_metrics(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut help = None;

@@ -1,12 +1,12 @@
-//! What is believed of the batch sizes of recurring jobs.
+//! Cost estimates of recurring jobs' batch sizes.
 
 use super::family::Families;
 use crate::recurring::{ArmView, RecurringStage, RecurringView};
 
-/// How many recurring jobs have series at the most: those that were tried last.
+/// The maximum number of recurring jobs with series: those with the latest trials.
 pub(super) const SHOWN: u32 = 50;
 
-/// How many batch sizes have series at the most, over all recurring jobs; each has up to six.
+/// The maximum number of batch sizes with series, over all recurring jobs; each has up to six.
 const ARMS_SHOWN: usize = 400;
 
 const STAGES: [(RecurringStage, &str); 3] = [
@@ -21,21 +21,21 @@ const ARM: [(&str, &str, &str, Value); 6] = [
     (
         "recurring_mean_cost",
         "joules",
-        "Expected cost of a trial of this batch size: eta times energy, and the rest times time at the largest power",
+        "Expected cost of a trial with this batch size: eta × energy + (1 − eta) × time × maximum power",
         |a| a.mean_cost_j,
     ),
-    ("recurring_cost_deviation", "joules", "Standard deviation of that expectation", |a| a.deviation_j),
-    ("recurring_mean_carbon", "gco2e", "That expectation at the reference intensity, with the objective carbon", |a| {
+    ("recurring_cost_deviation", "joules", "Standard deviation of the expected cost", |a| a.deviation_j),
+    ("recurring_mean_carbon", "gco2e", "Expected cost at the reference intensity, with the objective carbon", |a| {
         a.mean_cost_g
     }),
-    ("recurring_pulls", "", "Trials of this batch size with a result", |a| Some(a.runs as f64)),
-    ("recurring_reached", "", "Trials of this batch size that reached their target", |a| Some(a.reached as f64)),
-    ("recurring_favourite", "", "1 for the batch size that is held for the best", |a| {
+    ("recurring_pulls", "", "Trials with this batch size that have a result", |a| Some(a.runs as f64)),
+    ("recurring_reached", "", "Trials with this batch size that reached their target", |a| Some(a.reached as f64)),
+    ("recurring_favourite", "", "1 for the batch size with the lowest expected cost", |a| {
         Some(f64::from(u8::from(a.favourite)))
     }),
 ];
 
-/// The recurring jobs that were tried last, of `all`.
+/// Adds the recurring jobs with the latest trials; `all` is the total number.
 pub(super) fn describe(latest: &[RecurringView], all: u64, families: &mut Families) {
     let mut arms = 0;
     let fits = latest.iter().take_while(|job| {
@@ -43,21 +43,21 @@ pub(super) fn describe(latest: &[RecurringView], all: u64, families: &mut Famili
         arms <= ARMS_SHOWN
     });
     let shown = &latest[..fits.count()];
-    families.gauge("recurring_jobs", "", "Recurring jobs that are known").add([], all as f64);
+    families.gauge("recurring_jobs", "", "Recurring jobs").add([], all as f64);
     let left_out = all.saturating_sub(shown.len() as u64) as f64;
-    let help = "Recurring jobs without series of their own, since others were tried later";
+    let help = "Recurring jobs without series because of the limit on series";
     families.gauge("recurring_jobs_left_out", "", help).add([], left_out);
     let name = |job: &RecurringView| ("recurring", job.name.clone());
     for (metric, help, value) in [
         ("recurring_trials", "Trials of a recurring job", (|j| j.trials as f64) as fn(&RecurringView) -> f64),
-        ("recurring_trials_running", "Trials of a recurring job that run", |j| j.running as f64),
+        ("recurring_trials_running", "Running trials of a recurring job", |j| j.running as f64),
     ] {
         let family = families.gauge(metric, "", help);
         for job in shown {
             family.add([name(job)], value(job));
         }
     }
-    let stages = families.gauge("recurring_stage", "", "How far learning has come: 1 for the present stage");
+    let stages = families.gauge("recurring_stage", "", "Learning stage: 1 for the current one");
     for job in shown {
         let present = STAGES.iter().find(|(stage, _)| *stage == job.stage).map(|(_, name)| *name);
         stages.states(&[name(job)], "stage", STAGES.map(|(_, name)| name), |s| present == Some(s));

@@ -131,7 +131,7 @@ fn gpu() -> GpuView {
     }
 }
 
-/// A board that says nothing.
+/// A GPU without any value.
 fn mute() -> GpuView {
     GpuView {
         index: 1,
@@ -332,7 +332,7 @@ fn status() -> StatusView {
 }
 
 #[test]
-fn jobs_and_their_tags_have_so_many_series_and_no_more() {
+fn series_of_jobs_and_tags_are_bounded() {
     let one = |number: usize| {
         let tags = [("team".to_owned(), "vision".to_owned()), (format!("key-{number}"), "odd".to_owned())];
         JobView { job_id: format!("j-{number}"), control: number == 3, tags: tags.into(), ..job() }
@@ -345,13 +345,13 @@ fn jobs_and_their_tags_have_so_many_series_and_no_more() {
     for line in ["jobs 700.0", "jobs_left_out 600.0", "jobs_tag_keys_left_out 85.0"] {
         assert!(text.contains(&format!("\nwattune_{line}\n")), "{line}");
     }
-    // Who controls a board is shown however old, then the newest; and the tag that all of them have.
+    // Jobs that control a GPU come first, then the newest; and the tag that all of them have.
     let shown = |id: &str| text.contains(&format!("wattune_job_info{{job_id=\"{id}\""));
     assert_eq!(["j-3", "j-4", "j-600", "j-601", "j-699"].map(shown), [true, false, false, true, true]);
     assert_eq!(text.matches("tag_team=\"vision\"").count(), 100);
     assert_eq!(text.matches("=\"odd\"").count(), 15);
 
-    // Two keys that become one label: the one that more jobs have stands for it, and the other is counted.
+    // Of two keys that become one label, the one that more jobs have is shown, and the other is counted.
     let clash = |number: usize| {
         let key = if number == 0 { "a-b" } else { "a_b" };
         JobView { job_id: format!("j-{number}"), tags: [(key.to_owned(), format!("of {key}"))].into(), ..job() }
@@ -370,15 +370,15 @@ fn the_metrics_of_a_busy_daemon() {
     insta::assert_snapshot!(encode(&status(), Some((&[recurring()], 3))).expect("text"));
 }
 
-/// The reference of the documentation is made of the snapshot.
+/// The documentation's reference is generated from the snapshot.
 #[test]
 fn the_busy_daemon_shows_every_metric() {
     assert_eq!(families(&status(), Some((&[recurring()], 3))).without_series(), [""; 0]);
 }
 
-/// What Prometheus's own linter asks of names: base units, no type in a name, `_total` for counters and for them alone.
+/// Checks names like Prometheus's own linter: base units, no type in a name, `_total` for counters only.
 #[test]
-fn names_are_as_prometheus_wants_them() {
+fn names_follow_prometheus_conventions() {
     let text = encode(&status(), Some((&[recurring()], 3))).expect("text");
     let plain = plain::from_open_metrics(&text);
     let mut kinds = BTreeMap::new();
@@ -418,9 +418,9 @@ fn series_of_recurring_jobs_are_bounded() {
     assert!(text.contains(&format!("wattune_recurring_jobs_left_out {}.0\n", 70 - series / 100)), "{text}");
 }
 
-/// What Grafana's panels and alerts ask for is there under that name.
+/// Checks that the names in Grafana's panels and alerts exist.
 #[test]
-fn every_name_in_rules_and_dashboards_is_a_metric() {
+fn names_in_rules_and_dashboards_exist() {
     let text = plain::from_open_metrics(&encode(&status(), Some((&[recurring()], 3))).expect("text"));
     let known: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards");
@@ -440,7 +440,7 @@ fn every_name_in_rules_and_dashboards_is_a_metric() {
 }
 
 #[test]
-fn what_is_absent_has_no_series() {
+fn absent_values_have_no_series() {
     let mut status = status();
     status.jobs[0].ended_at = Some(at(9_999));
     status.gpus = vec![mute()];

@@ -1,4 +1,4 @@
-// Steps over time, with "now" on them. Colours come from the style sheet, so that the theme is in one place.
+// Step charts over time with a "now" line. Colours come from the style sheet, so that the theme is in one place.
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -6,7 +6,7 @@ const LEFT = 46;
 const FONT = "11px system-ui, sans-serif";
 const HOUR = 3600;
 
-/** Where a time lies in spans of seconds that are sorted by `start`; `undefined` in holes. */
+/** Returns the span that contains a time, from spans in seconds sorted by `start`; `undefined` in gaps. */
 const spanAt = (spans, t) => {
   let [low, high] = [0, spans.length];
   while (low < high) {
@@ -17,14 +17,14 @@ const spanAt = (spans, t) => {
   return spans[low] && spans[low].start <= t ? spans[low] : undefined;
 };
 
-/** All lines over the same moments, as uPlot wants them; null where a line has a hole. */
+/** Returns all lines over common times, as uPlot requires; null in a line's gaps. */
 const columns = (lines) => {
   const moments = new Set(lines.flatMap((line) => line.spans.flatMap((span) => [span.start, span.end])));
   const xs = [...moments].sort((a, b) => a - b);
   return [xs, ...lines.map((line) => xs.map((x) => spanAt(line.spans, x)?.value ?? null))];
 };
 
-/** Each value holds until the next moment. */
+/** Draws steps: each value holds until the next time. */
 const steps = (u, series) => {
   const [xs, ys] = [u.data[0], u.data[series]];
   const path = new Path2D();
@@ -51,8 +51,8 @@ const hourLabels = (u, splits, axis, space, increment) =>
   });
 
 /**
- * A chart in `host`. `draw` takes `{lines, band, from, until, now, top}`: lines with `{name, spans, colour, dash, width}`, a
- * band of spans with `low` and `high`, all times in seconds. `onCursor` gets the time that is pointed at, or null.
+ * Creates a chart in `host`. `draw` takes `{lines, band, from, until, now, top}`: lines with `{name, spans, colour, dash, width}`, a
+ * band of spans with `low` and `high`, all times in seconds. `onCursor` gets the time at the cursor, or null.
  */
 const makeChart = (host, height, hasTimes, onCursor) => {
   let [plot, made, model] = [null, "", null];
@@ -135,7 +135,7 @@ const makeChart = (host, height, hasTimes, onCursor) => {
 
   return {
     draw,
-    /** The same with another "now", without new data. */
+    /** Moves "now" without new data. */
     move: (times) => {
       if (!plot) return;
       Object.assign(model, times);
@@ -145,7 +145,7 @@ const makeChart = (host, height, hasTimes, onCursor) => {
   };
 };
 
-/** What the lines of a chart are; a list, for all readers. */
+/** Creates the legend of a chart as a list, readable for everyone. */
 const legend = (entries) =>
   h("ul", { class: "legend" },
     entries.map(({ name, colour: ink, dash, band }) =>

@@ -1,4 +1,4 @@
-// Elements, and how what is shown becomes what is wanted.
+// Elements, and updates of the document in place.
 
 const byId = (id) => document.getElementById(id);
 
@@ -11,10 +11,10 @@ const grow = (element, attributes, children) => {
   return element;
 };
 
-/** An element. Absent attributes and children are left out; texts are texts, never markup. */
+/** Creates an element. Absent attributes and children are left out; strings are text, never markup. */
 const h = (tag, attributes, ...children) => grow(document.createElement(tag), attributes, children);
 
-/** The same for drawings. */
+/** Creates an SVG element. */
 const s = (tag, attributes, ...children) =>
   grow(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
@@ -22,7 +22,7 @@ const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute
 
 const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
 
-/** Makes `node` what `wanted` is. What is the same stays: focus, selection, details that somebody opened. */
+/** Updates `node` to match `wanted`. Equal parts stay, and with them focus, selection and opened details. */
 const morph = (node, wanted) => {
   if (!alike(node, wanted)) {
     node.replaceWith(wanted);
@@ -65,20 +65,20 @@ const morphChildren = (parent, wanted) => {
   }
 };
 
-/** Shows these in the place of what the element has. */
+/** Replaces the content of an element. */
 const show = (id, ...nodes) => {
   const fragment = document.createDocumentFragment();
   grow(fragment, null, nodes);
   morphChildren(byId(id), [...fragment.childNodes]);
 };
 
-/** What is read aloud when it changes: states, not numbers. */
+/** Announces a change to screen readers: states, not numbers. */
 const announce = (text) => {
   const line = byId("announce");
   if (text) line.textContent = text;
 };
 
-/** A table that becomes a list of "cards" where the screen is narrow; roles keep it a table for those who hear it. */
+/** Creates a table that becomes a list of "cards" on narrow screens; roles keep it a table for screen readers. */
 const table = (caption, heads, rows, look = "cards") =>
   h("table", { role: "table", class: look },
     h("caption", { class: "unseen" }, caption),

@@ -1,4 +1,4 @@
-// Numbers and times for people. What is absent is said to be unknown, never shown as zero.
+// Numbers and times for people. Absent values are shown as unknown, never as zero.
 
 const UNKNOWN = "unknown";
 
@@ -9,13 +9,13 @@ const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const number = (value, digits = 0) =>
   new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }).format(value);
 
-/** Three significant digits, without an exponent. */
+/** Formats three significant digits without an exponent. */
 const rounded = (value) => {
   const size = Math.abs(value);
   return number(value, size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : 2);
 };
 
-/** A quantity with the value behind it, for programs. */
+/** Creates a quantity with its machine-readable value. */
 const quantity = (value, text) => (isNumber(value) ? h("data", { value }, text(value)) : absent());
 
 const wattsText = (w) => `${number(w)} W`;
@@ -40,7 +40,7 @@ const intensityText = (g) => `${number(g)} g/kWh`;
 
 const percentText = (value, digits = 1) => `${number(value, digits)} %`;
 
-/** A fraction as percent, with its sign: more time is plus. */
+/** Formats a fraction as percent with its sign: more time is plus. */
 const slowdownText = (fraction) => {
   const text = number(100 * fraction, 2);
   return `${fraction > 0 && text !== "0.00" ? "+" : ""}${text.replace("-0.00", "0.00").replace("-", "−")} %`;
@@ -53,21 +53,21 @@ const yearToo = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short
 
 const utcText = (at) => `${at.toISOString().slice(0, 19).replace("T", " ")} UTC`;
 
-/** A moment in the viewer's zone: with its day where that is not the reference's, with the year where it is far off. */
+/** Formats a time in the viewer's zone: with the day if it is not the reference's, with the year if it is far away. */
 const timeText = (at, reference, clock = clockTime) => {
   if (reference && at.toDateString() === reference.toDateString()) return clock.format(at);
   const far = reference && Math.abs(at - reference) > 150 * 86400e3;
   return `${(far ? yearToo : dayOnly).format(at)}, ${clock.format(at)}`;
 };
 
-/** The same as an element that tells UTC when it is pointed at. */
+/** Creates a time element that shows UTC on hover. */
 const moment = (iso, reference, clock) => {
   if (!iso) return absent();
   const at = new Date(iso);
   return h("time", { datetime: iso, title: utcText(at) }, timeText(at, reference && new Date(reference), clock));
 };
 
-/** Parts of a sentence with their first letter as a sentence has it; the name of a call keeps its case. */
+/** Capitalises the first letter; the name of a driver call keeps its case. */
 const sentence = (text) => (text ?? "").replace(/^[a-z](?![a-z]*[A-Z_])/, (first) => first.toUpperCase());
 
 const words = (name) => name.replaceAll("_", " ");

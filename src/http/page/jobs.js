@@ -1,39 +1,39 @@
-// Jobs: what is done for each, why, and what it came to.
+// Jobs: the phase, reason and results of each.
 
 const PHASES = {
   waiting: "waiting",
-  profiling: "being measured",
+  profiling: "being profiled",
   planned: "following its plan",
   paused: "asked to pause",
-  observing: "only booked",
+  observing: "observed only",
 };
 
-/** A figure with its bounds, where the daemon tells how sure it is; one without has itself as both. */
-const sureOf = (figure) => {
+/** Returns a figure with the bounds of its interval; without an interval, the figure is both bounds. */
+const intervalOf = (figure) => {
   if (isNumber(figure)) return { low: figure, mean: figure, high: figure };
   if (!isNumber(figure?.low) || !isNumber(figure?.high)) return null;
   return { low: figure.low, mean: figure.mean ?? (figure.low + figure.high) / 2, high: figure.high };
 };
 
 /**
- * What a job saved, of its account: `{pct, g, reference, at}` with `pct` and `g` as `sureOf` gives them, or `{why}` where it
- * cannot be told honestly.
+ * Returns the saving in a job's account: `{pct, g, reference, at}` with `pct` and `g` from `intervalOf`, or `{why}` where there
+ * is no honest estimate.
  */
 const savingOf = (account) => {
-  if (!account) return { why: "its account was not read yet" };
-  const told = account.savings?.against_found ?? account.against_max;
-  if (!told) return { why: "there is nothing yet to compare with" };
-  const pct = sureOf(told.carbon_reduction_pct);
-  if (!pct) return { why: told.unknown ?? "the daemon does not say why" };
-  const reference = told.carbon_at_reference_g ?? told.carbon_at_max_g;
+  if (!account) return { why: "its account is not loaded yet" };
+  const estimate = account.savings?.against_found ?? account.against_max;
+  if (!estimate) return { why: "no comparison yet" };
+  const pct = intervalOf(estimate.carbon_reduction_pct);
+  if (!pct) return { why: estimate.unknown ?? "no reason given" };
+  const reference = estimate.carbon_at_reference_g ?? estimate.carbon_at_max_g;
   const share = (percent) => (percent / 100) * reference;
-  const g = sureOf(told.carbon_reduction_g) ?? { low: share(pct.low), mean: share(pct.mean), high: share(pct.high) };
-  return { pct, g, reference, at: account.savings ? "the limit found" : "the largest limit" };
+  const g = intervalOf(estimate.carbon_reduction_g) ?? { low: share(pct.low), mean: share(pct.mean), high: share(pct.high) };
+  return { pct, g, reference, at: account.savings ? "the original limit" : "the largest limit" };
 };
 
 const signed = (text) => text.replace("-", "−");
 
-/** The bounds in brackets, where they are apart. */
+/** Returns the bounds in brackets if they differ. */
 const bounds = ({ low, high }, text) => (text(low) === text(high) ? null : ` (${signed(text(low))} to ${signed(text(high))})`);
 
 const savingShown = (account) => {
@@ -62,7 +62,7 @@ const progressOf = (job) => {
 
 const allowed = (objective, reference) => {
   const parts = [];
-  if (isNumber(objective.max_slowdown)) parts.push(`${percentText(100 * objective.max_slowdown)} allowed in all`);
+  if (isNumber(objective.max_slowdown)) parts.push(`${percentText(100 * objective.max_slowdown)} allowed`);
   if (objective.deadline) parts.push(["due ", moment(objective.deadline, reference)]);
   if (isNumber(objective.carbon_budget_g)) parts.push(`budget ${gramsText(objective.carbon_budget_g)}`);
   return parts.length === 0 ? null : h("span", { class: "muted" }, " (", parts.flatMap((part, i) => (i ? [", ", part] : [part])), ")");
@@ -84,7 +84,7 @@ const jobCard = (job, status, account) => {
       h("span", { class: "muted" }, [gpuNames(job, status), isNumber(job.batch_size) && `batch size ${number(job.batch_size)}`,
         ...Object.entries(job.tags).map(([name, value]) => `${name}: ${value}`)].filter(Boolean).join(" · "))),
     progressOf(job),
-    h("p", { class: "reason" }, sentence(job.reason), job.resume_at && [" (to go on at ", moment(job.resume_at, status.now), ")"]),
+    h("p", { class: "reason" }, sentence(job.reason), job.resume_at && [" (resumes at ", moment(job.resume_at, status.now), ")"]),
     h("dl", { class: "facts" },
       fact("Power limit", limitOf(job)),
       fact("Slowdown so far", quantity(job.slowdown, slowdownText), allowed(job.objective, status.now)),
@@ -101,11 +101,11 @@ const noJobs = () => {
   return [
     h("p", { class: "absent" }, "No job is registered. A training job registers itself before it starts:"),
     h("pre", {}, h("code", {}, call)),
-    h("p", { class: "muted" }, "Then it reports its progress about once a second to /v1/jobs/{id}/progress, and says goodbye with DELETE."),
+    h("p", { class: "muted" }, "Then it reports its progress about once a second to /v1/jobs/{id}/progress, and ends with DELETE."),
   ];
 };
 
-/** The jobs that this page does not get. */
+/** Shows the number of jobs that events leave out. */
 const moreJobs = ({ jobs_left_out: more }) =>
   more > 0 && h("p", { class: "muted", "data-key": "more" }, `${number(more)} more ${more === 1 ? "job is" : "jobs are"} not shown here; /v1/jobs lists all.`);
 
@@ -123,5 +123,5 @@ const showEnded = (status, details) => {
     };
   };
   const heads = ["Job", "Ended", "Why", "Energy", "Emissions", "Carbon saved"];
-  show("ended", details.ended.length > 0 && [h("h3", {}, "Ended last"), table("Jobs that ended last", heads, details.ended.map(row))]);
+  show("ended", details.ended.length > 0 && [h("h3", {}, "Ended recently"), table("Recently ended jobs", heads, details.ended.map(row))]);
 };

@@ -1,19 +1,19 @@
-// The daemon, as it is heard: one stream of events, and questions beside it.
+// The connection to the daemon: one stream of events, and single reads.
 
-/** Nothing heard for so long, not even a heartbeat (one each 5 s), means that the connection is lost. */
+/** Without even a heartbeat (every 5 s) for this long, the connection counts as lost. */
 const SILENCE_MS = 15000;
 const LONGEST_WAIT_MS = 10000;
 
 const TOKEN = "wattune-token";
 
-/** Asks the daemon. The one place from which anything is sent, and it only reads. */
+/** Sends a request. All requests go through here, and it only reads. */
 const ask = (path, signal) => {
   const secret = sessionStorage.getItem(TOKEN);
   const headers = secret ? { authorization: `Bearer ${secret}` } : {};
   return fetch(path, { headers, signal, cache: "no-store", credentials: "omit", redirect: "error" });
 };
 
-/** The answer of a route; fails with what the daemon says is wrong. */
+/** Returns the answer of a route; fails with the daemon's error message. */
 const read = async (path) => {
   const answer = await ask(path);
   const body = await answer.json();
@@ -21,8 +21,8 @@ const read = async (path) => {
   return body;
 };
 
-/** The events of a stream in a text, and what is left of it. */
-const cutEvents = (text) => {
+/** Splits received text into complete events and the rest. */
+const splitEvents = (text) => {
   const blocks = text.split("\n\n");
   const rest = blocks.pop();
   const events = [];
@@ -36,8 +36,8 @@ const cutEvents = (text) => {
 };
 
 /**
- * Listens for good. `onEvent` gets each event, `onState` what became of the connection: "live", "lost" or "locked" (the
- * daemon wants a token), with why. Answers with a function that tries again at once.
+ * Listens forever. `onEvent` gets each event, `onState` the state of the connection with a reason: "live", "lost" or "locked"
+ * (the daemon requires a token). Returns a function that reconnects at once.
  */
 const listen = (onEvent, onState) => {
   let failures = 0;
@@ -58,13 +58,13 @@ const listen = (onEvent, onState) => {
         watchdog = setTimeout(() => stop.abort(), SILENCE_MS);
         failures = 0;
         let events;
-        [events, text] = cutEvents(text + value);
+        [events, text] = splitEvents(text + value);
         onState("live", "");
         for (const event of events) onEvent(event);
       }
     } catch (error) {
       const silent = stop.signal.aborted;
-      onState("lost", silent ? "it has gone silent" : error instanceof TypeError ? "it cannot be reached" : error.message);
+      onState("lost", silent ? "the daemon is silent" : error instanceof TypeError ? "the daemon cannot be reached" : error.message);
     } finally {
       clearTimeout(watchdog);
       stop.abort();

@@ -1,8 +1,8 @@
-// What is known, and when what of it is read and shown anew.
+// The page's state, and when each part is read and rendered.
 
-/** What is not in the events is read again after so long of the daemon's time, and never more often than so of the viewer's. */
+/** The interval for reading what events do not contain, in the daemon's time, and its minimum in the viewer's time. */
 const REREAD_S = 120;
-const REREAD_AT_MOST_MS = 3000;
+const REREAD_MIN_MS = 3000;
 const ENDED_SHOWN = 5;
 
 const THEME = "wattune-theme";
@@ -38,7 +38,7 @@ const setUpTheme = () => {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => timeline.repaint());
 };
 
-/** Reads all of these at once; what fails is told and stays as it was. */
+/** Reads all of these at once; a failed one is reported and keeps its previous value. */
 const readAll = async (wanted, before) => {
   const troubles = [];
   const entries = await Promise.all(Object.entries(wanted).map(async ([key, path]) => {
@@ -54,18 +54,18 @@ const readAll = async (wanted, before) => {
 
 const keyed = (list, key, path) => Object.fromEntries(list.map((one) => [one[key], path(encodeURIComponent(one[key]))]));
 
-/** Reads what is not in the events, and shows each part as soon as it is there. */
+/** Reads what events do not contain, and shows each part as soon as it arrives. */
 const readDetails = async (status) => {
   const { details } = page;
   const troubles = [];
-  const take = async (wanted, before, keepsQuiet) => {
+  const take = async (wanted, before, isQuiet) => {
     const [found, failed] = await readAll(wanted, before);
-    if (!keepsQuiet) troubles.push(...failed);
+    if (!isQuiet) troubles.push(...failed);
     return found;
   };
   const grid = await take({ past: "/v1/carbon/history?hours=24", ahead: "/v1/carbon/forecast" }, details);
   details.limits = await take(keyed(status.gpus, "uuid", (id) => `/v1/gpus/${id}/history`), details.limits);
-  // A job that ended meanwhile has no plan any more: that is no trouble.
+  // A job that ended meanwhile has no plan; that is no error.
   details.plans = await take(keyed(status.jobs, "job_id", (id) => `/v1/jobs/${id}/plan`), details.plans, true);
   Object.assign(details, grid);
   timeline.draw(page.status, details);
@@ -86,12 +86,12 @@ const readDetails = async (status) => {
 const isDue = (status) => {
   if (page.reading) return false;
   if (!page.readAt) return true;
-  if (performance.now() - page.readAt.wall < REREAD_AT_MOST_MS) return false;
+  if (performance.now() - page.readAt.wall < REREAD_MIN_MS) return false;
   const old = Math.abs(seconds(status.now) - page.readAt.daemon) >= REREAD_S;
   return old || page.readAt.shape !== shapeOf(status);
 };
 
-/** What makes plans and limits worth reading again before their time. */
+/** The parts of a status whose change requires reading plans and limits again. */
 const shapeOf = (status) => JSON.stringify([status.started_at, status.carbon.basis, status.carbon.fetched_at,
   status.jobs.map((job) => [job.job_id, job.phase, job.reason]), status.gpus.map((gpu) => [gpu.state, gpu.power_limit_enforced_w])]);
 
@@ -107,28 +107,28 @@ const rereadIfDue = async (status) => {
   document.body.setAttribute("data-read", status.now);
 };
 
-/** What is worth being read aloud of a change. */
-const changesInWords = (before, now) => {
+/** Describes a change for screen readers. */
+const describeChanges = (before, now) => {
   if (!before) return "";
-  const said = [];
-  if (before.carbon.freshness !== now.carbon.freshness) said.push(`The signal is now ${now.carbon.freshness === "none" ? "gone" : now.carbon.freshness}.`);
+  const changes = [];
+  if (before.carbon.freshness !== now.carbon.freshness) changes.push(`The signal is now ${now.carbon.freshness === "none" ? "gone" : now.carbon.freshness}.`);
   for (const job of now.jobs) {
     const old = before.jobs.find((one) => one.job_id === job.job_id);
-    if (!old) said.push(`Job ${job.name} was registered.`);
-    else if (old.phase !== job.phase) said.push(`Job ${job.name} is ${PHASES[job.phase] ?? job.phase}.`);
+    if (!old) changes.push(`Job ${job.name} was registered.`);
+    else if (old.phase !== job.phase) changes.push(`Job ${job.name} is ${PHASES[job.phase] ?? job.phase}.`);
   }
   for (const job of before.jobs) {
-    if (!now.jobs.some((one) => one.job_id === job.job_id)) said.push(`Job ${job.name} has ended.`);
+    if (!now.jobs.some((one) => one.job_id === job.job_id)) changes.push(`Job ${job.name} has ended.`);
   }
   for (const gpu of now.gpus) {
     const old = before.gpus.find((one) => one.uuid === gpu.uuid);
-    if (old && old.state !== gpu.state) said.push(`GPU ${gpu.index} is ${OWNERS[gpu.state] ?? "steered"}.`);
+    if (old && old.state !== gpu.state) changes.push(`GPU ${gpu.index}: ${OWNERS[gpu.state] ?? "controlled by its job"}.`);
   }
-  return said.join(" ");
+  return changes.join(" ");
 };
 
 const showStatus = (status) => {
-  announce(changesInWords(page.status, status));
+  announce(describeChanges(page.status, status));
   page.status = status;
   showBadges(status);
   showLink(page.link, status);
@@ -158,7 +158,7 @@ const onState = (state, why) => {
   byId("token").hidden = state !== "locked";
   if (state === "locked") byId("refused").textContent = sessionStorage.getItem(TOKEN) ? "The token was refused." : "";
   if (state === page.link.state && why === page.link.why) return;
-  const spoken = { live: "Connected to the daemon.", lost: "The connection to the daemon is lost.", locked: "The daemon asks for an access token." };
+  const spoken = { live: "Connected to the daemon.", lost: "The connection to the daemon is lost.", locked: "The daemon requires an access token." };
   if (state !== page.link.state) {
     page.link.since = new Date();
     announce(spoken[state]);

@@ -1,10 +1,10 @@
-// The head of the page, what somebody should look at, and the sources of the signal.
+// The head of the page, notices, tiles, and the sources of the signal.
 
 const BASES = {
-  source: "what the source says",
+  source: "the active source",
   local: "the local forecaster",
-  daily_shape: "the last known shape of a day",
-  constant: "the constant in the settings",
+  daily_shape: "the last known daily profile",
+  constant: "the configured constant",
 };
 
 const badge = (kind, ...text) => h("span", { class: `badge ${kind}`, "data-key": kind }, text);
@@ -39,10 +39,10 @@ const drawTile = ({ gpus }) => {
   const draws = gpus.map((gpu) => gpu.power_w).filter(isNumber);
   const limits = gpus.map((gpu) => gpu.power_limit_enforced_w ?? gpu.power_limit_requested_w);
   const most = gpus.map((gpu) => gpu.power_limit_max_w);
-  const told = draws.length < gpus.length && draws.length > 0 ? `${draws.length} of ${gpus.length} boards tell it; ` : "";
+  const partly = draws.length < gpus.length && draws.length > 0 ? `${draws.length} of ${gpus.length} GPUs report it; ` : "";
   const known = limits.length > 0 && [...limits, ...most].every(isNumber);
   return tile("Draw of all GPUs", draws.length > 0 ? watts(sum(draws)) : absent(),
-    `${told}${known ? `limits ${number(sum(limits))} of ${number(sum(most))} W` : "limits unknown"}`);
+    `${partly}${known ? `limits ${number(sum(limits))} of ${number(sum(most))} W` : "limits unknown"}`);
 };
 
 const emittedTile = ({ jobs, jobs_left_out: more }) => {
@@ -56,7 +56,7 @@ const emittedTile = ({ jobs, jobs_left_out: more }) => {
 
 const savedTile = ({ jobs, jobs_left_out: more }, details) => {
   const known = jobs.map((job) => savingOf(details.accounts[job.job_id])).filter(({ pct, reference }) => pct && isNumber(reference));
-  if (known.length === 0) return tile("Saved by open jobs", absent(jobs.length > 0 ? UNKNOWN : "no open job"), jobs.length > 0 && "nothing yet to compare with");
+  if (known.length === 0) return tile("Saved by open jobs", absent(jobs.length > 0 ? UNKNOWN : "no open job"), jobs.length > 0 && "no comparison yet");
   const total = (of) => known.reduce((a, one) => a + of(one), 0);
   const [saved, reference] = [total((one) => one.g.mean), total((one) => one.reference)];
   const partly = known.length < jobs.length + more ? `${known.length} of ${jobs.length + more} jobs; ` : "";
@@ -74,28 +74,28 @@ const budgetTile = ({ carbon_budget: budget, now }) =>
   budget && tile("Carbon budget left", quantity(budget.left_g, (g) => signed(gramsText(g))),
     [`of ${gramsText(budget.limit_g)} until `, moment(budget.until, now), `; ${gramsText(budget.expected_g)} expected`]);
 
-/** What the books have of 30 days, and how much of it rests on what. */
-const booksTile = ({ ledger }) => {
+/** The ledger's last 30 days by the state of the intensities. */
+const ledgerTile = ({ ledger }) => {
   const settled = ledger?.settled;
   if (!settled) return null;
   const parts = [["final", settled.final_j], ["provisional", settled.provisional_j], ["forecast", settled.forecast_j], ["unknown", settled.unknown_j]];
   const all = parts.reduce((a, [, j]) => a + j, 0);
   const shares = parts.filter(([, j]) => j > 0).map(([name, j]) => `${percentText((100 * j) / all, 0)} ${name}`);
-  const gaps = ledger.gaps > 0 ? `; ${plural(ledger.gaps, "time")} nobody looked` : "";
-  return tile("Settled in 30 days", all > settled.unknown_j ? grams(settled.carbon_g) : absent(), `${energyText(all)}: ${shares.join(", ") || "nothing yet"}${gaps}`);
+  const gaps = ledger.gaps > 0 ? `; ${plural(ledger.gaps, "gap")} in the readings` : "";
+  return tile("Emissions in 30 days", all > settled.unknown_j ? grams(settled.carbon_g) : absent(), `${energyText(all)}: ${shares.join(", ") || "nothing yet"}${gaps}`);
 };
 
 const priceTile = ({ price }) =>
   price && tile("Price", quantity(price.price_per_mwh, (p) => `${signed(number(p, 1))} ${price.currency}/MWh`), `${price.zone}, day ahead`);
 
 const showTiles = (status, details) =>
-  show("tiles", intensityTile(status), drawTile(status), emittedTile(status), savedTile(status, details), capTile(status), budgetTile(status), booksTile(status), priceTile(status));
+  show("tiles", intensityTile(status), drawTile(status), emittedTile(status), savedTile(status, details), capTile(status), budgetTile(status), ledgerTile(status), priceTile(status));
 
 const signalNotice = ({ carbon, now }) => {
   if (carbon.freshness === "fresh" && carbon.basis === "constant") {
     return h("p", { class: "notice", "data-key": "signal", id: "signal-notice" },
-      `No source tells of the grid: ${intensityText(carbon.planned_with_g_per_kwh)} is assumed for all hours. Limits save energy; no hour is told from another. `,
-      "Set a source in [carbon].");
+      `There is no carbon source: ${intensityText(carbon.planned_with_g_per_kwh)} is assumed for all hours. Limits save energy, but all hours count the same. `,
+      "Configure a source in [carbon].");
   }
   if (carbon.freshness === "fresh") return null;
   const using = `planning with ${intensityText(carbon.planned_with_g_per_kwh)} from ${BASES[carbon.basis] ?? carbon.basis}`;
@@ -110,7 +110,7 @@ const linkNotice = (link, status) => {
   if (link.state !== "lost") return null;
   const since = h("time", { datetime: link.since.toISOString(), title: utcText(link.since) }, clockSeconds.format(link.since));
   return h("p", { class: "notice trouble", "data-key": "link", id: "link-notice" }, "The connection to the daemon is lost since ", since, ` (${link.why}). `,
-    status ? ["What is shown is of ", moment(status.now, status.now, clockSeconds), "; trying again."] : "Trying again.");
+    status ? ["The figures are from ", moment(status.now, status.now, clockSeconds), "; reconnecting."] : "Reconnecting.");
 };
 
 const showNotices = (link, status, troubles) => {
@@ -127,13 +127,13 @@ const showNotices = (link, status, troubles) => {
 
 const showSources = (status) => {
   const { sources, scores, notes } = status.carbon;
-  const heads = ["Source", "State", "Last answer", "Forecast until", "Error a day ahead", "What is wrong"];
+  const heads = ["Source", "State", "Last answer", "Forecast until", "Error a day ahead", "Problem"];
   const row = (source) => {
     const score = scores.find((one) => one.source === source.source && one.horizon_h === 24);
     return {
       key: `${source.rank} ${source.source}`,
-      head: [source.source, source.followed && h("span", { class: "state planned" }, "followed")],
-      cells: [[source.freshness === "none" ? "nothing yet" : source.freshness, source.circuit === "open" && ", tried seldom",
+      head: [source.source, source.followed && h("span", { class: "state planned" }, "active")],
+      cells: [[source.freshness === "none" ? "nothing yet" : source.freshness, source.circuit === "open" && ", queried rarely",
         source.stale_since && [" since ", moment(source.stale_since, status.now)]],
       moment(source.fetched_at, status.now), moment(source.forecast_until, status.now),
       quantity(score?.mape_pct, (pct) => percentText(pct)),
@@ -147,5 +147,5 @@ const showSources = (status) => {
 
 const showFoot = (status) =>
   show("foot", `wattune ${status.version}, running since `, moment(status.started_at, status.now),
-    ". Times are in your zone; point at one for UTC. This page only reads. ",
+    ". Times are in your zone; hover over one for UTC. This page only reads. ",
     h("a", { href: "/openapi.json" }, "API description"), " ", h("a", { href: "/metrics" }, "Metrics"));

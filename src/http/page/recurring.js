@@ -1,13 +1,13 @@
-// Recurring jobs: what is believed of each batch size.
+// Recurring jobs: the cost estimate of each batch size.
 
 const STAGES = {
-  exploring: "still trying batch sizes out",
-  exploiting: "going by what was learnt",
+  exploring: "trying batch sizes",
+  exploiting: "using the best batch sizes",
   none_converges: "no batch size reached its target",
 };
 
-/** Mean and deviation of each batch size on one scale. */
-const beliefBar = (arm, most) => {
+/** Draws mean and standard deviation of a batch size on a common scale. */
+const estimateBar = (arm, most) => {
   if (!isNumber(arm.mean_cost_j)) return null;
   const x = (cost) => Math.max(0, Math.min(100, (100 * cost) / most));
   const deviation = arm.deviation_j ?? 0;
@@ -18,19 +18,19 @@ const beliefBar = (arm, most) => {
     s("line", { class: "mean", x1: x(arm.mean_cost_j), x2: x(arm.mean_cost_j), y1: 0, y2: 10 }));
 };
 
-const believed = (arm, most) => {
+const estimate = (arm, most) => {
   if (!isNumber(arm.mean_cost_j)) return absent("not tried yet");
   const spread = isNumber(arm.deviation_j) ? ` ± ${energyText(arm.deviation_j)}` : "";
   const carbon = isNumber(arm.mean_cost_g) ? `, ${gramsText(arm.mean_cost_g)}` : "";
-  return [h("data", { value: arm.mean_cost_j }, energyText(arm.mean_cost_j)), `${spread}${carbon}`, beliefBar(arm, most)];
+  return [h("data", { value: arm.mean_cost_j }, energyText(arm.mean_cost_j)), `${spread}${carbon}`, estimateBar(arm, most)];
 };
 
 const recurringCard = (job) => {
   const most = Math.max(...job.arms.map((arm) => (arm.mean_cost_j ?? 0) + (arm.deviation_j ?? 0)), 1);
   const rows = job.arms.map((arm) => ({
     key: String(arm.batch_size),
-    head: [number(arm.batch_size), arm.favourite && h("span", { class: "state planned" }, "favourite")],
-    cells: [believed(arm, most), [h("data", { value: arm.runs }, number(arm.runs)), arm.runs > 0 && h("span", { class: "muted" }, `, ${number(arm.reached)} at the target`)]],
+    head: [number(arm.batch_size), arm.favourite && h("span", { class: "state planned" }, "best so far")],
+    cells: [estimate(arm, most), [h("data", { value: arm.runs }, number(arm.runs)), arm.runs > 0 && h("span", { class: "muted" }, `, ${number(arm.reached)} reached the target`)]],
   }));
   const title = `recurring-${encodeURIComponent(job.name)}`;
   return h("article", { class: "job", "data-key": job.name, "aria-labelledby": title },
@@ -38,9 +38,9 @@ const recurringCard = (job) => {
       h("h3", { id: title }, job.name),
       h("span", { class: "state" }, STAGES[job.stage] ?? words(job.stage)),
       h("span", { class: "muted" }, `${plural(job.trials, "trial")}, ${number(job.running)} running`)),
-    table(`Batch sizes of ${job.name}`, ["Batch size", "Expected cost of a run (mean ± deviation)", "Runs"], rows));
+    table(`Batch sizes of ${job.name}`, ["Batch size", "Expected cost of a run (mean ± standard deviation)", "Runs"], rows));
 };
 
 const showRecurring = (jobs) =>
   show("recurring", jobs.length > 0 ? jobs.map(recurringCard)
-    : h("p", { class: "absent" }, "None. A job that is trained again and again can have its batch size chosen: PUT /v1/recurring/{name}."));
+    : h("p", { class: "absent" }, "None. Register a job that is trained repeatedly to have its batch size chosen: PUT /v1/recurring/{name}."));

@@ -1,4 +1,4 @@
-// Intensity, and under it the limits on the same times: what came and what was set, what is forecast and planned.
+// Intensity, and below it the limits on the same time axis: actual and past values, forecasts and plans.
 
 const INKS = ["--ink-1", "--ink-2", "--ink-3", "--ink-4", "--ink-5", "--ink-6", "--ink-7", "--ink-8"];
 const DASH = [5, 4];
@@ -9,7 +9,7 @@ const toSpans = (list, value, more = () => ({})) =>
   list.flatMap((entry) =>
     isNumber(value(entry)) ? [{ start: seconds(entry.start), end: seconds(entry.end), value: value(entry), ...more(entry) }] : []);
 
-/** Neighbours of the same value as one. */
+/** Joins neighbours of equal value. */
 const joined = (spans) => {
   const out = [];
   for (const span of spans) {
@@ -20,7 +20,7 @@ const joined = (spans) => {
   return out;
 };
 
-/** What was and will be the limit of each board; boards that share all of it are one line. */
+/** Returns past and planned limits of each GPU; GPUs with equal ones share a line. */
 const limitGroups = (status, details) => {
   const groups = new Map();
   for (const gpu of status.gpus) {
@@ -28,7 +28,7 @@ const limitGroups = (status, details) => {
     const job = status.jobs.find((j) => j.job_id === gpu.owner);
     const place = job?.gpus.indexOf(gpu.uuid) ?? -1;
     const plan = place >= 0 ? details.plans[job.job_id] : undefined;
-    // A plan that cannot be applied is no limit that will come; while observing, all plans are what would be set.
+    // A plan that cannot be applied is not shown; in observe mode all plans are hypothetical.
     const segments = plan && (plan.applied || status.mode === "observe") ? plan.segments : [];
     const will = joined(toSpans(segments, (segment) => segment.power_limits_w[place]));
     const key = JSON.stringify([job?.job_id, was.map((x) => [x.start, x.value]), will]);
@@ -44,7 +44,7 @@ const limitGroups = (status, details) => {
   }));
 };
 
-/** What was set, or will be, at a time; of what was, with the boards' mean draw. */
+/** Returns the limit at a time, with the GPUs' mean draw if it is past. */
 const limitCell = (group, t, now) => {
   const span = spanAt(t < now ? group.was : group.will, t);
   if (!span) return absent("–", UNKNOWN);
@@ -62,8 +62,8 @@ const makeTimeline = () => {
     if (t === null || !shown) return byId("readout").replaceChildren();
     const at = new Date(t * 1000);
     const parts = [timeText(at, new Date(shown.now * 1000))];
-    const slot = spanAt(shown.came, t) ?? spanAt(shown.guessed, t) ?? spanAt(shown.ahead, t);
-    if (slot) parts.push(`${intensityText(slot.value)} (${slot.told})`);
+    const slot = spanAt(shown.actual, t) ?? spanAt(shown.estimated, t) ?? spanAt(shown.ahead, t);
+    if (slot) parts.push(`${intensityText(slot.value)} (${slot.state})`);
     for (const group of shown.groups.slice(0, 3)) {
       const limit = spanAt(group.was, t) ?? spanAt(group.will, t);
       if (limit) parts.push(`GPU ${group.gpus.join(", ")} ${wattsText(limit.value)}`);
@@ -80,17 +80,17 @@ const makeTimeline = () => {
   };
 
   const drawIntensity = (now) => {
-    const { came, guessed, ahead } = shown;
+    const { actual, estimated, ahead } = shown;
     const lines = [
-      { name: "what came", spans: came, colour: "--intensity" },
-      { name: "forecast", spans: [...guessed, ...ahead], colour: "--intensity", dash: DASH },
+      { name: "actual", spans: actual, colour: "--intensity" },
+      { name: "forecast", spans: [...estimated, ...ahead], colour: "--intensity", dash: DASH },
     ].filter((line) => line.spans.length > 0);
     const band = ahead.filter((span) => isNumber(span.low) && isNumber(span.high));
-    const values = [...came, ...guessed, ...ahead].flatMap((span) => [span.value, span.high ?? 0]);
+    const values = [...actual, ...estimated, ...ahead].flatMap((span) => [span.value, span.high ?? 0]);
     intensity.draw({ lines, band, top: 1.08 * Math.max(100, ...values), ...times(now) });
-    const bandName = "four outcomes in five lie within";
+    const bandName = "80 % prediction interval";
     show("intensity-legend", legend([...lines, ...(band.length ? [{ name: bandName, colour: "--band", band: true }] : [])]));
-    byId("intensity-summary").textContent = inWords(ahead, now);
+    byId("intensity-summary").textContent = describeForecast(ahead, now);
   };
 
   const drawLimits = (status, now) => {
@@ -104,13 +104,13 @@ const makeTimeline = () => {
     limits.draw({ lines, band: [], top: 1.08 * Math.max(100, ...most, ...values), ...times(now) });
     const named = groups.map((group) => ({ name: group.name, colour: group.ink }));
     const planned = groups.some((group) => group.will.length > 0);
-    show("limits-legend", legend([...named, ...(planned ? [{ name: status.mode === "observe" ? "what would be set" : "planned", colour: "--muted", dash: true }] : [])]));
+    show("limits-legend", legend([...named, ...(planned ? [{ name: status.mode === "observe" ? "planned, not applied" : "planned", colour: "--muted", dash: true }] : [])]));
     const present = (group) => spanAt(group.was, now - 1)?.value;
-    const told = groups.map((group) => `${group.name}: ${isNumber(present(group)) ? wattsText(present(group)) : UNKNOWN}`);
-    byId("limits-summary").textContent = `${told.join("; ")}. The table below the charts has the rest.`;
+    const presentLimits = groups.map((group) => `${group.name}: ${isNumber(present(group)) ? wattsText(present(group)) : UNKNOWN}`);
+    byId("limits-summary").textContent = `${presentLimits.join("; ")}. The table below the charts has the rest.`;
   };
 
-  const inWords = (ahead, now) => {
+  const describeForecast = (ahead, now) => {
     const next = ahead.filter((span) => span.end > now && span.start < now + 24 * HOUR);
     if (next.length === 0) return "No forecast is known.";
     const low = next.reduce((a, b) => (b.value < a.value ? b : a));
@@ -126,50 +126,49 @@ const makeTimeline = () => {
     const reference = new Date(1000 * now).toISOString();
     const rows = [];
     for (let t = Math.ceil(from / HOUR) * HOUR; t <= until; t += HOUR) {
-      const slot = spanAt(shown.came, t) ?? spanAt(shown.guessed, t) ?? spanAt(shown.ahead, t);
-      // Before anything was known there is nothing to tell.
-      const told = slot || shown.groups.some((group) => spanAt(t < now ? group.was : group.will, t));
-      if (rows.length === 0 && !told) continue;
+      const slot = spanAt(shown.actual, t) ?? spanAt(shown.estimated, t) ?? spanAt(shown.ahead, t);
+      const isKnown = slot || shown.groups.some((group) => spanAt(t < now ? group.was : group.will, t));
+      if (rows.length === 0 && !isKnown) continue;
       rows.push({
         key: String(t),
         head: moment(new Date(1000 * t).toISOString(), reference),
         cells: [
           slot ? quantity(slot.value, intensityText) : absent("–", UNKNOWN),
-          isNumber(slot?.low) ? `${number(slot.low)} to ${number(slot.high)}` : absent("–", "not told"),
-          slot?.told ?? absent("–", UNKNOWN),
+          isNumber(slot?.low) ? `${number(slot.low)} to ${number(slot.high)}` : absent("–", "not reported"),
+          slot?.state ?? absent("–", UNKNOWN),
           ...shown.groups.map((group) => limitCell(group, t, now)),
         ],
       });
     }
-    const heads = ["At", "Intensity", "80 % within", "State", ...shown.groups.map((g) => g.name)];
+    const heads = ["At", "Intensity", "80 % interval", "State", ...shown.groups.map((g) => g.name)];
     const region = { class: "scroll", role: "region", tabindex: 0, "aria-label": "Intensity and limits, hour by hour" };
-    show("timeline-table", h("div", region, table("What holds at each full hour", heads, rows, "grid")));
+    show("timeline-table", h("div", region, table("Intensity and limits at each full hour", heads, rows, "grid")));
   };
 
   byId("timeline-details").addEventListener("toggle", fillTable);
 
   return {
-    /** All of it, with what was read. */
+    /** Draws the charts from the data that was read. */
     draw: (status, details) => {
       const now = seconds(status.now);
-      const told = (slot) => ({ told: slot.state });
-      const past = toSpans(details.past, (slot) => slot.intensity_g_per_kwh, told);
+      const state = (slot) => ({ state: slot.state });
+      const past = toSpans(details.past, (slot) => slot.intensity_g_per_kwh, state);
       const ahead = toSpans(details.ahead, (slot) => slot.intensity_g_per_kwh, (slot) => ({
-        low: slot.low_g_per_kwh, high: slot.high_g_per_kwh, told: "forecast",
+        low: slot.low_g_per_kwh, high: slot.high_g_per_kwh, state: "forecast",
       }));
-      const came = past.filter((span) => span.told !== "forecast");
-      const guessed = past.filter((span) => span.told === "forecast");
-      shown = { now, came, guessed, ahead, groups: limitGroups(status, details) };
+      const actual = past.filter((span) => span.state !== "forecast");
+      const estimated = past.filter((span) => span.state === "forecast");
+      shown = { now, actual, estimated, ahead, groups: limitGroups(status, details) };
       const nothing = past.length + ahead.length === 0;
       show("timeline-empty", nothing && h("p", { class: "absent" },
-        "No intensity is known, neither past nor ahead. Name a zone or a source under [carbon] in the settings."));
+        "There are no intensities, neither past nor forecast. Configure a zone or a source in [carbon]."));
       byId("plots").hidden = false;
       byId("intensity-part").hidden = nothing;
       drawIntensity(now);
       drawLimits(status, now);
       fillTable();
     },
-    /** Time has passed. */
+    /** Moves the charts to the current time. */
     move: (status) => {
       if (!shown) return;
       const now = seconds(status.now);

@@ -1,4 +1,4 @@
-//! What an auditor asks for beside the figures.
+//! The parts of a report for auditors.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -9,156 +9,156 @@ use wattune_core::ledger::Share;
 use wattune_core::ledger::entry::Terms;
 use wattune_core::ledger::report::Correction;
 
-/// Terms under which books were kept.
+/// The terms under which the ledger was kept.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct TermsView {
-    /// Since when.
+    /// The start of these terms.
     pub since: DateTime<Utc>,
     /// The node.
     pub node: String,
     /// wattune's version.
     pub software: String,
-    /// The version of the rules.
+    /// The version of the accounting rules.
     pub method: u16,
     /// SHA-256 of the settings.
     pub settings: String,
-    /// Where time comes from.
+    /// The source of time.
     pub clock: String,
-    /// The node's energy over the metered devices'; 1 where not declared.
+    /// The ratio of the node's energy to the metered devices'; 1 if not declared.
     pub node_factor: f64,
-    /// Its source; absent where not declared.
+    /// The source of the node factor; absent if not declared.
     pub node_factor_source: Option<String>,
-    /// The facility's energy over the node's; 1 where not declared.
+    /// The ratio of the facility's energy to the node's (PUE); 1 if not declared.
     pub pue: f64,
-    /// Its source; absent where not declared.
+    /// The source of the PUE; absent if not declared.
     pub pue_source: Option<String>,
-    /// Since when it is said to hold.
+    /// The start of the declared PUE's validity.
     pub pue_date: Option<String>,
-    /// A contract's factor, for the market-based column.
+    /// The emission factor of a contract, for the market-based column.
     pub contract_g_per_kwh: Option<f64>,
-    /// Which contract.
+    /// The contract.
     pub contract_source: Option<String>,
 }
 
-/// Embodied emissions as they were declared.
+/// Declared embodied emissions.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct EmbodiedView {
-    /// Of one board with its part of the node.
+    /// The emissions of one GPU with its part of the node.
     pub per_gpu_g: f64,
-    /// The life over which they are spread.
+    /// The service life over which they are spread.
     pub life_s: f64,
-    /// Where the figures come from.
+    /// The source of the figures.
     pub source: String,
 }
 
-/// Whether all energy is accounted for.
+/// The completeness of the accounts.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CompletenessView {
-    /// Hours of the span.
+    /// The hours of the span.
     pub hours: u64,
-    /// Of them, those with energy in a settlement.
+    /// The hours with energy in a settlement.
     pub hours_with_energy: u64,
-    /// Energy that is booked and in no settlement yet, most of it of the hour in progress; it is in all figures.
+    /// Energy recorded without hourly emissions so far, most of it of the current hour; it is in all figures.
     pub unsettled_j: f64,
-    /// Each device's books against its counter.
+    /// Each device's ledger against its counter.
     pub devices: Vec<DeviceView>,
-    /// Times in which nobody watched a device, oldest first.
+    /// Gaps in the readings of devices, oldest first.
     pub gaps: Vec<GapView>,
 }
 
-/// A device's books against its counter, over the blocks closed in the span: jobs + idle + unattributed is counter +
+/// A device's ledger against its counter, over the blocks closed in the span: jobs + idle + unattributed is counter +
 /// integrated + difference, exactly.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct DeviceView {
     /// The device.
     pub device: String,
-    /// Booked to jobs.
+    /// The energy of jobs.
     pub jobs_mj: u64,
-    /// Booked as idle.
+    /// The idle energy.
     pub idle_mj: u64,
-    /// Booked as unattributed.
+    /// The unattributed energy.
     pub unattributed_mj: u64,
-    /// What its counter gained; absent if it has none.
+    /// The counter's increase; absent without a counter.
     pub counter_mj: Option<i64>,
-    /// What was integrated from power.
+    /// The energy integrated from power.
     pub integrated_mj: u64,
-    /// What is left: zero, or the books are wrong.
+    /// The remainder: zero unless the ledger is wrong.
     pub difference_mj: i64,
-    /// In how many blocks it is not zero.
+    /// The number of blocks in which it is not zero.
     pub unequal_blocks: u64,
 }
 
-/// A time in which nobody watched a device.
+/// A gap in the readings of a device.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct GapView {
     /// The device.
     pub device: String,
-    /// From when; of hours that were rolled up, the hour's beginning.
+    /// The start; in hours that were rolled up, the start of the hour.
     pub from: DateTime<Utc>,
-    /// Until when.
+    /// The end.
     pub to: DateTime<Utc>,
-    /// Its energy; absent where nothing tells how much it was, and then it is in no figure.
+    /// The energy; absent if unknown, and then in no figure.
     pub energy_j: Option<f64>,
-    /// How that was found, or why it was not.
+    /// The source of the energy, or the reason why it is unknown.
     pub filled: String,
 }
 
-/// Which version of the settlements a report shows.
+/// The version of the settlements in a report.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VersionView {
-    /// The highest version of any hour; 0 before the first is settled.
+    /// The highest version of any hour; 0 before the first settlement.
     pub highest: u32,
-    /// How many settlements its hours have had: grows with each that is settled again.
+    /// The number of settlements of the span's hours; grows with each new one.
     pub settlements: u64,
-    /// Hours that were settled more than once.
+    /// The hours with more than one settlement.
     pub resettled_hours: u64,
-    /// When the last one was settled again.
+    /// The time of the latest restatement.
     pub last_restated_at: Option<DateTime<Utc>>,
-    /// An hour that changed by more than this is listed.
+    /// The threshold for listing an hour.
     pub threshold_pct: f64,
-    /// Hours whose emissions changed, the newest first.
+    /// The hours whose emissions changed, the newest first.
     pub restatements: Vec<RestatementView>,
-    /// How many more there are.
+    /// The number of hours that are not listed.
     pub restatements_left_out: u64,
 }
 
-/// An hour that was settled again.
+/// A restated hour.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RestatementView {
-    /// The hour's beginning.
+    /// The start of the hour.
     pub hour: DateTime<Utc>,
     /// `average` or `marginal`.
-    pub book: &'static str,
-    /// The version that came of it.
+    pub kind: &'static str,
+    /// The new version.
     pub version: u32,
-    /// When.
+    /// The time of the restatement.
     pub at: DateTime<Utc>,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Emissions before.
+    /// The emissions before.
     pub before_g: f64,
-    /// Emissions after; where the version has more or less energy, of the energy that the one before had.
+    /// The emissions after; if the version has more or less energy, those of the energy that the one before had.
     pub after_g: f64,
 }
 
-/// Intervals that were given to somebody else than they were booked to.
+/// A correction of the owner of intervals.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CorrectionView {
-    /// Its number in the ledger.
+    /// The entry's number in the ledger.
     pub entry: u64,
-    /// When it was made.
+    /// The time of the correction.
     pub at: DateTime<Utc>,
-    /// Who made it.
+    /// The person who made it.
     pub who: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// Whose they were: `job:` with an id, `idle` or `unattributed`.
+    /// The previous owner: `job:` with an id, `idle` or `unattributed`.
     pub of: String,
-    /// Whose they are.
+    /// The new owner.
     pub given_to: String,
-    /// How many of them begin in the report's span.
+    /// The number of intervals that begin in the report's span.
     pub intervals: u64,
-    /// Their energy.
+    /// The energy of these intervals.
     pub energy_j: f64,
 }
 
@@ -181,35 +181,35 @@ impl CorrectionView {
     }
 }
 
-/// Whose intensities were used.
+/// A source of intensities.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct SourceOf {
-    /// The book, the sources, their zones and scopes.
-    pub said: String,
-    /// For how many hours.
+pub struct IntensitySourceView {
+    /// The account (average or marginal), the sources, their zones and scopes.
+    pub description: String,
+    /// The number of hours.
     pub hours: u64,
 }
 
-/// How the figures were found, in words.
+/// A description of the methods.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct MethodView {
-    /// The version of the rules.
+    /// The version of the accounting rules.
     pub version: u16,
-    /// The software that wrote this.
+    /// The software that wrote this report.
     pub software: &'static str,
-    /// Energy.
+    /// The method for energy.
     pub energy: &'static str,
-    /// Emissions.
+    /// The method for emissions.
     pub carbon: &'static str,
-    /// Uncertainty.
+    /// The method for uncertainty.
     pub uncertainty: &'static str,
-    /// What is counted.
+    /// The boundary of the accounts.
     pub boundary: String,
-    /// What embodied emissions are.
+    /// The method for embodied emissions.
     pub embodied: String,
-    /// Savings.
+    /// The method for savings.
     pub savings: &'static str,
-    /// SCI.
+    /// The method for SCI.
     pub sci: &'static str,
 }
 

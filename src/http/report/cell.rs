@@ -1,12 +1,12 @@
 //! Names as cells of a spreadsheet.
 
-use wattune_core::domain::is_unseen;
+use wattune_core::domain::is_invisible;
 
-/// Names come from clients, and spreadsheets take a cell that begins like a formula for one. Some skip spaces and quotes
-/// before it; some separate cells at semicolons or tabs, or are told to, whatever the file's own separator is.
+/// Prefixes names that a spreadsheet could take for a formula: names come from clients. Some spreadsheets skip spaces
+/// and quotes before a formula; some separate cells at semicolons or tabs, whatever the file's own separator is.
 pub(super) fn no_formula(name: String) -> String {
     let is_formula = |cell: &str| {
-        let begins = cell.trim_start_matches(|c: char| c.is_whitespace() || is_unseen(c) || matches!(c, '"' | '\''));
+        let begins = cell.trim_start_matches(|c: char| c.is_whitespace() || is_invisible(c) || matches!(c, '"' | '\''));
         begins.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']) || cell.starts_with(['\t', '\r'])
     };
     let mut safe = String::with_capacity(name.len() + 1);
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_cell_of_a_name_is_a_formula() {
+    fn no_name_becomes_a_formula() {
         let table = [
             ("=1+1", "'=1+1"),
             ("  =1", "'  =1"),
@@ -47,7 +47,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_separates_cells(name in "[a=+@ \"';,|\t-]{0,12}") {
+        fn no_separator_makes_a_formula(name in "[a=+@ \"';,|\t-]{0,12}") {
             let safe = no_formula(name.clone());
             prop_assert!(safe.len() >= name.len());
             for cell in safe.split([';', ',', '|', '\t', '\r', '\n']) {

@@ -1,4 +1,4 @@
-//! Reports as they are written: JSON, CSV and a page. The command line and the API write the same.
+//! Reports as JSON, CSV and HTML, for the command line and the API.
 
 mod audit;
 mod cell;
@@ -9,50 +9,50 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use wattune_core::domain::SignalKind;
-use wattune_core::ledger::entry::{Boundary, METHOD, State};
-use wattune_core::ledger::report::{Key, Report, Row};
+use wattune_core::ledger::entry::{Boundary, Finality, METHOD};
+use wattune_core::ledger::report::{Report, Row, RowKey};
 use wattune_core::units::{JOULES_PER_KWH, Joules, Millijoules};
 
 pub use audit::{
-    CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, MethodView, RestatementView, SourceOf,
-    TermsView, VersionView,
+    CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, IntensitySourceView, MethodView,
+    RestatementView, TermsView, VersionView,
 };
 use cell::no_formula;
 pub use page::page;
 
-/// What a span of time used and emitted, with all that an auditor asks for beside it. Energy and emissions of `rows` add
-/// up to `total`, whatever they are grouped by.
+/// Energy and emissions of a span of time, with the details for auditors. Energy and emissions of `rows` add up to
+/// `total`, whatever the grouping.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ReportView {
-    /// When it was made.
+    /// The time at which the report was made.
     pub made_at: DateTime<Utc>,
-    /// The span's beginning, a full UTC hour.
+    /// The start of the span, a full UTC hour.
     pub from: DateTime<Utc>,
-    /// The span's end, a full UTC hour.
+    /// The end of the span, a full UTC hour.
     pub to: DateTime<Utc>,
-    /// `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
+    /// The grouping: `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
     pub by: String,
-    /// The rows; energy without a job is in rows of its own where rows are of jobs.
+    /// The rows. If grouped by jobs, energy without a job has rows of its own.
     pub rows: Vec<ReportRow>,
-    /// Everything.
+    /// The total.
     pub total: ReportRow,
-    /// What is counted beside what the devices' own meters tell: the terms in force, oldest first.
+    /// The declared factors in force, oldest first.
     pub terms: Vec<TermsView>,
-    /// What making the hardware emitted; absent where it was not declared.
+    /// The declared embodied emissions of the hardware; absent if not declared.
     pub embodied: Option<EmbodiedView>,
-    /// Whether all energy is accounted for.
+    /// The completeness of the accounts.
     pub completeness: CompletenessView,
-    /// Which version of the settlements this is.
+    /// The version of the settlements.
     pub version: VersionView,
-    /// Intervals of the span that were given to somebody else than they were booked to, oldest first.
+    /// The corrections of intervals' owners in the span, oldest first.
     pub corrections: Vec<CorrectionView>,
-    /// Whose intensities.
-    pub sources: Vec<SourceOf>,
-    /// Whether a generator made some of them: such emissions are those of no real grid.
+    /// The sources of intensities.
+    pub sources: Vec<IntensitySourceView>,
+    /// True if some intensities come from a generator: such emissions are not a real grid's.
     pub synthetic: bool,
-    /// Whether some of the energy is of simulated devices: such figures are of no hardware.
+    /// True if some energy is of simulated devices: no hardware used it.
     pub simulated: bool,
-    /// How the figures were found.
+    /// The methods.
     pub method: MethodView,
 }
 
@@ -61,110 +61,112 @@ pub struct ReportView {
 pub struct ReportRow {
     /// `job`, `name`, `gpu`, `cpu`, `dram`, `tag`, `day`, `month`, `none` (jobs without the label), `idle`, `unattributed` or `total`.
     pub kind: &'static str,
-    /// What it is about: a name, a device, a value, a day or a month.
+    /// The subject: a name, a device, a value, a day or a month.
     pub key: String,
-    /// The job's id, where it is about one.
+    /// The job's id in a job's row.
     pub job_id: Option<String>,
-    /// The span's beginning.
+    /// The start of the span.
     pub from: DateTime<Utc>,
-    /// The span's end.
+    /// The end of the span.
     pub to: DateTime<Utc>,
-    /// The version of the rules by which energy is booked and settled.
+    /// The version of the accounting rules.
     pub method: u16,
-    /// Energy.
+    /// The energy.
     pub energy_j: f64,
-    /// The same in kilowatt-hours.
+    /// The energy in kilowatt-hours.
     pub energy_kwh: f64,
-    /// At the least, with the sensors' error.
+    /// The lower bound with the sensors' error.
     pub energy_low_kwh: f64,
-    /// At the most.
+    /// The upper bound with the sensors' error.
     pub energy_high_kwh: f64,
-    /// Of it, GPUs'.
+    /// The GPUs' part of the energy.
     pub energy_gpu_j: f64,
-    /// Of it, processors'.
+    /// The processors' part of the energy.
     pub energy_cpu_j: f64,
-    /// Of it, memory's.
+    /// The memory's part of the energy.
     pub energy_dram_j: f64,
-    /// Of it, jobs'.
+    /// The jobs' part of the energy.
     pub energy_jobs_j: f64,
-    /// Of it, nobody's.
+    /// The idle part of the energy.
     pub energy_idle_j: f64,
-    /// Of it, somebody's who cannot be named.
+    /// The unattributed part of the energy: used by processes outside of jobs.
     pub energy_unattributed_j: f64,
-    /// Of it, simulated devices': no hardware used it.
+    /// The simulated devices' part of the energy: no hardware used it.
     pub energy_simulated_j: f64,
-    /// Location-based emissions by average intensities, of the energy with a known intensity; absent where none is known.
+    /// The location-based emissions by average intensities, of energy with a known intensity; absent if none is known.
     pub carbon_g: Option<f64>,
-    /// At the least, with the sensors' error.
+    /// The lower bound with the sensors' error.
     pub carbon_low_g: Option<f64>,
-    /// At the most.
+    /// The upper bound with the sensors' error.
     pub carbon_high_g: Option<f64>,
-    /// Mean intensity of the energy whose intensity is known.
+    /// The mean intensity of energy with a known intensity.
     pub mean_intensity_g_per_kwh: Option<f64>,
-    /// `final`, `provisional` or `forecast` where all of it is; else `mixed`, or `unknown` where nothing is known.
+    /// The state of the intensities: `final`, `provisional` or `forecast` if it is the same for all energy; otherwise
+    /// `mixed`, or `unknown` if none is known.
     pub state: &'static str,
-    /// Energy with a forecast or a filled-in intensity.
+    /// The energy with a forecast or an interpolated intensity.
     pub forecast_j: f64,
     /// The same in percent of the row's energy.
     pub forecast_pct: f64,
-    /// Energy with an intensity that may be revised.
+    /// The energy with an intensity that may be revised.
     pub provisional_j: f64,
     /// The same in percent.
     pub provisional_pct: f64,
-    /// Energy with an intensity that changes no more.
+    /// The energy with a final intensity.
     pub final_j: f64,
     /// The same in percent.
     pub final_pct: f64,
-    /// Energy without an intensity: not in `carbon_g`.
+    /// The energy without an intensity, which is not in `carbon_g`.
     pub unknown_j: f64,
     /// The same in percent.
     pub unknown_pct: f64,
-    /// Energy that was not read off a watched counter.
+    /// The energy that does not come from a continuously read counter.
     pub estimated_j: f64,
     /// The same in percent.
     pub estimated_pct: f64,
-    /// Emissions by marginal intensities, where any is known: another book, for the impact of changes. Never to be
-    /// subtracted from `carbon_g`.
+    /// The emissions by marginal intensities, if any is known: a separate account for the impact of changes. Never
+    /// subtract it from `carbon_g`.
     pub marginal_carbon_g: Option<f64>,
-    /// Energy without a marginal intensity.
+    /// The energy without a marginal intensity.
     pub marginal_unknown_j: Option<f64>,
-    /// Market-based emissions, by the factor of a declared contract.
+    /// The market-based emissions, by the factor of a declared contract.
     pub market_based_carbon_g: Option<f64>,
-    /// Energy times node factor and PUE.
+    /// The energy times node factor and PUE.
     pub facility_energy_kwh: f64,
-    /// Location-based emissions times the same.
+    /// The location-based emissions times node factor and PUE.
     pub facility_carbon_g: Option<f64>,
-    /// Time in which boards were held, summed over boards.
+    /// The time for which jobs held GPUs, summed over GPUs.
     pub held_s: f64,
-    /// Embodied emissions of that time; absent unless they were declared for all of it.
+    /// The embodied emissions of that time; absent unless declared for all of it.
     pub embodied_g: Option<f64>,
-    /// Jobs in it; in a row of a day or month those that ended then, so that the total has more where jobs go on.
+    /// The number of jobs; in the row of a day or month the jobs that ended then, so that the total is larger if jobs
+    /// are still running.
     pub jobs: u64,
-    /// Of them, those that ended in the span.
+    /// The number of jobs that ended in the span.
     pub ended_jobs: u64,
-    /// Emissions saved against the limit found on their boards, at the least; never subtracted from anything here. Absent where it is
-    /// known of no job.
+    /// The lower bound of the emissions saved against the GPUs' original limits; never subtracted from another figure.
+    /// Absent if unknown for all jobs.
     pub saved_low_g: Option<f64>,
-    /// Most likely.
+    /// The best estimate of the saving.
     pub saved_g: Option<f64>,
-    /// At the most.
+    /// The upper bound of the saving.
     pub saved_high_g: Option<f64>,
-    /// Of how many of `jobs` that is known: the others are not in it.
+    /// The number of jobs with a known saving, which the saving covers.
     pub saved_of_jobs: u64,
-    /// SCI (ISO/IEC 21031): grams per functional unit, of the facility and with declared embodied emissions.
+    /// The SCI (ISO/IEC 21031): grams per functional unit, of the facility and with declared embodied emissions.
     pub sci_g_per_unit: Option<f64>,
-    /// How many units.
+    /// The number of functional units.
     pub sci_units: Option<f64>,
-    /// What a unit is; or why there is no score.
+    /// The functional unit, or the reason why there is no score.
     pub sci_note: String,
 }
 
 impl ReportView {
-    /// What a report shows.
+    /// Converts a report.
     pub fn of(report: &Report) -> Self {
-        let (wanted, books) = (&report.wanted, &report.books);
+        let (request, data) = (&report.request, &report.data);
         let row = |row| ReportRow::of(row, report);
-        let hours = (wanted.span.end() - wanted.span.start()).num_hours();
+        let hours = (request.span.end() - request.span.start()).num_hours();
         let device = |d: &wattune_core::ledger::report::DeviceBalance| DeviceView {
             device: d.device.to_string(),
             jobs_mj: d.jobs.get(),
@@ -182,16 +184,15 @@ impl ReportView {
             energy_j: g.energy.as_ref().ok().map(|energy| joules(*energy)),
             filled: match &g.energy {
                 Ok(_) if g.is_rolled_up => {
-                    "the counter's differences of one gap or several within these hours, whose minutes were rolled up"
-                        .into()
+                    "the counter's increase in one or more gaps within these hours, whose minutes were rolled up".into()
                 }
-                Ok(_) => "the counter's difference, spread evenly over the time".into(),
+                Ok(_) => "the counter's increase, spread evenly over the time".into(),
                 Err(why) => format!("not filled: {why}"),
             },
         };
         let restated = |r: &wattune_core::ledger::report::Restatement| RestatementView {
             hour: r.hour,
-            book: if r.book == SignalKind::Marginal { "marginal" } else { "average" },
+            kind: if r.kind == SignalKind::Marginal { "marginal" } else { "average" },
             version: r.version,
             at: r.at,
             reason: r.reason.clone(),
@@ -199,13 +200,13 @@ impl ReportView {
             after_g: r.after.to_grams().get(),
         };
         Self {
-            made_at: wanted.now,
-            from: wanted.span.start(),
-            to: wanted.span.end(),
-            by: wanted.by.to_string(),
+            made_at: request.now,
+            from: request.span.start(),
+            to: request.span.end(),
+            by: request.by.to_string(),
             rows: report.rows.iter().map(row).collect(),
             total: row(&report.total),
-            terms: books.terms.iter().map(TermsView::of).collect(),
+            terms: data.terms.iter().map(TermsView::of).collect(),
             embodied: report.embodied.as_ref().map(|e| EmbodiedView {
                 per_gpu_g: e.per_gpu_g,
                 life_s: e.life_s,
@@ -213,29 +214,33 @@ impl ReportView {
             }),
             completeness: CompletenessView {
                 hours: u64::try_from(hours).unwrap_or_default(),
-                hours_with_energy: books.hours_booked,
-                unsettled_j: joules(books.unsettled),
-                devices: books.devices.iter().map(device).collect(),
-                gaps: books.gaps.iter().map(gap).collect(),
+                hours_with_energy: data.hours_with_energy,
+                unsettled_j: joules(data.unsettled),
+                devices: data.devices.iter().map(device).collect(),
+                gaps: data.gaps.iter().map(gap).collect(),
             },
             version: VersionView {
-                highest: books.version.highest,
-                settlements: books.version.settlements,
-                resettled_hours: books.version.resettled_hours,
-                last_restated_at: books.version.last_restated_at,
-                threshold_pct: wanted.restated_by_pct,
-                restatements: books.version.restatements.iter().map(restated).collect(),
-                restatements_left_out: books.version.restatements_left_out,
+                highest: data.version.highest,
+                settlements: data.version.settlements,
+                resettled_hours: data.version.resettled_hours,
+                last_restated_at: data.version.last_restated_at,
+                threshold_pct: request.restated_by_pct,
+                restatements: data.version.restatements.iter().map(restated).collect(),
+                restatements_left_out: data.version.restatements_left_out,
             },
-            corrections: books.corrections.iter().map(CorrectionView::of).collect(),
-            sources: books.sources.iter().map(|(said, hours)| SourceOf { said: said.clone(), hours: *hours }).collect(),
-            synthetic: books.synthetic,
+            corrections: data.corrections.iter().map(CorrectionView::of).collect(),
+            sources: data
+                .sources
+                .iter()
+                .map(|(source, hours)| IntensitySourceView { description: source.clone(), hours: *hours })
+                .collect(),
+            synthetic: data.synthetic,
             simulated: report.total.split.simulated > Millijoules::ZERO,
             method: method(report),
         }
     }
 
-    /// The rows as CSV under a line of names; the total is left out, so that a column may be summed.
+    /// Returns the rows as CSV under a header line; without the total, so that columns can be summed.
     ///
     /// # Errors
     /// If a row cannot be written.
@@ -246,7 +251,7 @@ impl ReportView {
             writer.serialize(ReportRow { key, sci_note, ..row.clone() })?;
         }
         if self.rows.is_empty() {
-            // The names all the same.
+            // An empty report still has a header line.
             writer.serialize(&self.total)?;
             let mut bytes = writer.into_inner().map_err(|e| e.into_error())?;
             bytes.truncate(bytes.iter().position(|b| *b == b'\n').map_or(0, |end| end + 1));
@@ -264,41 +269,41 @@ fn kwh(energy: Joules) -> f64 {
     energy.get() / JOULES_PER_KWH
 }
 
-/// A row's kind, what it is about in words, and the job's id.
-fn named(key: &Key, by: &str) -> (&'static str, String, Option<String>) {
+/// Returns a row's kind, its subject in words, and the job's id.
+fn named(key: &RowKey, by: &str) -> (&'static str, String, Option<String>) {
     match key {
-        Key::Time(t) if by == "month" => ("month", t.format("%Y-%m").to_string(), None),
-        Key::Time(t) => ("day", t.format("%F").to_string(), None),
-        Key::Device(device) => (device.kind().name(), device.to_string(), None),
-        Key::Job(name, id) => ("job", name.to_string(), Some(id.to_string())),
-        Key::Name(name) => ("name", name.to_string(), None),
-        Key::Tag(value) => ("tag", value.clone(), None),
-        Key::Untagged => ("none", "(none)".into(), None),
-        Key::Idle => ("idle", "(idle)".into(), None),
-        Key::Unattributed => ("unattributed", "(unattributed)".into(), None),
-        Key::Total => ("total", "total".into(), None),
+        RowKey::Time(t) if by == "month" => ("month", t.format("%Y-%m").to_string(), None),
+        RowKey::Time(t) => ("day", t.format("%F").to_string(), None),
+        RowKey::Device(device) => (device.kind().name(), device.to_string(), None),
+        RowKey::Job(name, id) => ("job", name.to_string(), Some(id.to_string())),
+        RowKey::Name(name) => ("name", name.to_string(), None),
+        RowKey::Tag(value) => ("tag", value.clone(), None),
+        RowKey::Untagged => ("none", "(none)".into(), None),
+        RowKey::Idle => ("idle", "(idle)".into(), None),
+        RowKey::Unattributed => ("unattributed", "(unattributed)".into(), None),
+        RowKey::Total => ("total", "total".into(), None),
     }
 }
 
-/// What rows that are of no name are called.
+/// The labels of rows without a name.
 const RESERVED: [&str; 4] = ["(none)", "(idle)", "(unattributed)", "total"];
 
 impl ReportRow {
-    /// Says so where some of its energy is of simulated devices.
+    /// Returns a note if some of the energy is of simulated devices.
     pub fn simulated(&self) -> Option<String> {
         let part = if self.energy_j > 0.0 { 100.0 * self.energy_simulated_j / self.energy_j } else { 0.0 };
         let energy = if part >= 99.95 { "the energy".to_owned() } else { format!("{part:.1} % of the energy") };
         (self.energy_simulated_j > 0.0).then(|| format!("{energy} is of simulated GPUs: no hardware used it"))
     }
 
-    /// What it is about, for people: a name that would look like a row of another kind stands in quotes.
+    /// Returns the subject for people: a name that looks like a reserved label is quoted.
     pub fn shown(&self) -> String {
         let is_name = matches!(self.kind, "job" | "name" | "tag");
         let is_like_others = RESERVED.contains(&self.key.as_str()) || self.key.starts_with('"');
         if is_name && is_like_others { format!("{:?}", self.key) } else { self.key.clone() }
     }
 
-    /// What was saved as an interval in words, and of how many jobs that is known.
+    /// Returns the saving with its interval in words, and the number of jobs that it covers.
     pub fn saved(&self, grams: impl Fn(f64) -> String) -> String {
         let (known, jobs) = (self.saved_of_jobs, self.jobs);
         match self.saved_g.zip(self.saved_low_g).zip(self.saved_high_g) {
@@ -311,23 +316,23 @@ impl ReportRow {
     }
 
     fn of(row: &Row, report: &Report) -> Self {
-        let wanted = &report.wanted;
-        let (kind, key, job_id) = named(&row.key, &wanted.by.to_string());
+        let request = &report.request;
+        let (kind, key, job_id) = named(&row.key, &request.by.to_string());
         let total = &row.total;
         let known = total.energy > total.unknown || total.energy == Millijoules::ZERO;
         let grams = |g: wattune_core::units::GramsCo2e| known.then(|| g.get());
         let (energy_low, energy_high) = row.energy_interval();
         let (carbon_low, carbon_high) = row.carbon_interval();
         let score = row.score.as_ref().ok();
-        // Where that book knows nothing, it has no grams either.
+        // Without marginal intensities there are no marginal emissions either.
         let marginal = row.marginal.filter(|(_, unknown)| *unknown < total.energy);
-        let unit = wanted.unit.map(wattune_core::ledger::report::FunctionalUnit::name).unwrap_or_default();
+        let unit = request.unit.map(wattune_core::ledger::report::FunctionalUnit::name).unwrap_or_default();
         Self {
             kind,
             key,
             job_id,
-            from: wanted.span.start(),
-            to: wanted.span.end(),
+            from: request.span.start(),
+            to: request.span.end(),
             method: METHOD,
             energy_j: joules(total.energy),
             energy_kwh: kwh(total.energy.to_joules()),
@@ -345,12 +350,12 @@ impl ReportRow {
             carbon_high_g: grams(carbon_high),
             mean_intensity_g_per_kwh: total.mean_intensity().map(|i| i.get()),
             state: total.state(),
-            forecast_j: joules(row.in_state(State::Forecast)),
-            forecast_pct: row.pct(row.in_state(State::Forecast)),
-            provisional_j: joules(row.in_state(State::Provisional)),
-            provisional_pct: row.pct(row.in_state(State::Provisional)),
-            final_j: joules(row.in_state(State::Final)),
-            final_pct: row.pct(row.in_state(State::Final)),
+            forecast_j: joules(row.in_state(Finality::Forecast)),
+            forecast_pct: row.pct(row.in_state(Finality::Forecast)),
+            provisional_j: joules(row.in_state(Finality::Provisional)),
+            provisional_pct: row.pct(row.in_state(Finality::Provisional)),
+            final_j: joules(row.in_state(Finality::Final)),
+            final_pct: row.pct(row.in_state(Finality::Final)),
             unknown_j: joules(total.unknown),
             unknown_pct: row.pct(total.unknown),
             estimated_j: joules(total.estimated),
@@ -378,20 +383,20 @@ impl ReportRow {
     }
 }
 
-/// What the boundary says of something, and since when where that changed on the way.
+/// Returns a property of the boundary, with the times of its changes.
 fn over_time(report: &Report, of: impl Fn(&Boundary) -> String) -> String {
-    let mut said: Vec<(DateTime<Utc>, String)> = Vec::new();
-    for piece in &report.books.pieces {
-        let text = of(&piece.boundary);
-        if said.last().is_none_or(|(_, before)| *before != text) {
-            said.push((piece.span.start(), text));
+    let mut texts: Vec<(DateTime<Utc>, String)> = Vec::new();
+    for period in &report.data.periods {
+        let text = of(&period.boundary);
+        if texts.last().is_none_or(|(_, before)| *before != text) {
+            texts.push((period.span.start(), text));
         }
     }
     let since = |(i, (at, text)): (usize, &(DateTime<Utc>, String))| match i {
         0 => text.clone(),
         _ => format!("from {} on {text}", at.format("%FT%RZ")),
     };
-    said.iter().enumerate().map(since).collect::<Vec<_>>().join("; ")
+    texts.iter().enumerate().map(since).collect::<Vec<_>>().join("; ")
 }
 
 fn method(report: &Report) -> MethodView {
@@ -412,30 +417,30 @@ fn method(report: &Report) -> MethodView {
     };
     let embodied = |b: &Boundary| match &b.embodied {
         Some(e) => format!(
-            "{} g per board over {} s ({}), by the time for which boards were held",
+            "{} g per GPU over {} s ({}), by the time for which jobs held GPUs",
             e.per_gpu_g, e.life_s, e.source
         ),
         None => "not declared".to_owned(),
     };
     let metered = format!("metered: {}", metered.join(", "));
-    let is_told = !report.books.terms.is_empty();
-    let boundary = if is_told { format!("{metered}; {}", over_time(report, factors)) } else { metered };
+    let has_terms = !report.data.terms.is_empty();
+    let boundary = if has_terms { format!("{metered}; {}", over_time(report, factors)) } else { metered };
     let embodied = over_time(report, embodied);
     MethodView {
         version: METHOD,
         software: env!("CARGO_PKG_VERSION"),
         energy: "differences of the devices' energy counters in whole millijoules, power integrated where there is no \
-                 counter; a board held by one job is that job's, of several jobs on one board by the rule in the books",
+                 counter; a GPU's energy belongs to its job, or is shared among its jobs by the rule in the ledger",
         carbon: "location-based: each interval's energy times the average intensity of its time; marginal intensities make \
-                 a second book that is never netted with it; market-based only by a declared contract's factor",
-        uncertainty: "5 % gain of the counters' sensors, 10 % where energy was integrated or a gap was filled; errors of \
-                      gain do not average out. Intensities come without an uncertainty of their sources",
+                 a second account that is never netted with it; market-based only by a declared contract's factor",
+        uncertainty: "5 % gain of the counters' sensors, 10 % where energy was integrated or a gap was filled; gain \
+                      errors do not average out. The sources give no uncertainty of their intensities",
         boundary,
         embodied,
-        savings: "emissions of the same work at the limit found on the boards, by each job's profile, less what the job emitted; \
-                  as reckoned when it ended, and once more before its minutes are rolled up. A job's saving stands where \
-                  its end lies, and with a GPU only if it had no other. Of several jobs means add up, and so do the ends \
-                  of the intervals, as if all errors went the same way; jobs of which it is unknown are not in it",
+        savings: "emissions of the same work at the GPUs' original limits, by each job's profile, minus the job's emissions; \
+                  estimated when the job ended, and again before its minutes are rolled up. A job's saving counts at the \
+                  time of its end, and for a GPU only if the job had no other. The means of several jobs are summed, and \
+                  so are the bounds of the intervals, as for fully correlated errors; jobs without an estimate do not count",
         sci: "ISO/IEC 21031: facility emissions with declared embodied ones of jobs that began and ended in the span, per \
               declared functional unit",
     }

@@ -1,14 +1,14 @@
-//! A report as one page: figures with their states first, plots, then what an auditor asks for.
+//! A report as one page: figures with their states, plots, then the auditor's details.
 
 use super::{ReportRow, ReportView};
 use crate::http::document::{Mark, Plot, document, escaped};
 
-/// Rows shown in the table; JSON and CSV have them all.
+/// The maximum number of rows in the table; JSON and CSV have them all.
 const ROWS: usize = 500;
-/// Bars of a plot.
+/// The maximum number of bars in a plot.
 const BARS: usize = 24;
 
-/// The page.
+/// Renders the page.
 pub fn page(report: &ReportView) -> String {
     let title = format!("Energy and carbon, {} to {} UTC", report.from.format("%F %R"), report.to.format("%F %R"));
     let mut body = format!("<h1>{}</h1>\n", escaped(&title));
@@ -46,9 +46,9 @@ fn grams(grams: Option<f64>) -> String {
 fn summary(report: &ReportView) -> String {
     let total = &report.total;
     let declared = |grams_of: Option<f64>, what: &str| grams_of.map_or_else(|| what.to_owned(), |g| grams(Some(g)));
-    let made_up = if report.synthetic { "; by generated intensities, of no real grid" } else { "" };
+    let generated = if report.synthetic { "; from generated intensities, not a real grid's" } else { "" };
     let states = format!(
-        "{} — final {:.1} %, provisional {:.1} %, forecast {:.1} %, unknown {:.1} %{made_up}",
+        "{} — final {:.1} %, provisional {:.1} %, forecast {:.1} %, unknown {:.1} %{generated}",
         total.state, total.final_pct, total.provisional_pct, total.forecast_pct, total.unknown_pct
     );
     pairs([
@@ -69,18 +69,18 @@ fn summary(report: &ReportView) -> String {
             "With node factor and PUE",
             format!("{:.4} kWh, {}", total.facility_energy_kwh, grams(total.facility_carbon_g)),
         ),
-        ("Market-based", declared(total.market_based_carbon_g, "no contract declared for all of the time")),
-        ("By marginal intensities, a book of its own", declared(total.marginal_carbon_g, "no such source")),
+        ("Market-based", declared(total.market_based_carbon_g, "no contract declared for the whole time")),
+        ("By marginal intensities, a separate account", declared(total.marginal_carbon_g, "no such source")),
         ("Embodied", declared(total.embodied_g, "not declared")),
-        ("Saved against the limit found", total.saved(|g| grams(Some(g)))),
+        ("Saved, compared with the original limit", total.saved(|g| grams(Some(g)))),
     ])
 }
 
-/// Energy and emissions: over time as lines, of other rows as bars, the largest first.
+/// Plots energy and emissions: over time as lines, other groupings as bars, the largest first.
 fn plots(report: &ReportView) -> String {
     let over_time = matches!(report.by.as_str(), "day" | "month");
     if report.rows.is_empty() {
-        return "<p>Nothing was booked in this time.</p>\n".to_owned();
+        return "<p>No energy was recorded in this time.</p>\n".to_owned();
     }
     if !over_time {
         return bars(report);
@@ -126,7 +126,7 @@ fn bars(report: &ReportView) -> String {
 
 const TABLE_END: &str = "</tbody></table></div>\n";
 
-/// The head of a table that may be wider than the window, with a name for those who scroll by keyboard or hear it.
+/// Returns the head of a table that may be wider than the window, with a name for keyboard and screen-reader users.
 fn table_of(name: &str, columns: &[&str]) -> String {
     let columns: String = columns.iter().map(|column| format!("<th scope=\"col\">{column}")).collect();
     format!(
@@ -196,7 +196,7 @@ fn table(report: &ReportView) -> String {
     text + &format!("<p>SCI: {}.</p>\n", escaped(&report.total.sci_note))
 }
 
-/// With the number of jobs of which it is known, where that is not all of them.
+/// Returns the saving, with the number of jobs that it covers if it does not cover all.
 fn saved(row: &ReportRow) -> String {
     match row.saved_g {
         Some(g) if row.saved_of_jobs == row.jobs => format!("<td>{g:.2}"),
@@ -208,8 +208,8 @@ fn saved(row: &ReportRow) -> String {
 fn completeness(report: &ReportView) -> String {
     let whole = &report.completeness;
     let mut text = format!(
-        "<p>{} of {} hours have energy; {:.1} J are booked and not settled yet, and are in all figures. {:.2} % of the \
-         energy was not read off a watched counter, {:.2} % is nobody’s who can be named.</p>\n",
+        "<p>{} of {} hours have energy; {:.1} J are recorded without hourly emissions so far, and are in all figures. {:.2} % of the \
+         energy does not come from a continuously read counter, {:.2} % is unattributed.</p>\n",
         whole.hours_with_energy,
         whole.hours,
         whole.unsettled_j,
@@ -268,12 +268,12 @@ fn versions(report: &ReportView) -> String {
     if version.restatements.is_empty() {
         return text;
     }
-    text += &table_of("Restatements", &["hour", "book", "version", "at", "g before", "g after", "why"]);
+    text += &table_of("Restatements", &["hour", "kind", "version", "at", "g before", "g after", "why"]);
     for r in version.restatements.iter().take(50) {
         text += &format!(
             "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.3}<td>{:.3}<td>{}</tr>\n",
             r.hour.format("%F %R"),
-            r.book,
+            r.kind,
             r.version,
             r.at.format("%F %T"),
             r.before_g,
@@ -288,8 +288,7 @@ fn corrections(report: &ReportView) -> String {
     if report.corrections.is_empty() {
         return "<p>None.</p>\n".to_owned();
     }
-    let mut text =
-        "<p>These intervals were booked to somebody else first; the figures above are as corrected.</p>\n".to_owned();
+    let mut text = "<p>These intervals had another owner at first; the figures above are corrected.</p>\n".to_owned();
     text += &table_of("Corrections", &["entry", "at", "who", "intervals", "J", "of", "given to", "why"]);
     for made in report.corrections.iter().take(ROWS) {
         text += &format!(
@@ -309,7 +308,7 @@ fn corrections(report: &ReportView) -> String {
 
 fn method(report: &ReportView) -> String {
     let method = &report.method;
-    let sources: Vec<String> = report.sources.iter().map(|s| format!("{} ({} h)", s.said, s.hours)).collect();
+    let sources: Vec<String> = report.sources.iter().map(|s| format!("{} ({} h)", s.description, s.hours)).collect();
     let mut text = pairs([
         ("Boundary", method.boundary.clone()),
         ("Energy", method.energy.to_owned()),

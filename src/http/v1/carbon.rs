@@ -1,4 +1,4 @@
-//! The carbon signal: now, ahead, behind; the price beside it.
+//! The carbon signal: now, forecast and history; the electricity price.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,7 +10,7 @@ use crate::http::extract::Params;
 use crate::http::openapi::Problems;
 use crate::http::wire::HistoryQuery;
 
-/// The signal now: intensity, source, freshness.
+/// Returns the current intensity with its source and freshness.
 #[utoipa::path(
     get, path = "/v1/carbon", operation_id = "get_carbon", tag = "carbon",
     responses((status = OK, body = CarbonView), Problems)
@@ -19,7 +19,7 @@ pub(in crate::http) async fn now(State(shared): State<Shared>) -> Result<Json<Ca
     Ok(Json(shared.ask(|controller| Box::pin(async move { controller.carbon_now() })).await?))
 }
 
-/// What is planned with, slot by slot from now on; empty while there is no signal.
+/// Returns the forecast that plans use, slot by slot from now on; empty while there is no signal.
 #[utoipa::path(
     get, path = "/v1/carbon/forecast", operation_id = "get_carbon_forecast", tag = "carbon",
     responses((status = OK, body = Vec<IntensityView>), Problems)
@@ -28,7 +28,7 @@ pub(in crate::http) async fn forecast(State(shared): State<Shared>) -> Result<Js
     Ok(Json(shared.ask(|controller| Box::pin(async move { controller.carbon_forecast() })).await?))
 }
 
-/// What was, slot by slot up to now, oldest first.
+/// Returns past intensities, slot by slot up to now, oldest first.
 #[utoipa::path(
     get, path = "/v1/carbon/history", operation_id = "get_carbon_history", tag = "carbon", params(HistoryQuery),
     responses((status = OK, body = Vec<IntensityView>), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
@@ -42,7 +42,7 @@ pub(in crate::http) async fn history(
     Ok(Json(answer.await??))
 }
 
-/// The day-ahead price, now and ahead; null where the settings name no source of prices.
+/// Returns the day-ahead price, now and ahead; null if no price source is configured.
 #[utoipa::path(
     get, path = "/v1/price", operation_id = "get_price", tag = "carbon",
     responses((status = OK, body = Option<PriceView>), Problems)

@@ -1,4 +1,4 @@
-//! Demand-response events: for a while the limits of all boards add up to no more than a target.
+//! Demand-response events: temporary targets for the sum of all GPUs' power limits.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,7 +12,7 @@ use crate::http::extract::{Payload, Segment};
 use crate::http::openapi::Problems;
 use wattune_core::domain::{DemandResponse, EventId};
 
-/// All events by their start: those of the settings, those announced, those over for less than a week.
+/// Lists all events by their start: configured ones, announced ones, and those that ended less than a week ago.
 #[utoipa::path(
     get, path = "/v1/demand-response", operation_id = "list_demand_response", tag = "demand response",
     responses((status = OK, body = Vec<EventView>), Problems)
@@ -21,16 +21,16 @@ pub(in crate::http) async fn list(State(shared): State<Shared>) -> Result<Json<V
     Ok(Json(shared.ask(|controller| Box::pin(async move { controller.events() })).await?))
 }
 
-/// Announces an event, or replaces the one of the same id. It is kept over restarts; limits follow at once.
+/// Announces an event, or replaces the one with the same id. It survives restarts; limits follow at once.
 #[utoipa::path(
     post, path = "/v1/demand-response", operation_id = "announce_demand_response", tag = "demand response",
     request_body = NewEvent,
     responses(
-        (status = CREATED, body = EventView, headers(("location" = String, description = "Where it is withdrawn"))),
-        (status = OK, body = EventView, description = "An event of that id was known; this one is in its place"),
+        (status = CREATED, body = EventView, headers(("location" = String, description = "The address at which to withdraw it"))),
+        (status = OK, body = EventView, description = "The event replaced one with the same id"),
         (
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "The settings have an event of that id, or there are too many"
+            description = "The configuration has an event with that id, or there are too many events"
         ),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
@@ -49,16 +49,16 @@ pub(in crate::http) async fn announce(
     Ok((status, [(header::LOCATION, location)], Json(announced.view)))
 }
 
-/// Withdraws an event, also in its midst.
+/// Withdraws an event, even a running one.
 #[utoipa::path(
     delete, path = "/v1/demand-response/{id}", operation_id = "withdraw_demand_response", tag = "demand response",
     params(("id" = String, Path, description = "The event's id")),
     responses(
-        (status = OK, body = EventView, description = "The event as it was"),
+        (status = OK, body = EventView, description = "The withdrawn event"),
         (status = NOT_FOUND, response = Problem),
         (
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "It stands in the settings"
+            description = "The event is part of the configuration"
         ),
         Problems
     )

@@ -1,4 +1,4 @@
-//! What changes, as it changes.
+//! The event stream.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,16 +16,18 @@ use crate::http::guard::check_listener;
 use crate::http::openapi::Problems;
 use crate::http::seat::Seat;
 
-/// A comment is sent when nothing else was for so long: whoever hears nothing for longer has lost the daemon.
+/// The interval of comments while there is nothing else to send. A client that receives nothing for longer has lost the
+/// daemon.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Server-sent events: `status` with the answer of `GET /v1/status`, of at most 50 jobs and problems, at once and whenever it has changed, once a second
-/// at most; `problem` while the daemon cannot tell. At most 32 clients of one user at once, and 64 in all. Events have no ids: nothing is sent
-/// again after a break. Whoever reads nothing for 30 s while there is something to send is disconnected.
+/// Streams server-sent events: `status` with the answer of `GET /v1/status`, limited to 50 jobs and problems, at once
+/// and after each change, at most once a second; `problem` while the status is not available. At most 32 clients per
+/// user at once, and 64 in total. Events have no ids: nothing is repeated after a reconnect. A client that reads
+/// nothing for 30 s while there is something to send is disconnected.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "get_events", tag = "status",
     responses(
-        (status = OK, body = String, content_type = "text/event-stream", description = "It ends with the daemon"),
+        (status = OK, body = String, content_type = "text/event-stream", description = "The stream ends with the daemon"),
         (status = SERVICE_UNAVAILABLE, response = Problem),
         Problems
     )

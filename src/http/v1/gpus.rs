@@ -1,4 +1,4 @@
-//! Boards, and their limits set by hand.
+//! GPUs, and manual overrides of their limits.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use crate::http::extract::{Payload, Segment};
 use crate::http::openapi::Problems;
 use crate::http::wire::SetPowerLimit;
 
-/// All boards, by index.
+/// Lists all GPUs by index.
 #[utoipa::path(
     get, path = "/v1/gpus", operation_id = "list_gpus", tag = "gpus",
     responses((status = OK, body = Vec<GpuView>), Problems)
@@ -20,7 +20,7 @@ pub(in crate::http) async fn list(State(shared): State<Shared>) -> Result<Json<V
     Ok(Json(shared.ask(|controller| Box::pin(async move { controller.gpus() })).await?))
 }
 
-/// One board.
+/// Returns one GPU.
 #[utoipa::path(
     get, path = "/v1/gpus/{id}", operation_id = "get_gpu", tag = "gpus",
     params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
@@ -34,8 +34,7 @@ pub(in crate::http) async fn show(
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu(&which) })).await??))
 }
 
-/// A board's limits and draw of the last 24 hours, oldest first, as far as this daemon has seen them; times in which
-/// nobody looked are left out.
+/// Returns a GPU's limits and draw of the last 24 hours, oldest first, without times in which no daemon was running.
 #[utoipa::path(
     get, path = "/v1/gpus/{id}/history", operation_id = "get_gpu_history", tag = "gpus",
     params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
@@ -49,13 +48,13 @@ pub(in crate::http) async fn history(
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu_history(&which) })).await??))
 }
 
-/// Sets a board's limit by hand for a while; it takes precedence over the board's job.
+/// Overrides a GPU's limit for a limited time. The override takes precedence over the GPU's job.
 #[utoipa::path(
     put, path = "/v1/gpus/{id}/power-limit", operation_id = "set_power_limit", tag = "gpus",
     params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
     request_body = SetPowerLimit,
     responses(
-        (status = OK, body = GpuView, description = "The board; its limit follows within a tick"),
+        (status = OK, body = GpuView, description = "The GPU; its limit follows within a tick"),
         (status = FORBIDDEN, response = Problem),
         (status = NOT_FOUND, response = Problem),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
@@ -75,7 +74,7 @@ pub(in crate::http) async fn set_power_limit(
     Ok(Json(answer.await??))
 }
 
-/// Takes a limit set by hand back, and a limit that somebody else set: the board is its job's again.
+/// Ends a manual override, or wattune's yielding to an external writer's limit: the job controls the GPU again.
 #[utoipa::path(
     delete, path = "/v1/gpus/{id}/power-limit", operation_id = "release_power_limit", tag = "gpus",
     params(("id" = String, Path, description = "Index, UUID or PCI bus id")),

@@ -31,7 +31,7 @@ const LATEST_ENDED: u32 = 50;
         ),
         (
             status = TOO_MANY_REQUESTS, body = Problem, content_type = "application/problem+json",
-            description = "As many jobs are open as the settings allow, in all or on one of the GPUs"
+            description = "The configured maximum of open jobs is reached, in total or on one of the GPUs"
         ),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
@@ -47,7 +47,7 @@ pub(in crate::http) async fn register(
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(job)))
 }
 
-/// The jobs that have not ended, or the latest that have.
+/// Lists the jobs that have not ended, or the latest that have.
 #[utoipa::path(
     get, path = "/v1/jobs", operation_id = "list_jobs", tag = "jobs", params(JobsQuery),
     responses((status = OK, body = Vec<JobView>), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
@@ -71,7 +71,7 @@ pub(in crate::http) async fn list(
     Ok(Json(jobs))
 }
 
-/// One job, running or ended.
+/// Returns one job, running or ended.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}", operation_id = "get_job",
     tag = "jobs", params(("id" = String, Path, description = "The job's id")),
@@ -85,7 +85,7 @@ pub(in crate::http) async fn show(
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.job(&id).await })).await??))
 }
 
-/// Ends a job: its boards get their found limits back, its account is final.
+/// Ends a job: its GPUs get their original limits back, its account is final.
 #[utoipa::path(
     delete, path = "/v1/jobs/{id}", operation_id = "end_job",
     tag = "jobs", params(("id" = String, Path, description = "The job's id")),
@@ -94,7 +94,7 @@ pub(in crate::http) async fn show(
         (status = NOT_FOUND, response = Problem),
         (
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "It has ended already"
+            description = "The job has ended already"
         ),
         Problems
     )
@@ -107,7 +107,7 @@ pub(in crate::http) async fn end(
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.end(&id).await })).await??))
 }
 
-/// Tells how far a job has come, and renews its lease.
+/// Reports a job's progress and renews its lease.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/progress", operation_id = "report_progress",
     tag = "jobs", params(("id" = String, Path, description = "The job's id")),
@@ -117,11 +117,11 @@ pub(in crate::http) async fn end(
         (status = NOT_FOUND, response = Problem),
         (
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "It has ended"
+            description = "The job has ended"
         ),
         (
             status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
-            description = "It contradicts the report before"
+            description = "The report contradicts the previous one"
         ),
         Problems
     )
@@ -137,7 +137,7 @@ pub(in crate::http) async fn progress(
     Ok(Json(answer.await??))
 }
 
-/// What will happen to a job's limits, and why.
+/// Returns the planned limits of a job with the reasons.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/plan", operation_id = "get_job_plan",
     tag = "jobs", params(("id" = String, Path, description = "The job's id")),
@@ -151,7 +151,7 @@ pub(in crate::http) async fn plan(
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.plan_of(&id) })).await??))
 }
 
-/// What was learned about a job: throughput and draw at each limit.
+/// Returns a job's profile: throughput and draw at each limit.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/profile", operation_id = "get_job_profile",
     tag = "jobs", params(("id" = String, Path, description = "The job's id")),
@@ -165,7 +165,7 @@ pub(in crate::http) async fn profile(
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.profile_of(&id).await })).await??))
 }
 
-/// What a job used and emitted so far, and against running at the ceiling.
+/// Returns a job's energy and emissions so far, compared with running at the maximum usable limit.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/emissions", operation_id = "get_job_emissions",
     tag = "jobs", params(("id" = String, Path, description = "The job's id")),
@@ -179,7 +179,7 @@ pub(in crate::http) async fn emissions(
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.account_of(&id).await })).await??))
 }
 
-/// What is no job id names no job.
+/// Parses a job id; an invalid id is an unknown job.
 fn job_id(text: String) -> Result<JobId, Problem> {
     JobId::new(text).map_err(|error| Problem::new(StatusCode::NOT_FOUND, error.to_string()))
 }

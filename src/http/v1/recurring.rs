@@ -9,16 +9,17 @@ use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::extract::{Params, Payload, Segment};
 use crate::http::openapi::Problems;
-pub(in crate::http) use crate::http::wire::recurring::LARGEST_DOCUMENT;
+pub(in crate::http) use crate::http::wire::recurring::MAX_DOCUMENT_BYTES;
 use crate::http::wire::recurring::{BeginTrial, EndTrial, Metered, RecurringQuery, ReportTrial, TrialsQuery};
 use crate::recurring::{
-    RecurringDocument, RecurringEntry, RecurringError, RecurringSpec, RecurringView, Told, TrialView, VerdictView,
+    RecurringDocument, RecurringEntry, RecurringError, RecurringSpec, RecurringView, TrialMessage, TrialView,
+    VerdictView,
 };
 use wattune_core::bandit::Report;
 use wattune_core::domain::{InvalidJob, JobName};
 use wattune_core::units::Seconds;
 
-/// Recurring jobs by name.
+/// Lists recurring jobs by name.
 #[utoipa::path(
     get, path = "/v1/recurring", operation_id = "list_recurring", tag = "recurring jobs", params(RecurringQuery),
     responses((status = OK, body = Vec<RecurringEntry>), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
@@ -31,17 +32,17 @@ pub(in crate::http) async fn list(
     Ok(Json(shared.within(shared.recurring.list(&after, limit)).await?))
 }
 
-/// Makes a recurring job. Asking again with the same specification changes nothing.
+/// Creates a recurring job. Repeating the request with the same specification changes nothing.
 #[utoipa::path(
     put, path = "/v1/recurring/{name}", operation_id = "put_recurring", tag = "recurring jobs",
-    params(("name" = String, Path, description = "Its name, which its training runs share")),
+    params(("name" = String, Path, description = "The name, which its training runs share")),
     request_body = RecurringSpec,
     responses(
         (status = CREATED, body = RecurringView),
-        (status = OK, body = RecurringView, description = "It was there already"),
+        (status = OK, body = RecurringView, description = "The job existed already"),
         (
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "There is one with another specification; the problem names the field"
+            description = "A job of that name has another specification; the problem names the field"
         ),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
@@ -57,10 +58,10 @@ pub(in crate::http) async fn put(
     Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(view)))
 }
 
-/// A recurring job, and what is believed of each batch size.
+/// Returns a recurring job with its cost estimate for each batch size.
 #[utoipa::path(
     get, path = "/v1/recurring/{name}", operation_id = "get_recurring", tag = "recurring jobs",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "The job's name")),
     responses((status = OK, body = RecurringView), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn show(
@@ -71,12 +72,12 @@ pub(in crate::http) async fn show(
     Ok(Json(shared.within(shared.recurring.show(&name)).await?))
 }
 
-/// Forgets a recurring job with all its trials. Their numbers are not given again, should it be made anew.
+/// Deletes a recurring job with all its trials. If it is created again, trial numbers continue.
 #[utoipa::path(
     delete, path = "/v1/recurring/{name}", operation_id = "delete_recurring", tag = "recurring jobs",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "The job's name")),
     responses(
-        (status = OK, body = RecurringView, description = "What it was"),
+        (status = OK, body = RecurringView, description = "The deleted job"),
         (status = NOT_FOUND, response = Problem),
         Problems
     )
@@ -89,22 +90,22 @@ pub(in crate::http) async fn delete(
     Ok(Json(shared.within(shared.recurring.delete(&name)).await?))
 }
 
-/// Begins a trial: the next run, with the batch size that it is to take.
+/// Begins a trial: the next run, with the batch size that it must use.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials", operation_id = "begin_trial", tag = "recurring jobs",
     params(("name" = String, Path, description = "The recurring job's name")),
     request_body = BeginTrial,
     responses(
         (status = CREATED, body = TrialView, headers(("location" = String, description = "The trial's address"))),
-        (status = OK, body = TrialView, description = "The trial that was begun with this key"),
+        (status = OK, body = TrialView, description = "The trial that began with this key"),
         (status = NOT_FOUND, response = Problem),
         (
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "No batch size has reached the target, or too many trials run"
+            description = "No batch size has reached the target, or too many trials are running"
         ),
         (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial that was begun with this key fell silent, or was withdrawn"
+            description = "The trial that began with this key lost its lease or was withdrawn"
         ),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
@@ -124,7 +125,7 @@ pub(in crate::http) async fn begin(
     Ok((status, [(header::LOCATION, location)], Json(trial)))
 }
 
-/// Trials by number, the oldest or the newest first.
+/// Lists trials by number, the oldest or the newest first.
 #[utoipa::path(
     get, path = "/v1/recurring/{name}/trials", operation_id = "list_trials", tag = "recurring jobs",
     params(("name" = String, Path, description = "The recurring job's name"), TrialsQuery),
@@ -145,7 +146,7 @@ pub(in crate::http) async fn trials(
     Ok(Json(shared.within(shared.recurring.trials(&name, page)).await?))
 }
 
-/// One trial.
+/// Returns one trial.
 #[utoipa::path(
     get, path = "/v1/recurring/{name}/trials/{number}", operation_id = "get_trial", tag = "recurring jobs",
     params(
@@ -162,8 +163,8 @@ pub(in crate::http) async fn trial(
     Ok(Json(shared.within(shared.recurring.trial(&name, number)).await?))
 }
 
-/// Tells how far a trial has come, renews its lease, and says whether it is to stop. One that has ended is told so again,
-/// and takes no more in.
+/// Reports a trial's progress and renews its lease; the answer says if the run is to stop. For an ended trial the
+/// answer is repeated and nothing changes.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials/{number}/progress", operation_id = "report_trial",
     tag = "recurring jobs",
@@ -181,11 +182,11 @@ pub(in crate::http) async fn trial(
         ),
         (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial is over: its lease ran out, or it was withdrawn"
+            description = "The trial is over: its lease expired, or it was withdrawn"
         ),
         (
             status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
-            description = "It contradicts the report before"
+            description = "The report contradicts the previous one"
         ),
         Problems
     )
@@ -200,7 +201,7 @@ pub(in crate::http) async fn progress(
     Ok(Json(shared.within(shared.recurring.report(&name, number, told)).await?))
 }
 
-/// Ends a trial, after a last report if one is given. One that has ended already stays as it is.
+/// Ends a trial, after a last report if one is given. An ended trial does not change.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials/{number}/end", operation_id = "end_trial", tag = "recurring jobs",
     params(
@@ -217,11 +218,11 @@ pub(in crate::http) async fn progress(
         ),
         (
             status = GONE, body = Problem, content_type = "application/problem+json",
-            description = "The trial is over: its lease ran out, or it was withdrawn"
+            description = "The trial is over: its lease expired, or it was withdrawn"
         ),
         (
             status = UNPROCESSABLE_ENTITY, body = Problem, content_type = "application/problem+json",
-            description = "Its last report contradicts the one before"
+            description = "The last report contradicts the previous one"
         ),
         Problems
     )
@@ -240,10 +241,10 @@ pub(in crate::http) async fn end(
     Ok(Json(shared.within(ended).await?))
 }
 
-/// All of a recurring job, as one document.
+/// Exports a recurring job as one document.
 #[utoipa::path(
     get, path = "/v1/recurring/{name}/export", operation_id = "export_recurring", tag = "recurring jobs",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "The job's name")),
     responses((status = OK, body = RecurringDocument), (status = NOT_FOUND, response = Problem), Problems)
 )]
 pub(in crate::http) async fn export(
@@ -254,16 +255,16 @@ pub(in crate::http) async fn export(
     Ok(Json(shared.within(shared.recurring.export(&name)).await?))
 }
 
-/// Takes an exported job in, under the name in the address. Nothing is overwritten.
+/// Imports an exported job under the name in the address. Nothing is overwritten.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/import", operation_id = "import_recurring", tag = "recurring jobs",
-    params(("name" = String, Path, description = "The name that it is to have")),
+    params(("name" = String, Path, description = "The name of the new job")),
     request_body = RecurringDocument,
     responses(
         (status = CREATED, body = RecurringView),
         (
             status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "There is one of that name"
+            description = "A job of that name exists"
         ),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
         Problems
@@ -278,12 +279,12 @@ pub(in crate::http) async fn import(
     Ok((StatusCode::CREATED, Json(shared.within(shared.recurring.import(name, document)).await?)))
 }
 
-/// A report with its energy: the client's, or that of a training run's books. Only for the latter the controller is
-/// asked, and before any transaction begins.
-async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered) -> Result<Told, Problem> {
+/// Completes a report with its energy: the client's, or that of a training run's ledger. The controller is asked only
+/// for the latter, before any transaction begins.
+async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered) -> Result<TrialMessage, Problem> {
     let (id, time, rest) = match metered {
-        Metered::Here(report) => return Ok(Told { report, job: None }),
-        Metered::Books { job, time, rest } => (job, time, rest),
+        Metered::Client(report) => return Ok(TrialMessage { report, job: None }),
+        Metered::Job { job, time, rest } => (job, time, rest),
     };
     let batch_size = shared.within(shared.recurring.batch_size(name, number)).await?;
     let asked = id.clone();
@@ -292,7 +293,7 @@ async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered)
     if view.name != name.as_str() || view.batch_size != Some(batch_size) {
         let has = view.batch_size.map_or("none".to_owned(), |b| b.to_string());
         let why = format!(
-            "names job {id} ({}, batch size {has}); trial {number} is of {name} with batch size {batch_size}: register a \
+            "names job {id} ({}, batch size {has}); trial {number} belongs to {name} with batch size {batch_size}: register a \
              job like that",
             view.name
         );
@@ -300,17 +301,17 @@ async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered)
     }
     let time = time.unwrap_or(Seconds::new(view.active_s + view.stalled_s));
     let report = Report { energy, time, ..rest };
-    Ok(Told { report, job: Some(id) })
+    Ok(TrialMessage { report, job: Some(id) })
 }
 
-/// What cannot be a name names nothing.
+/// Parses a name; an invalid name is an unknown job.
 fn known_name(text: String) -> Result<JobName, Problem> {
     JobName::new(text.clone()).map_err(|_| RecurringError::NotFound(text).into())
 }
 
 fn new_name(text: String) -> Result<JobName, Problem> {
     JobName::new(text)
-        .and_then(JobName::seen)
+        .and_then(JobName::require_visible)
         .map_err(|error| InvalidJob { field: "name", why: error.to_string() }.into())
 }
 

@@ -1,4 +1,4 @@
-//! The books: reports, and what they are made of.
+//! Reports and the ledger.
 
 use axum::Json;
 use axum::extract::State;
@@ -14,14 +14,14 @@ use crate::http::report::{ReportView, page};
 use crate::http::wire::ledger::{LedgerPageView, LedgerQuery, ReportFormat, ReportQuery};
 use crate::store::Store;
 
-/// The database, and the daemon's present. Reading it needs no tick of the control loop.
-async fn books(shared: &Shared) -> Result<(Store, DateTime<Utc>), Problem> {
+/// Returns the database and the daemon's time. Reading the database needs no tick of the control loop.
+async fn store(shared: &Shared) -> Result<(Store, DateTime<Utc>), Problem> {
     shared.ask(|controller| Box::pin(async move { (controller.store(), controller.now().utc) })).await
 }
 
-/// What a span of time used and emitted, by job, name, GPU, label, day or month.
+/// Returns energy and emissions of a span of time by job, name, GPU, label, day or month.
 #[utoipa::path(
-    get, path = "/v1/report", operation_id = "get_report", tag = "books", params(ReportQuery),
+    get, path = "/v1/report", operation_id = "get_report", tag = "ledger", params(ReportQuery),
     responses(
         (status = OK, content((ReportView = "application/json"), (String = "text/csv"), (String = "text/html"))),
         (status = UNPROCESSABLE_ENTITY, response = Problem),
@@ -33,7 +33,7 @@ pub(in crate::http) async fn report(
     Params(query): Params<ReportQuery>,
 ) -> Result<Response, Problem> {
     let format = query.format;
-    let (store, now) = books(&shared).await?;
+    let (store, now) = store(&shared).await?;
     let wanted = query.checked(now)?;
     let report = shared.within(store.report(wanted)).await?;
     let view = ReportView::of(&report);
@@ -53,17 +53,17 @@ pub(in crate::http) async fn report(
     Ok(response)
 }
 
-/// The ledger of a span of at most seven days: its intervals with whose they are now, page by page; with the first page
-/// all settlements of its hours, in all their versions, and the corrections made within it.
+/// Returns the ledger of a span of at most seven days: its intervals with their current owners, page by page. The first
+/// page also has all settlements of the span's hours, in all versions, and the corrections made within it.
 #[utoipa::path(
-    get, path = "/v1/ledger", operation_id = "get_ledger", tag = "books", params(LedgerQuery),
+    get, path = "/v1/ledger", operation_id = "get_ledger", tag = "ledger", params(LedgerQuery),
     responses((status = OK, body = LedgerPageView), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
 )]
 pub(in crate::http) async fn ledger(
     State(shared): State<Shared>,
     Params(query): Params<LedgerQuery>,
 ) -> Result<Json<LedgerPageView>, Problem> {
-    let (store, now) = books(&shared).await?;
+    let (store, now) = store(&shared).await?;
     let (span, after, limit) = query.checked(now)?;
     let page = shared.within(store.ledger_page(&span, after, limit)).await?;
     Ok(Json(LedgerPageView::of(page, &span)))

@@ -8,7 +8,7 @@ use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::openapi::Problems;
 
-/// Mode, signal, boards and their owners, open jobs, and what somebody should look at.
+/// Returns mode, signal, GPUs and their owners, open jobs, and current problems.
 #[utoipa::path(
     get, path = "/v1/status", operation_id = "get_status", tag = "status",
     responses((status = OK, body = StatusView), Problems)

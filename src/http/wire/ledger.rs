@@ -1,54 +1,54 @@
-//! What is asked of the books, and the ledger as it is shown.
+//! Queries for reports and the ledger, and the ledger's JSON.
 
 use chrono::{DateTime, TimeDelta, Timelike as _, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::extract::{digits, some_digits};
+use super::super::extract::{optional_whole_number, whole_number};
 use crate::store::LedgerPage;
 use wattune_core::domain::{InvalidJob, Slot};
 use wattune_core::ledger::apportion::hour_of;
-use wattune_core::ledger::report::{By, FunctionalUnit, LEAST_PER_EPOCH, Wanted};
+use wattune_core::ledger::report::{FunctionalUnit, Grouping, MIN_SAMPLES_PER_EPOCH, ReportRequest};
 use wattune_core::ledger::{Interval, Share};
 use wattune_core::units::{Samples, Short};
 
-/// A restatement is listed if an hour's emissions changed by more than so many percent, unless asked otherwise.
+/// The default threshold for listing a restatement: the change of an hour's emissions in percent.
 pub const RESTATED_BY_PCT: f64 = 5.0;
 
-const LONGEST: TimeDelta = TimeDelta::days(7);
+const LONGEST_SPAN: TimeDelta = TimeDelta::days(7);
 
-/// How a report is written.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReportFormat {
-    /// Everything.
+    /// JSON with all details.
     #[default]
     Json,
-    /// The rows.
+    /// CSV with the rows.
     Csv,
-    /// A page with plots.
+    /// An HTML page with plots.
     Html,
 }
 
-/// Which report.
+/// The selection of a report.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ReportQuery {
-    /// `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
+    /// The grouping: `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
     #[serde(default = "by_job")]
     #[param(default = "job")]
     pub by: String,
-    /// From when: RFC 3339, or a date. Thirty days before `to` if absent. Full UTC hours count: it is moved down to one.
+    /// The start: RFC 3339, or a date. Thirty days before `to` if absent. Rounded down to a full UTC hour.
     pub from: Option<String>,
-    /// Until when: RFC 3339, or a date, which is then its end. Now if absent. It is moved up to a full hour.
+    /// The end: RFC 3339, or a date, which includes that day. Now if absent. Rounded up to a full hour.
     pub to: Option<String>,
-    /// How it is written.
+    /// The format.
     #[serde(default)]
     pub format: ReportFormat,
-    /// What SCI is counted per: `run`, `epoch` or `1e6-samples`.
+    /// The functional unit of SCI: `run`, `epoch` or `1e6-samples`.
     pub functional_unit: Option<String>,
-    /// Samples of an epoch; of each job's label `samples_per_epoch` if absent.
+    /// Samples per epoch; from each job's label `samples_per_epoch` if absent.
     pub samples_per_epoch: Option<f64>,
     /// Hours whose emissions changed by more than this are listed.
     pub restated_by_pct: Option<f64>,
@@ -63,12 +63,12 @@ fn invalid(field: &'static str, why: impl ToString) -> InvalidJob {
 }
 
 impl ReportQuery {
-    /// What the ledger is asked.
+    /// Converts the query.
     ///
     /// # Errors
-    /// For the first parameter that is wrong.
-    pub fn checked(self, now: DateTime<Utc>) -> Result<Wanted, InvalidJob> {
-        let by: By = self.by.parse().map_err(|e| invalid("by", e))?;
+    /// The first invalid parameter.
+    pub fn checked(self, now: DateTime<Utc>) -> Result<ReportRequest, InvalidJob> {
+        let by: Grouping = self.by.parse().map_err(|e| invalid("by", e))?;
         let span = span(self.from.as_deref(), self.to.as_deref(), now)?;
         let unit = functional_unit(self.functional_unit.as_deref(), self.samples_per_epoch)?;
         let restated_by_pct = self.restated_by_pct.unwrap_or(RESTATED_BY_PCT);
@@ -76,18 +76,18 @@ impl ReportQuery {
             let why = format!("is {}; it must be within 0 to 1000000 percent", Short(restated_by_pct));
             return Err(invalid("restated_by_pct", why));
         }
-        Ok(Wanted { by, span, unit, restated_by_pct, now })
+        Ok(ReportRequest { by, span, unit, restated_by_pct, now })
     }
 }
 
-/// What SCI is counted per.
+/// Parses the functional unit of SCI.
 ///
 /// # Errors
-/// If it is no functional unit, or the samples of an epoch make no sense.
+/// If the unit is unknown or the samples of an epoch are invalid.
 pub fn functional_unit(unit: Option<&str>, samples: Option<f64>) -> Result<Option<FunctionalUnit>, InvalidJob> {
     let field = "samples_per_epoch";
     let samples = match samples {
-        Some(number) if number >= LEAST_PER_EPOCH => {
+        Some(number) if number >= MIN_SAMPLES_PER_EPOCH => {
             Some(Samples::try_new(number).ok_or_else(|| invalid(field, "is not finite"))?)
         }
         Some(number) => return Err(invalid(field, format!("is {}; it must be at least 1", Short(number)))),
@@ -95,22 +95,22 @@ pub fn functional_unit(unit: Option<&str>, samples: Option<f64>) -> Result<Optio
     };
     match unit {
         Some("epoch") => Ok(Some(FunctionalUnit::Epoch(samples))),
-        _ if samples.is_some() => Err(invalid(field, "belongs to the functional unit epoch; give that too")),
+        _ if samples.is_some() => Err(invalid(field, "needs functional_unit=epoch")),
         None => Ok(None),
         Some("run") => Ok(Some(FunctionalUnit::Run)),
         Some("1e6-samples") => Ok(Some(FunctionalUnit::MillionSamples)),
         Some(other) => {
             let other: String = other.chars().take(80).collect();
-            Err(invalid("functional_unit", format!("{other:?} is none; give run, epoch or 1e6-samples")))
+            Err(invalid("functional_unit", format!("{other:?} is unknown; give run, epoch or 1e6-samples")))
         }
     }
 }
 
-/// Whole UTC hours: from the hour in which `from` lies to the end of that in which `to` lies. A date stands for its
-/// first moment as `from`, and for its last as `to`.
+/// Returns whole UTC hours: from the hour that contains `from` to the end of the hour that contains `to`. A date stands
+/// for its first moment as `from`, and for its last as `to`.
 ///
 /// # Errors
-/// If one is no time, or nothing lies between them.
+/// If a time is invalid, or the span is empty.
 pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<Slot, InvalidJob> {
     let hour = TimeDelta::hours(1);
     let end = match to {
@@ -118,7 +118,7 @@ pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<
         None => now,
     };
     let from = from.map(|text| moment("from", text, false)).transpose()?;
-    // Widened to hours, no time at all would be a whole one.
+    // An empty span must not become a whole hour.
     let is_none = from.is_some_and(|from| from >= end);
     let (floor, given) = (hour_of(end), end);
     let end = if floor == end { end } else { floor + hour };
@@ -130,10 +130,10 @@ pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<
     Slot::new(start, end).filter(|_| !is_none).ok_or_else(|| invalid("from", why()))
 }
 
-/// The time between two moments, as they are given. A date stands for its first moment as `from`, and for its last as `to`.
+/// Returns the exact span. A date stands for its first moment as `from`, and for its last as `to`.
 ///
 /// # Errors
-/// If one is no time, or nothing lies between them.
+/// If a time is invalid, or the span is empty.
 pub fn exact_span(from: &str, to: Option<&str>, now: DateTime<Utc>) -> Result<Slot, InvalidJob> {
     let end = to.map_or(Ok(now), |text| moment("to", text, true))?;
     let why = format!("is not before the end, {}", end.format("%FT%TZ"));
@@ -148,7 +148,7 @@ fn moment(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>
             let day = date.and_time(chrono::NaiveTime::MIN).and_utc();
             Some(if is_end { day + TimeDelta::days(1) } else { day })
         }
-        // A leap second lies in the hour that it ends.
+        // A leap second belongs to the hour that it ends.
         Err(_) => DateTime::parse_from_rfc3339(text)
             .ok()
             .map(|t| t.to_utc())
@@ -161,27 +161,27 @@ fn moment(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>
             Err(invalid(field, why))
         }
         None => {
-            let why = format!("{:?} is no time; write it as 2026-01-31 or 2026-01-31T12:00:00Z", shown());
+            let why = format!("{:?} is not a time; write it as 2026-01-31 or 2026-01-31T12:00:00Z", shown());
             Err(invalid(field, why))
         }
     }
 }
 
-/// Which part of the ledger.
+/// The selection of a part of the ledger.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LedgerQuery {
-    /// From when: RFC 3339, or a date. The day before `to` if absent.
+    /// The start: RFC 3339, or a date. The day before `to` if absent.
     pub from: Option<String>,
-    /// Until when: RFC 3339, or a date, which is then its end. Now if absent.
+    /// The end: RFC 3339, or a date, which includes that day. Now if absent.
     pub to: Option<String>,
-    /// Only intervals after this one's number: `next_after` of the page before.
-    #[serde(default, deserialize_with = "some_digits")]
+    /// Only intervals after this number: `next_after` of the previous page.
+    #[serde(default, deserialize_with = "optional_whole_number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     pub after: Option<u64>,
-    /// At most so many intervals, 1 to 10000.
-    #[serde(default = "a_page", deserialize_with = "digits")]
+    /// The maximum number of intervals, 1 to 10000.
+    #[serde(default = "a_page", deserialize_with = "whole_number")]
     #[param(default = 1000, minimum = 1, maximum = 10000)]
     pub limit: u32,
 }
@@ -191,23 +191,23 @@ const fn a_page() -> u32 {
 }
 
 impl LedgerQuery {
-    /// The span, after which interval, and how many.
+    /// Returns the span, the interval before the page, and the page's length.
     ///
     /// # Errors
-    /// For the first parameter that is wrong.
+    /// The first invalid parameter.
     pub fn checked(self, now: DateTime<Utc>) -> Result<(Slot, Option<u64>, u32), InvalidJob> {
         let mut found = span(self.from.as_deref(), self.to.as_deref(), now)?;
         if self.from.is_none() {
             found = Slot::new(found.end() - TimeDelta::days(1), found.end()).unwrap_or(found);
         }
-        if found.end() - found.start() > LONGEST {
-            return Err(invalid("from", "is more than seven days before the end; ask for a week at a time"));
+        if found.end() - found.start() > LONGEST_SPAN {
+            return Err(invalid("from", "is more than seven days before the end; request one week at a time"));
         }
         if !(1..=10_000).contains(&self.limit) {
             return Err(invalid("limit", format!("is {}; it must be within 1 to 10000", self.limit)));
         }
         if self.after.is_some_and(|after| i64::try_from(after).is_err()) {
-            return Err(invalid("after", "is no interval's number; take next_after of the page before"));
+            return Err(invalid("after", "is not the number of an interval; use next_after of the previous page"));
         }
         Ok((found, self.after, self.limit))
     }
@@ -216,77 +216,77 @@ impl LedgerQuery {
 /// A part of the ledger.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct LedgerPageView {
-    /// The span's beginning.
+    /// The start of the span.
     pub from: DateTime<Utc>,
-    /// The span's end.
+    /// The end of the span.
     pub to: DateTime<Utc>,
-    /// Intervals, in the order in which they were booked.
+    /// The intervals in the order in which they were recorded.
     pub intervals: Vec<LedgerRow>,
-    /// What to ask the next page with; absent after the last one.
+    /// The value of `after` for the next page; absent on the last one.
     pub next_after: Option<u64>,
-    /// Sums of hours whose intervals were rolled up; with the first page.
+    /// Hourly sums of intervals that were rolled up; on the first page.
     pub rolled_up: Vec<RolledUpRow>,
-    /// Settlements of the span's hours, in all versions, and corrections made in it, as they stand in the ledger; with the
-    /// first page.
+    /// The settlements of the span's hours in all versions, and the corrections made within it, as stored in the
+    /// ledger; on the first page.
     pub entries: Vec<LedgerEntry>,
 }
 
 /// One interval.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct LedgerRow {
-    /// Its number in the books.
+    /// The interval's number in the ledger.
     pub row: u64,
-    /// Its block.
+    /// The interval's block.
     pub block: u64,
-    /// SHA-256 over the block's chain up to it.
+    /// SHA-256 over the block's chain up to this interval.
     pub hash: String,
-    /// What used it.
+    /// The device.
     pub device: String,
-    /// `job`, `idle` or `unattributed`: whose it is now.
+    /// The current owner: `job`, `idle` or `unattributed`.
     pub share: &'static str,
-    /// Whose job's.
+    /// The owning job.
     pub job_id: Option<String>,
-    /// As what it was booked, where a correction gave it to somebody else since.
-    pub booked_share: Option<&'static str>,
-    /// As whose job's it was booked then.
-    pub booked_job_id: Option<String>,
-    /// From when.
+    /// The original owner, where a correction changed it.
+    pub recorded_share: Option<&'static str>,
+    /// The original owning job.
+    pub recorded_job_id: Option<String>,
+    /// The start.
     pub start: DateTime<Utc>,
-    /// Until when.
+    /// The end.
     pub end: DateTime<Utc>,
-    /// How much.
+    /// The energy.
     pub energy_mj: u64,
-    /// How it was found: `counter`, `integrated_power` or `counter_gap`.
+    /// The source of the energy: `counter`, `integrated_power` or `counter_gap`.
     pub source: &'static str,
-    /// Its relative uncertainty.
+    /// The relative uncertainty.
     pub uncertainty_pct: f64,
 }
 
 /// An hour's sum of intervals that were rolled up.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RolledUpRow {
-    /// The hour's beginning.
+    /// The start of the hour.
     pub hour: DateTime<Utc>,
-    /// What used it.
+    /// The device.
     pub device: String,
-    /// `job`, `idle` or `unattributed`.
+    /// The owner: `job`, `idle` or `unattributed`.
     pub share: &'static str,
-    /// Whose job's.
+    /// The owning job.
     pub job_id: Option<String>,
-    /// How much.
+    /// The energy.
     pub energy_mj: u64,
-    /// How it was found.
+    /// The source of the energy.
     pub source: &'static str,
 }
 
 /// An entry of the ledger.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct LedgerEntry {
-    /// Its number.
+    /// The number of the entry.
     pub seq: u64,
-    /// SHA-256 over the chain up to it.
+    /// SHA-256 over the chain up to this entry.
     pub hash: String,
-    /// The entry as it was written.
+    /// The stored entry.
     #[schema(value_type = Object)]
     pub entry: serde_json::Value,
 }
@@ -299,7 +299,7 @@ fn job_of(share: &Share) -> Option<String> {
 }
 
 impl LedgerPageView {
-    /// What a page of the ledger shows.
+    /// Converts a page of the ledger.
     pub fn of(page: LedgerPage, span: &Slot) -> Self {
         let row = |r: crate::store::LedgerRow| LedgerRow {
             row: r.row,
@@ -308,8 +308,8 @@ impl LedgerPageView {
             device: r.interval.device.to_string(),
             share: r.interval.share.name(),
             job_id: job_of(&r.interval.share),
-            booked_share: r.booked.as_ref().map(Share::name),
-            booked_job_id: r.booked.as_ref().and_then(job_of),
+            recorded_share: r.recorded.as_ref().map(Share::name),
+            recorded_job_id: r.recorded.as_ref().and_then(job_of),
             start: r.interval.slot.start(),
             end: r.interval.slot.end(),
             energy_mj: r.interval.energy.get(),

@@ -1,9 +1,9 @@
-//! What clients send about recurring jobs.
+//! Request bodies and queries for recurring jobs.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::extract::{Wire, digits, some_digits};
+use super::super::extract::{Wire, optional_whole_number, whole_number};
 use super::finite;
 use crate::recurring::{LONGEST_KEY, RecurringDocument, RecurringSpec};
 use crate::store::Page;
@@ -12,52 +12,55 @@ use wattune_core::domain::{InvalidJob, JobId};
 use wattune_core::units::{Joules, Seconds};
 
 impl Wire for RecurringSpec {
-    const RIGHT: &'static [(&'static str, &'static str)] = &[
+    const HINTS: &'static [(&'static str, &'static str)] = &[
         ("batch_sizes", "give a list of whole numbers, each once, such as [32, 64, 128]"),
         ("default_batch_size", "give one of batch_sizes"),
         ("max_epochs", "give a whole number, at least 1"),
-        ("target_metric", "give the metric at which a trial is done"),
+        ("target_metric", "give the metric at which a trial has reached its target"),
         ("higher_is_better", "give true or false"),
-        ("max_power_w", "give the watts that all boards of a trial may draw together, 10 or more"),
+        ("max_power_w", "give the watts that all GPUs of a trial may draw together, 10 or more"),
         ("eta", "give a number from 0 (time alone) to 1 (energy or carbon alone)"),
         ("objective", "give \"energy\" or \"carbon\""),
-        ("reference_g_per_kwh", "give grams of CO2 equivalent per kWh with the objective carbon, else leave it out"),
+        (
+            "reference_g_per_kwh",
+            "give grams of CO2 equivalent per kWh with the objective carbon, otherwise leave it out",
+        ),
         ("beta", "give a number above 1 and up to 1000000, or null to never stop a trial early"),
         ("window", "give a whole number, or 0 for all trials"),
         ("policy", "give \"wattune\" or \"zeus\""),
         ("seed", "give a whole number, or leave it out"),
         ("lease_s", "give seconds, from 1 to 604800"),
-        ("gpu_model", "give the model as GET /v1/gpus has it, or leave it out"),
+        ("gpu_model", "give the model as in GET /v1/gpus has it, or leave it out"),
         ("number_of_gpus", "give a whole number from 1 to 1024"),
     ];
 }
 
-/// What an exported job may take up: some ten thousand trials.
-pub(in crate::http) const LARGEST_DOCUMENT: usize = 16 << 20;
+/// The maximum size of an exported job in bytes: some ten thousand trials.
+pub(in crate::http) const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 
 impl Wire for RecurringDocument {
-    const RIGHT: &'static [(&'static str, &'static str)] =
-        &[("trials", "give the document as GET /v1/recurring/{name}/export answered it")];
-    const LARGEST: Option<usize> = Some(LARGEST_DOCUMENT);
+    const HINTS: &'static [(&'static str, &'static str)] =
+        &[("trials", "give the document from GET /v1/recurring/{name}/export")];
+    const MAX_BYTES: Option<usize> = Some(MAX_DOCUMENT_BYTES);
 }
 
-/// Asks for a trial.
+/// A request for a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"key": "2026-11-21-nightly"}))]
 pub struct BeginTrial {
-    /// By what the client knows this trial again, 1 to 200 characters: asking twice with one key begins one trial.
+    /// The client's key of this trial, 1 to 200 characters: two requests with one key begin one trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 impl Wire for BeginTrial {
-    const RIGHT: &'static [(&'static str, &'static str)] =
+    const HINTS: &'static [(&'static str, &'static str)] =
         &[("key", "give a text of 1 to 200 characters of your own, or leave it out")];
 }
 
 impl BeginTrial {
-    /// The key.
+    /// Returns the key.
     ///
     /// # Errors
     /// If it is empty or too long.
@@ -72,54 +75,54 @@ impl BeginTrial {
     }
 }
 
-/// How far a trial has come; all of it counts from the trial's beginning.
+/// The progress of a trial, counted from its beginning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"epochs": 3, "energy_j": 181_000, "time_s": 912.5, "metric": 0.41}))]
 pub struct ReportTrial {
-    /// Whole epochs done.
+    /// The number of completed epochs.
     #[schema(minimum = 0)]
     pub epochs: u32,
-    /// Energy of all its boards. `job_id` may stand in its place.
+    /// The energy of all its GPUs. `job_id` may replace it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     pub energy_j: Option<f64>,
-    /// Time spent training. With `job_id` it may be left out.
+    /// The training time. Optional with `job_id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     pub time_s: Option<f64>,
-    /// The training run (`POST /v1/jobs`, of the same name and batch size) whose books know energy and time.
+    /// The training run (`POST /v1/jobs`, of the same name and batch size) whose ledger has energy and time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
-    /// The metric after the last of these epochs; null where it is no number.
+    /// The metric after the last of these epochs; null where it is not a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<f64>,
 }
 
-/// Field names and what belongs there, for reports on their own and within an end.
+/// Field names and the values that they accept, for reports alone and within an end.
 macro_rules! report_fields {
     ($prefix:literal) => {
         [
             (concat!($prefix, "epochs"), "give the whole number of epochs done so far"),
-            (concat!($prefix, "energy_j"), "give the joules of all boards since the trial began, or job_id"),
+            (concat!($prefix, "energy_j"), "give the joules of all GPUs since the trial began, or job_id"),
             (concat!($prefix, "time_s"), "give the seconds since the trial began"),
-            (concat!($prefix, "job_id"), "give the job_id that POST /v1/jobs answered, or energy_j and time_s"),
-            (concat!($prefix, "metric"), "give a number, or null where it was not measured or is no number"),
+            (concat!($prefix, "job_id"), "give the job_id from POST /v1/jobs, or energy_j and time_s"),
+            (concat!($prefix, "metric"), "give a number, or null if it was not measured or is not a number"),
         ]
     };
 }
 
 impl Wire for ReportTrial {
-    const RIGHT: &'static [(&'static str, &'static str)] = &report_fields!("");
+    const HINTS: &'static [(&'static str, &'static str)] = &report_fields!("");
 }
 
-/// Where the energy of a report is from.
+/// The source of a report's energy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Metered {
-    /// The client measured it.
-    Here(Report),
-    /// A training run's books have it; its time is there too, if it is not given.
-    Books {
+    /// Measured by the client.
+    Client(Report),
+    /// Recorded in a training run's ledger, which has the time, too, if the client gives none.
+    Job {
         /// The run.
         job: JobId,
         /// The time, if the client gives it.
@@ -130,10 +133,10 @@ pub enum Metered {
 }
 
 impl ReportTrial {
-    /// What it says.
+    /// Checks and converts the report.
     ///
     /// # Errors
-    /// If a value makes no sense, or energy is given twice or not at all.
+    /// If a value is invalid, or energy is given twice or not at all.
     pub fn checked(self) -> Result<Metered, InvalidJob> {
         let invalid = |field, why: &str| Err(InvalidJob { field, why: why.to_owned() });
         let energy = self.energy_j.map(|e| finite("energy_j", Joules::try_new(e))).transpose()?;
@@ -146,28 +149,28 @@ impl ReportTrial {
         }
         let rest = Report { epochs: self.epochs, metric: self.metric, ..Report::default() };
         match (energy, time, self.job_id) {
-            (Some(energy), Some(time), None) => Ok(Metered::Here(Report { energy, time, ..rest })),
+            (Some(energy), Some(time), None) => Ok(Metered::Client(Report { energy, time, ..rest })),
             (None, time, Some(job)) => {
                 let job = JobId::new(job).map_err(|e| InvalidJob { field: "job_id", why: e.to_string() })?;
-                Ok(Metered::Books { job, time, rest })
+                Ok(Metered::Job { job, time, rest })
             }
-            (Some(_), _, Some(_)) => invalid("energy_j", "is given and job_id too; give one of them"),
-            (None, _, None) => invalid("energy_j", "is missing; give it, or the job_id of a job whose books know it"),
+            (Some(_), _, Some(_)) => invalid("energy_j", "is given together with job_id; give one of them"),
+            (None, _, None) => invalid("energy_j", "is missing; give it, or the job_id of the training run"),
             (Some(_), None, None) => invalid("time_s", "is missing; give the seconds since the trial began"),
         }
     }
 }
 
-/// Ends a trial.
+/// The end of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"outcome": "withdrawn"}))]
 pub struct EndTrial {
-    /// What became of it, unless its last report says so.
+    /// The outcome, unless the last report implies it.
     #[serde(default)]
     #[schema(default = "withdrawn")]
     pub outcome: TrialEnding,
-    /// Its last report.
+    /// The last report.
     #[serde(default, deserialize_with = "optional_report", skip_serializing_if = "Option::is_none")]
     pub report: Option<ReportTrial>,
 }
@@ -176,14 +179,14 @@ fn optional_report<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ReportTrial
     super::super::extract::optional_object(d)
 }
 
-/// How a trial ends that is not at its target.
+/// The outcome of a trial that did not reach its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialEnding {
-    /// It was interrupted and counts as if it had not been.
+    /// Interrupted; the trial does not count.
     #[default]
     Withdrawn,
-    /// It does not get there with this batch size: it diverged, or does not fit into memory.
+    /// Out of reach with this batch size: the run diverged, or does not fit into memory.
     NotReached,
 }
 
@@ -197,25 +200,25 @@ impl From<TrialEnding> for Ending {
 }
 
 impl Wire for EndTrial {
-    const RIGHT: &'static [(&'static str, &'static str)] = &{
+    const HINTS: &'static [(&'static str, &'static str)] = &{
         let [epochs, energy, time, job, metric] = report_fields!("report.");
         let outcome = ("outcome", "give \"withdrawn\" or \"not_reached\"");
-        let report = ("report", "give an object as …/progress takes it, or leave it out");
+        let report = ("report", "give an object as for …/progress, or leave it out");
         [outcome, report, epochs, energy, time, job, metric]
     };
 }
 
-/// Which part of a list.
+/// The selection of a part of a list.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RecurringQuery {
-    /// Only names after this one. At most 128 characters, as names have.
+    /// Only names after this one. At most 128 characters, like names.
     #[serde(default)]
     #[param(max_length = 128)]
     pub after: String,
-    /// At most so many, from 1 to 1000; 100 if absent.
-    #[serde(default = "a_hundred", deserialize_with = "digits")]
+    /// The maximum number, from 1 to 1000; 100 if absent.
+    #[serde(default = "a_hundred", deserialize_with = "whole_number")]
     #[param(default = 100, minimum = 1, maximum = 1000)]
     pub limit: u32,
 }
@@ -224,7 +227,7 @@ const fn a_hundred() -> u32 {
     100
 }
 
-/// In which order trials are listed.
+/// The order of trials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialOrder {
@@ -235,21 +238,21 @@ pub enum TrialOrder {
     Desc,
 }
 
-/// Which trials.
+/// The selection of trials.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TrialsQuery {
-    /// By number, rising or falling.
+    /// The order by number.
     #[serde(default)]
     #[param(default = "asc")]
     pub order: TrialOrder,
-    /// Only those that come after the trial of this number in that order.
-    #[serde(default, deserialize_with = "some_digits")]
+    /// Only trials after this number in that order.
+    #[serde(default, deserialize_with = "optional_whole_number")]
     #[param(format = Int64, minimum = 0, maximum = 4_294_967_295_i64)]
     pub after: Option<u32>,
-    /// At most so many, from 1 to 1000; 1000 if absent.
-    #[serde(default = "a_thousand", deserialize_with = "digits")]
+    /// The maximum number, from 1 to 1000; 1000 if absent.
+    #[serde(default = "a_thousand", deserialize_with = "whole_number")]
     #[param(default = 1000, minimum = 1, maximum = 1000)]
     pub limit: u32,
 }
@@ -259,27 +262,27 @@ const fn a_thousand() -> u32 {
 }
 
 impl RecurringQuery {
-    /// After which name, and how many.
+    /// Returns the name before the page and the page's length.
     ///
     /// # Errors
-    /// If the name is longer than any, or the limit is outside 1..=1000.
+    /// If the name is longer than names can be, or the limit is outside 1..=1000.
     pub fn checked(self) -> Result<(String, u32), InvalidJob> {
         let limit = checked_limit(self.limit)?;
         match self.after.chars().count() {
-            0..=LONGEST_NAME => Ok((self.after, limit)),
+            0..=MAX_NAME_LEN => Ok((self.after, limit)),
             length => {
-                let why = format!("has {length} characters; names have at most {LONGEST_NAME}");
+                let why = format!("has {length} characters; names have at most {MAX_NAME_LEN}");
                 Err(InvalidJob { field: "after", why })
             }
         }
     }
 }
 
-/// In characters.
-const LONGEST_NAME: usize = 128;
+/// The maximum length of a name, in characters.
+const MAX_NAME_LEN: usize = 128;
 
 impl TrialsQuery {
-    /// The page that it asks for.
+    /// Returns the requested page.
     ///
     /// # Errors
     /// If the limit is outside 1..=1000.
@@ -289,7 +292,7 @@ impl TrialsQuery {
     }
 }
 
-/// A limit of a list.
+/// Checks the limit of a list.
 ///
 /// # Errors
 /// If it is outside 1..=1000.
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_specification_has_defaults_and_comes_back_as_it_was() {
+    fn a_specification_has_defaults_and_survives_a_round_trip() {
         let terms = spec(
             r#"{"batch_sizes":[64,32],"default_batch_size":64,"max_epochs":9,"target_metric":0.6,"max_power_w":300}"#,
         );
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_specification_is_told_where_and_what_would_be_right() {
+    fn an_invalid_specification_is_refused_with_a_hint() {
         let table = [
             (r#""batch_sizes":[]"#, "batch_sizes", "from 1 to 100"),
             (r#""batch_sizes":[8,8]"#, "batch_sizes", "names 8 twice"),
@@ -363,10 +366,10 @@ mod tests {
     #[test]
     fn energy_is_given_once() {
         let report = |text: &str| -> Result<Metered, Problem> { Ok(read::<ReportTrial>(text.as_bytes())?.checked()?) };
-        let told = report(r#"{"epochs":2,"energy_j":10,"time_s":4,"metric":null}"#).expect("valid");
+        let parsed = report(r#"{"epochs":2,"energy_j":10,"time_s":4,"metric":null}"#).expect("valid");
         let whole = Report { epochs: 2, energy: Joules::new(10.0), time: Seconds::new(4.0), metric: None };
-        assert_eq!(told, Metered::Here(whole));
-        assert!(matches!(report(r#"{"epochs":2,"job_id":"a"}"#), Ok(Metered::Books { time: None, .. })));
+        assert_eq!(parsed, Metered::Client(whole));
+        assert!(matches!(report(r#"{"epochs":2,"job_id":"a"}"#), Ok(Metered::Job { time: None, .. })));
         let table = [
             (r#"{"epochs":2}"#, "energy_j"),
             (r#"{"epochs":2,"energy_j":1}"#, "time_s"),

@@ -1,4 +1,4 @@
-//! A connection that ends if nothing can be written to it for too long: whoever does not read loses its place.
+//! A connection that ends if a write waits too long, so that a client that does not read loses its place.
 
 use std::io;
 use std::pin::Pin;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream with a limit on how long one write may wait for the other side.
-pub(super) struct Patient<S> {
+/// A stream with a limit on the time that one write may wait.
+pub(super) struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
     /// Runs while a write waits.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
+impl<S> WriteTimeout<S> {
     pub(super) fn new(stream: S, limit: Duration) -> Self {
         Self { stream, limit, waits: None }
     }
 
-    /// What a write came to, if it did, or that it waited for too long.
-    fn judge<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Returns the result of a write, or an error if it has waited too long.
+    fn check<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waits = None;
             return written;
@@ -30,21 +30,21 @@ impl<S> Patient<S> {
         let limit = self.limit;
         let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(waits.as_mut().poll(context));
-        let why = format!("nothing could be written for {} s", limit.as_secs());
+        let why = format!("no write succeeded for {} s", limit.as_secs());
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.judge(context, written)
+        self.check(context, written)
     }
 
     fn poll_write_vectored(
@@ -53,7 +53,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.judge(context, written)
+        self.check(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -62,12 +62,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.judge(context, flushed)
+        self.check(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.judge(context, shut)
+        self.check(context, shut)
     }
 }
 
@@ -80,16 +80,16 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(50);
 
     #[tokio::test]
-    async fn who_reads_gets_everything_and_who_never_does_is_given_up() {
+    async fn a_client_that_stops_reading_is_disconnected() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut ours = Patient::new(ours, LIMIT);
+        let mut ours = WriteTimeout::new(ours, LIMIT);
         let sent: Vec<u8> = (0..200).collect();
         let mut got = vec![0; sent.len()];
         let (written, read) = tokio::join!(ours.write_all(&sent), theirs.read_exact(&mut got));
         written.expect("written");
         read.expect("read");
         assert_eq!(got, sent);
-        let error = ours.write_all(&sent).await.expect_err("nobody reads");
+        let error = ours.write_all(&sent).await.expect_err("the client does not read");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         drop(theirs);
     }
