@@ -116,14 +116,14 @@ fn the_doctor_says_what_is_asked_of_the_node_and_whether_it_can_be_kept() {
     };
     assert_eq!(detail("", "node's cap"), None);
     let enough = detail("[cap]\nlimit_pct = 50\n", "node's cap").expect("told");
-    assert_eq!(enough, "good: 350 W at all times; 350 W at the least, and the boards' lowest limits add up to 200 W");
+    assert_eq!(enough, "good: 350 W at all times; the lowest cap is 350 W, the GPUs' lowest limits add up to 200 W");
     // Announced or not, it will come.
     let event = "[cap]\nevents = [{ id = \"a\", start = 2998-12-01T17:00:00Z, end = 2998-12-01T18:00:00Z, target_w = 150, \
                  notice_s = 600 }]\n";
     let too_low = detail(event, "node's cap").expect("told");
     assert_eq!(
         too_low,
-        "limited: 1 event(s) to come; it goes down to 150 W, and the boards' lowest limits add up to 200 W: it cannot be kept"
+        "limited: 1 event(s) to come; the lowest cap is 150 W, but the GPUs' lowest limits add up to 200 W: it cannot be met"
     );
     let once = "[carbon_budget]\nlimit_g = 500\nfrom = 2026-01-01T00:00:00Z\nuntil = 2998-01-01T00:00:00Z\n";
     let budget = detail(once, "node's carbon budget").expect("told");

@@ -247,7 +247,7 @@ fn the_doctor_finds_what_works_and_what_does_not() {
     let empty = FakeDriver::new(&[]);
     let ended = Ended::with_driver(&empty, &flags[..5]);
     assert_eq!(ended.code, Some(1));
-    assert!(ended.out.contains("BROKEN   GPUs: the driver knows no GPU"), "{}", ended.out);
+    assert!(ended.out.contains("BROKEN   GPUs: the driver reports no GPU"), "{}", ended.out);
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn forecasts_of_the_past_are_scored() {
     let wrong: [(&[&str], &str); 4] = [
         (&["--provider-forecast", "/nonexistent"], "cannot read /nonexistent"),
         (&["--from", "2026-01-04", "--to", "2026-01-02"], "nothing to forecast from"),
-        (&["--from", "2027-01-01", "--to", "2027-01-02"], "no outcome from 2027-01-01"),
+        (&["--from", "2027-01-01", "--to", "2027-01-02"], "no actual value from 2027-01-01"),
         (&["--provider-forecast", text(&came)], "came.csv"),
     ];
     for (more, part) in wrong {
@@ -413,5 +413,5 @@ fn forecasts_of_the_past_are_scored() {
         assert_eq!(place, "", "{more:?} lacks {part}");
     }
     let reversed = Ended::of(&mut wattune(&["carbon", "backtest", "--actual", text(&said)]));
-    assert!(reversed.failed(1).contains("name the column of outcomes"), "{}", reversed.err);
+    assert!(reversed.failed(1).contains("name their column"), "{}", reversed.err);
 }

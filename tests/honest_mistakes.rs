@@ -93,7 +93,7 @@ fn mistakes_in_settings_and_variables_are_named() {
     assert!(swapped.out.contains("latitude comes first: if 13.40,52.52"), "{}", swapped.out);
     let far =
         Ended::of(wattune(&["doctor", "--gpus", "simulated"]).env("WATTUNE_COLOUR", "red").env("WATTUNE_PORT", "1"));
-    assert!(far.out.contains("WATTUNE_COLOUR is set, and nothing reads it"), "{}", far.out);
+    assert!(far.out.contains("WATTUNE_COLOUR is set but unused"), "{}", far.out);
     assert!(!far.out.contains("WATTUNE_PORT"), "{}", far.out);
 }
 
@@ -110,7 +110,7 @@ fn a_state_directory_that_is_not_the_daemons_is_named() {
         assert!(ended.out.is_empty() && !Path::new(none).exists(), "{ended:?}");
     }
     let empty = Ended::with_driver(&driver, &["restore", "--state-dir", dir.path().to_str().expect("UTF-8")]);
-    assert!(empty.done().contains("is that the daemon's directory?"), "{empty:?}");
+    assert!(empty.done().contains("is it the daemon's directory?"), "{empty:?}");
 }
 
 fn hours(header: &str, separator: &str, values: &[&str], form: &str) -> String {
@@ -400,7 +400,7 @@ async fn a_trial_that_ends_without_an_epoch_says_what_it_counts_as() {
     let ended = daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
     let reason = ended["reason"].as_str().expect("told");
     assert_eq!(ended["cost_j"], 200_000.0, "{ended}");
-    for part in ["counts as 200000 J in place of 0 J", "200 times the cheapest", "did no epoch", "outcome withdrawn"] {
+    for part in ["counts as 200000 J instead of 0 J", "200 times the cheapest", "completed no epoch", "outcome withdrawn"] {
         assert!(reason.contains(part), "{part}: {reason}");
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use wattune::controller::{Controller, NewJob};
 use wattune::providers::{FeedState, Ranks, SourceState};
 use wattune_core::domain::{Intensity, JobId, Origin, SignalKind, SignalScope, Slot};
-use wattune_core::ledger::report::{By, Wanted};
+use wattune_core::ledger::report::{Grouping, ReportRequest};
 use wattune_core::units::GramsPerKwh;
 
 use crate::ledger::{FINAL_AFTER_H, FORECAST, Node, STEPS_AN_HOUR, Source, at, forecast, half_hours};
@@ -88,15 +88,15 @@ async fn generated_values_stand_as_told_and_are_never_final_and_reports_say_so()
         assert_eq!(settled.total().state(), "provisional");
     }
     let span = Slot::new(at(0), at(hours)).expect("from < to");
-    let wanted = Wanted { by: By::Day, span, unit: None, restated_by_pct: 5.0, now: at(hours) };
+    let wanted = ReportRequest { by: Grouping::Day, span, unit: None, restated_by_pct: 5.0, now: at(hours) };
     let report = store.report(wanted).await.expect("read");
-    assert!(report.books.synthetic, "{:?}", report.books.sources);
+    assert!(report.data.synthetic, "{:?}", report.data.sources);
     assert_eq!(report.total.total.state(), "provisional");
     controller.shut_down().await;
     let arguments = ["report", "--from", "2026-01-01", "--to", "2026-01-01", "--state-dir"];
     let mut command = wattune(&arguments);
     let table = Ended::of(command.arg(node.state.path()));
-    assert!(table.done().contains("a generator made, of no real grid"), "{}", table.done());
+    assert!(table.done().contains("from a generator, not a real grid's"), "{}", table.done());
     assert!(table.done().contains("late DE (lifecycle, synthetic: of no real grid)"), "{}", table.done());
 }
 

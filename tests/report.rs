@@ -5,7 +5,7 @@ use std::path::Path;
 use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use wattune::store::{Checkpoint, Settling, SourceKey, Store, StoredJob, StoredProgress, Why};
+use wattune::store::{Checkpoint, SettlementInput, SourceKey, Store, StoredJob, StoredProgress, DueReason};
 use wattune_core::domain::{
     CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
     SignalKind, SignalScope, Slot, Work, Zone,
@@ -116,10 +116,10 @@ impl Keeper {
         }
     }
 
-    async fn settle_hour(&self, hour: DateTime<Utc>, why: Why, now: f64) {
+    async fn settle_hour(&self, hour: DateTime<Utc>, why: DueReason, now: f64) {
         for book in [SignalKind::Marginal, SignalKind::Average] {
             let sources = [SourceKey::of(&said(book, 0.0))];
-            let settling = Settling { book, sources: &sources, silent: &[], at: at(now), why };
+            let settling = SettlementInput { kind: book, sources: &sources, silent: &[], at: at(now), why };
             self.store.settle_hour(hour, &settling).await.expect("settled");
         }
     }
@@ -138,7 +138,7 @@ pub(crate) async fn keep(dir: &Path) {
         ..Settings::default()
     };
     let terms = settings.terms(at(0.0), "host", Digest::of("settings"));
-    keeper.store.note(&Entry::Terms(terms)).await.expect("noted");
+    keeper.store.append_entry(&Entry::Terms(terms)).await.expect("noted");
     keeper.store.save_job(&stored("a", "resnet50", Some("vision"), 0.0, Some(2.0))).await.expect("saved");
     keeper.store.save_job(&stored("b", "=bert|<b>", None, 2.0, None)).await.expect("saved");
     let average = said(SignalKind::Average, 0.0);
@@ -156,8 +156,8 @@ pub(crate) async fn keep(dir: &Path) {
     // The first hour comes out dearer than was expected, and final.
     let came = [intensity(0.0, 250.0, Origin::Measured)];
     keeper.store.append_intensities(&average, &came).await.expect("written");
-    keeper.store.settle(&SourceKey::of(&average), at(1.0)).await.expect("settled");
-    keeper.settle_hour(at(0.0), Why::Intensity, 2.5).await;
+    keeper.store.set_final_until(&SourceKey::of(&average), at(1.0)).await.expect("settled");
+    keeper.settle_hour(at(0.0), DueReason::Intensity, 2.5).await;
 
     let gap = |from, to, mj| {
         let row = row("GPU-0", Share::Unattributed, from, to, mj);
@@ -206,7 +206,7 @@ async fn a_small_report_is_as_it_should_be() {
     Emissions are location-based, by average intensities; final 3960000 J (27.7 %), provisional 7200000 J (50.3 %), forecast 0 J (0.0 %), unknown 3150000 J (22.0 %).
     Boundary: metered: GPUs, processor packages; node factor: not declared (1); PUE: 1.5 (annual report, 2026-01-01). Embodied: not declared.
     Completeness: 4 of 24 hour(s) have energy; jobs + idle + unattributed is what the counters gained, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
-    Saved against the limit found: unknown of 2 job(s); no part of the emissions above.
+    Saved, compared with the original limit: unknown of 2 job(s); not part of the emissions above.
     Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; an hour's emissions changed 1 time(s) by more than 5 %.
     Intensities: average: energy_charts DE (lifecycle) (2 h); average: none (2 h); marginal: none (3 h); marginal: watttime DE (lifecycle) (1 h).
     wattune VERSION, method 1, settings cde0fb0dec1400c5, node node-1.
@@ -365,7 +365,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let told = done.done();
     assert!(told.contains("2 intervals with 1350000.000 J of GPU-"), "{told}");
     assert!(
-        told.contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s), settled anew"),
+        told.contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s), settled again"),
         "{told}"
     );
     let after = as_json(dir.path(), &["--by", "job"]);
@@ -396,7 +396,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let again = correct(&[&["--of", "unattributed", "--give-to", "idle"], &said[..]].concat());
     assert!(again.failed(1).contains("no closed interval of that share"), "{again:?}");
     let nowhere = correct(&[&["--device", "GPU-9", "--of", "idle", "--give-to", "job:b"], &said[..]].concat());
-    assert!(nowhere.failed(1).contains("no device GPU-9 in the books that are closed; they have GPU-0"), "{nowhere:?}");
+    assert!(nowhere.failed(1).contains("no closed block has energy of device GPU-9; known devices: GPU-0"), "{nowhere:?}");
     let nobody = correct(&[&["--of", "idle", "--give-to", "job:c"], &said[..]].concat());
     assert!(nobody.failed(1).contains("there is no job c"), "{nobody:?}");
     let senseless = correct(&[&["--of", "nobody", "--give-to", "idle"], &said[..]].concat());
@@ -458,9 +458,9 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
     let store = Store::open(dir.path()).await.expect("opens");
     store.save_job(&stored("c", "resnet50", Some("vision"), 0.5, Some(1.5))).await.expect("saved");
     // Against the largest limit, and an older version: neither counts.
-    store.note(&outcome("a", 1, json!(700.0))).await.expect("noted");
-    store.note(&outcome("a", 2, json!(120.5))).await.expect("noted");
-    store.note(&outcome("c", 1, json!({ "unknown": "another job was on its boards" }))).await.expect("noted");
+    store.append_entry(&outcome("a", 1, json!(700.0))).await.expect("noted");
+    store.append_entry(&outcome("a", 2, json!(120.5))).await.expect("noted");
+    store.append_entry(&outcome("c", 1, json!({ "unknown": "another job was on its boards" }))).await.expect("noted");
     store.append(&[row("GPU-0", job("c"), 3.8, 3.9, KWH)], &[]).await.expect("written");
     store.close().await;
     for (by, key, jobs) in [
@@ -493,7 +493,7 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
     let names = ["--by", "name"];
     let table = report(dir.path(), &[&DAY[..], &names].concat());
     assert!(table.done().contains("saved g (jobs)") && table.done().contains("120.500 (1 of 2)"), "{}", table.done());
-    let note = "Saved against the limit found: 120.50 g (110.50 g to 140.50 g), known of 1 of 3 jobs";
+    let note = "Saved, compared with the original limit: 120.50 g (110.50 g to 140.50 g), known of 1 of 3 jobs";
     assert!(table.done().contains(note), "{}", table.done());
     let markdown = report(dir.path(), &[&DAY[..], &names, &["--format", "markdown"]].concat());
     assert!(markdown.done().contains("| 120.500 (1 of 2) |"), "{}", markdown.done());

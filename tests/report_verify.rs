@@ -25,7 +25,7 @@ fn doctored(books: &Path, statements: &[&str]) -> tempfile::TempDir {
 
 /// What a check of a state directory says is wrong.
 async fn wrong(dir: &Path) -> Option<String> {
-    let store = Store::look(dir).await.expect("opens");
+    let store = Store::open_read_only(dir).await.expect("opens");
     let found = store.verify(Verifier::default()).await.expect("read");
     store.close().await;
     found.err().map(|broken| broken.to_string())
@@ -104,10 +104,10 @@ async fn what_reports_read_and_no_digest_covers_is_made_again_and_compared() {
     let told = report(dir.path(), &["verify"]);
     assert_eq!(told.code, Some(1));
     for part in [
-        "NOT in order: the database, table day_totals, row of day_us 1772323200000000 (2026-03-01T00:00:00Z)",
+        "INVALID: the database, table day_totals, row of day_us 1772323200000000 (2026-03-01T00:00:00Z)",
         "device GPU-0",
         "energy_mj",
-        "from the ledger follows",
+        "the ledger gives",
     ] {
         assert!(told.out.contains(part), "{part}: {}", told.out);
     }
@@ -122,13 +122,13 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
     };
     let first = head(dir.path());
     let store = Store::open(dir.path()).await.expect("opens");
-    let seq = store.note(&outcome("a", 1, json!(120.5))).await.expect("noted");
+    let seq = store.append_entry(&outcome("a", 1, json!(120.5))).await.expect("noted");
     store.close().await;
     let last = head(dir.path());
     let both = report(dir.path(), &["verify", "--head", &first]);
     assert!(both.done().contains(&format!("is the digest of entry {}:", seq - 1)), "{}", both.done());
     assert!(both.done().contains("covers the intervals closed until 2026-03-01 03:36:00Z; 1 in the open block"));
-    assert!(both.done().contains("No digest covers the progress of running jobs"), "{}", both.done());
+    assert!(both.done().contains("The digests do not cover the progress of running"), "{}", both.done());
 
     let tail = "DELETE FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger)";
     let cut = doctored(dir.path(), &["DROP TRIGGER ledger_is_not_shortened", tail, SHORTENED]);
@@ -162,7 +162,7 @@ async fn a_database_that_is_held_or_none_is_told_once() {
 
     let none = tempfile::tempdir().expect("a directory");
     let path = none.path().join(FILE_NAME);
-    for (statement, told) in [(None, "file is not a database"), (Some("CREATE TABLE t (a)"), "it is none of wattune's")]
+    for (statement, told) in [(None, "file is not a database"), (Some("CREATE TABLE t (a)"), "it is not a wattune database")]
     {
         let _ = std::fs::remove_file(&path);
         match statement {
@@ -298,7 +298,7 @@ async fn books_of_an_earlier_version_are_covered_from_their_next_start_on() {
         Store::open(dir.path()).await.expect("opens").close().await;
     }
     // The chain has a hole where the entries were; jobs and checkpoints are noted once.
-    let store = Store::look(dir.path()).await.expect("opens");
+    let store = Store::open_read_only(dir.path()).await.expect("opens");
     assert_eq!(store.newest_entry("ended").await.expect("read").map(|e| e.kind()), Some("ended"));
     store.close().await;
     let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");

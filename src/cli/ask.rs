@@ -1,14 +1,14 @@
-//! Asking a running daemon.
+//! The client for a running daemon.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 
-/// Where a daemon listens unless told otherwise.
-pub(super) const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
+/// The daemon's default address.
+pub(super) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
 
-/// Where a daemon listens.
+/// A daemon's address.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
     Tcp(SocketAddr),
@@ -25,12 +25,12 @@ impl std::fmt::Display for Place {
 }
 
 impl Place {
-    /// The body of the answer at `path` ("/v1/status").
+    /// Returns the body of the answer at `path` ("/v1/status").
     ///
     /// # Errors
     /// If no daemon answers there, or not with success.
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
-        // The client wants a TLS library even for plain HTTP; only a second installation fails.
+        // The client requires a TLS library even for plain HTTP; only a second installation fails.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5));
         let client = client.no_proxy().tls_certs_only([]);

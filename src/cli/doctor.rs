@@ -1,4 +1,4 @@
-//! `wattune doctor`: what works here, what does not, and what to do about it. Writes nothing to any GPU.
+//! `wattune doctor`: checks the installation and gives remedies. Writes nothing to any GPU.
 
 mod cpu;
 mod node;
@@ -20,14 +20,13 @@ use crate::gpu::thread::GpuHandle;
 use crate::providers::{self, Provider};
 use wattune_core::units::Seconds;
 
-/// Checks what the daemon needs: configuration, driver, boards, rights, the node's cap and carbon budget, CPU energy, state
-/// directory, carbon signal, address.
-/// Reads only.
+/// Checks everything that the daemon needs: configuration, driver, GPUs, permissions, the node's cap and carbon budget,
+/// CPU energy, state directory, carbon signal, address. Reads only.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
-    /// How the findings are written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -51,7 +50,7 @@ fn finding(what: impl Into<String>, verdict: Verdict, detail: impl Into<String>)
     Finding { what: what.into(), verdict, detail: detail.into() }
 }
 
-/// Checks and prints; fails if something is broken.
+/// Prints the findings; fails if something is broken.
 ///
 /// # Errors
 /// Only if the findings cannot be written.
@@ -59,7 +58,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let findings = match args.overrides.settings() {
         Ok(settings) => {
             let mut findings = vec![finding("configuration", Verdict::Good, "read and checked")];
-            let odd = OddVariables::present().unknown_in_words();
+            let odd = OddVariables::present().describe_unknown();
             findings.extend(odd.map(|odd| finding("environment", Verdict::Limited, odd)));
             findings.extend(gpus(&settings));
             findings.extend(cpu::findings(&settings));
@@ -97,13 +96,13 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
     };
     let mut findings: Vec<Finding> = problems.into_iter().map(|p| finding("GPUs", Verdict::Limited, p)).collect();
     if handles.is_empty() {
-        findings.push(finding("GPUs", Verdict::Broken, "the driver knows no GPU"));
+        findings.push(finding("GPUs", Verdict::Broken, "the driver reports no GPU"));
     }
     findings.extend(handles.iter().map(|handle| board(handle, settings)));
     findings.extend(node::cap(&handles, settings));
     findings.extend(node::carbon_budget(settings));
     if !is_root() && !settings.control.observe {
-        let detail = "not root: limits and clocks can most likely not be set (nvmlDeviceSetPowerManagementLimit needs it); run \
+        let detail = "not root: limits and clocks can probably not be set (nvmlDeviceSetPowerManagementLimit needs it); run \
                       the daemon as root, or with --observe";
         findings.push(finding("rights", Verdict::Limited, detail));
     }
@@ -138,9 +137,9 @@ fn board(handle: &GpuHandle, settings: &Settings) -> Finding {
         && enforced < requested
         && !enforced.same_as(requested)
     {
-        limits.push(format!("an out-of-band cap holds it at {enforced}, below the {requested} asked for"));
+        limits.push(format!("an out-of-band cap holds it at {enforced}, below the requested {requested}"));
     }
-    let range = can.limits.as_ref().map_or(String::new(), |r| format!(", takes {} to {}", r.min, r.max));
+    let range = can.limits.as_ref().map_or(String::new(), |r| format!(", limits from {} to {}", r.min, r.max));
     let now = seen.reading.requested.map_or(String::new(), |l| format!(", limit {l}"));
     let clocks = clocks(&can, settings);
     if limits.is_empty() {
@@ -150,10 +149,10 @@ fn board(handle: &GpuHandle, settings: &Settings) -> Finding {
     }
 }
 
-/// Whether clocks can be locked where the power limit does not bind.
+/// Describes if clocks can be locked where the power limit does not bind.
 fn clocks(can: &Capabilities, settings: &Settings) -> String {
     match (&can.clocks, can.why_no_clocks()) {
-        _ if settings.control.clocks == Locking::Off => "clocks are left alone (control.clocks = \"off\")".into(),
+        _ if settings.control.clocks == Locking::Off => "clocks are never locked (control.clocks = \"off\")".into(),
         (_, Some(why)) => format!("clocks cannot be locked: {why}"),
         (Ok(range), None) => format!("clocks can be locked from {} to {}", range.min(), range.max()),
         (Err(error), None) => format!("clocks cannot be locked: {error}"),
@@ -163,7 +162,7 @@ fn clocks(can: &Capabilities, settings: &Settings) -> String {
 fn state(settings: &Settings) -> Vec<Finding> {
     let dir = settings.state_dir();
     let what = format!("state in {}", dir.display());
-    // A relative path begins where this process is.
+    // Shows where a relative path leads.
     let full = std::path::absolute(&dir).unwrap_or_else(|_| dir.clone());
     let existing = full.ancestors().find(|d| d.exists()).unwrap_or(&full);
     if let Err(error) = super::state_dir::check(&dir) {
@@ -179,7 +178,7 @@ fn state(settings: &Settings) -> Vec<Finding> {
             for (gpu, entry) in journal.entries() {
                 let clocks = entry.locked.map_or(String::new(), |c| format!(", its clocks are locked to {c}"));
                 let detail = format!(
-                    "is set by wattune{clocks}; {} comes back when its job or its daemon ends (if no daemon runs: wattune restore)",
+                    "is set by wattune{clocks}; its original limit of {} is restored when its job or its daemon ends (without a daemon: wattune restore)",
                     entry.original
                 );
                 findings.push(finding(format!("GPU {gpu}"), Verdict::Good, detail));
@@ -196,9 +195,9 @@ fn tempfile_in(dir: &std::path::Path) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// Each source of the chain, asked once.
+/// Queries each source of the chain once.
 async fn signals(settings: &Settings) -> Vec<Finding> {
-    // Requests made here count like the daemon's own: the quota is the same.
+    // These requests count like the daemon's own: the quota is the same.
     let groups = match providers::build(&settings.carbon, Some(&settings.state_dir())) {
         Ok(groups) => groups,
         Err(error) => return vec![finding(SIGNAL, Verdict::Broken, error.to_string())],
@@ -211,7 +210,7 @@ async fn signals(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Each source of prices, asked once.
+/// Queries each price source once.
 async fn price(settings: &Settings) -> Vec<Finding> {
     let what = "price";
     let groups = match providers::build_price(&settings.price, &settings.carbon, Some(&settings.state_dir())) {
@@ -228,7 +227,7 @@ async fn price(settings: &Settings) -> Vec<Finding> {
                 let value = format!("{:.2} {}/MWh now", price.value.get(), currency.as_str());
                 finding(what, Verdict::Good, format!("{source}, zone {zone}: {value}"))
             }
-            Ok(None) => finding(what, Verdict::Limited, format!("{source}, zone {zone}: nothing for the present")),
+            Ok(None) => finding(what, Verdict::Limited, format!("{source}, zone {zone}: no current value")),
             Err(error) => finding(what, Verdict::Limited, format!("{source}, zone {zone}: {error}")),
         });
     }
@@ -247,7 +246,7 @@ async fn signal(provider: &dyn Provider) -> Finding {
             let ahead = if ahead > 0.0 { format!("{ahead:.0} h ahead") } else { "no forecast".to_owned() };
             let present = forecast
                 .best_at(now)
-                .map_or("nothing for the present".into(), |(_, i)| format!("{:.0} gCO2e/kWh now", i.value.get()));
+                .map_or("no current value".into(), |(_, i)| format!("{:.0} gCO2e/kWh now", i.value.get()));
             let notes = answer.notes.iter().map(|n| format!("; {n}")).collect::<String>();
             let detail = format!("{source}, zone {zone}: {present}, {ahead}{notes}");
             let verdict = if forecast.expected.at(now).is_some() { Verdict::Good } else { Verdict::Limited };

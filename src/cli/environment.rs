@@ -1,4 +1,4 @@
-//! `WATTUNE_…` variables that nothing reads: typing errors, most likely.
+//! `WATTUNE_…` variables that no setting uses: probably typing errors.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use wattune_core::domain::nearest;
 
 const PREFIX: &str = "WATTUNE_";
 
-/// Variables that look like wattune's and are not.
+/// Variables with wattune's prefix that wattune does not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OddVariables {
-    /// Those that are nearly one of wattune's, with that.
+    /// Variables that resemble one of wattune's, with that one.
     pub(super) mistyped: Vec<(String, String)>,
     /// The others.
     pub(super) unknown: Vec<String>,
 }
 
 impl OddVariables {
-    /// Those of this process that are not empty.
+    /// Returns those of this process that are not empty.
     pub(super) fn present() -> Self {
         let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
         Self::among(set.filter_map(|(name, _)| name.into_string().ok()), &known())
@@ -30,13 +30,13 @@ impl OddVariables {
         for name in names.filter(|name| !known.contains(name)) {
             let upper = name.to_uppercase();
             match upper.strip_prefix(PREFIX) {
-                // Kubernetes sets these in each pod beside a service called wattune.
+                // Kubernetes sets these in each pod of a service called wattune.
                 Some(rest) if rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_") => {}
                 Some(rest) => match nearest(rest, known.iter().filter_map(|name| name.strip_prefix(PREFIX))) {
                     Some(meant) => odd.mistyped.push((name, format!("{PREFIX}{meant}"))),
                     None => odd.unknown.push(name),
                 },
-                // A prefix with a typing error is found only where the rest has none.
+                // A misspelt prefix is found only if the rest is correct.
                 None => {
                     let parts = upper.split_once('_').filter(|(prefix, _)| nearest(prefix, ["WATTUNE"]).is_some());
                     let meant = parts.map(|(_, rest)| format!("{PREFIX}{rest}")).filter(|name| known.contains(name));
@@ -48,24 +48,23 @@ impl OddVariables {
     }
 
     /// # Errors
-    /// For the first that is mistyped: with the setting that was meant left out, something else would be done than was
-    /// asked for.
+    /// The first misspelt variable: without the intended setting, the command would do something else.
     pub(super) fn refuse_mistyped(&self) -> anyhow::Result<()> {
         match self.mistyped.first() {
-            Some((name, meant)) => anyhow::bail!("{name} is no variable of wattune; did you mean {meant}?"),
+            Some((name, meant)) => anyhow::bail!("{name} is not a variable of wattune; did you mean {meant}?"),
             None => Ok(()),
         }
     }
 
-    /// The others in one sentence, if there are any.
-    pub(super) fn unknown_in_words(&self) -> Option<String> {
+    /// Describes the others in one sentence, if there are any.
+    pub(super) fn describe_unknown(&self) -> Option<String> {
         let known = || known().into_iter().collect::<Vec<_>>().join(", ");
         (!self.unknown.is_empty())
-            .then(|| format!("{} is set, and nothing reads it: variables are {}", self.unknown.join(", "), known()))
+            .then(|| format!("{} is set but unused; wattune's variables are {}", self.unknown.join(", "), known()))
     }
 }
 
-/// The variables of all commands.
+/// Returns the variables of all commands.
 fn known() -> BTreeSet<String> {
     fn collect(command: &clap::Command, into: &mut BTreeSet<String>) {
         let names = command.get_arguments().filter_map(|a| a.get_env()?.to_str());
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_that_nothing_reads_are_told_apart() {
+    fn misspelt_and_unknown_variables_are_found() {
         let known = known();
         assert!(known.contains("WATTUNE_ZONE") && known.contains("WATTUNE_CONFIG"), "{known:?}");
         let among = |names: &[&str]| OddVariables::among(names.iter().map(|n| (*n).to_owned()), &known);

@@ -1,4 +1,4 @@
-//! The command line: one file per subcommand. `main` parses, runs and maps the end to an exit code.
+//! The command line: one file per subcommand. `main` parses, runs and maps the result to an exit code.
 
 mod ask;
 mod carbon;
@@ -18,10 +18,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub use settings::Overrides;
 
-/// Makes GPU training follow the clean hours of the grid.
+/// Shifts the power of GPU training to the clean hours of the grid.
 ///
-/// A daemon beside training jobs: it learns what each job does at every power limit, follows the carbon-intensity
-/// forecast with the limits, and keeps the books of energy and carbon. What a job computes never changes.
+/// A daemon beside training jobs: it learns each job's throughput and draw at every power limit, sets the limits by the
+/// carbon-intensity forecast, and records energy and emissions. It never changes what a job computes.
 #[derive(Debug, Parser)]
 #[command(name = "wattune", version, max_term_width = 120)]
 pub struct Cli {
@@ -41,7 +41,7 @@ enum Command {
     Restore(restore::Args),
 }
 
-/// How a result is written.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -50,29 +50,29 @@ pub enum Format {
     Json,
 }
 
-/// When the values of a file of forecasts were issued, if it does not say so itself.
+/// The issue times of a forecast file's values, if the file has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Issue {
-    /// All values of a day at its 00:00 UTC.
+    /// All values of a day at 00:00 UTC.
     DayAhead,
-    /// Anew all the time.
+    /// Continuously.
     Rolling,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Done.
     Done,
-    /// Not everything could be done; what, has been said.
+    /// Partly failed; the output has the details.
     Failed,
 }
 
 impl Cli {
-    /// Carries the command out.
+    /// Runs the command.
     ///
     /// # Errors
-    /// What a person should read; the exit code is 1.
+    /// An error for people; the exit code is 1.
     pub fn run(self) -> anyhow::Result<Exit> {
         match self.command {
             Command::Serve(args) => serve::run(args),
@@ -91,7 +91,7 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
     runtime()?.block_on(future)
 }
 
-/// Two threads: the daemon mostly waits.
+/// Two threads are enough: the daemon mostly waits.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }

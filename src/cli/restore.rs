@@ -1,4 +1,4 @@
-//! `wattune restore`: gives every journalled GPU its found limit back, with no daemon running.
+//! `wattune restore`: restores the original limit of every journalled GPU without a daemon.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,66 +14,63 @@ use crate::gpu::restore::{Clocks, Restored, restore_all};
 use crate::store;
 use wattune_core::units::Seconds;
 
-/// Gives every GPU that a daemon left set its found limit back. For when the daemon was killed and will not start again;
-/// a starting daemon does the same.
+/// Restores the original limit of every GPU that a daemon has changed. For a daemon that was killed and will not start
+/// again; a starting daemon does the same.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
-    /// How the result is written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
 
-/// What became of one GPU.
+/// The outcome for one GPU.
 #[derive(serde::Serialize)]
 pub(super) struct Line {
-    /// Its UUID.
+    /// The UUID.
     pub(super) gpu: String,
-    /// In one word.
+    /// The outcome in one word.
     outcome: &'static str,
-    /// In one sentence.
+    /// The outcome in one sentence.
     pub(super) detail: String,
 }
 
-/// Restores.
+/// Restores the GPUs.
 ///
 /// # Errors
-/// If there is no state directory, a daemon owns the state directory, or the driver or the journal cannot be used.
+/// If there is no state directory, a daemon owns it, or the driver or the journal cannot be used.
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
     let state_dir = settings.state_dir();
     if !state_dir.exists() {
         bail!(
-            "there is no state directory {}, and nothing was restored: name the daemon's with --state-dir, WATTUNE_STATE_DIR or \
+            "there is no state directory {}, so nothing was restored; give the daemon's with --state-dir, WATTUNE_STATE_DIR or \
              --config{}",
             state_dir.display(),
-            if is_root() { "" } else { ", or run this as root if the daemon does" }
+            if is_root() { "" } else { ", or run this as root like the daemon" }
         );
     }
     let is_a_daemons = [journal::FILE_NAME, store::FILE_NAME].iter().any(|file| state_dir.join(file).exists());
-    // What is not a daemon's is not touched.
-    let lines = if is_a_daemons { give_back(&settings)? } else { Vec::new() };
-    if let Err(error) = tell(&lines, args.format, (!is_a_daemons).then_some(&*state_dir)) {
-        tracing::warn!("cannot write what became of the GPUs ({error:#}); the exit code says it");
+    // A directory that is not a daemon's stays untouched.
+    let lines = if is_a_daemons { restore_journalled(&settings)? } else { Vec::new() };
+    if let Err(error) = print(&lines, args.format, (!is_a_daemons).then_some(&*state_dir)) {
+        tracing::warn!("cannot write the result ({error:#}); the exit code has it");
     }
     Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
 }
 
-/// `strange` is a state directory that no daemon seems to have used.
-fn tell(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Result<()> {
+/// Prints the result. `strange` is a state directory that no daemon seems to have used.
+fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match format {
         Format::Table if let Some(dir) = strange => {
             let dir = dir.display();
-            writeln!(
-                out,
-                "nothing to restore: no daemon has kept its state in {dir}; is that the daemon's directory?"
-            )?;
+            writeln!(out, "nothing to restore: {dir} has no daemon's state; is it the daemon's directory?")?;
         }
         Format::Table if lines.is_empty() => {
-            writeln!(out, "nothing to restore: no GPU is away from its found limit")?;
+            writeln!(out, "nothing to restore: all GPUs have their original limits")?;
         }
         Format::Table => lines.iter().try_for_each(|l| writeln!(out, "GPU {}: {}", l.gpu, l.detail))?,
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(lines)?)?,
@@ -81,11 +78,11 @@ fn tell(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Resul
     Ok(())
 }
 
-/// Gives every journalled GPU its found limit back. Without a journal the driver is not even opened.
+/// Restores every journalled GPU. Without a journal, the driver is not opened.
 ///
 /// # Errors
 /// If a daemon owns the state directory, or the driver or the journal cannot be used.
-pub(super) fn give_back(settings: &Settings) -> anyhow::Result<Vec<Line>> {
+pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     let state_dir = settings.state_dir();
     if !state_dir.exists() {
         return Ok(Vec::new());

@@ -29,49 +29,50 @@ use wattune_core::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 
-/// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. Whatever ends it, GPUs get the limits back that were found.
+/// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. However it ends, the GPUs'
+/// original limits are restored.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
 }
 
-/// After a signal, everything together may take this long.
-const GRACE: Seconds = Seconds::new(20.0);
+/// The time limit for the whole shutdown.
+const SHUTDOWN_LIMIT: Seconds = Seconds::new(20.0);
 
 /// Runs the daemon.
 ///
 /// # Errors
-/// If it cannot start; the message says why and what to do.
+/// If it cannot start; the message has the reason and the remedy.
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
-    if let Some(odd) = OddVariables::present().unknown_in_words() {
+    if let Some(odd) = OddVariables::present().describe_unknown() {
         tracing::warn!("{odd}");
     }
     let runtime = runtime()?;
     let exit = runtime.block_on(serve(settings.clone()));
-    // Threads that hang in a driver call must not keep the process.
+    // Threads that hang in a driver call must not keep the process alive.
     runtime.shutdown_background();
     if exit.is_err() {
-        give_back_anyway(&settings);
+        restore_abandoned(&settings);
     }
     exit
 }
 
-/// Whatever keeps the daemon from running must not keep limits where an earlier one left them.
-fn give_back_anyway(settings: &Settings) {
+/// Restores limits that an earlier daemon left behind, if this one cannot run.
+fn restore_abandoned(settings: &Settings) {
     if !settings.cap.is_empty() && settings.cap.on_exit == OnExit::Keep {
-        tracing::warn!("GPUs stay as they are, since there is a cap; `wattune restore` gives them back in full");
+        tracing::warn!("GPUs keep their limits because of a cap; `wattune restore` restores them in full");
         return;
     }
-    match super::restore::give_back(settings) {
+    match super::restore::restore_journalled(settings) {
         Ok(lines) => lines.iter().for_each(|l| tracing::warn!(gpu.uuid = l.gpu, "GPU {}: {}", l.gpu, l.detail)),
-        Err(error) => tracing::debug!("nothing could be given back either: {error:#}"),
+        Err(error) => tracing::debug!("nothing could be restored either: {error:#}"),
     }
 }
 
-/// How the books are kept under these settings. Secrets are not part of settings: they name where secrets are.
+/// Returns the terms under which the ledger is kept. Settings contain the places of secrets, never secrets.
 fn bookkeeping(settings: &Settings) -> Bookkeeping {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let digest = serde_json::to_string(settings).map(|json| Digest::of(&json)).unwrap_or_default();
@@ -80,7 +81,7 @@ fn bookkeeping(settings: &Settings) -> Bookkeeping {
 
 async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let state_dir = settings.state_dir();
-    // From here on no signal ends the daemon but in order.
+    // From here on, every signal that ends the daemon does so in order.
     let stopped = stopped(Hangup::Ignored);
     let _lock = Lock::take(&state_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
@@ -138,7 +139,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let mut serving = tokio::spawn(server.serve(recurring, stop_serving.clone()));
     let mut controlling = tokio::spawn(supervise(controller, requests, stop_control.clone()));
     ready.set(true);
-    // Each task runs until it is told to stop; an early end of any is the end of the daemon.
+    // Each task runs until it is stopped; an early end of any ends the daemon.
     let ended = tokio::select! {
         () = stopped => None,
         _ = &mut serving => Some("the API"),
@@ -150,30 +151,30 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         }
     };
     match ended {
-        None => tracing::info!("stopping: GPUs get their found limits back"),
+        None => tracing::info!("stopping: restoring the GPUs' original limits"),
         Some(what) => tracing::error!("{what} ended unexpectedly; stopping"),
     }
     ready.set(false);
     stop_serving.cancel();
     stop_control.cancel();
     cancel.cancel();
-    match tokio::time::timeout(GRACE.to_std(), &mut controlling).await {
+    match tokio::time::timeout(SHUTDOWN_LIMIT.to_std(), &mut controlling).await {
         Ok(outcome) => {
             let outcome = outcome.context("the control loop's supervisor died")??;
             let orderly = ended.is_none() && outcome.died.is_none();
             Ok(if orderly { exit_of(&outcome.restored) } else { Exit::Failed })
         }
-        Err(_) => bail!("not everything ended within {GRACE}; `wattune restore` gives GPUs back that are left"),
+        Err(_) => bail!("the shutdown exceeded {SHUTDOWN_LIMIT}; `wattune restore` restores the remaining GPUs"),
     }
 }
 
-/// The CPUs of this machine.
+/// Returns the CPUs of this machine.
 fn cpu(settings: &cpu::Settings, clock: &Arc<dyn Clock>) -> CpuHandle {
     let node = LinuxNode::new(settings, clock.clone());
     CpuHandle::start(Box::new(node), clock.clone(), Sampling::Every(settings.sample_s))
 }
 
-/// The price's feed, if the settings name a source of prices.
+/// Returns the price feed, if a price source is configured.
 async fn price(
     settings: &Settings,
     state_dir: &Path,
@@ -187,7 +188,7 @@ async fn price(
     let options = FeedOptions {
         signal: "price",
         cache_dir: Some(state_dir.to_path_buf()),
-        // Auction results jump, and are no less true for it.
+        // Auction results may jump and are correct all the same.
         jump_factor: f64::INFINITY,
         fetch_actuals: false,
     };
@@ -202,7 +203,7 @@ fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {
 
 type Devices = Vec<Box<dyn GpuDevice>>;
 
-/// The boards that the settings choose, those that are there and cannot be used, and those that come later.
+/// Returns the configured GPUs, those that cannot be used, and a channel of those that come later.
 fn find_devices(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
@@ -213,22 +214,22 @@ fn find_devices(
     }
     let (boards, devices) = nvml::open_and_search(&settings.gpus.nvml)?;
     let problems = boards.problems.iter().map(|problem| (problem.index, problem.to_string())).collect();
-    Ok((boards.devices, told(&boards.problems), Some(Arrivals { devices, problems })))
+    Ok((boards.devices, describe_problems(&boards.problems), Some(Arrivals { devices, problems })))
 }
 
-/// Problems in words, which are logged too.
-fn told(problems: &[nvml::Problem]) -> Vec<String> {
+/// Describes problems, and logs them.
+fn describe_problems(problems: &[nvml::Problem]) -> Vec<String> {
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     problems.iter().for_each(|problem| tracing::error!("{problem}"));
     problems
 }
 
-/// The boards that the settings choose, and those that are there and cannot be used.
+/// Returns the configured GPUs, and those that cannot be used.
 pub(super) fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Devices, Vec<String>)> {
     match settings.gpus.backend {
         Backend::Nvml => {
             let boards = nvml::open_all(&settings.gpus.nvml)?;
-            Ok((boards.devices, told(&boards.problems)))
+            Ok((boards.devices, describe_problems(&boards.problems)))
         }
         Backend::Simulated => {
             let simulated = &settings.gpus.simulated;
@@ -239,7 +240,7 @@ pub(super) fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyho
     }
 }
 
-/// A board that is always busy, for trying the API out.
+/// Creates a GPU that is always busy, to try out the API.
 fn simulated_board(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock>) -> Box<dyn GpuDevice> {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
@@ -267,7 +268,7 @@ fn simulated_board(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clo
     Box::new(world.device(index, "Demo GPU"))
 }
 
-/// Handles for boards that are only to be given back or looked at.
+/// Returns handles of GPUs for restoring or inspection only.
 pub(super) fn handles(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Vec<GpuHandle>, Vec<String>)> {
     let (devices, problems) = open_devices(settings, clock)?;
     let timeout = settings.control.call_timeout_s;

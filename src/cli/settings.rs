@@ -1,4 +1,4 @@
-//! Settings from the file, from `WATTUNE_…` variables and from flags: the later ones win.
+//! Settings from the file, from `WATTUNE_…` variables and from flags: later ones win.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -11,22 +11,22 @@ use crate::config::{Backend, Settings};
 use crate::providers;
 use wattune_core::domain::Zone;
 
-/// Where the configuration is looked for unless told otherwise.
-const USUAL_FILE: &str = "/etc/wattune/wattune.toml";
+/// The default path of the configuration.
+const DEFAULT_FILE: &str = "/etc/wattune/wattune.toml";
 
-/// Flags that every command with a daemon's settings takes.
+/// The flags of every command that uses a daemon's settings.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Overrides {
-    /// Configuration file [default: /etc/wattune/wattune.toml, if it is there].
+    /// Configuration file [default: /etc/wattune/wattune.toml, if it exists].
     #[arg(long, value_name = "FILE", env = "WATTUNE_CONFIG")]
     config: Option<PathBuf>,
-    /// Which boards: `gpus.backend`.
+    /// The kind of GPUs: `gpus.backend`.
     #[arg(long, value_enum, value_name = "BACKEND", env = "WATTUNE_GPUS")]
     gpus: Option<Backend>,
     /// The driver's library: `gpus.nvml.library`.
     #[arg(long, value_name = "PATH", env = "WATTUNE_NVML_LIBRARY")]
     nvml_library: Option<PathBuf>,
-    /// Where state is kept: `state_dir`.
+    /// The state directory: `state_dir`.
     #[arg(long, value_name = "DIR", env = "WATTUNE_STATE_DIR")]
     state_dir: Option<PathBuf>,
     /// Loopback address of the API, or "off": `http.listen`.
@@ -41,7 +41,7 @@ pub struct Overrides {
     /// The part of the grid, such as DE, 52.52,13.40 or a source's own code: `carbon.zone`.
     #[arg(long, value_name = "ZONE", env = "WATTUNE_ZONE", allow_hyphen_values = true, value_parser = zone)]
     zone: Option<Given<Zone>>,
-    /// Plan and book, but set nothing: `control.observe`.
+    /// Plan and record, but set no limits: `control.observe`.
     #[arg(long, env = "WATTUNE_OBSERVE", value_parser = clap::builder::BoolishValueParser::new())]
     observe: bool,
 }
@@ -78,7 +78,7 @@ fn file(text: OsString) -> Given<PathBuf> {
 }
 
 impl Overrides {
-    /// Whether the signal is to be another one than a running daemon's.
+    /// Returns true if the flags select another signal than a running daemon's.
     pub(super) fn other_signal(&self) -> bool {
         self.zone().is_some() || self.carbon_file().is_some()
     }
@@ -91,13 +91,13 @@ impl Overrides {
         self.carbon_file.as_ref()?.0.as_ref()
     }
 
-    /// The settings that result, checked.
+    /// Returns the resulting settings, checked.
     ///
     /// # Errors
-    /// For the first mistake, with file and line or with the flag's key; for a variable that is mistyped.
+    /// The first mistake, with file and line or with the flag's key; or a misspelt variable.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         OddVariables::present().refuse_mistyped()?;
-        let usual = PathBuf::from(USUAL_FILE);
+        let usual = PathBuf::from(DEFAULT_FILE);
         let socket = self.socket.as_ref().map(std::path::absolute).transpose()?;
         let adjust = |settings: &mut Settings| self.adjust(settings, socket);
         match &self.config {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_counts_as_unset() {
+    fn empty_variables_count_as_unset() {
         let read = |arguments: &[&str]| {
             let line = Line::try_parse_from([&["wattune"], arguments].concat()).expect("accepted");
             let mut settings = Settings::default();

@@ -1,10 +1,11 @@
-//! What signals do to a running daemon: none ends it without giving limits back, but those that no process can handle.
+//! Signal handling of a running daemon: every signal that a process can handle ends it with limits restored, or is
+//! ignored.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Numbers that tokio has no name for, as Linux numbers them on x86, ARM and RISC-V.
+/// Signal numbers that tokio has no names for, as on Linux on x86, ARM and RISC-V.
 mod number {
     pub(super) const TRAP: i32 = 5;
     pub(super) const ABRT: i32 = 6;
@@ -18,31 +19,31 @@ mod number {
     pub(super) const PROF: i32 = 27;
     pub(super) const PWR: i32 = 30;
     pub(super) const SYS: i32 = 31;
-    /// What the C library leaves of the realtime signals.
+    /// The realtime signals that the C library does not use itself.
     pub(super) const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 }
 
-/// What somebody or the system sends to have a process end.
-const ENDING: [i32; 5] = [number::XCPU, number::PWR, number::ABRT, number::TRAP, number::SYS];
+/// Signals that ask a process to end.
+const TERMINATING: [i32; 5] = [number::XCPU, number::PWR, number::ABRT, number::TRAP, number::SYS];
 
-/// What means nothing to a daemon and ends, or stops, a process that does not handle it.
+/// Signals without a meaning for a daemon that end or stop a process by default.
 const HARMLESS: [i32; 7] =
     [number::STKFLT, number::TSTP, number::TTIN, number::TTOU, number::XFSZ, number::VTALRM, number::PROF];
 
-/// What a closed terminal means.
+/// The meaning of a closed terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hangup {
-    /// The end: what runs in a terminal ends with it.
+    /// Ends the command, like everything in the terminal.
     Ends,
-    /// Nothing: a daemon outlives the terminal that it was started from.
+    /// Ignored: a daemon outlives the terminal that started it.
     Ignored,
 }
 
-/// Handles signals from now on. The answer waits for the first that asks for the end: SIGTERM, SIGINT, SIGQUIT, and those
-/// by which the system ends processes. Needs a runtime.
+/// Handles signals from now on. The returned future completes with the first one that ends the process: SIGTERM,
+/// SIGINT, SIGQUIT, and those by which the system ends processes. Needs a runtime.
 pub(super) fn stopped(hangup: Hangup) -> impl Future<Output = ()> {
     let ending = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()].into_iter();
-    let ending = ending.chain(ENDING.map(SignalKind::from_raw));
+    let ending = ending.chain(TERMINATING.map(SignalKind::from_raw));
     let ending = ending.chain((hangup == Hangup::Ends).then(SignalKind::hangup));
     let signals: io::Result<Vec<Signal>> = ending.map(signal).collect();
     if let Err(error) = &signals {
@@ -50,7 +51,7 @@ pub(super) fn stopped(hangup: Hangup) -> impl Future<Output = ()> {
     }
     ignore_harmless();
     if hangup == Hangup::Ignored {
-        tell_hangups();
+        log_hangups();
     }
     async move {
         match signals {
@@ -63,7 +64,7 @@ pub(super) fn stopped(hangup: Hangup) -> impl Future<Output = ()> {
     }
 }
 
-/// A signal that was listened for once never has its usual effect again.
+/// Ignores signals: one that was listened for once never has its default effect again.
 fn ignore_harmless() {
     let named = [SignalKind::user_defined1(), SignalKind::user_defined2(), SignalKind::alarm(), SignalKind::io()];
     let numbered = HARMLESS.into_iter().chain(number::REALTIME).map(SignalKind::from_raw);
@@ -74,7 +75,7 @@ fn ignore_harmless() {
     }
 }
 
-fn tell_hangups() {
+fn log_hangups() {
     let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
     tokio::spawn(async move {
         while hangups.recv().await.is_some() {

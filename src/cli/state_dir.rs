@@ -1,4 +1,4 @@
-//! The state directory: made or checked before anything in it is used, and owned by one process at a time.
+//! The state directory: created or checked before its use, and owned by one process at a time.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions, TryLockError};
 use std::io;
@@ -11,53 +11,53 @@ use crate::store;
 
 const LOCK: &str = "lock";
 
-/// Why a state directory cannot be owned.
+/// The reason why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LockError {
-    /// It is not there.
+    /// It cannot be created.
     #[error("cannot make the state directory {}; give another one with --state-dir", dir.display())]
     Make {
         dir: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Others could exchange what is kept there.
+    /// Other users could replace its content.
     #[error("the state directory {} is not safe (--state-dir, state_dir)", dir.display())]
     Unsafe {
         dir: PathBuf,
         #[source]
         source: Distrust,
     },
-    /// All users share it, or it is for something else.
+    /// It is shared by all users, or serves another purpose.
     #[error(
-        "the state directory {} can be written by others (mode {mode:04o}) and {why}; give a directory of wattune's own \
+        "the state directory {} can be written by others (mode {mode:04o}) and {why}; give wattune a directory of its own \
          with --state-dir", dir.display()
     )]
     Shared { dir: PathBuf, mode: u32, why: &'static str },
-    /// Its lock cannot be taken.
+    /// It is not writable.
     #[error("cannot write in the state directory {}", dir.display())]
     Write {
         dir: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// A daemon runs.
+    /// Another process owns it.
     #[error(
         "another wattune owns the state directory {}; stop it first, or give another one with --state-dir", .0.display()
     )]
     Taken(PathBuf),
 }
 
-/// Held while a process owns a state directory; the kernel frees it with the process.
+/// The ownership of a state directory; the kernel releases it with the process.
 pub(super) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes it, making the directory if need be. What an older version left open to others is closed.
+    /// Takes ownership, creating the directory if necessary. Closes what an older version left open to other users.
     ///
     /// # Errors
-    /// If the directory cannot be made or is not safe, or another process owns it.
+    /// If the directory cannot be created or is not safe, or another process owns it.
     pub(super) fn take(state_dir: &Path) -> Result<Self, LockError> {
         prepare(state_dir)?;
         let dir = || state_dir.to_owned();
@@ -70,28 +70,28 @@ impl Lock {
             Ok(()) => {}
             Err(TryLockError::Error(source)) => return Err(failed(source)),
             Err(TryLockError::WouldBlock) if was_open && only_others_hold(&file).map_err(failed)? => {
-                tracing::warn!("another user held {}, which was open to all; it is made anew", path.display());
+                tracing::warn!("another user locked {}, which was open to all; recreating it", path.display());
             }
             Err(TryLockError::WouldBlock) => return Err(LockError::Taken(dir())),
         }
         if was_open {
-            // Whoever has it open could lock it at any time.
-            file = renew(&path).map_err(failed)?;
+            // A user who has it open could lock it at any time.
+            file = replace_lock(&path).map_err(failed)?;
         }
         close_files(state_dir).map_err(distrusted)?;
         Ok(Self { _file: file })
     }
 }
 
-/// Says whether a daemon would own this directory, if nobody does, and changes nothing.
+/// Checks if a daemon could use this directory, whoever owns it, and changes nothing.
 ///
 /// # Errors
-/// If it would be refused.
+/// If a daemon would refuse it.
 pub(super) fn check(state_dir: &Path) -> Result<(), LockError> {
     let distrusted = |source| LockError::Unsafe { dir: state_dir.to_owned(), source };
-    let real = files::check_way(state_dir).map_err(distrusted)?;
+    let real = files::check_path(state_dir).map_err(distrusted)?;
     if let Ok(found) = fs::symlink_metadata(&real) {
-        judge(state_dir, &real, &found)?;
+        required_mode(state_dir, &real, &found)?;
         own_files(&real)
             .and_then(|own| own.iter().try_for_each(|path| files::check_file(path).map(drop)))
             .map_err(distrusted)?;
@@ -99,24 +99,24 @@ pub(super) fn check(state_dir: &Path) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Makes the directory, or takes it from others if it is for this daemon alone.
+/// Creates the directory, or closes it to other users if it is only for this daemon.
 fn prepare(state_dir: &Path) -> Result<(), LockError> {
     let dir = || state_dir.to_owned();
     let make = |source| LockError::Make { dir: dir(), source };
-    let real = match files::check_way(state_dir) {
+    let real = match files::check_path(state_dir) {
         Ok(real) => real,
         Err(Distrust::Io { source, .. }) => return Err(make(source)),
         Err(source) => return Err(LockError::Unsafe { dir: dir(), source }),
     };
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&real).map_err(make)?;
     let found = fs::symlink_metadata(&real).map_err(make)?;
-    let Some(mode) = judge(state_dir, &real, &found)? else { return Ok(()) };
-    tracing::info!("{} is taken from others: its mode was {:04o}", state_dir.display(), found.mode() & 0o7777);
+    let Some(mode) = required_mode(state_dir, &real, &found)? else { return Ok(()) };
+    tracing::info!("closed {} to other users: its mode was {:04o}", state_dir.display(), found.mode() & 0o7777);
     fs::set_permissions(&real, Permissions::from_mode(mode)).map_err(make)
 }
 
-/// The mode that a directory is to have instead of its own, if it is too open.
-fn judge(state_dir: &Path, real: &Path, found: &Metadata) -> Result<Option<u32>, LockError> {
+/// Returns the mode that a too open directory must get.
+fn required_mode(state_dir: &Path, real: &Path, found: &Metadata) -> Result<Option<u32>, LockError> {
     let dir = || state_dir.to_owned();
     let distrusted = |source| LockError::Unsafe { dir: dir(), source };
     let path = || real.to_owned();
@@ -137,12 +137,12 @@ fn judge(state_dir: &Path, real: &Path, found: &Metadata) -> Result<Option<u32>,
         true if mode & 0o1000 == 0 => Ok(Some(mode & (DIRECTORY_MODE | 0o7000))),
         true => shared("is shared by all users"),
         false if mode & 0o022 != 0 => shared("holds other things"),
-        // Others only see names there.
+        // Other users only see names there.
         false => Ok(None),
     }
 }
 
-/// Whether nothing in a directory makes it one for something else, such as a user's home.
+/// Returns true if nothing in a directory shows another purpose, such as a user's home.
 fn is_for_wattune(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -155,14 +155,14 @@ fn is_for_wattune(dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether wattune keeps a file of this name in its state directory.
+/// Returns true if wattune keeps a file of this name in its state directory.
 fn is_own(name: &str) -> bool {
     let cached = ["carbon-", "price-", "requests-"].iter().any(|begin| name.starts_with(begin));
     let stems = [store::FILE_NAME, journal::FILE_NAME];
     name == LOCK || stems.iter().any(|stem| name.starts_with(stem)) || cached && name.contains(".json")
 }
 
-/// What wattune keeps in its state directory.
+/// Returns wattune's files in its state directory.
 fn own_files(dir: &Path) -> Result<Vec<PathBuf>, Distrust> {
     let looking = |source| Distrust::Io { path: dir.to_owned(), source };
     let mut own = Vec::new();
@@ -175,12 +175,12 @@ fn own_files(dir: &Path) -> Result<Vec<PathBuf>, Distrust> {
     Ok(own)
 }
 
-/// Checks the files of an owned directory, and takes them from others.
+/// Checks the files of an owned directory, and closes them to other users.
 fn close_files(dir: &Path) -> Result<(), Distrust> {
     for path in own_files(dir)? {
         let Some(found) = files::check_file(&path)?.filter(|found| !found.is_dir()) else { continue };
-        // SQLite makes its index anew where there is none. Whoever had it open could hold locks on it for ever, and nobody
-        // else has the database open: this process owns the directory.
+        // SQLite recreates a missing index. A process that had it open could lock it forever, and no other process has
+        // the database open: this one owns the directory.
         let is_index = path.to_string_lossy().ends_with("-shm");
         if is_index && files::is_open(&found) && found.uid() == files::user() {
             fs::remove_file(&path).map_err(|source| Distrust::Io { path, source })?;
@@ -191,8 +191,8 @@ fn close_files(dir: &Path) -> Result<(), Distrust> {
     Ok(())
 }
 
-/// Puts a locked file in the place of the lock.
-fn renew(path: &Path) -> io::Result<File> {
+/// Replaces the lock file by a locked one.
+fn replace_lock(path: &Path) -> io::Result<File> {
     let next = path.with_extension("new");
     match fs::remove_file(&next) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -204,21 +204,21 @@ fn renew(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether processes of other users hold the file's lock, as far as can be seen, and none of this user's or of
-/// root's. Of a lock that another container's process holds nothing can be seen.
+/// Returns true if, as far as visible, only processes of other users hold the file's lock, and none of this user or
+/// root. A lock held in another container is invisible.
 fn only_others_hold(file: &File) -> io::Result<bool> {
     let own = file.metadata()?;
     let is_it = |found: Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
-    let lockers = lockers(&fs::read_to_string("/proc/locks")?, own.ino());
+    let lockers = lock_holders(&fs::read_to_string("/proc/locks")?, own.ino());
     let mut others = false;
     for process in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // It may have ended meanwhile.
+        // The process may have ended.
         let Ok(owner) = process.metadata().map(|found| found.uid()) else { continue };
         if pid == std::process::id() {
             continue;
         }
-        // Only root sees what the processes of others have open.
+        // Only root sees the open files of other users' processes.
         let open = fs::read_dir(process.path().join("fd")).ok().into_iter().flatten().flatten();
         let holds = |fd: fs::DirEntry| {
             let locks = || fs::read_to_string(process.path().join("fdinfo").join(fd.file_name())).unwrap_or_default();
@@ -234,9 +234,9 @@ fn only_others_hold(file: &File) -> io::Result<bool> {
     Ok(others)
 }
 
-/// The processes that locked a file, by `proc_locks(5)`: `1: FLOCK ADVISORY WRITE 4711 fe:00:815 0 EOF`. One that has
-/// ended and left the open file to another is not among them.
-fn lockers(locks: &str, inode: u64) -> Vec<u32> {
+/// Parses the processes that locked a file from `proc_locks(5)`: `1: FLOCK ADVISORY WRITE 4711 fe:00:815 0 EOF`. Omits
+/// a process that has ended and passed the open file to another.
+fn lock_holders(locks: &str, inode: u64) -> Vec<u32> {
     let file = format!(":{inode}");
     let of_line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_wattune_keeps_is_touched() {
+    fn only_own_files_are_touched() {
         let own = [
             "lock",
             "wattune.db",
@@ -270,11 +270,11 @@ mod tests {
     }
 
     #[test]
-    fn lockers_are_read_from_the_kernels_list() {
+    fn lock_holders_are_parsed() {
         let locks = "1: FLOCK  ADVISORY  WRITE 4711 fe:00:815 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 7 fe:00:815 0 EOF\n\
                      2: POSIX  ADVISORY  READ 12 fe:00:815 128 128\n3: FLOCK  ADVISORY  READ 13 fe:00:1815 0 EOF\n";
-        assert_eq!(lockers(locks, 815), [4711]);
-        assert!(lockers("nonsense\n\n1: FLOCK", 815).is_empty());
+        assert_eq!(lock_holders(locks, 815), [4711]);
+        assert!(lock_holders("nonsense\n\n1: FLOCK", 815).is_empty());
     }
 
     #[test]

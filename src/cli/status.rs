@@ -1,4 +1,4 @@
-//! `wattune status`: what a running daemon says of itself.
+//! `wattune status`: prints a running daemon's status.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -8,25 +8,26 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::Format;
-use super::ask::{Place, USUAL};
+use super::ask::{DEFAULT_ADDRESS, Place};
 use wattune_core::domain::legible;
 
-/// Asks a running daemon how it is.
+/// Prints the status of a running daemon.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where the daemon listens on TCP [default: WATTUNE_SOCKET, else WATTUNE_LISTEN, else 127.0.0.1:4938].
+    /// The daemon's TCP address [default: WATTUNE_SOCKET, else WATTUNE_LISTEN, else 127.0.0.1:4938].
     #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
     listen: Option<SocketAddr>,
-    /// Its Unix socket, used in place of TCP.
+    /// The daemon's Unix socket, used in place of TCP.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// How it is written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
 
 impl Args {
-    /// A flag wins over both variables; left to clap, a socket in the environment would win over `--listen`.
+    /// Returns the address. A flag wins over both variables; with clap alone, a socket in the environment would win
+    /// over `--listen`.
     fn place(&self) -> anyhow::Result<Place> {
         let variable = |key: &str| std::env::var_os(key).filter(|v| !v.is_empty());
         if let Some(path) = &self.socket {
@@ -38,9 +39,11 @@ impl Args {
         if let Some(path) = variable("WATTUNE_SOCKET") {
             return Ok(Place::Socket(path.into()));
         }
-        let Some(text) = variable("WATTUNE_LISTEN") else { return Ok(Place::Tcp(USUAL)) };
+        let Some(text) = variable("WATTUNE_LISTEN") else { return Ok(Place::Tcp(DEFAULT_ADDRESS)) };
         let address = text.to_string_lossy().parse();
-        address.map(Place::Tcp).with_context(|| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {USUAL}"))
+        address
+            .map(Place::Tcp)
+            .with_context(|| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {DEFAULT_ADDRESS}"))
     }
 }
 
@@ -58,7 +61,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The node's cap in one line.
+/// Describes the node's cap in one line.
 fn cap_line(cap: &Value) -> String {
     let watts = |v: &Value| v.as_f64().map_or("no cap".to_owned(), |w| format!("{w:.0} W"));
     let mut line = format!("node's cap {}", watts(&cap["limit_w"]));
@@ -71,7 +74,7 @@ fn cap_line(cap: &Value) -> String {
     line + "\n\n"
 }
 
-/// The node's carbon budget in one line.
+/// Describes the node's carbon budget in one line.
 fn budget_line(budget: &Value) -> String {
     let grams = |key: &str| budget[key].as_f64().map_or("–".to_owned(), |g| format!("{g:.0} g"));
     let (limit, until) = (grams("limit_g"), budget["until"].as_str().unwrap_or("–"));
@@ -79,7 +82,7 @@ fn budget_line(budget: &Value) -> String {
     format!("node's carbon budget {limit} until {until}, {left} left, {expected} expected by its end\n\n")
 }
 
-/// CPU packages and memory, a line for each; nothing where there are none.
+/// Describes CPU packages and memory, one line each.
 fn cpu_lines(cpu: &Value) -> String {
     let text = |v: &Value| v.as_str().unwrap_or("–").to_owned();
     let watts = |v: &Value| v.as_f64().map_or("–".to_owned(), |w| format!("{w:.0} W"));
@@ -103,7 +106,7 @@ fn table(status: &Value) -> String {
         text(&status["mode"]),
         text(&carbon["freshness"]),
         match carbon["basis"].as_str() {
-            Some("constant") => "nothing but the configured constant".to_owned(),
+            Some("constant") => "the configured constant only".to_owned(),
             Some("local") => format!("the local forecaster after {}", text(&carbon["source"])),
             Some("daily_shape") => format!("the last known daily shape after {}", text(&carbon["source"])),
             _ => text(&carbon["source"]),

@@ -1,4 +1,4 @@
-//! `wattune carbon backtest`: forecasts of the past made anew from what was known then, and scored.
+//! `wattune carbon backtest`: repeats past forecasts from the data known at the time, and scores them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,36 +11,36 @@ use serde::Serialize;
 use crate::cli::Issue;
 use crate::providers::{FileSettings, file};
 use wattune_core::domain::{CarbonSeries, Issued};
-use wattune_core::forecast::{BacktestRow, ModelPolicy, Said, Score, backtest};
+use wattune_core::forecast::{BacktestRow, ModelPolicy, PublishedForecasts, Score, backtest};
 
-/// Makes the forecasts of a past span anew, each from what was known when it was made, and says how good they were.
+/// Repeats the forecasts of a past span, each from the data known at its time, and scores them.
 ///
-/// For each horizon H a forecast is made every H hours from --from on (every 24 hours where H is longer), and all of
-/// its H hours are scored, together and by the day ahead. The rows: yesterday (the same time on the last day known),
-/// local (wattune's own forecaster), provider, provider+bias (corrected by what it lately got wrong), and feed (what the
-/// daemon would use). All cover the same hours; beyond its end a provider's forecast repeats its last day.
+/// For each horizon H, a forecast is made every H hours from --from on (every 24 hours if H is longer), and all of its
+/// H hours are scored, together and by the day ahead. The rows: yesterday (the same time on the last known day), local
+/// (wattune's own forecaster), provider, provider+bias (with its recent bias corrected), and feed (what the daemon
+/// would use). All rows cover the same hours; beyond its end, a provider's forecast repeats its last day.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What came: CSV or JSON, as for the file source. A forecast column in it counts as issued anew all the time.
+    /// The actual values: CSV or JSON, as for the file source. A forecast column in it counts as issued continuously.
     #[arg(long, value_name = "FILE")]
     actual: PathBuf,
-    /// What a source had said: CSV or JSON, as for the file source, or CSV with issue_date_utc, horizon_h and a value.
+    /// The published forecasts: CSV or JSON, as for the file source, or CSV with issue_date_utc, horizon_h and a value.
     #[arg(long, value_name = "FILE")]
     provider_forecast: Option<PathBuf>,
-    /// When the values of --provider-forecast were issued, if the file does not say so itself.
+    /// The issue times of the values in --provider-forecast, if the file has none.
     #[arg(long, value_enum, default_value_t = Issue::DayAhead, requires = "provider_forecast")]
     forecast_issue: Issue,
-    /// First moment to forecast: a date (00:00 UTC) or a time [default: 24 h after the first value].
+    /// The first time to forecast: a date (00:00 UTC) or a time [default: 24 h after the first value].
     #[arg(long, value_name = "TIME", value_parser = begin)]
     from: Option<DateTime<Utc>>,
-    /// Last moment to forecast: a date (that whole day) or a time [default: the end of what came].
+    /// The last time to forecast: a date (that whole day) or a time [default: the end of the actual values].
     #[arg(long, value_name = "TIME", value_parser = end)]
     to: Option<DateTime<Utc>>,
-    /// How many hours each forecast looks ahead, all of them scored; several with commas.
+    /// The horizons in hours, all of them scored; several with commas.
     #[arg(long, value_name = "HOURS", value_delimiter = ',', default_value = "1,24",
           value_parser = clap::value_parser!(u32).range(1..=168))]
     horizon: Vec<u32>,
-    /// How the rows are written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -63,7 +63,7 @@ fn end(text: &str) -> Result<DateTime<Utc>, String> {
     time(text, 1)
 }
 
-/// A time as it is; of a date the midnight so many days later.
+/// Parses a time, or a date as midnight that many days later.
 fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
     let midnight = |date: NaiveDate| Some(date.checked_add_days(Days::new(days))?.and_time(NaiveTime::MIN).and_utc());
     let date = text.parse::<NaiveDate>().ok().and_then(midnight);
@@ -71,7 +71,7 @@ fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
         .ok_or_else(|| "give a date like 2021-07-01 or a time like 2021-07-01T06:00:00Z".into())
 }
 
-/// What was said, as it was read.
+/// Published forecasts in the form in which they were read.
 enum Read {
     Series(CarbonSeries),
     Issued(Vec<Issued>),
@@ -80,39 +80,41 @@ enum Read {
 /// Prints the rows.
 ///
 /// # Errors
-/// For files that cannot be read, and spans about which they say nothing.
+/// For files that cannot be read, and spans that they do not cover.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let parsed = parse(&args.actual, &bytes(&args.actual)?)?;
     let named = args.actual.display();
     if parsed.actual.is_empty() {
-        bail!("{named} tells what was expected, not what came; name the column of outcomes \"actual\"");
+        bail!("{named} has forecasts but no actual values; name their column \"actual\"");
     }
     let actual = parsed.actual;
     let read = match &args.provider_forecast {
-        Some(path) => Some(said(path, args.forecast_issue)?),
-        // A file with one column of values says nothing about what was expected.
+        Some(path) => Some(read_forecasts(path, args.forecast_issue)?),
+        // A file with one column of values has no forecasts.
         None if same(&parsed.expected, &actual) => None,
         None => Some(Read::Series(parsed.expected)),
     };
     let said = match &read {
-        None => Said::Nothing,
-        Some(Read::Series(series)) => Said::Rolling(series),
-        Some(Read::Issued(issued)) => Said::Issued(issued),
+        None => PublishedForecasts::Nothing,
+        Some(Read::Series(series)) => PublishedForecasts::Rolling(series),
+        Some(Read::Issued(issued)) => PublishedForecasts::Issued(issued),
     };
     let (Some(first), Some(last)) = (actual.start(), actual.end()) else { bail!("{named} has no value") };
     let from = args.from.unwrap_or(first + TimeDelta::hours(24));
     let to = args.to.unwrap_or(last);
     if from >= to {
-        bail!("nothing to forecast from {from} to {to}; {named} tells {first} to {last}");
+        bail!("nothing to forecast from {from} to {to}; {named} covers {first} to {last}");
     }
     let rows = backtest(&actual, said, from, to, &args.horizon, &ModelPolicy::default());
     if rows.is_empty() {
-        bail!("{named} tells {first} to {last}: no outcome from {from} to {to} that could have been forecast");
+        bail!(
+            "{named} covers {first} to {last}: it has no actual value from {from} to {to} to compare a forecast with"
+        );
     }
     if let Some(path) = &args.provider_forecast
         && !rows.iter().any(|row| row.source == "provider")
     {
-        bail!("{} says nothing about {from} to {to}", path.display());
+        bail!("{} has no values from {from} to {to}", path.display());
     }
     let mut out = std::io::stdout().lock();
     match args.format {
@@ -139,14 +141,14 @@ fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
     file::parse(bytes, &FileSettings::default(), None).with_context(|| path.display().to_string())
 }
 
-fn said(path: &Path, issue: Issue) -> anyhow::Result<Read> {
+fn read_forecasts(path: &Path, issue: Issue) -> anyhow::Result<Read> {
     let bytes = bytes(path)?;
     if file::is_issued(&bytes) {
         return file::parse_issued(&bytes).map(Read::Issued).with_context(|| path.display().to_string());
     }
     let parsed = parse(path, &bytes)?;
     if parsed.expected.is_empty() {
-        bail!("{} tells what came, not what was expected; name the column of values \"forecast\"", path.display());
+        bail!("{} has actual values but no forecasts; name their column \"forecast\"", path.display());
     }
     Ok(match issue {
         Issue::DayAhead => Read::Issued(file::day_ahead(&parsed.expected)),
@@ -163,7 +165,7 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"))
 }
 
-/// Each row's score over all of its hours, and then by the day ahead, which is counted from 1.
+/// Returns each row's score over all of its hours, and then by the day ahead, counted from 1.
 fn scores(row: &BacktestRow) -> impl Iterator<Item = (Option<usize>, &Score)> {
     let by_day = row.by_day.iter().zip(1..).map(|(score, day)| (Some(day), score));
     std::iter::once((None, &row.score)).chain(by_day)

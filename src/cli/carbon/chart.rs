@@ -1,4 +1,4 @@
-//! A forecast as a small chart of characters.
+//! A forecast as a small text chart.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -7,14 +7,14 @@ const ROWS: usize = 8;
 const HOURS: i64 = 48;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A column per hour from `now` on: the mean of what is expected of it. Empty if there is nothing to draw.
+/// Draws a column per hour from `now` on: the hour's mean forecast. Empty if there is nothing to draw.
 pub(super) fn chart(forecast: &Value, now: DateTime<Utc>) -> String {
     let means: Vec<Option<f64>> = (0..HOURS).map(|h| mean(forecast, now + TimeDelta::hours(h))).collect();
     let known = means.iter().flatten().copied();
     let (Some(low), Some(high)) = (known.clone().reduce(f64::min), known.reduce(f64::max)) else {
         return String::new();
     };
-    // The axis begins at zero: half as high is half as dirty.
+    // The axis begins at zero: half the height is half the intensity.
     let unit = high.max(1.0) / ROWS as f64;
     let mut chart = String::from("\n");
     for row in (0..ROWS).rev() {
@@ -44,7 +44,7 @@ pub(super) fn chart(forecast: &Value, now: DateTime<Utc>) -> String {
     chart
 }
 
-/// The mean of what is expected of the hour from `start` on, weighted by time; `None` where nothing is.
+/// Returns the time-weighted mean forecast of the hour from `start` on; `None` without values.
 fn mean(forecast: &Value, start: DateTime<Utc>) -> Option<f64> {
     let end = start + TimeDelta::hours(1);
     let time = |value: &Value| Some(DateTime::parse_from_rfc3339(value.as_str()?).ok()?.to_utc());

@@ -1,4 +1,4 @@
-//! `wattune carbon`: the carbon signal, and how good its forecasts are.
+//! `wattune carbon`: the carbon signal and the quality of its forecasts.
 
 mod backtest;
 mod chart;
@@ -8,13 +8,13 @@ mod zones;
 
 use clap::Subcommand;
 
-use super::ask::{Place, USUAL};
+use super::ask::{DEFAULT_ADDRESS, Place};
 use super::{Exit, Format, Overrides};
 use crate::config::Settings;
 
-/// What the grid's signal says: now, the forecast as a chart, the sources and their state.
+/// Shows the carbon signal: the current intensity, the forecast as a chart, the sources and their state.
 ///
-/// Asks the daemon that runs with these settings. Where none does, or with --direct, --zone or --carbon-file, it asks
+/// Queries the daemon that runs with these settings. Without one, or with --direct, --zone or --carbon-file, queries
 /// the sources themselves.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -32,10 +32,10 @@ enum Command {
     Backtest(backtest::Args),
 }
 
-/// Carries the subcommand out.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// What a person should read.
+/// An error for people.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         None => now::run(args.now).await,
@@ -45,11 +45,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// Where a daemon with these settings listens.
+/// Returns the address of a daemon with these settings.
 fn daemon(settings: &Settings) -> Place {
     match (&settings.http.listen, &settings.http.socket) {
         (_, Some(socket)) => Place::Socket(socket.clone()),
         (Some(address), None) => Place::Tcp(*address),
-        (None, None) => Place::Tcp(USUAL),
+        (None, None) => Place::Tcp(DEFAULT_ADDRESS),
     }
 }

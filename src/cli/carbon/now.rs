@@ -1,4 +1,4 @@
-//! `wattune carbon`: now, ahead, and the sources.
+//! `wattune carbon`: the current signal, the forecast, and the sources.
 
 use std::io::Write;
 
@@ -18,15 +18,15 @@ use wattune_core::time::Now;
 pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
-    /// Ask the sources themselves, not a running daemon.
+    /// Query the sources themselves instead of a running daemon.
     #[arg(long)]
     direct: bool,
-    /// How it is written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
 
-/// The signal and where it was seen.
+/// The signal and where it came from.
 #[derive(Debug, Serialize)]
 struct Shown {
     /// `daemon` or `sources`.
@@ -39,7 +39,7 @@ struct Shown {
     advice: Option<String>,
 }
 
-/// Prints the signal. Ends as failed if nothing is known of it.
+/// Prints the signal. The exit code is 1 if there is none.
 ///
 /// # Errors
 /// If the settings are wrong.
@@ -78,7 +78,7 @@ async fn ask_daemon(settings: &Settings) -> anyhow::Result<Shown> {
 }
 
 async fn ask_sources(settings: &Settings) -> anyhow::Result<Shown> {
-    // Requests made here count like the daemon's own: the quota is the same.
+    // These requests count like the daemon's own: the quota is the same.
     let groups = providers::build(&settings.carbon, Some(&settings.state_dir()))?;
     let options = FeedOptions { jump_factor: settings.carbon.jump_factor, ..FeedOptions::default() };
     let now = SystemClock::start().now();
@@ -121,7 +121,7 @@ fn page(shown: &Shown) -> String {
     }
     page += &format!(
         "\n{:<20} {:<14} {:<24} {:<9} {:<13} {:<13} {:>10}\n",
-        "source", "zone", "kind, scope", "state", "forecast to", "what came to", "asked/h"
+        "source", "zone", "kind, scope", "state", "forecast to", "actual until", "requests/h"
     );
     for source in carbon["sources"].as_array().into_iter().flatten() {
         let mark = if source["followed"] == json!(true) { "* " } else { "  " };
@@ -139,8 +139,8 @@ fn page(shown: &Shown) -> String {
             clock(&source["actual_until"]),
         );
         let notes = source["notes"].as_array().into_iter().flatten().map(text);
-        for told in source["last_error"].as_str().into_iter().chain(notes) {
-            page += &format!("    {told}\n");
+        for line in source["last_error"].as_str().into_iter().chain(notes) {
+            page += &format!("    {line}\n");
         }
     }
     if let Some(advice) = &shown.advice {
@@ -157,7 +157,7 @@ fn headline(shown: &Shown) -> String {
         "source" => format!("{} of {from}", text(&carbon["origin"])),
         "local" => format!("the local forecaster, after {from}, since {since}"),
         "daily_shape" => format!("the last known daily shape, after {from}, since {since}"),
-        _ => "the configured constant; no source says anything".to_owned(),
+        _ => "the configured constant; no source has a value".to_owned(),
     };
     let value = carbon["planned_with_g_per_kwh"].as_f64().unwrap_or_default();
     let mut line = format!("{value:.0} gCO2e/kWh now: {basis}\n");
@@ -168,7 +168,7 @@ fn headline(shown: &Shown) -> String {
         // Less than half a gram is rounding.
         let bias = carbon["bias_g_per_kwh"].as_f64().filter(|b| b.abs() >= 0.5);
         let bias = bias.map_or_else(String::new, |b| format!(", its bias of {b:+.0} g/kWh corrected"));
-        line += &format!("The forecast is followed to {:.0} %{bias}.\n", 100.0 * followed);
+        line += &format!("Plans use the forecast with a weight of {:.0} %{bias}.\n", 100.0 * followed);
     }
     let by = if shown.asked == "daemon" { "the running daemon" } else { "the sources themselves" };
     line += &format!("Asked: {by}.\n");

@@ -1,4 +1,4 @@
-//! `wattune carbon score`: how well each source forecast lately.
+//! `wattune carbon score`: the recent forecast skill of each source.
 
 use std::io::Write;
 
@@ -10,14 +10,14 @@ use crate::config::Settings;
 use crate::controller;
 use crate::store::{FILE_NAME, Store};
 
-/// How well each source forecast over the last fortnight, from what it said at the time and what came.
+/// Scores each source's forecasts of the last two weeks, as published at the time, against the actual values.
 ///
-/// Asks the daemon that runs with these settings; where none does, reads its database.
+/// Queries the daemon that runs with these settings; without one, reads its database.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
-    /// How it is written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -25,7 +25,7 @@ pub(super) struct Args {
 /// Prints the scores.
 ///
 /// # Errors
-/// If neither a daemon nor a database can be asked.
+/// If neither a daemon nor a database can be read.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     let scores = match daemon(&settings).get("/v1/carbon").await {
@@ -42,7 +42,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 
 async fn from_database(settings: &Settings) -> anyhow::Result<Value> {
     let dir = settings.state_dir();
-    // Opening would make one.
+    // Opening it would create one.
     anyhow::ensure!(dir.join(FILE_NAME).exists(), "{} has no database: no daemon has run with it yet", dir.display());
     let store = Store::open(&dir).await?;
     let scores = controller::scores(&store, SystemClock::start().utc()).await?;
@@ -53,7 +53,7 @@ async fn from_database(settings: &Settings) -> anyhow::Result<Value> {
 fn table(scores: &Value) -> String {
     let rows = scores.as_array().map(Vec::as_slice).unwrap_or_default();
     if rows.is_empty() {
-        return "Nothing to score yet: forecasts are scored once what they foresaw has passed.\n".to_owned();
+        return "Nothing to score yet: a forecast is scored once its time has passed.\n".to_owned();
     }
     let mut table = format!(
         "{:<20} {:<14} {:>7} {:>8} {:>10} {:>9} {:>12} {:>7}\n",
@@ -76,5 +76,6 @@ fn table(scores: &Value) -> String {
             number("hours", 0, ""),
         );
     }
-    table + "Caught gain: the share of what perfect foresight of the 6 greenest hours of each day would have saved.\n"
+    table
+        + "Caught gain: the saving with the forecast's 6 cleanest hours of each day, as a share of the saving with perfect foresight.\n"
 }

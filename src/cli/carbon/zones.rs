@@ -1,4 +1,4 @@
-//! `wattune carbon zones`: what each source can be asked about.
+//! `wattune carbon zones`: the zones of each source.
 
 use std::io::Write;
 
@@ -6,16 +6,16 @@ use super::{Exit, Format, Overrides};
 use crate::clock::{Clock, SystemClock};
 use crate::providers::{self, SourceZones};
 
-/// The zones that each source knows, as carbon.zone takes them.
+/// Lists the zones of each source, as values of carbon.zone.
 ///
-/// Sources with a key are asked, as far as they can be with what is set; the others are known by heart.
+/// Sources that need a key are queried, as far as the settings allow; the zones of the others are built in.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Only zones whose code or name has this in it.
+    /// Only zones whose code or name contains this.
     filter: Option<String>,
     #[command(flatten)]
     overrides: Overrides,
-    /// How it is written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -40,7 +40,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         Format::Table => {
             out.write_all(table(&all).as_bytes())?;
             if let Some(filter) = nothing {
-                writeln!(out, "Nothing matches {filter:?}.")?;
+                writeln!(out, "No zone matches {filter:?}.")?;
             }
         }
     }
@@ -58,5 +58,5 @@ fn table(all: &[SourceZones]) -> String {
             table += &format!("  {problem}\n");
         }
     }
-    table + "Coordinates (52.52,13.40) work with every source behind a network.\n"
+    table + "Coordinates (52.52,13.40) work with every networked source.\n"
 }

@@ -1,4 +1,4 @@
-//! Whether the energy of CPUs can be read here, and jobs be followed by their processes.
+//! Checks if CPU energy is readable here, and if jobs can be followed by their processes.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
         }
         findings.extend(zones.problems.into_iter().map(|problem| finding(what, Verdict::Limited, problem)));
     } else {
-        findings.push(finding(what, Verdict::Good, "is not booked (cpu.enabled = false)"));
+        findings.push(finding(what, Verdict::Good, "is not recorded (cpu.enabled = false)"));
     }
     findings.push(processes(&mut node, settings));
     findings

@@ -1,4 +1,4 @@
-//! What the settings ask of a node as a whole, and whether its boards can do it.
+//! Checks the settings of the node as a whole against its GPUs.
 
 use chrono::TimeDelta;
 
@@ -9,10 +9,10 @@ use crate::gpu::thread::GpuHandle;
 use wattune_core::domain::{CapSchedule, Slot};
 use wattune_core::units::Watts;
 
-/// How far ahead caps are looked at: longer than windows take to repeat.
+/// The time for which caps are checked: longer than weekly windows take to repeat.
 const AHEAD: TimeDelta = TimeDelta::days(8);
 
-/// The cap of the settings against the boards' lowest limits. Events announced to a running daemon are its own to judge.
+/// Checks the configured cap against the GPUs' lowest limits. A running daemon checks announced events itself.
 pub(super) fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     let what = "node's cap";
     let asked = &settings.cap;
@@ -31,18 +31,18 @@ pub(super) fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     let counted = [
         (standing.windows.len(), "window(s) of the week"),
         (standing.spans.iter().filter(|(span, _)| now < span.end()).count(), "span(s) to come"),
-        (events.iter().filter(|event| now < event.over_at()).count(), "event(s) to come"),
+        (events.iter().filter(|event| now < event.ends_at()).count(), "event(s) to come"),
     ];
     let counted = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
     let mut rules: Vec<String> = constant.into_iter().chain(counted).collect();
     if rules.is_empty() {
-        rules.push("nothing of it is to come".into());
+        rules.push("none in the future".into());
     }
-    // Events whose notice has not come yet count too: here nobody acts on them.
+    // Events whose notice has not come yet count too: here they only matter for the check.
     let known: Vec<_> =
         events.into_iter().map(|event| wattune_core::domain::DemandResponse { notice: None, ..event }).collect();
     let schedule = CapSchedule::new(&standing, &known, baseline, now);
-    let far = known.iter().map(|event| event.over_at()).chain(standing.spans.iter().map(|(span, _)| span.end()));
+    let far = known.iter().map(|event| event.ends_at()).chain(standing.spans.iter().map(|(span, _)| span.end()));
     let until = far.max().unwrap_or(now).max(now + AHEAD);
     let strictest = Slot::new(now, until).and_then(|slot| schedule.over(&slot));
     let found = match strictest {
@@ -50,7 +50,7 @@ pub(super) fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
             what,
             Verdict::Limited,
             format!(
-                "{}; it goes down to {:.0} W, and the boards' lowest limits add up to {:.0} W: it cannot be kept",
+                "{}; the lowest cap is {:.0} W, but the GPUs' lowest limits add up to {:.0} W: it cannot be met",
                 rules.join(", "),
                 cap.get(),
                 lowest.get()
@@ -60,7 +60,7 @@ pub(super) fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
             what,
             Verdict::Good,
             format!(
-                "{}; {:.0} W at the least, and the boards' lowest limits add up to {:.0} W",
+                "{}; the lowest cap is {:.0} W, the GPUs' lowest limits add up to {:.0} W",
                 rules.join(", "),
                 cap.get(),
                 lowest.get()
@@ -71,7 +71,7 @@ pub(super) fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     vec![found]
 }
 
-/// The least that a board counts with: its lowest limit, or the present one where that is not to be set.
+/// Returns a GPU's least part of the cap: its lowest limit, or the current one if wattune may not set it.
 fn lowest(handle: &GpuHandle) -> Watts {
     let can = handle.capabilities();
     let present = handle.observe().reading.requested.map(|limit| limit.watts());
@@ -82,16 +82,16 @@ fn lowest(handle: &GpuHandle) -> Watts {
     }
 }
 
-/// The carbon budget of the settings.
+/// Checks the configured carbon budget.
 pub(super) fn carbon_budget(settings: &Settings) -> Vec<Finding> {
     let what = "node's carbon budget";
     let Some(limit) = settings.carbon_budget.limit() else { return Vec::new() };
     let now = SystemClock::start().utc();
     let Some(span) = settings.carbon_budget.span(now) else {
-        return vec![finding(what, Verdict::Limited, "it is over; set another span, or take it out of the settings")];
+        return vec![finding(what, Verdict::Limited, "its span is over; configure another one, or remove it")];
     };
     let detail = format!(
-        "{limit} from {} until {}; what is left of it, and whether the plans keep it, wattune status says of a running daemon",
+        "{limit} from {} until {}; wattune status shows the rest of the budget and if the plans meet it",
         span.start().format("%FT%TZ"),
         span.end().format("%FT%TZ")
     );

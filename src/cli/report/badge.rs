@@ -1,4 +1,4 @@
-//! `wattune report badge`: energy and emissions of a model, for its card.
+//! `wattune report badge`: energy and emissions of a model, for its model card.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::http::document::escaped;
 use crate::http::report::{ReportRow, ReportView};
 use crate::http::wire::ledger::RESTATED_BY_PCT;
 use wattune_core::domain::JobName;
-use wattune_core::ledger::report::{By, Wanted};
+use wattune_core::ledger::report::{Grouping, ReportRequest};
 
 /// A small SVG badge and a Markdown summary with energy, emissions, state and method, for model cards.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub(super) struct Args {
     /// Write the badge to this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write the summary to this file, and not to standard output.
+    /// Write the summary to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }
@@ -39,22 +39,22 @@ fn job_name(text: &str) -> Result<JobName, String> {
     JobName::new(text).map_err(|e| e.to_string())
 }
 
-/// Writes both.
+/// Writes badge and summary.
 ///
 /// # Errors
-/// If there is no such job in the books of that time, or a file cannot be written.
+/// If there is no such job in that time, or a file cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    args.place.check_foreign("--svg", args.svg.as_deref())?;
-    args.place.check_foreign("--markdown", args.markdown.as_deref())?;
+    args.place.check_output("--svg", args.svg.as_deref())?;
+    args.place.check_output("--markdown", args.markdown.as_deref())?;
     let (store, now) = args.place.look().await?;
     let mut span = args.time.span(now)?;
     if args.time.from.is_none() {
-        // A model's runs are all of its runs, whenever they were.
+        // A model's runs are all of its runs, at any time.
         span = wattune_core::domain::Slot::new(chrono::DateTime::UNIX_EPOCH, span.end()).unwrap_or(span);
     }
-    let by = if args.job.is_some() { By::Job } else { By::Name };
-    let wanted = Wanted { by, span, unit: None, restated_by_pct: RESTATED_BY_PCT, now };
-    let view = ReportView::of(&store.report(wanted).await?);
+    let by = if args.job.is_some() { Grouping::Job } else { Grouping::Name };
+    let request = ReportRequest { by, span, unit: None, restated_by_pct: RESTATED_BY_PCT, now };
+    let view = ReportView::of(&store.report(request).await?);
     let meant = |row: &&ReportRow| match (&args.job, &args.name) {
         (Some(id), _) => row.job_id.as_ref() == Some(id),
         (None, Some(name)) => row.kind == "name" && row.key == name.as_str(),
@@ -62,7 +62,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let Some(row) = view.rows.iter().find(meant) else {
         bail!(
-            "the books have no energy of {} from {} to {}; `wattune report --by job` lists jobs",
+            "the ledger has no energy of {} from {} to {}; `wattune report --by job` lists jobs",
             args.job.as_deref().or(args.name.as_ref().map(JobName::as_str)).unwrap_or_default(),
             view.from.format("%FT%RZ"),
             view.to.format("%FT%RZ")
@@ -97,11 +97,11 @@ fn emitted(row: &ReportRow) -> String {
     row.carbon_g.map_or_else(|| "emissions unknown".to_owned(), |g| format!("{} CO2e", grams(g)))
 }
 
-/// Two fields side by side: what it is, and the figures with their state.
+/// Renders two fields side by side: the label, and the figures with their state.
 fn badge(row: &ReportRow, synthetic: bool) -> String {
     let state = if synthetic { "synthetic grid" } else { row.state };
     let state = if row.energy_simulated_j > 0.0 { format!("simulated GPUs, {state}") } else { state.to_owned() };
-    // A part of the runs' savings would pass for all of them here.
+    // A saving of some runs only would look like the saving of all.
     let saved = row.saved_g.filter(|_| row.saved_of_jobs == row.jobs);
     let saved = saved.map(|g| format!(" · {} saved", grams(g))).unwrap_or_default();
     let (left, right) = ("training", format!("{} · {} ({state}){saved}", energy(row.energy_kwh), emitted(row)));
@@ -124,7 +124,7 @@ fn badge(row: &ReportRow, synthetic: bool) -> String {
     )
 }
 
-/// A path as a link's destination in Markdown: without the characters that would end it (RFC 3986, 2.1).
+/// Escapes a path as a link's destination in Markdown (RFC 3986, 2.1).
 fn link(path: &std::path::Path) -> String {
     let mut safe = String::new();
     for byte in path.as_os_str().as_encoded_bytes() {
@@ -143,9 +143,9 @@ fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) ->
     let carbon = carbon.map(|((mean, low), high)| format!("{} CO2e ({} to {})", grams(mean), grams(low), grams(high)));
     let carbon = or(carbon, "unknown");
     let intensity = or(row.mean_intensity_g_per_kwh.map(|i| format!("{i:.0} gCO2e/kWh")), "unknown");
-    let made_up = if view.synthetic { ", by generated intensities, of no real grid" } else { "" };
+    let generated = if view.synthetic { ", from generated intensities, not a real grid's" } else { "" };
     let states = format!(
-        "{} (final {:.0} %, provisional {:.0} %, forecast {:.0} %, unknown {:.0} %){made_up}",
+        "{} (final {:.0} %, provisional {:.0} %, forecast {:.0} %, unknown {:.0} %){generated}",
         row.state, row.final_pct, row.provisional_pct, row.forecast_pct, row.unknown_pct
     );
     let lines = [
@@ -160,7 +160,7 @@ fn summary(row: &ReportRow, view: &ReportView, svg: Option<&std::path::Path>) ->
             format!("{:.4} kWh, {}", row.facility_energy_kwh, or(row.facility_carbon_g.map(grams), "unknown")),
         ),
         ("Embodied", or(row.embodied_g.map(grams), "not declared")),
-        ("Saved against the limit found", row.saved(grams)),
+        ("Saved, compared with the original limit", row.saved(grams)),
         ("Boundary", view.method.boundary.clone()),
         ("Method", format!("wattune {}, method {}: {}", view.method.software, view.method.version, view.method.energy)),
     ];

@@ -1,4 +1,4 @@
-//! `wattune report correct`: gives intervals to whom they belong, in a new entry of the ledger.
+//! `wattune report correct`: assigns intervals to another owner in a new entry of the ledger.
 
 use std::io::Write;
 
@@ -6,35 +6,36 @@ use super::super::state_dir::{Lock, LockError};
 use super::Place;
 use crate::clock::{Clock, SystemClock};
 use crate::http::wire::ledger::exact_span;
-use crate::store::{Settling, Store, ToCorrect};
+use crate::store::{CorrectionRequest, SettlementInput, Store};
 use wattune_core::domain::{DeviceId, JobId, SignalKind};
 use wattune_core::ledger::Share;
 
-/// Gives intervals to somebody else than they were booked to. What was booked stays in the ledger; the correction is a new
-/// entry with its author and reason, and the hours are settled anew: by the daemon within a minute if it runs, else here.
+/// Assigns intervals to another owner. The original records stay in the ledger; the correction is a new entry with its
+/// author and reason. The emissions of the hours are then computed again, by a running daemon within a minute,
+/// otherwise at once.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
-    /// From when: 2026-01-31, or 2026-01-31T12:00:30Z. Intervals that begin earlier stay as they are.
+    /// The start: 2026-01-31, or 2026-01-31T12:00:30Z. Intervals that begin earlier do not change.
     #[arg(long, value_name = "TIME")]
     from: String,
-    /// Until when; a date is meant with its day. Now if absent. Intervals that end later stay as they are.
+    /// The end; a date includes that day. Now if absent. Intervals that end later do not change.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
-    /// Only this device's, by GPU UUID or as the report by gpu names it; all devices' if absent.
+    /// Only this device, by GPU UUID or by its name in the report by gpu; all devices if absent.
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// Whose they are now: job:ID, idle or unattributed.
+    /// The current owner: job:ID, idle or unattributed.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     of: Share,
-    /// Whose they should be: job:ID, idle or unattributed.
+    /// The new owner: job:ID, idle or unattributed.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     give_to: Share,
-    /// Who says so.
+    /// The author of the correction.
     #[arg(long, value_name = "NAME", value_parser = words)]
     who: String,
-    /// Why.
+    /// The reason.
     #[arg(long, value_name = "TEXT", value_parser = words)]
     why: String,
 }
@@ -54,36 +55,37 @@ fn words(text: &str) -> Result<String, String> {
     if fits { Ok(text.to_owned()) } else { Err("give 1 to 500 characters, none of them a control character".into()) }
 }
 
-/// Corrects.
+/// Writes the correction.
 ///
 /// # Errors
-/// If that makes no sense or cannot be done.
+/// If the correction is invalid or cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.place.overrides.settings()?;
     let state_dir = settings.state_dir();
     let now = SystemClock::start().utc();
     let span = exact_span(&args.from, args.to.as_deref(), now).map_err(super::wrong)?;
-    // Looks first: what is not there, or of another version, is not to be made or changed.
-    Store::look(&state_dir).await?.close().await;
+    // Opens read-only first: a missing database, or one of another version, must not be created or changed.
+    Store::open_read_only(&state_dir).await?.close().await;
     let lock = match Lock::take(&state_dir) {
         Ok(lock) => Some(lock),
         Err(LockError::Taken(_)) => None,
         Err(error) => return Err(error.into()),
     };
-    let store = Store::open_patiently(&state_dir).await?;
+    let store = Store::open_with_wait(&state_dir).await?;
     if lock.is_some() {
-        // Nobody else will end the block that a daemon left open.
+        // Nothing else would close the block that a daemon left open.
         store.close_block(now).await?;
     }
     let device = args.device.map(DeviceId::new).transpose()?;
-    let wish = ToCorrect { device, span, from: args.of, to: args.give_to, who: args.who, why: args.why, at: now };
+    let wish =
+        CorrectionRequest { device, span, from: args.of, to: args.give_to, who: args.who, why: args.why, at: now };
     let done = store.correct(&wish).await?;
     let settled = match lock {
         Some(_lock) => {
             settle(&store, now).await?;
-            "settled anew"
+            "settled again"
         }
-        None => "settled anew by the daemon within a minute",
+        None => "to be settled again by the daemon within a minute",
     };
     store.close().await;
     let mut out = std::io::stdout().lock();
@@ -101,14 +103,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Settles what is due as a daemon would.
+/// Settles the due hours like a daemon.
 async fn settle(store: &Store, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<()> {
     let marginal = store.latest_sources(SignalKind::Marginal).await?;
     let average = store.latest_sources(SignalKind::Average).await?;
     for (hour, why) in store.due_hours().await? {
         for (book, sources) in [(SignalKind::Marginal, &marginal), (SignalKind::Average, &average)] {
-            // The last one takes the hour off the list.
-            store.settle_hour(hour, &Settling { book, sources, silent: &[], at: now, why }).await?;
+            // The last one removes the hour from the list.
+            store.settle_hour(hour, &SettlementInput { kind: book, sources, silent: &[], at: now, why }).await?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `wattune report export`: the ledger as lines that anybody can check.
+//! `wattune report export`: the ledger as lines that anyone can verify.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::{Place, check_writable};
 
-/// Writes the whole ledger as lines of JSON that `wattune report verify` checks anywhere.
+/// Writes the whole ledger as lines of JSON, which `wattune report verify` checks anywhere.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -18,12 +18,12 @@ pub(super) struct Args {
     output: Option<PathBuf>,
 }
 
-/// Writes it.
+/// Writes the export.
 ///
 /// # Errors
-/// If there are no books, or it cannot be written.
+/// If there is no ledger, or the export cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    args.place.check_foreign("--output", args.output.as_deref())?;
+    args.place.check_output("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
     let (store, _) = args.place.look().await?;
     let mut out: Box<dyn Write> = match &args.output {
@@ -34,7 +34,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let written = store.export(|line| writeln!(out, "{line}").map_err(anyhow::Error::from)).await;
     match written.and_then(|_| Ok(out.flush()?)) {
-        // Whoever reads it has had enough.
+        // The reader has closed the pipe.
         Err(error) if args.output.is_none() && is_broken_pipe(&error) => Ok(()),
         other => other,
     }

@@ -1,4 +1,4 @@
-//! `wattune report`: what was used and emitted, how sure that is, and whether the books are as they were written.
+//! `wattune report`: energy and emissions with their uncertainty, and the verification of the ledger.
 
 mod badge;
 mod correct;
@@ -19,11 +19,11 @@ use crate::http::report::{ReportView, page};
 use crate::http::wire::ledger::{RESTATED_BY_PCT, functional_unit, span};
 use crate::store::{FILE_NAME, Store};
 use wattune_core::domain::InvalidJob;
-use wattune_core::ledger::report::{By, Wanted};
+use wattune_core::ledger::report::{Grouping, ReportRequest};
 
-/// What was used and emitted, by job, name, GPU, label, day or month.
+/// Shows energy and emissions by job, name, GPU, label, day or month.
 ///
-/// Reads the database in the state directory; no daemon is needed, and one that runs is not disturbed.
+/// Reads the database in the state directory. No daemon is needed, and a running one is not disturbed.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
@@ -47,10 +47,10 @@ struct ShowArgs {
     place: Place,
     #[command(flatten)]
     time: Time,
-    /// What the rows are: job, name, gpu, day, month, or tag:KEY with a label's key.
+    /// The grouping of rows: job, name, gpu, day, month, or tag:KEY with a label's key.
     #[arg(long, value_name = "BY", default_value = "job")]
-    by: By,
-    /// How it is written.
+    by: Grouping,
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Write to this file.
@@ -63,30 +63,31 @@ struct ShowArgs {
     restated_by: f64,
 }
 
-/// Where the books are.
+/// The place of the ledger.
 #[derive(Debug, clap::Args)]
 struct Place {
     #[command(flatten)]
     overrides: Overrides,
 }
 
-/// Which time. Hours are the grain of settled books, so the span is widened to full UTC hours.
+/// The span of time. Hours are the grain of the settled ledger, so the span is widened to full UTC hours.
 #[derive(Debug, clap::Args)]
 struct Time {
-    /// From when: 2026-01-31, or 2026-01-31T12:00:00Z. Thirty days before --to if absent. Moved down to a full UTC hour.
+    /// The start: 2026-01-31, or 2026-01-31T12:00:00Z. Thirty days before --to if absent. Rounded down to a full UTC
+    /// hour.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// Until when; a date is meant with its day. Now if absent. Moved up to a full UTC hour.
+    /// The end; a date includes that day. Now if absent. Rounded up to a full UTC hour.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 struct Unit {
-    /// What SCI (ISO/IEC 21031) is counted per; without one there is no score.
+    /// The functional unit of SCI (ISO/IEC 21031); without one there is no score.
     #[arg(long, value_enum, value_name = "UNIT")]
     functional_unit: Option<UnitName>,
-    /// Samples of an epoch; of each job's label samples_per_epoch if absent.
+    /// Samples per epoch; from each job's label samples_per_epoch if absent.
     #[arg(long, value_name = "SAMPLES")]
     samples_per_epoch: Option<f64>,
 }
@@ -104,7 +105,7 @@ enum UnitName {
     MillionSamples,
 }
 
-/// How a report is written.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For people.
@@ -115,7 +116,7 @@ enum Format {
     Csv,
     /// For documents.
     Markdown,
-    /// A self-contained page with plots, to be looked at or printed.
+    /// A self-contained page with plots, for viewing or printing.
     Html,
 }
 
@@ -123,10 +124,10 @@ fn percent(text: &str) -> Result<f64, String> {
     super::simulate::within(text, 0.0, 1e6, "a number of percent, 0 to 1000000")
 }
 
-/// Carries the subcommand out.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// What a person should read.
+/// An error for people.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         None => show(args.show).await.map(|()| Exit::Done),
@@ -138,14 +139,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<()> {
-    args.place.check_foreign("--output", args.output.as_deref())?;
+    args.place.check_output("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
     let (store, now) = args.place.look().await?;
     let unit = args.unit.functional_unit.and_then(|u| u.to_possible_value()).map(|v| v.get_name().to_owned());
     let unit = functional_unit(unit.as_deref(), args.unit.samples_per_epoch).map_err(wrong)?;
     let span = args.time.span(now)?;
-    let wanted = Wanted { by: args.by, span, unit, restated_by_pct: args.restated_by, now };
-    let view = ReportView::of(&store.report(wanted).await?);
+    let request = ReportRequest { by: args.by, span, unit, restated_by_pct: args.restated_by, now };
+    let view = ReportView::of(&store.report(request).await?);
     let bytes = match args.format {
         Format::Table => table::table(&view).into_bytes(),
         Format::Json => {
@@ -160,7 +161,7 @@ async fn show(args: ShowArgs) -> anyhow::Result<()> {
     deliver(&bytes, args.output.as_deref())
 }
 
-/// Wrong use ends with code 2, as clap's own refusals do.
+/// Ends with code 2, like clap's own refusals.
 fn wrong(error: InvalidJob) -> anyhow::Error {
     let flag = match error.field {
         "from" => "--from",
@@ -172,17 +173,17 @@ fn wrong(error: InvalidJob) -> anyhow::Error {
 }
 
 impl Place {
-    /// The books, to be read, and the present.
+    /// Opens the database read-only, and returns the current time.
     async fn look(&self) -> anyhow::Result<(Store, chrono::DateTime<chrono::Utc>)> {
         let settings = self.overrides.settings()?;
-        let store = Store::look(&settings.state_dir()).await?;
+        let store = Store::open_read_only(&settings.state_dir()).await?;
         Ok((store, SystemClock::start().utc()))
     }
 }
 
 impl Place {
-    /// Refuses a file to be written that is one of the state directory's own.
-    fn check_foreign(&self, flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
+    /// Refuses to write to a file of the state directory.
+    fn check_output(&self, flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
         let Some(path) = path else { return Ok(()) };
         let Ok(dir) = self.overrides.settings()?.state_dir().canonicalize() else { return Ok(()) };
         let is_own = match path.canonicalize() {
@@ -201,7 +202,7 @@ impl Place {
     }
 }
 
-/// Whether two paths are links to one file.
+/// Returns true if two paths are links to one file.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     let of = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
     of(a).is_some() && of(a) == of(b)

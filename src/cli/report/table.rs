@@ -1,4 +1,4 @@
-//! A report for people: as a table and as Markdown.
+//! A report for people, as a table and as Markdown.
 
 use crate::http::report::{ReportRow, ReportView};
 use wattune_core::domain::legible;
@@ -12,14 +12,14 @@ fn three(value: Option<f64>) -> Option<String> {
     value.map(|v| format!("{v:.3}"))
 }
 
-/// With the number of jobs of which it is known, where that is not all of them.
+/// Returns the saving, with the number of jobs that it covers if it does not cover all.
 fn saved(row: &ReportRow) -> Option<String> {
     let of =
         if row.saved_of_jobs == row.jobs { String::new() } else { format!(" ({} of {})", row.saved_of_jobs, row.jobs) };
     three(row.saved_g).map(|g| g + &of)
 }
 
-/// Columns that only stand where something is declared, known or asked for.
+/// Returns the columns that depend on declarations, knowledge or options.
 fn more(view: &ReportView) -> Vec<Column> {
     let all: [Column; 7] = [
         ("marginal g", |row| three(row.marginal_carbon_g)),
@@ -68,15 +68,15 @@ fn cells(view: &ReportView) -> Vec<Vec<String>> {
     std::iter::once(head).chain(rows).collect()
 }
 
-/// Corrections told under the figures; the JSON has them all.
+/// The maximum number of corrections below the figures; the JSON has them all.
 const CORRECTIONS: usize = 20;
 
-/// What stands under the figures, a sentence each.
+/// Returns the notes below the figures, one sentence each.
 fn notes(view: &ReportView) -> Vec<String> {
     let (total, whole, version) = (&view.total, &view.completeness, &view.version);
-    let made_up = if view.synthetic { " that a generator made, of no real grid" } else { "" };
+    let generated = if view.synthetic { " from a generator, not a real grid's" } else { "" };
     let mut notes = vec![
-        format!("Emissions are location-based, by average intensities{made_up}; {}.", states(total)),
+        format!("Emissions are location-based, by average intensities{generated}; {}.", states(total)),
         format!("Boundary: {}. Embodied: {}.", view.method.boundary, view.method.embodied),
     ];
     if let Some(simulated) = total.simulated() {
@@ -84,32 +84,32 @@ fn notes(view: &ReportView) -> Vec<String> {
     }
     let unequal: u64 = whole.devices.iter().map(|d| d.unequal_blocks).sum();
     let balance = match unequal {
-        0 => "jobs + idle + unattributed is what the counters gained, to the millijoule".to_owned(),
-        blocks => format!("the books differ from the counters in {blocks} block(s); see the JSON"),
+        0 => "jobs + idle + unattributed equals the counters' increase, to the millijoule".to_owned(),
+        blocks => format!("the ledger differs from the counters in {blocks} block(s); see the JSON"),
     };
     let covered = match whole.hours_with_energy {
-        0 => format!("none of the {} hour(s) has energy in the books", whole.hours),
+        0 => format!("none of the {} hour(s) has energy in the ledger", whole.hours),
         with => format!("{with} of {} hour(s) have energy", whole.hours),
     };
     let filled: Vec<f64> = whole.gaps.iter().filter_map(|gap| gap.energy_j).collect();
     let lost = match whole.gaps.len() - filled.len() {
         0 => String::new(),
-        times => format!("{times} time(s) of which nothing tells how much was used, in no figure here; "),
+        times => format!("{times} gap(s) with unknown energy, which is in no figure here; "),
     };
     if whole.hours_with_energy == 0 && whole.devices.is_empty() {
-        notes.push(format!("Completeness: {covered}; {lost}there is nothing to hold against counters."));
+        notes.push(format!("Completeness: {covered}; {lost}there is nothing to compare with counters."));
     } else {
         notes.push(format!(
             "Completeness: {covered}; {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
             filled.len(),
-            // A sum of nothing is -0.
+            // An empty sum is −0.
             filled.iter().fold(0.0, |sum, j| sum + j),
             whole.unsettled_j
         ));
     }
     if total.jobs > 0 {
         notes.push(format!(
-            "Saved against the limit found: {}; no part of the emissions above.",
+            "Saved, compared with the original limit: {}; not part of the emissions above.",
             total.saved(|g| format!("{g:.2} g"))
         ));
     }
@@ -137,7 +137,7 @@ fn notes(view: &ReportView) -> Vec<String> {
     if view.corrections.len() > CORRECTIONS {
         notes.push(format!("{} more corrections are in the JSON.", view.corrections.len() - CORRECTIONS));
     }
-    let sources: Vec<String> = view.sources.iter().map(|s| format!("{} ({} h)", s.said, s.hours)).collect();
+    let sources: Vec<String> = view.sources.iter().map(|s| format!("{} ({} h)", s.description, s.hours)).collect();
     if !sources.is_empty() {
         notes.push(format!("Intensities: {}.", sources.join("; ")));
     }
@@ -174,7 +174,7 @@ fn title(view: &ReportView) -> String {
     format!("{} to {} UTC, by {}", view.from.format("%F %R"), view.to.format("%F %R"), view.by)
 }
 
-/// Columns of text, numbers to the right.
+/// Renders columns of text, numbers to the right.
 pub(super) fn table(view: &ReportView) -> String {
     let cells = cells(view);
     let columns = cells[0].len();
@@ -206,7 +206,7 @@ pub(super) fn table(view: &ReportView) -> String {
     text
 }
 
-/// The same as Markdown.
+/// Renders the report as Markdown.
 pub(super) fn markdown(view: &ReportView) -> String {
     let mut text = format!("# Energy and carbon, {}\n\n", title(view));
     for (place, row) in cells(view).iter().enumerate() {
@@ -223,7 +223,7 @@ pub(super) fn markdown(view: &ReportView) -> String {
     text
 }
 
-/// Text that is no markup, on one line.
+/// Escapes text for markup, on one line.
 pub(super) fn plain(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in legible(text).chars() {
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_stored_before_names_were_checked_stays_within_its_line() {
+    fn unchecked_old_names_stay_on_one_line() {
         assert_eq!(plain("a\n# b | c\u{1b}[2J\u{202e}d\u{0}"), "a�# b \\| c�\\[2J�d�");
     }
 }

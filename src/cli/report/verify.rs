@@ -1,4 +1,4 @@
-//! `wattune report verify`: whether a ledger is as it was written.
+//! `wattune report verify`: checks that a ledger is unchanged.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -9,28 +9,28 @@ use anyhow::Context;
 use super::super::Format;
 use super::{Exit, Place};
 use wattune_core::ledger::chain::Digest;
-use wattune_core::ledger::verify::{Broken, Verified, Verifier};
+use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 
-/// Checks an exported ledger, or the database, without a daemon: every digest, every sum, every settlement; of a database
-/// also that all that reports read follows from the ledger.
+/// Verifies an exported ledger, or the database, without a daemon: every digest, sum and settlement; for a database
+/// also that all figures of reports follow from the ledger.
 ///
-/// Prints the last digest, the head: who has kept it tells later with --head that nothing before it was changed since.
-/// Names the first line or row that is wrong and exits with 1.
+/// Prints the latest digest, the head: keep it, and --head proves later that nothing before it was changed. If a check
+/// fails, prints the first wrong line or row and exits with 1.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// An export, as `wattune report export` writes it; the database in the state directory if absent.
+    /// An export by `wattune report export`; the database in the state directory if absent.
     file: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
-    /// A head that was kept: it must be in the chain.
+    /// A head kept earlier: it must be in the chain.
     #[arg(long, value_name = "DIGEST")]
     head: Option<Digest>,
-    /// How the result is written.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
 
-/// Checks and says what was found.
+/// Checks and prints the result.
 ///
 /// # Errors
 /// If there is nothing to check.
@@ -39,14 +39,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         Some(path) => (path.display().to_string(), of_file(path, args.head)?),
         None => {
             let (store, _) = args.place.look().await?;
-            let found = store.verify(Verifier::with_kept(args.head)).await?;
+            let found = store.verify(Verifier::with_known_head(args.head)).await?;
             ("the database".to_owned(), found)
         }
     };
     let mut out = std::io::stdout().lock();
     match (args.format, &found) {
-        (Format::Table, Ok(verified)) => out.write_all(in_order(&what, args.file.is_none(), verified).as_bytes())?,
-        (Format::Table, Err(broken)) => writeln!(out, "NOT in order: {what}, {broken}")?,
+        (Format::Table, Ok(verified)) => out.write_all(summary(&what, args.file.is_none(), verified).as_bytes())?,
+        (Format::Table, Err(broken)) => writeln!(out, "INVALID: {what}, {broken}")?,
         (Format::Json, Ok(v)) => {
             let differences = v
                 .differences
@@ -56,7 +56,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
                 "in_order": true, "entries": v.entries, "intervals": v.intervals, "blocks": v.blocks,
                 "rolled_up_blocks": v.rolled_up, "settlements": v.settlements, "energy_mj": v.energy.get(),
                 "differences": differences.collect::<Vec<_>>(), "head": v.head.to_string(),
-                "closed_at": v.closed_at, "open_intervals": v.open, "kept_head_entry": v.kept,
+                "closed_at": v.closed_at, "open_intervals": v.open, "kept_head_entry": v.known_head,
             });
             writeln!(out, "{json:#}")?;
         }
@@ -68,10 +68,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(if found.is_ok() { Exit::Done } else { Exit::Failed })
 }
 
-fn of_file(path: &Path, head: Option<Digest>) -> anyhow::Result<Result<Verified, Broken>> {
+fn of_file(path: &Path, head: Option<Digest>) -> anyhow::Result<Result<VerifiedLedger, Inconsistency>> {
     let unreadable = || format!("cannot read {}", path.display());
     let mut file = BufReader::new(File::open(path).with_context(unreadable)?);
-    let mut verifier = Verifier::with_kept(head);
+    let mut verifier = Verifier::with_known_head(head);
     loop {
         let bytes = file.fill_buf().with_context(unreadable)?;
         if bytes.is_empty() {
@@ -85,9 +85,9 @@ fn of_file(path: &Path, head: Option<Digest>) -> anyhow::Result<Result<Verified,
     }
 }
 
-fn in_order(what: &str, is_database: bool, found: &Verified) -> String {
+fn summary(what: &str, is_database: bool, found: &VerifiedLedger) -> String {
     let mut text = format!(
-        "{what} is in order: {} entries, {} intervals in {} closed blocks and the open one ({} blocks rolled up), {} \
+        "{what} is valid: {} entries, {} intervals in {} closed blocks and the open one ({} blocks rolled up), {} \
          settlements, {} mJ.\n",
         found.entries,
         found.intervals,
@@ -96,26 +96,24 @@ fn in_order(what: &str, is_database: bool, found: &Verified) -> String {
         found.settlements,
         found.energy.get()
     );
-    text += "Checked: each line's digest follows from the one before; each close has its intervals' count, sums and last \
-             digest; each device's balance follows from the sums; each settlement settles what was booked, with emissions \
-             that are its energy times its intensities, in versions without a gap; each correction moves what was there.\n";
+    text += "Checked: every digest follows from the one before; every close has its intervals' count, sums and last digest; \
+             every device's balance follows from the sums; every settlement covers the recorded energy, with emissions that \
+             are this energy times its intensities, in versions without a gap; every correction moves existing intervals.\n";
     if is_database {
-        text += "Each row that reports read follows from these: totals of days, balances, which settlements hold and what \
-                 they changed, sums of rolled-up hours, whose intervals are since corrections; each job's name, labels, GPUs \
-                 and times, and its progress once it ended; where each device's books stand against its counter. The schema \
-                 is wattune's. No digest covers the progress of running jobs, what is open (the seconds since the last \
-                 checkpoint), profiles, forecasts and what sources said: intensities before they are settled with, and up to \
-                 when they are final; nor recurring jobs and their trials, and announced events.\n";
+        text += "Every row that reports read follows from these: daily totals, balances, the valid settlements and their \
+                 changes, sums of rolled-up hours, the owners of intervals after corrections; every job's name, labels, GPUs \
+                 and times, and its progress once it ended; every device's ledger against its counter. The schema is \
+                 wattune's. The digests do not cover the progress of running jobs, open intervals (the seconds since the \
+                 last checkpoint), profiles, forecasts and the sources' data (intensities before they are settled with, and \
+                 the time up to which they are final), recurring jobs and their trials, and announced events.\n";
     }
     for (block, device, mj) in &found.differences {
-        text += &format!("In block {block} the books of {device} are {mj} mJ off its counter.\n");
+        text += &format!("In block {block} the ledger of {device} differs from its counter by {mj} mJ.\n");
     }
-    text += &match found.kept {
-        Some(0) => {
-            "The head that was kept is that of an empty ledger: it tells nothing of what came later.\n".to_owned()
-        }
+    text += &match found.known_head {
+        Some(0) => "The given head is that of an empty ledger: it proves nothing about later entries.\n".to_owned(),
         Some(entry) => {
-            format!("The head that was kept is the digest of entry {entry}: nothing up to it was changed since.\n")
+            format!("The given head is the digest of entry {entry}: nothing up to it has changed since.\n")
         }
         None => String::new(),
     };
@@ -125,7 +123,7 @@ fn in_order(what: &str, is_database: bool, found: &Verified) -> String {
     };
     text += &match found.open {
         0 => ".\n".to_owned(),
-        open => format!("; {open} in the open block, booked since, only once that is closed.\n"),
+        open => format!("; {open} later ones are in the open block and covered once it is closed.\n"),
     };
     text + &format!("head {}\n", found.head)
 }
