@@ -1,7 +1,7 @@
-//! Time as an argument: the only place that asks the system for it.
+//! Time as an argument: the only module that asks the system for the time.
 //!
-//! Two kinds of time are kept apart. [`Clock::utc`] names moments (keys of the books, slots of a forecast) and may
-//! jump when somebody sets the clock. [`Clock::monotonic`] measures durations and never runs backwards.
+//! Two kinds of time are separate. [`Clock::utc`] names times (keys of the ledger, slots of a forecast) and may jump
+//! when the clock is set. [`Clock::monotonic`] measures durations and never runs backwards.
 
 use std::sync::Mutex;
 
@@ -11,16 +11,15 @@ use wattune_core::units::Seconds;
 
 /// A source of time.
 pub trait Clock: Send + Sync {
-    /// The wall clock. May jump.
+    /// Returns the wall clock's time, which may jump.
     fn utc(&self) -> DateTime<Utc>;
-    /// The duration clock. Never runs backwards.
+    /// Returns the time for durations, which never runs backwards.
     fn monotonic(&self) -> Monotonic;
-    /// Both at once.
+    /// Returns both at once.
     fn now(&self) -> Now {
         Now { utc: self.utc(), monotonic: self.monotonic() }
     }
-    /// How long the machine has run, sleep included: a span over which processes end and begin, and which nobody sets.
-    /// `None` where that cannot be told.
+    /// Returns the machine's uptime including sleep, if known. Setting the clock does not change it.
     fn uptime(&self) -> Option<Seconds> {
         None
     }
@@ -33,7 +32,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Starts the monotonic scale at this moment.
+    /// Starts the monotonic scale now.
     #[expect(clippy::disallowed_methods, reason = "this is the place")]
     pub fn start() -> Self {
         Self { origin: std::time::Instant::now() }
@@ -56,26 +55,26 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to: for tests, simulation and the demo.
+/// A clock that moves only on command: for tests, simulation and the demo.
 #[derive(Debug)]
 pub struct ManualClock {
     state: Mutex<Now>,
 }
 
 impl ManualClock {
-    /// Stands at `utc`, with a monotonic reading of zero.
+    /// Creates a clock that stands at `utc`, with a monotonic reading of zero.
     pub fn at(utc: DateTime<Utc>) -> Self {
         Self { state: Mutex::new(Now { utc, monotonic: Monotonic::default() }) }
     }
 
-    /// Moves both scales on.
+    /// Moves both scales forward.
     pub fn advance(&self, duration: Seconds) {
         let mut now = self.lock();
         now.utc += duration.to_delta();
         now.monotonic = now.monotonic.after(duration);
     }
 
-    /// Sets the wall clock alone, as an administrator or NTP would.
+    /// Moves the wall clock only, like an administrator or NTP.
     pub fn jump(&self, delta: TimeDelta) {
         self.lock().utc += delta;
     }
@@ -108,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_jump_of_the_wall_clock_leaves_durations_alone() {
+    fn a_jump_of_the_wall_clock_does_not_change_durations() {
         let clock = ManualClock::at(DateTime::UNIX_EPOCH);
         let before = clock.now();
         clock.advance(Seconds::new(1.5));

@@ -1,83 +1,83 @@
-//! wattune makes GPU training follow the clean hours of the grid: a daemon beside training jobs learns what each job
-//! does at every power limit, follows the carbon-intensity forecast with the limits, and keeps the books of energy and
-//! carbon. This page is the map for readers of the source; `docs/` is the book for everybody, and `config/wattune.toml`
+//! wattune shifts the power of GPU training to the clean hours of the grid: a daemon beside training jobs learns each
+//! job's throughput and draw at every power limit, sets the limits by the carbon-intensity forecast, and records
+//! energy and emissions. This page is the map of the source; `docs/` is the book for users, and `config/wattune.toml`
 //! has every setting.
 //!
-//! # Ways in
+//! # Entry points
 //!
-//! * [`cli::Cli`] is the command line; `main` parses it and maps its end to an exit code. `wattune serve` puts the
-//!   parts together in the order in which they depend on one another, and takes them down in the other.
-//! * [`controller::Controller`] is the running daemon: [`Controller::tick`] is all it does by itself, and a
-//!   [`controller::Handle`] is how everybody else asks it something.
-//! * [`plan::plan`] is the decision: a job's state and a forecast in, limits over time with their reasons out.
+//! * [`cli::Cli`] is the command line; `main` parses it and maps its result to an exit code. `wattune serve` starts the
+//!   parts in the order of their dependencies, and stops them in the reverse order.
+//! * [`controller::Controller`] is the running daemon: [`Controller::tick`] is all it does by itself, and all others
+//!   query it through a [`controller::Handle`].
+//! * [`plan::plan`] decides: it turns a job's state and a forecast into limits over time with their reasons.
 //! * [`profile::Profiler`] learns throughput and power at each limit from the job's own progress.
 //! * [`http::Server`] is the API; its answers are the plain data of [`controller::view`].
 //! * [`demo::World`] is the same daemon on simulated GPUs and recorded or generated grids, for `wattune demo` and tests.
 //!
-//! # What flows through it
+//! # Data flow
 //!
 //! ```text
 //! carbon sources ─▶ providers ─▶ forecast ──────────────────┐
 //! jobs (HTTP) ─▶ controller ─▶ profile (just in time) ──────┼─▶ plan ─▶ controller ─▶ gpu: power limits
-//! boards ─▶ gpu ─▶ ledger (energy × intensity) ─▶ store ────┴─▶ status, plans, accounts, metrics (HTTP)
+//! GPUs   ─▶ gpu ─▶ ledger (energy × intensity) ─▶ store ────┴─▶ status, plans, accounts, metrics (HTTP)
 //! CPUs, processes ─▶ cpu ─┘
 //! ```
 //!
-//! # The rooms, in the order in which they may depend on one another
+//! # Modules, in the order of their dependencies
 //!
 //! What decides is the crate [`wattune_core`], which sees no socket, no file, no clock and no GPU; its page has its rooms.
 //! The crate [`wattune_lab`] has the experiments on recorded traces behind `wattune simulate`, and uses the core only. This
 //! crate is the rest: what measures, acts, stores and answers. Each room may use those above it, and all of the other
 //! crates. `tests/architecture/` reads the sources of all crates and fails where that is broken.
 //!
-//! * [`clock`]: the only place that asks the system for the time; the core gets [`wattune_core::time::Now`] as an argument
+//! * [`clock`]: the only module that asks the system for the time; the core gets [`wattune_core::time::Now`] as an argument
 //! * [`telemetry`]: the log
-//! * [`files`]: files for this user alone, at places that nobody else can exchange; reading files that have an end
+//! * [`files`]: files for this user only, in places that no other user can change; reading regular files
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
-//! * [`gpu`], edge: boards behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that gives limits back
-//! * [`cpu`], edge: what CPU packages and memory use, and how much of their time each job's processes have
+//! * [`gpu`], edge: GPUs behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that restores limits
+//! * [`cpu`], edge: the energy of CPU packages and memory, and each job's share of CPU time
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
 //! * [`recurring`]: recurring jobs as a service, a transaction of the store for each request
 //! * [`controller`]: the loop and all mutable state of a running daemon
 //! * [`demo`]: the daemon on simulated GPUs, with a clock that it moves itself
 //! * [`http`]: the API, its wire types, guards, metrics and page; the one place where errors become statuses
-//! * [`config`]: one file of settings, checked once; each room owns its own settings type and gets it by value
+//! * [`config`]: one file of settings, checked once; each module owns its own settings type and gets it by value
 //! * [`cli`]: one file per subcommand
 //!
-//! # What the rooms do not know
+//! # Invariants
 //!
 //! * The core never sees a socket, a file, a clock or a GPU. The same code runs in the daemon and in the demo; `now` is an
 //!   argument.
-//! * The plan is data. It holds the reason for each choice, and the controller has no decision left to take.
-//! * The controller is never told what changed and retries nothing: the next tick is the retry.
-//! * A reading is what the hardware says, never what was written last. Absent is `None`, never zero.
-//! * A board is written to only after the limit found there stands in the journal on disk. A limit that somebody else
-//!   set meanwhile is theirs.
-//! * The books hold energy, in integer millijoules, written once. They hold no grams: those are energy times the best
-//!   intensity known, worked out when asked for.
-//! * A handler of the API holds no state; it asks the controller one question between two ticks.
-//! * A source that fails is a state ("stale since …"), not an error that travels.
+//! * The plan is data. It has the reason for each choice, and the controller makes no further decision.
+//! * The controller does not know which event woke it, and retries nothing: the next tick is the retry.
+//! * A reading comes from the hardware, never from the last write. Absent is `None`, never zero.
+//! * A GPU is written to only after its original limit is in the journal on disk. wattune never overwrites a limit that
+//!   an external writer has set meanwhile.
+//! * The ledger holds energy in integer millijoules, written once. Emissions are computed on demand: energy times the
+//!   best known intensity.
+//! * A handler of the API holds no state; it sends the controller one query, which is answered between two ticks.
+//! * A failing source is a state ("stale since …"), not an error that propagates.
 //!
-//! # One tick, from end to end
+//! # One tick
 //!
-//! [`Controller::tick`] is activated by a timer, or by a new answer of the feed.
+//! A timer or a new response of the feed activates [`Controller::tick`].
 //!
-//! 1. **Observe.** Each board's thread has read its hardware meanwhile ([`gpu::Observation`]); the controller looks at
-//!    the newest reading, and tells each job's [`profile::Profiler`] which limit is in force and what was drawn.
-//! 2. **Take the signal.** A new [`providers::FeedState`] is stored, and [`forecast::Model::fit`] learns from past
-//!    forecasts and outcomes how to correct it and how far to follow it. Jobs that were silent for longer than their
-//!    lease are ended.
-//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it by the device's [`ledger::Rule`] (whoever
-//!    held the board, or whose processes had the CPU time), and it goes to the [`store::Store`] with the counter up to
-//!    which it reaches. If the database is away, it waits. At full hours the block of intervals is closed against the
-//!    counters, and its hours are settled; hours of which the grid's sources tell something new are settled again, as a
-//!    new version.
-//! 4. **Plan**, for jobs that have a reason to: a new forecast, a finished sweep, progress off the plan.
-//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::Model::shrink_by_skill`] draws them to their mean by what
-//!    such outlooks lately lacked in skill, and [`plan::plan`] answers with a [`plan::Plan`].
-//! 5. **Compare and act.** For each board the wanted limit (a manual override's, else its job's, else the one found) is
-//!    compared with what the board says. If they differ, [`gpu::journal::Journal::record_write`] comes first, then the
-//!    write, handed to the board's thread; its outcome is seen at the next tick.
+//! 1. **Observe.** Each GPU's thread has read its hardware ([`gpu::Observation`]); the controller passes the limit in
+//!    force and the draw to each job's [`profile::Profiler`].
+//! 2. **Update the signal.** The controller stores a new [`providers::FeedState`], and [`forecast::Model::fit`] learns
+//!    from past forecasts and actual values how to correct it and how much weight it gets. Jobs without a report for
+//!    longer than their lease end.
+//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it by the device's [`ledger::Rule`] (the
+//!    job that held the GPU, or the jobs whose processes had the CPU time), and it goes to the [`store::Store`] with the
+//!    counter's value at its end. If the database is away, it waits. At full hours the block of intervals is closed
+//!    against the counters, and its hours are settled; hours with new actual intensities are settled again, as a new
+//!    version.
+//! 4. **Plan**, for jobs with a reason to: a new forecast, a finished sweep, progress off the plan.
+//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::Model::shrink_by_skill`] draws them to their mean
+//!    by the recent lack of skill of such outlooks, and [`plan::plan`] returns a [`plan::Plan`].
+//! 5. **Compare and act.** For each GPU, the wanted limit (a manual override's, otherwise its job's, otherwise the
+//!    original one) is compared with the GPU's reading. If they differ, [`gpu::journal::Journal::record_write`] comes
+//!    first, then the write, handed to the GPU's thread; its outcome shows at the next tick.
 //!
 //! [`Controller::tick`]: controller::Controller::tick
 //! [`forecast::Model::fit`]: wattune_core::forecast::Model::fit

@@ -1,4 +1,4 @@
-//! Parses the command line, runs the command, and maps its end to an exit code: 0 done, 1 failed, 2 wrong use.
+//! Parses the command line, runs the command, and maps the result to an exit code: 0 done, 1 failed, 2 wrong use.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::Failed) => ExitCode::FAILURE,
         Err(error) => {
-            // The last resort for errors is stderr; where that is gone too, the exit code is left.
+            // Errors go to stderr; if that is closed, only the exit code remains.
             let _ = writeln!(std::io::stderr(), "wattune: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,7 +1,7 @@
 //! Logging: one subscriber, set up once, writing to stderr.
 //!
-//! A thread of its own writes the lines: whoever reads the log may have gone or may sleep, and neither holds up nor ends
-//! what is logged. Lines that cannot be written are dropped.
+//! A separate thread writes the lines, so that a slow or closed reader blocks nothing. Lines that cannot be written are
+//! dropped.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -27,9 +27,9 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// What is logged: a level, or directives like "info,wattune::controller=debug".
+    /// The log level, or directives like "info,wattune::controller=debug".
     pub level: String,
-    /// How it is written.
+    /// The format.
     pub format: LogFormat,
 }
 
@@ -43,23 +43,23 @@ impl Settings {
     /// Checks the directives.
     ///
     /// # Errors
-    /// If they cannot be understood.
+    /// If they are invalid.
     pub fn check(&self) -> Result<(), String> {
-        EnvFilter::try_new(&self.level).map(drop).map_err(|e| {
-            format!("level = {:?} is not understood ({e}); give error, warn, info, debug or trace", self.level)
-        })
+        EnvFilter::try_new(&self.level)
+            .map(drop)
+            .map_err(|e| format!("level = {:?} is invalid ({e}); give error, warn, info, debug or trace", self.level))
     }
 
-    /// Sends the log of this process to stderr from now on. Later calls change nothing.
+    /// Sends this process's log to stderr from now on. Later calls have no effect.
     pub fn init(&self) {
         let filter = EnvFilter::try_new(&self.level).unwrap_or_else(|_| EnvFilter::new("info"));
         let lines = LINES.get_or_init(|| Lines::to(io::stderr(), self.format));
         let writer = move || lines.clone();
         let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
-        // Complaining about a log that cannot be written would be written there too, and panics where that fails.
+        // An error about an unwritable log would be written to the same log, and panics if that fails.
         let builder = builder.log_internal_errors(false);
         let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        // A second initialisation, in tests, is no harm.
+        // A second initialisation, in tests, is harmless.
         let _ = match self.format {
             LogFormat::Text => builder.with_ansi(ansi).with_target(false).try_init(),
             LogFormat::Json => builder.json().flatten_event(true).try_init(),
@@ -67,28 +67,28 @@ impl Settings {
     }
 }
 
-/// So many lines wait for a log that is not read; further ones are dropped.
-const WAITING: usize = 4096;
+/// The maximum number of lines that wait for a slow reader; further ones are dropped.
+const QUEUE_LEN: usize = 4096;
 
-/// The end of a process waits so long for its log.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest wait for the log at the end of the process.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Waits until what was logged is written, for a second at most. To be called before a process ends.
+/// Waits until the log is written, for at most a second. Call it before a process ends.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
-        lines.flush(PATIENCE);
+        lines.flush(FLUSH_TIMEOUT);
     }
 }
 
 enum Message {
     Line(Vec<u8>),
-    /// Everything before this is to be written; then the sender is dropped.
+    /// Completes once everything before is written: its sender is dropped.
     Flush(SyncSender<()>),
 }
 
-/// The way to the thread that writes the log.
+/// The channel to the thread that writes the log.
 #[derive(Clone)]
 struct Lines {
     sender: SyncSender<Message>,
@@ -96,9 +96,9 @@ struct Lines {
 }
 
 impl Lines {
-    /// Starts the thread. Without one, nothing is logged.
+    /// Starts the thread. Without it, nothing is logged.
     fn to(out: impl io::Write + Send + 'static, format: LogFormat) -> Self {
-        let (sender, receiver) = mpsc::sync_channel(WAITING);
+        let (sender, receiver) = mpsc::sync_channel(QUEUE_LEN);
         let dropped = Arc::new(AtomicU64::new(0));
         let missed = dropped.clone();
         let body = move || write_out(out, &receiver, &missed, format);
@@ -106,12 +106,12 @@ impl Lines {
         Self { sender, dropped }
     }
 
-    fn flush(&self, patience: Duration) {
+    fn flush(&self, limit: Duration) {
         let (done, written) = mpsc::sync_channel(1);
-        // A full queue is a log that nobody reads.
+        // A full queue means that nothing reads the log.
         if self.sender.try_send(Message::Flush(done)).is_ok() {
-            // Whether it was written or the time is up, the process ends.
-            let _ = written.recv_timeout(patience);
+            // Written or timed out: the process ends.
+            let _ = written.recv_timeout(limit);
         }
     }
 }
@@ -141,7 +141,7 @@ fn write_out(mut out: impl io::Write, messages: &Receiver<Message>, dropped: &At
         let missed = dropped.swap(0, Ordering::Relaxed);
         let mut text = Vec::new();
         if missed > 0 {
-            let why = format!("{missed} lines of the log are missing here: it was not read in time");
+            let why = format!("{missed} log lines are missing here: the reader was too slow");
             text = match format {
                 LogFormat::Text => format!(" WARN {why}\n"),
                 LogFormat::Json => format!("{{\"level\":\"WARN\",\"message\":\"{why}\"}}\n"),
@@ -149,7 +149,7 @@ fn write_out(mut out: impl io::Write, messages: &Receiver<Message>, dropped: &At
             .into_bytes();
         }
         text.extend(line);
-        // There is nowhere to say that the log cannot be written.
+        // There is no other place to report that the log cannot be written.
         let _ = out.write_all(&text);
     }
 }
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that reads nothing until it is woken, and then fails or not.
+    /// A reader that reads nothing until it is woken, and then optionally fails.
     struct Sleeper {
         woken: Receiver<()>,
         written: mpsc::Sender<String>,
@@ -169,12 +169,12 @@ mod tests {
 
     impl io::Write for Sleeper {
         fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-            // Awake for good once the other end is gone.
+            // Stays awake once the other end is gone.
             let _ = self.woken.recv();
             if self.fails {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            self.written.send(String::from_utf8_lossy(line).into_owned()).expect("somebody looks");
+            self.written.send(String::from_utf8_lossy(line).into_owned()).expect("the receiver is open");
             Ok(line.len())
         }
 
@@ -190,26 +190,26 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_reader_holds_nothing_up_and_misses_lines() {
+    fn a_slow_reader_blocks_nothing_and_misses_lines() {
         let (mut lines, wake, written) = sleeper(false);
-        for i in 0..2 * WAITING {
+        for i in 0..2 * QUEUE_LEN {
             lines.write_all(format!("{i}\n").as_bytes()).expect("it always goes on");
         }
         drop(wake);
-        let read: Vec<String> = written.iter().take(WAITING).collect();
+        let read: Vec<String> = written.iter().take(QUEUE_LEN).collect();
         let all = read.concat();
-        // Where it is told depends on whether the first line was taken before one was missed.
+        // Its position depends on whether the first line was written before one was dropped.
         assert!(all.contains("1\n2\n") && all.contains("lines of the log are missing here"), "{}", &all[..200]);
     }
 
     #[test]
-    fn a_reader_that_is_gone_is_no_error() {
+    fn a_closed_reader_is_no_error() {
         let (mut lines, wake, written) = sleeper(true);
         drop(wake);
         for _ in 0..3 {
             lines.write_all(b"line\n").expect("it always goes on");
         }
-        lines.flush(PATIENCE);
+        lines.flush(FLUSH_TIMEOUT);
         assert!(written.try_recv().is_err());
     }
 }

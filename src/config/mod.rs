@@ -1,5 +1,5 @@
-//! One file of settings, checked once. Each room owns its settings' type and gets it by value; this room only puts
-//! them together, and says for each mistake in which file and line it is and what would be right.
+//! One file of settings, checked once. Each module owns its settings' type; this module combines them and reports each
+//! mistake with file, line and what would be right.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ use crate::{controller, cpu, http, telemetry};
 use wattune_core::domain::with_nearest;
 use wattune_core::{ledger, plan, profile};
 
-/// Which boards the daemon steers.
+/// The kind of GPUs that the daemon controls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// NVIDIA boards, through the driver's library.
+    /// NVIDIA GPUs, through the driver's library.
     #[default]
     Nvml,
-    /// Boards without hardware, for trying the API out.
+    /// Simulated GPUs, to try out the API.
     Simulated,
 }
 
@@ -27,7 +27,7 @@ pub enum Backend {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuSettings {
-    /// Which boards.
+    /// The kind of GPUs.
     pub backend: Backend,
     /// Used with `backend = "nvml"`.
     pub nvml: nvml::Settings,
@@ -39,11 +39,11 @@ pub struct GpuSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimulatedSettings {
-    /// How many boards.
+    /// The number of simulated GPUs.
     pub boards: u32,
-    /// Seed of their noise.
+    /// The seed of their noise.
     pub seed: u64,
-    /// Whether what runs on them waits for memory: limits change nothing then, clocks do.
+    /// Makes the simulated load memory-bound: limits have no effect then, clocks do.
     pub memory_bound: bool,
 }
 
@@ -53,24 +53,24 @@ impl Default for SimulatedSettings {
     }
 }
 
-/// Nobody writes that much by hand, in bytes.
-const LONGEST: u64 = 4 << 20;
+/// The maximum size of the file in bytes.
+const MAX_LEN: u64 = 4 << 20;
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where state is kept: the database, the restore journal, the signal's cache.
+    /// The state directory: the database, the restore journal, the signal's cache.
     pub state_dir: Option<PathBuf>,
-    /// Which boards.
+    /// The GPUs.
     pub gpus: GpuSettings,
     /// The control loop.
     pub control: controller::Settings,
-    /// The most that all boards' limits may add up to.
+    /// The cap on the sum of all GPUs' power limits.
     pub cap: controller::CapSettings,
-    /// What all jobs together may emit.
+    /// The limit on the emissions of all jobs together.
     pub carbon_budget: controller::BudgetSettings,
-    /// The books.
+    /// The ledger.
     pub ledger: ledger::Settings,
     /// CPU packages and memory.
     pub cpu: cpu::Settings,
@@ -105,14 +105,14 @@ pub enum ConfigError {
     Wrong {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// From 1.
+        /// The column, from 1.
         column: usize,
         /// What is wrong, and what would be right.
         message: String,
     },
-    /// A value that is out of range and was not given in the file, or whose place in it cannot be told.
+    /// A value out of range that is not in the file, or whose position in it is unknown.
     #[error("{section}: {message}")]
     OutOfRange {
         /// The table.
@@ -123,18 +123,18 @@ pub enum ConfigError {
 }
 
 impl Settings {
-    /// Reads and checks a file, with what `adjust` puts in place of its values: flags and the environment.
+    /// Reads and checks a file. `adjust` replaces values by those of flags and the environment.
     ///
     /// # Errors
-    /// At the first mistake: in the file with file, line and what would be right.
+    /// The first mistake: in the file with file, line and what would be right.
     pub fn load(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, ConfigError> {
-        let text = crate::files::regular::read_text(path, LONGEST)
+        let text = crate::files::regular::read_text(path, MAX_LEN)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
         let file = Self::parse(&text, path)?;
         let mut settings = file.clone();
         adjust(&mut settings);
         settings.check().map_err(|error| match error {
-            // What the file alone would be refused for stands in the file.
+            // A mistake in the file itself is reported with its position.
             ConfigError::OutOfRange { section, message }
                 if file.check().is_err_and(|e| e.to_string() == format!("{section}: {message}")) =>
             {
@@ -148,15 +148,15 @@ impl Settings {
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
             let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
-            let message = in_plain_words(with_nearest(error.message().trim_end().replace('\n', " ")));
+            let message = name_types_plainly(with_nearest(error.message().trim_end().replace('\n', " ")));
             ConfigError::Wrong { path: path.to_owned(), line, column, message }
         })
     }
 
-    /// Checks what types cannot: ranges, and settings that need one another.
+    /// Checks what types cannot: ranges, and settings that depend on each other.
     ///
     /// # Errors
-    /// At the first value out of range.
+    /// The first value out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;
@@ -178,7 +178,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Where state is kept: as set, else `/var/lib/wattune` for root, else below the user's state directory.
+    /// Returns the state directory: as configured, otherwise `/var/lib/wattune` for root, otherwise below the user's
+    /// state directory.
     pub fn state_dir(&self) -> PathBuf {
         if let Some(dir) = &self.state_dir {
             return dir.clone();
@@ -192,14 +193,14 @@ impl Settings {
     }
 }
 
-/// Whether this process may do everything: it owns its own entry in /proc as user 0.
+/// Returns true if this process is root: it owns its own entry in /proc as user 0.
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// What serde calls types, people call numbers.
-fn in_plain_words(message: String) -> String {
+/// Replaces serde's names of types by "number".
+fn name_types_plainly(message: String) -> String {
     let Some((what, given)) = message.rsplit_once(", expected ") else { return message };
     match given {
         "f64" => format!("{what}, expected a number"),
@@ -208,7 +209,7 @@ fn in_plain_words(message: String) -> String {
     }
 }
 
-/// Finds the key, or the entry of a list, that a message begins with; else the table or the list that it belongs to.
+/// Finds the key, or the entry of a list, that a message begins with; otherwise its table or list.
 fn locate(text: &str, path: &Path, section: &'static str, message: String) -> ConfigError {
     let key = format!("{section}.{}", message.split_whitespace().next().unwrap_or_default());
     match DeTable::parse(text).ok().and_then(|table| place(table.get_ref(), &key)) {
@@ -220,7 +221,7 @@ fn locate(text: &str, path: &Path, section: &'static str, message: String) -> Co
     }
 }
 
-/// Where the deepest part of a key's path begins that there is, below the section: `cap.schedule[1].from`.
+/// Returns the start of the deepest part of a key's path that exists below the section: `cap.schedule[1].from`.
 fn place(file: &DeTable<'_>, key: &str) -> Option<usize> {
     let (mut table, mut found) = (file, None);
     for part in key.split('.') {
@@ -244,7 +245,7 @@ fn place(file: &DeTable<'_>, key: &str) -> Option<usize> {
     found
 }
 
-/// Line and column, from 1, of a byte's place.
+/// Returns line and column, from 1, of a byte's position.
 fn position(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..at.min(text.len())];
     let line = before.matches('\n').count() + 1;
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_line_and_what_would_be_right() {
+    fn mistakes_are_reported_with_line_and_hint() {
         let unknown = error("[control]\ntick_s = 1\nobseve = true\n");
         assert!(
             unknown.starts_with("3:1: unknown field `obseve`") && unknown.ends_with("did you mean `observe`?"),
@@ -321,7 +322,7 @@ mod tests {
         let text = include_str!("../../config/wattune.toml");
         let path = Path::new("config/wattune.toml");
         assert_eq!(Settings::parse(text, path).expect("right"), Settings::default());
-        // With the comment signs of absent values taken away, the file has exactly the keys that there are.
+        // Without the comment signs of absent values, the file has exactly the existing keys.
         let all: String = text.lines().map(|l| format!("{}\n", l.strip_prefix("#: ").unwrap_or(l))).collect();
         let given: toml::Table = toml::from_str(&all).expect("right");
         Settings::parse(&all, path).expect("examples are right");
@@ -330,7 +331,7 @@ mod tests {
     }
 
     fn keys(value: &serde_json::Value, prefix: &str) -> std::collections::BTreeSet<String> {
-        // What stands in `headers` is for the user to name.
+        // Users choose the keys in `headers`.
         match value.as_object().filter(|_| !prefix.ends_with(".headers")) {
             Some(table) => table.iter().flat_map(|(k, v)| keys(v, &format!("{prefix}.{k}"))).collect(),
             None => std::iter::once(prefix.to_owned()).collect(),

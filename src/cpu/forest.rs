@@ -15,7 +15,7 @@ pub(super) struct Stat {
     pub(super) start: u64,
     /// The process that started or adopted it.
     pub(super) parent: u32,
-    /// Its own time, threads included.
+    /// The process's own time, threads included.
     pub(super) own: u64,
     /// The time of children that it waited for, their descendants included.
     pub(super) waited: u64,

@@ -9,7 +9,7 @@ use super::powercap::Powercap;
 use super::usage::{self, TICK_US};
 use super::{JobUsage, Node, Settings, Usage, Zones};
 use crate::clock::Clock;
-use wattune_core::domain::{Claim, InvalidJob, JobId, Processes};
+use wattune_core::domain::{InvalidJob, JobId, ProcessSelector, Processes};
 
 /// RAPL, processes and control groups below the configured roots.
 pub struct LinuxNode {
@@ -103,10 +103,12 @@ impl Node for LinuxNode {
         found
     }
 
-    fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob> {
+    fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
         match claim {
-            Claim::Pids(pids) => usage::find(&self.proc, pids).map(Processes::Pids),
-            Claim::Cgroup(path) => usage::find_group(&self.cgroups, path).map(|_| Processes::Cgroup(path.clone())),
+            ProcessSelector::Pids(pids) => usage::find(&self.proc, pids).map(Processes::Pids),
+            ProcessSelector::Cgroup(path) => {
+                usage::find_group(&self.cgroups, path).map(|_| Processes::Cgroup(path.clone()))
+            }
         }
     }
 

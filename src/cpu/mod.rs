@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use wattune_core::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
+use wattune_core::domain::{DeviceId, InvalidJob, JobId, ProcessSelector, Processes};
 use wattune_core::units::Seconds;
 
 /// `[cpu]`
@@ -135,7 +135,7 @@ pub trait Node: Send {
     ///
     /// # Errors
     /// If there is no such process or group; the message says what would be right.
-    fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob>;
+    fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob>;
 
     /// Counts a job's CPU time from now on, without earlier use by its processes.
     fn follow(&mut self, job: &JobId, processes: &Processes);

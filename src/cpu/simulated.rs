@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{JobUsage, Node, Usage, ZoneReading, Zones};
 use crate::clock::Clock;
 use crate::gpu::simulated::SimulatedBoard;
-use wattune_core::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Process, Processes};
+use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, Process, ProcessSelector, Processes};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Joules, Seconds, Watts};
 
@@ -112,8 +112,8 @@ impl Node for SimulatedNode {
         }
     }
 
-    fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob> {
-        let Claim::Pids(pids) = claim else {
+    fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
+        let ProcessSelector::Pids(pids) = claim else {
             let why = "the node is simulated and has no control groups".to_owned();
             return Err(InvalidJob { field: "cgroup", why });
         };

@@ -11,7 +11,7 @@ use super::watch::{CpuHandle, Observation};
 use crate::clock::ManualClock;
 use crate::gpu::simulated::{CurvePoint, LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::Sampling;
-use wattune_core::domain::{CgroupPath, Claim, JobId, LimitRange, PowerLimit, Processes};
+use wattune_core::domain::{CgroupPath, JobId, LimitRange, PowerLimit, ProcessSelector, Processes};
 use wattune_core::units::{Millijoules, SamplesPerSecond, Seconds, Watts};
 
 /// A machine of files.
@@ -196,8 +196,8 @@ fn jobs_are_followed_by_processes_and_by_group() {
     machine.write("cgroup/v1/cpu.shares", "1");
     let handle = machine.handle();
     let (a, b) = (job("a"), job("b"));
-    let pids = handle.resolve(&Claim::Pids(vec![100])).expect("there");
-    let group = handle.resolve(&Claim::Cgroup(CgroupPath::new("/train/").expect("right"))).expect("there");
+    let pids = handle.resolve(&ProcessSelector::Pids(vec![100])).expect("there");
+    let group = handle.resolve(&ProcessSelector::Cgroup(CgroupPath::new("/train/").expect("right"))).expect("there");
     handle.follow(&a, &pids);
     handle.follow(&b, &group);
     let before = handle.observe();
@@ -231,9 +231,9 @@ fn jobs_are_followed_by_processes_and_by_group() {
 fn invalid_processes_and_groups_are_refused_with_a_hint() {
     let machine = Machine::new();
     let handle = machine.handle();
-    let refused = |claim: Claim| handle.resolve(&claim).expect_err("refused").to_string();
-    let group = |path: &str| Claim::Cgroup(CgroupPath::new(path).expect("right"));
-    let told = refused(Claim::Pids(vec![4242]));
+    let refused = |claim: ProcessSelector| handle.resolve(&claim).expect_err("refused").to_string();
+    let group = |path: &str| ProcessSelector::Cgroup(CgroupPath::new(path).expect("right"));
+    let told = refused(ProcessSelector::Pids(vec![4242]));
     assert!(told.starts_with("pids: names 4242, but there is no such process"), "{told}");
     assert!(refused(group("/absent")).contains("there is no control group \"/absent\" below"));
     let root = machine.dir.path().join("cgroup");
@@ -258,7 +258,7 @@ fn a_reused_process_id_is_not_followed() {
     let machine = Machine::new();
     machine.process(100, 1, 50, 10, 0);
     let handle = machine.handle();
-    let found = handle.resolve(&Claim::Pids(vec![100])).expect("there");
+    let found = handle.resolve(&ProcessSelector::Pids(vec![100])).expect("there");
     assert!(matches!(&found, Processes::Pids(list) if list[0].start == 50));
     machine.process(100, 1, 77, 500, 0);
     handle.follow(&job("a"), &found);
@@ -277,8 +277,8 @@ fn a_simulated_node_follows_its_gpus_and_is_labelled() {
     let board = SimulatedBoard::new(physics, clock.clone());
     let node = SimulatedNode::new(vec![board.clone()], clock.clone());
     let handle = CpuHandle::start(Box::new(node), clock.clone(), Sampling::OnRequest);
-    let processes = handle.resolve(&Claim::Pids(vec![FIRST_PID])).expect("there");
-    assert!(handle.resolve(&Claim::Pids(vec![FIRST_PID + 1])).is_err());
+    let processes = handle.resolve(&ProcessSelector::Pids(vec![FIRST_PID])).expect("there");
+    assert!(handle.resolve(&ProcessSelector::Pids(vec![FIRST_PID + 1])).is_err());
     handle.follow(&job("a"), &processes);
     let power = |handle: &CpuHandle| {
         clock.advance(Seconds::new(5.0));
@@ -314,11 +314,11 @@ fn ancestors_of_wattune_are_refused() {
     machine.write("cgroup/other/cpu.stat", "usage_usec 5");
     let handle = machine.handle();
     for ours in [40, 50, 60] {
-        let error = handle.resolve(&Claim::Pids(vec![70, ours])).expect_err("refused").to_string();
+        let error = handle.resolve(&ProcessSelector::Pids(vec![70, ours])).expect_err("refused").to_string();
         assert!(error.contains(&format!("pids: names {ours}, but wattune itself runs below it")), "{error}");
     }
-    assert!(handle.resolve(&Claim::Pids(vec![70])).is_ok());
-    let group = |path: &str| handle.resolve(&Claim::Cgroup(CgroupPath::new(path).expect("a path")));
+    assert!(handle.resolve(&ProcessSelector::Pids(vec![70])).is_ok());
+    let group = |path: &str| handle.resolve(&ProcessSelector::Cgroup(CgroupPath::new(path).expect("a path")));
     let error = group("/all").expect_err("refused").to_string();
     assert!(error.contains("cgroup: \"/all\" contains wattune itself"), "{error}");
     assert!(group("/other").is_ok());

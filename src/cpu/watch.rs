@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Node, Usage, ZoneReading};
 use crate::clock::Clock;
 use crate::gpu::thread::Sampling;
-use wattune_core::domain::{Claim, DeviceId, InvalidJob, JobId, Processes};
-use wattune_core::ledger::{Mark, Metered, WrappingMeter};
+use wattune_core::domain::{DeviceId, InvalidJob, JobId, ProcessSelector, Processes};
+use wattune_core::ledger::{CounterPosition, Metered, WrappingCounter};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
 
@@ -137,7 +137,7 @@ impl CpuHandle {
     ///
     /// # Errors
     /// If they do not exist.
-    pub fn resolve(&self, claim: &Claim) -> Result<Processes, InvalidJob> {
+    pub fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
         lock(&self.worker).node.resolve(claim)
     }
 
@@ -167,14 +167,14 @@ struct Worker {
 struct ZoneMeter {
     /// The directory of the latest reading.
     path: String,
-    meter: WrappingMeter,
+    meter: WrappingCounter,
     /// The last values of other counters.
-    marks: BTreeMap<String, Mark>,
+    marks: BTreeMap<String, CounterPosition>,
 }
 
 impl ZoneMeter {
     fn at(path: &str) -> Self {
-        Self { path: path.to_owned(), meter: WrappingMeter::default(), marks: BTreeMap::new() }
+        Self { path: path.to_owned(), meter: WrappingCounter::default(), marks: BTreeMap::new() }
     }
 
     /// Records a reading. Returns true if it comes from another counter than the one before.
@@ -194,7 +194,7 @@ impl Worker {
     /// Returns the interval that the counters need: half of the time in which the smallest could wrap.
     fn period(&self, asked: Seconds) -> Seconds {
         let ranges = self.observation.zones.iter().filter_map(|zone| zone.range_uj);
-        let needed = ranges.map(|range| WrappingMeter::longest_span(range) / 2.0).reduce(Seconds::min);
+        let needed = ranges.map(|range| WrappingCounter::longest_span(range) / 2.0).reduce(Seconds::min);
         needed.map_or(asked, |needed| asked.min(needed.max(SHORTEST_PERIOD)))
     }
 

@@ -1,7 +1,7 @@
-//! Files that only the daemon's user reads and writes, at places that only that user and root can change.
+//! Files that only the daemon's user can read and write, in places that only that user and root can change.
 //!
-//! A path is walked from the root: whoever could exchange one of its parts could lead the daemon to another file. Only
-//! then is what lies at its end opened, without following a link.
+//! A path is checked from the root on: anyone who could replace one of its parts could redirect the daemon to another
+//! file. Then its end is opened without following a link.
 
 pub mod regular;
 
@@ -14,19 +14,19 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::process::{getegid, geteuid, getgroups};
 
-/// Of every file that the daemon keeps.
+/// The mode of every file that the daemon keeps.
 pub const FILE_MODE: u32 = 0o600;
-/// Of directories that it makes: their names are for its group too, what lies in them is not.
+/// The mode of directories that the daemon creates: the group may list them, but not read the files in them.
 pub const DIRECTORY_MODE: u32 = 0o750;
 
 const STICKY: u32 = 0o1000;
-/// More links than this lead in a circle.
-const MOST_LINKS: usize = 40;
+/// The maximum number of links on a path; more form a loop.
+const MAX_LINKS: usize = 40;
 
-/// Why a place is not used.
+/// The reason why a place is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum Distrust {
-    /// It belongs to somebody else, who may exchange what lies there.
+    /// It belongs to another user, who could replace its content.
     #[error(
         "{what} {} belongs to user {owner}, who could exchange what is kept there; give it to the daemon's user (chown \
          {us} {}), or choose another place", path.display(), path.display()
@@ -34,59 +34,59 @@ pub enum Distrust {
     Owner {
         /// "the directory", "the symbolic link" or "the file".
         what: &'static str,
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Whose it is, by number.
+        /// The owner's user id.
         owner: u32,
-        /// Who this process is, by number.
+        /// This process's user id.
         us: u32,
     },
-    /// Others may exchange what lies in it.
+    /// Other users can replace its content.
     #[error(
         "others may write in the directory {} (mode {mode:04o}) and exchange what is kept there; take that from them \
          (chmod go-w {}), or choose another place", path.display(), path.display()
     )]
     Writable {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Its permissions.
+        /// The mode.
         mode: u32,
     },
-    /// It leads elsewhere.
+    /// It is a link.
     #[error("{} is a {kind} link, which is not followed; move it away", path.display())]
     Link {
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// "symbolic" or "hard".
         kind: &'static str,
     },
-    /// Reading it may never end.
+    /// It is not a regular file, so reading it may never end.
     #[error("{} is no regular file; move it away", path.display())]
     NoFile {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
     /// The system refused.
-    #[error("cannot look at {}: {source}", path.display())]
+    #[error("cannot inspect {}: {source}", path.display())]
     Io {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-fn looking(path: &Path) -> impl FnOnce(io::Error) -> Distrust + '_ {
+fn inspecting(path: &Path) -> impl FnOnce(io::Error) -> Distrust + '_ {
     |source| Distrust::Io { path: path.to_owned(), source }
 }
 
-/// The user that this process is, by number.
+/// Returns this process's user id.
 pub fn user() -> u32 {
     geteuid().as_raw()
 }
 
-/// Whether a user may exchange what the daemon keeps: itself and root. In a container's user namespace root of the machine
-/// has no number of its own.
+/// Returns true for users that may replace the daemon's files: itself and root. In a container's user namespace, the
+/// machine's root has no user id of its own.
 pub fn trusts(owner: u32) -> bool {
     const EVERYBODY: &str = "0 0 4294967295";
     let number = |path| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
@@ -97,18 +97,18 @@ pub fn trusts(owner: u32) -> bool {
     owner == 0 || owner == user() || (is_inside() && number("/proc/sys/kernel/overflowuid") == Some(owner))
 }
 
-/// Whether this process is in a group.
+/// Returns true if this process is in a group.
 pub fn is_member(group: u32) -> bool {
     getegid().as_raw() == group || getgroups().is_ok_and(|all| all.iter().any(|g| g.as_raw() == group))
 }
 
-/// Checks that nobody but root and this process's user can exchange the directory at `path`, or what will be made there,
-/// and returns where it really is. Symbolic links on the way are followed if they are root's or this user's.
+/// Checks that only root and this process's user can replace the directory at `path` or its content, and returns its
+/// real path. Follows symbolic links that belong to root or this user.
 ///
 /// # Errors
-/// For the first part of the path that others could exchange.
-pub fn check_way(path: &Path) -> Result<PathBuf, Distrust> {
-    let full = std::path::absolute(path).map_err(looking(path))?;
+/// The first part of the path that other users could replace.
+pub fn check_path(path: &Path) -> Result<PathBuf, Distrust> {
+    let full = std::path::absolute(path).map_err(inspecting(path))?;
     let mut rest: Vec<OsString> = full.components().rev().map(|c| c.as_os_str().to_owned()).collect();
     let (mut at, mut links) = (PathBuf::from("/"), 0);
     while let Some(name) = rest.pop() {
@@ -141,21 +141,21 @@ pub fn check_way(path: &Path) -> Result<PathBuf, Distrust> {
         }
         check_owner("the symbolic link", &next, &found)?;
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_LINKS {
             return Err(Distrust::Link { path: next, kind: "circular symbolic" });
         }
-        let target = fs::read_link(&next).map_err(looking(&next))?;
+        let target = fs::read_link(&next).map_err(inspecting(&next))?;
         rest.extend(target.components().rev().map(|c| c.as_os_str().to_owned()));
     }
     Ok(at)
 }
 
-/// A directory in which others may neither remove nor rename what is this user's.
+/// Checks a directory in which other users must not remove or rename this user's files.
 fn check_parent(path: &Path) -> Result<(), Distrust> {
-    let found = fs::symlink_metadata(path).map_err(looking(path))?;
+    let found = fs::symlink_metadata(path).map_err(inspecting(path))?;
     check_owner("the directory", path, &found)?;
     let mode = found.mode() & 0o7777;
-    // Users that have a group of their own make directories for it.
+    // Users with a group of their own create directories for it.
     let by_group = mode & 0o020 != 0 && ![0, getegid().as_raw()].contains(&found.gid());
     if (by_group || mode & 0o002 != 0) && mode & STICKY == 0 {
         return Err(Distrust::Writable { path: path.to_owned(), mode });
@@ -170,11 +170,11 @@ fn check_owner(what: &'static str, path: &Path, found: &Metadata) -> Result<(), 
     Err(Distrust::Owner { what, path: path.to_owned(), owner: found.uid(), us: user() })
 }
 
-/// Checks a file that is about to be used, if it is there: no link, nothing that blocks, nobody else's. A directory of
-/// that name is left to whoever opens it.
+/// Checks a file before its use, if it exists: no link, nothing that blocks, not another user's. A directory of that
+/// name is left to the caller.
 ///
 /// # Errors
-/// If it is not a file of root's or this user's alone.
+/// If it is not a regular file of root or this user only.
 pub fn check_file(path: &Path) -> Result<Option<Metadata>, Distrust> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -198,12 +198,12 @@ pub fn check_file(path: &Path) -> Result<Option<Metadata>, Distrust> {
     Ok(Some(found))
 }
 
-/// Whether others may read or write what has these permissions.
+/// Returns true if other users may read or write a file with this metadata.
 pub fn is_open(found: &Metadata) -> bool {
     found.mode() & 0o077 != 0
 }
 
-/// Takes a file from everybody but its owner. Does nothing to those of root where this process is not.
+/// Closes a file to everyone but its owner. Leaves root's files alone if this process is not root.
 ///
 /// # Errors
 /// If the system refuses.
@@ -211,14 +211,14 @@ pub fn close(path: &Path, found: &Metadata) -> Result<(), Distrust> {
     if !is_open(found) || found.uid() != user() {
         return Ok(());
     }
-    fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).map_err(looking(path))
+    fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).map_err(inspecting(path))
 }
 
-/// Opens a file for writing, as it is, or makes it: for this user alone, without following a link and without waiting
-/// for the other end of a pipe.
+/// Opens or creates a file for writing, for this user only, without following a link and without waiting for the other
+/// end of a pipe.
 ///
 /// # Errors
-/// If it cannot be opened, or is something else than a file of root's or this user's alone.
+/// If it cannot be opened, or is not a regular file of root or this user only.
 pub fn open(path: &Path) -> io::Result<File> {
     check_file(path).map_err(io::Error::other)?;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -226,17 +226,17 @@ pub fn open(path: &Path) -> io::Result<File> {
     options.create(true).truncate(false).write(true).mode(FILE_MODE).custom_flags(flags.bits().cast_signed());
     let file = options.open(path)?;
     let found = file.metadata()?;
-    // The mask of the process can only take permissions away, and an older file may have more.
+    // The process's umask can only remove permissions, and an older file may have more.
     if found.uid() == user() && found.mode() & 0o7777 != FILE_MODE {
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     }
     Ok(file)
 }
 
-/// As [`open`], emptied.
+/// Opens a file like [`open`] and empties it.
 ///
 /// # Errors
-/// As [`open`].
+/// The errors of [`open`].
 pub fn create(path: &Path) -> io::Result<File> {
     let file = open(path)?;
     file.set_len(0)?;
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_is_followed_over_trusted_links_and_named_as_it_is() {
+    fn a_path_is_resolved_over_trusted_links() {
         let dir = tempfile::tempdir().expect("a directory");
         let dir = dir.path().canonicalize().expect("there");
         fs::create_dir_all(dir.join("a/b")).expect("made");
@@ -265,17 +265,17 @@ mod tests {
             ("./missing/x", "missing/x"),
         ];
         for (given, expected) in table {
-            assert_eq!(check_way(&dir.join(given)).expect(given), dir.join(expected), "{given}");
+            assert_eq!(check_path(&dir.join(given)).expect(given), dir.join(expected), "{given}");
         }
-        let error = check_way(&dir.join("circle/x")).expect_err("endless").to_string();
+        let error = check_path(&dir.join("circle/x")).expect_err("endless").to_string();
         assert!(error.contains("circular"), "{error}");
         let file = dir.join("file");
         fs::write(&file, "").expect("written");
-        assert!(check_way(&file.join("x")).is_err(), "a file is no directory");
+        assert!(check_path(&file.join("x")).is_err(), "a file is no directory");
     }
 
     #[test]
-    fn files_are_made_for_their_owner_and_links_are_left_alone() {
+    fn files_are_created_private_and_links_are_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("file");
         fs::write(&path, "old").expect("written");

@@ -1,4 +1,4 @@
-//! Reading files that a person named or that lie where anybody may put something: only regular files, which have an end and
+//! Reads files that a person named or that others may have placed: only regular files, which end and never block.
 //! keep no reader waiting.
 
 use std::fs::{self, File};
@@ -6,22 +6,22 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// Opens a regular file for reading. A pipe would wait for a writer, and a device need not end.
+/// Opens a regular file for reading. A pipe would wait for a writer, and a device may never end.
 ///
 /// # Errors
-/// If it cannot be opened or is something else.
+/// If it cannot be opened or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Looked at before it is opened: opening a pipe is what waits.
+    // Checked before it is opened: opening a pipe is what blocks.
     check(&fs::metadata(path)?)?;
     let file = File::open(path)?;
     check(&file.metadata()?)?;
     Ok(file)
 }
 
-/// Reads a regular file of `most` bytes at most.
+/// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// If it cannot be read, is longer, or is no regular file.
+/// If it cannot be read, is longer, or is not a regular file.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -31,10 +31,10 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a regular file of `most` bytes of UTF-8 at most.
+/// Reads a regular file of at most `most` bytes of UTF-8.
 ///
 /// # Errors
-/// As for [`read`], and if it is not UTF-8.
+/// The errors of [`read`], and text that is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_that_end_are_read() {
+    fn only_regular_files_are_read() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a");
         fs::write(&path, "four").expect("written");

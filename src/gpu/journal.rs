@@ -75,7 +75,7 @@ pub enum JournalError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// The format of the file.
         version: u32,
     },
 }
@@ -272,7 +272,7 @@ impl Journal {
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
         match self.contents.originals.get(gpu) {
-            // The latest boot in which the GPU had this limit tells a reboot.
+            // The latest boot in which the GPU had this limit shows a reboot.
             Some(known) if known.boot_id == self.boot_id || !current.same_as(known.limit) => return Ok(()),
             _ => {}
         }

@@ -9,7 +9,7 @@ use super::worker::Write;
 use wattune_core::domain::{GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
-/// What a restore did to a GPU's clocks.
+/// The effect of a restore on a GPU's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
     /// Nothing: wattune had not locked them.

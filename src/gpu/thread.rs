@@ -11,7 +11,7 @@ use wattune_core::domain::{Board, PowerLimit};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Seconds};
 
-/// When a device is read.
+/// The times at which a device is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
     /// On a thread of its own, at this interval.

@@ -303,7 +303,7 @@ impl Worker {
     }
 
     fn record(&mut self, reading: Reading, depth: Depth, now: Now) {
-        self.meter.owe(Millijoules::new(self.excluded.swap(0, Ordering::Relaxed)));
+        self.meter.add_ahead(Millijoules::new(self.excluded.swap(0, Ordering::Relaxed)));
         self.meter.observe(now.monotonic, reading.energy, reading.power);
         let still_since = self.meter.still_since().filter(|_| reading.energy.is_some());
         let counts = reading.energy.is_some() && still_since.is_none();
