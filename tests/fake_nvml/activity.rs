@@ -1,4 +1,4 @@
-//! What a board is doing: temperature, load, processes.
+//! The activity of a GPU: temperature, load, processes.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -13,11 +13,11 @@ use crate::{
     state::unix_ns,
 };
 
-/// The first PID of the imagined processes: more than Linux ever gives out.
+/// The first PID of the simulated processes: larger than any PID on Linux.
 const FIRST_PID: c_uint = (1 << 22) + 1;
 const MEMORY_EACH: c_ulonglong = 1 << 30;
 const NO_INSTANCE: c_uint = c_uint::MAX;
-/// How often what processes use is sampled, in microseconds.
+/// The interval between samples of process use, in microseconds.
 const SAMPLED_US: c_ulonglong = 100_000;
 
 getters! {
@@ -105,8 +105,8 @@ fn info_v2(pid: c_uint) -> nvmlProcessInfo_v2_t {
     nvmlProcessInfo_v2_t { pid, usedGpuMemory: MEMORY_EACH, gpuInstanceId: NO_INSTANCE, computeInstanceId: NO_INSTANCE }
 }
 
-/// One sample for each process that used anything, if it is newer than asked for. As with the real library, there is no
-/// empty list: without samples nothing is found.
+/// Returns one sample for each process with any use that is newer than requested. Like the real library, returns "not
+/// found" instead of an empty list.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     device: nvmlDevice_t,
@@ -151,7 +151,7 @@ unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     code(Ok(()))
 }
 
-/// Lists the processes, or says how many there are where the room does not suffice.
+/// Lists the processes, or returns their number if the buffer is too small.
 ///
 /// # Safety
 /// `count` may be read and written, and `infos` written that many times; either may be null.

@@ -1,4 +1,4 @@
-//! The script: what each board is, what it would draw, and how it misbehaves.
+//! The script: the properties, demand and faults of each GPU.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -8,14 +8,14 @@ use std::{
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use serde::Deserialize;
 
-/// `boards.json`. An unknown field makes it invalid, since a misspelt fault would otherwise quietly not happen.
+/// The content of `boards.json`. An unknown field is an error, since a misspelt fault would silently not happen.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Script {
     pub(crate) driver_version: String,
-    /// A board without persistence forgets its limit and its counter once no process has the library open.
+    /// Makes a GPU without persistence lose its limit and counter once no process has the library open.
     pub(crate) persistence_lost_on_unload: bool,
-    /// Codes for the calls that name no board: start, count, versions.
+    /// Return codes of the calls that name no GPU: start, count, versions.
     pub(crate) fail_calls: BTreeMap<String, nvmlReturn_t>,
     pub(crate) boards: Vec<Board>,
 }
@@ -31,25 +31,25 @@ impl Default for Script {
     }
 }
 
-/// One board of the script. Powers are in watts and may be fractional.
+/// One GPU of the script. Powers are in watts and may be fractional.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Board {
-    /// Left out, it follows the place in the script, as the PCI address does.
+    /// By default derived from the position in the script, like the PCI address.
     pub(crate) uuid: String,
     pub(crate) name: String,
     pub(crate) pci_bus_id: String,
     pub(crate) min_w: f64,
     pub(crate) max_w: f64,
     pub(crate) default_w: f64,
-    /// The limit at the board's very first start; `default_w` if left out.
+    /// The limit at the GPU's very first start; by default `default_w`.
     pub(crate) initial_limit_w: Option<f64>,
     pub(crate) initial_energy_j: f64,
     pub(crate) persistence: bool,
     pub(crate) demand_w: f64,
-    /// What it would draw from each moment on, in place of `demand_w`: Unix seconds, rising, and watts.
+    /// The demand from each time on, in place of `demand_w`: Unix seconds, increasing, and watts.
     pub(crate) demand: Vec<(f64, f64)>,
-    /// When its counter starts again from 0: Unix seconds, rising.
+    /// The times at which its counter is reset: Unix seconds, increasing.
     pub(crate) resets_at: Vec<f64>,
     pub(crate) idle: bool,
     pub(crate) idle_w: f64,
@@ -58,7 +58,7 @@ pub(crate) struct Board {
     pub(crate) oob_cap_w: Option<f64>,
     pub(crate) lost: bool,
     pub(crate) removed: bool,
-    /// Back from a loss or a removal, the board starts with its default limit, as after a reset.
+    /// Gives the GPU its default limit after a loss or a removal, as after a reset.
     pub(crate) back_with_default_limit: bool,
     pub(crate) deny_set_limit: bool,
     pub(crate) deny_persistence: bool,
@@ -71,22 +71,22 @@ pub(crate) struct Board {
     pub(crate) slow_ms: u64,
     pub(crate) slow_calls: Vec<String>,
     pub(crate) fail_calls: BTreeMap<String, nvmlReturn_t>,
-    /// Writes that succeed and change nothing.
+    /// Writes that succeed without an effect.
     pub(crate) ignore_calls: Vec<String>,
     pub(crate) mig_mode: bool,
     pub(crate) vgpu: bool,
     pub(crate) processes: u32,
     pub(crate) utilization: Option<u32>,
-    /// What each process uses, in percent, by its number. Those at 0 have no samples.
+    /// The use of each process in percent, by process id. Those at 0 have no samples.
     pub(crate) process_utilization: BTreeMap<u32, u32>,
-    /// The clock that the board runs at if neither its limit nor a lock lowers it.
+    /// The clock without a limit or a lock.
     pub(crate) sm_clock_mhz: u32,
-    /// The ends of what it can be locked to, in steps of 15 MHz.
+    /// The range of lockable clocks, in steps of 15 MHz.
     pub(crate) min_clock_mhz: u32,
     pub(crate) max_clock_mhz: u32,
-    /// What it would draw at each clock, in place of `demand_w`: MHz and watts, both rising.
+    /// The demand at each clock, in place of `demand_w`: MHz and watts, both increasing.
     pub(crate) clock_curve: Vec<(u32, f64)>,
-    /// A lock at the board's very first start.
+    /// A lock at the GPU's very first start.
     pub(crate) initial_lock_mhz: Option<u32>,
     pub(crate) mem_clock_mhz: u32,
     pub(crate) update_ms: u64,
@@ -144,7 +144,7 @@ impl Default for Board {
 }
 
 impl Script {
-    /// Reads a script, or says in one line what is wrong with it.
+    /// Parses a script; the error is one line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut script: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let mut uuids = HashSet::new();
@@ -223,22 +223,22 @@ impl Board {
         milli(self.initial_limit_w.unwrap_or(self.default_w))
     }
 
-    /// What the board keeps to: the limit asked for, or the out-of-band cap where that is lower.
+    /// Returns the limit in force: the requested one, or the out-of-band cap if that is lower.
     pub(crate) fn enforced_mw(&self, limit_mw: u32) -> u32 {
         self.oob_cap_w.map_or(limit_mw, |cap| limit_mw.min(milli(cap)))
     }
 
-    /// What it can be locked to, from above.
+    /// Returns the lockable clocks, the highest first.
     pub(crate) fn lockable_clocks(&self) -> Vec<u32> {
         (self.min_clock_mhz..=self.max_clock_mhz).rev().step_by(15).collect()
     }
 
-    /// The clock without a limit, under a lock (0 for none).
+    /// Returns the clock without a limit, under a lock (0 for none).
     fn free_clock_mhz(&self, lock_mhz: u32) -> u32 {
         if lock_mhz == 0 { self.sm_clock_mhz } else { self.sm_clock_mhz.min(lock_mhz) }
     }
 
-    /// The next moment after this one at which the script itself changes something, and whether the counter is reset then.
+    /// Returns the next time after this one at which the script changes something, and if the counter is reset then.
     pub(crate) fn change_after(&self, at_ns: u64) -> Option<(u64, bool)> {
         let next = |times: Box<dyn Iterator<Item = f64> + '_>| times.map(nanos).find(|ns| *ns > at_ns);
         let demand = next(Box::new(self.demand.iter().map(|(at, _)| *at)));
@@ -247,7 +247,7 @@ impl Board {
         Some((first, reset == Some(first)))
     }
 
-    /// What it would draw at a moment without a limit.
+    /// Returns the demand at a time without a limit.
     fn demand_mw(&self, at_ns: u64, lock_mhz: u32) -> u32 {
         if let Some((_, watts)) = self.demand.iter().rev().find(|(at, _)| nanos(*at) <= at_ns) {
             return milli(*watts);
@@ -256,7 +256,7 @@ impl Board {
         milli(linear(&curve, f64::from(self.free_clock_mhz(lock_mhz))).unwrap_or(self.demand_w))
     }
 
-    /// The clock under a limit and a lock.
+    /// Returns the clock under a limit and a lock.
     pub(crate) fn clock_mhz(&self, limit_mw: u32, lock_mhz: u32) -> u32 {
         let free = self.free_clock_mhz(lock_mhz);
         let curve: Vec<_> = self.clock_curve.iter().map(|(mhz, w)| (*w, f64::from(*mhz))).collect();
@@ -264,7 +264,7 @@ impl Board {
         afforded.map_or(free, |mhz| free.min(mhz.round() as u32))
     }
 
-    /// The draw at a moment under a limit and a lock, of a board that is there. One that is not draws nothing.
+    /// Returns the draw at a time under a limit and a lock; zero for a GPU that is not present.
     pub(crate) fn draw_mw(&self, at_ns: u64, limit_mw: u32, lock_mhz: u32) -> u32 {
         if !self.there() {
             0
@@ -275,7 +275,7 @@ impl Board {
         }
     }
 
-    /// Why the clocks are what they are, unless the script says so itself: idle (1) or power cap (4).
+    /// Returns the clock event reasons, unless the script states them: idle (1) or power cap (4).
     pub(crate) fn reasons(&self, at_ns: u64, limit_mw: u32, lock_mhz: u32) -> u64 {
         self.event_reasons.unwrap_or_else(|| {
             if self.idle {
@@ -288,24 +288,24 @@ impl Board {
         })
     }
 
-    /// How long this call is to take.
+    /// Returns the scripted duration of this call.
     pub(crate) fn pause(&self, call: &str) -> Option<Duration> {
         let named = self.slow_calls.is_empty() || self.slow_calls.iter().any(|c| c == call);
         (self.slow_ms > 0 && named).then(|| Duration::from_millis(self.slow_ms))
     }
 
-    /// Whether a write succeeds and changes nothing.
+    /// Returns true if a write succeeds without an effect.
     pub(crate) fn ignores(&self, call: &str) -> bool {
         self.ignore_calls.iter().any(|c| c == call)
     }
 
-    /// Domain, bus and device of the board's PCI address.
+    /// Returns domain, bus and device of the GPU's PCI address.
     pub(crate) fn pci(&self) -> Option<(u32, u32, u32)> {
         pci_address(&self.pci_bus_id)
     }
 }
 
-/// Reads `domain:bus:device.function`, with a domain of four or eight digits as both are in use.
+/// Parses `domain:bus:device.function`, with a domain of four or eight digits, as both are in use.
 pub(crate) fn pci_address(text: &str) -> Option<(u32, u32, u32)> {
     let (domain, rest) = text.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
@@ -314,7 +314,7 @@ pub(crate) fn pci_address(text: &str) -> Option<(u32, u32, u32)> {
     Some((hex(domain)?, hex(bus)?, hex(device)?))
 }
 
-/// Linear between points, flat beyond; `None` without points.
+/// Interpolates linearly between points, flat beyond; `None` without points.
 fn linear(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let next = points.partition_point(|p| p.0 < x);
     match (next.checked_sub(1).map(|i| points[i]), points.get(next)) {

@@ -1,4 +1,4 @@
-//! The way into a call and out of it again: the one lock of the process, slowness, refusals, pointers.
+//! The entry and exit of every call: the process's one lock, delays, refusals, pointers.
 
 use std::{
     ffi::{CStr, c_char, c_uint},
@@ -22,7 +22,7 @@ fn driver() -> MutexGuard<'static, Option<Driver>> {
     DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens the library, once more if it is open already.
+/// Opens the library, or opens it again.
 pub(crate) fn open(call: &str) -> Outcome<()> {
     let mut slot = driver();
     if slot.is_none() {
@@ -44,7 +44,7 @@ pub(crate) fn open(call: &str) -> Outcome<()> {
     outcome
 }
 
-/// Closes the library if this was the last of the process's opens.
+/// Closes the library if this was the process's last open.
 pub(crate) fn close() -> Outcome<()> {
     let mut slot = driver();
     let open = slot.as_mut().ok_or(UNINITIALIZED)?;
@@ -57,7 +57,7 @@ pub(crate) fn close() -> Outcome<()> {
     Ok(())
 }
 
-/// A call that names no board.
+/// Makes a call that names no GPU.
 pub(crate) fn on_system<T>(call: &str, body: impl FnOnce(&mut Driver) -> Outcome<T>) -> Outcome<T> {
     let mut guard = driver();
     let driver = guard.as_mut().ok_or(UNINITIALIZED)?;
@@ -73,7 +73,7 @@ fn scripted(driver: &Driver, call: &str) -> Outcome<()> {
     }
 }
 
-/// One call on one board that is there, under the process's lock.
+/// One call on one present GPU, under the process's lock.
 pub(crate) struct Call<'a> {
     driver: &'a mut Driver,
     slot: usize,
@@ -105,9 +105,9 @@ impl Call<'_> {
     }
 }
 
-/// How a call says which board it means: a handle, or what a look-up goes by.
+/// The way in which a call names its GPU: a handle, or a look-up key.
 pub(crate) trait Target {
-    /// The slot, and the generation if the caller is bound to one.
+    /// Returns the slot, and the generation if the caller is bound to one.
     fn find(&self, driver: &Driver) -> Outcome<(usize, Option<u32>)>;
 }
 
@@ -124,7 +124,7 @@ impl<F: Fn(u32, &Board) -> bool> Target for F {
     }
 }
 
-/// Waits as long as the script wants the call to take, with no lock held, so that only this call is slow.
+/// Waits for the scripted duration without a lock, so that only this call is slow.
 fn arrive(call: &str, target: &impl Target) -> Outcome<(MutexGuard<'static, Option<Driver>>, usize, Option<u32>)> {
     let mut waited = false;
     loop {
@@ -143,7 +143,7 @@ fn arrive(call: &str, target: &impl Target) -> Outcome<(MutexGuard<'static, Opti
     }
 }
 
-/// Refuses what the script or a loss refuses.
+/// Refuses the call if the script or a loss does.
 fn admit(driver: &mut Driver, call: &str, slot: usize, generation: Option<u32>) -> Outcome<()> {
     driver.meet(slot)?;
     if generation.is_some_and(|g| g != driver.state(slot).generation) {
@@ -155,7 +155,7 @@ fn admit(driver: &mut Driver, call: &str, slot: usize, generation: Option<u32>) 
     }
 }
 
-/// A call on a board that changes nothing.
+/// Makes a read-only call on a GPU.
 pub(crate) fn on_board<T>(
     call: &str,
     target: &impl Target,
@@ -167,7 +167,7 @@ pub(crate) fn on_board<T>(
     body(&mut Call { driver, slot })
 }
 
-/// A call that changes a board. It goes to the log whatever comes of it, in the order of the effects.
+/// Makes a call that changes a GPU, and logs it whatever its result, in the order of the effects.
 pub(crate) fn on_write(
     call: &str,
     device: nvmlDevice_t,
@@ -186,7 +186,7 @@ pub(crate) fn on_write(
     let Some(driver) = guard.as_mut() else {
         return UNINITIALIZED;
     };
-    // Before the lock is taken, as it may take it itself; the settling below then sees the latest script.
+    // Before the lock, which it may take itself; the settling below then sees the latest script.
     let admitted = admit(driver, call, slot, generation);
     let outcome = driver.exclusive().and_then(|held| {
         driver.settle(&held);
@@ -209,7 +209,7 @@ pub(crate) fn code(outcome: Outcome<()>) -> nvmlReturn_t {
     outcome.err().unwrap_or(SUCCESS)
 }
 
-/// Hands a value to the caller.
+/// Writes a value to the caller's place.
 ///
 /// # Safety
 /// `out` is null or may be written.
@@ -222,7 +222,7 @@ pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Outcome<()> {
     Ok(())
 }
 
-/// Hands a text to the caller, if it fits with its end mark.
+/// Writes a text to the caller's buffer, if it fits with its NUL.
 ///
 /// # Safety
 /// `out` is null or may be written for `length` bytes.
@@ -241,7 +241,7 @@ pub(crate) unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> O
     Ok(())
 }
 
-/// Takes a text from the caller.
+/// Reads a text of the caller.
 ///
 /// # Safety
 /// `text` is null or ends with a NUL.

@@ -1,4 +1,4 @@
-//! Clocks: what they are, what they can be locked to, and the lock. As in NVML, nothing tells what they are locked to.
+//! Clocks: current ones, lockable ones, and the lock. As in NVML, no call returns the lock.
 
 use std::ffi::c_uint;
 
@@ -79,7 +79,7 @@ unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
     code(known.and_then(|known| unsafe { list(&known, count, clocks) }))
 }
 
-/// Hands a list to the caller, or says how long it is where the room does not suffice.
+/// Writes a list to the caller's buffer, or returns its length if the buffer is too small.
 ///
 /// # Safety
 /// `count` may be read and written, and `out` written that many times; either may be null.
@@ -126,8 +126,7 @@ fn supported(call: &mut Call<'_>) -> Outcome<()> {
     if call.board().clocks_supported { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
-/// What takes away the right to set the limit takes away this one too, since the real driver asks the same of both
-/// callers.
+/// Refuses callers without the permission to set limits: the real driver requires the same for both.
 fn permit(call: &mut Call<'_>) -> Outcome<()> {
     supported(call)?;
     let board = call.board();

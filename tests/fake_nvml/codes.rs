@@ -1,10 +1,10 @@
-//! NVML's return codes under short names, and the texts that go with them.
+//! NVML's return codes under short names, and their texts.
 
 use std::ffi::CStr;
 
 use nvml_wrapper_sys::bindings::{self as sys, nvmlReturn_t};
 
-/// What a call comes to: a value, or the code that the caller gets instead.
+/// The result of a call: a value, or the code for the caller.
 pub(crate) type Outcome<T> = Result<T, nvmlReturn_t>;
 
 pub(crate) const SUCCESS: nvmlReturn_t = sys::nvmlReturn_enum_NVML_SUCCESS;
@@ -18,7 +18,7 @@ pub(crate) const GPU_IS_LOST: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_GPU
 pub(crate) const VERSION_MISMATCH: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 pub(crate) const UNKNOWN: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN;
 
-/// The text for a code. Any other code, which a script may choose, reads as an unknown error.
+/// Returns the text of a code. Any other code, which a script may choose, is an unknown error.
 pub(crate) fn text(code: nvmlReturn_t) -> &'static CStr {
     match code {
         SUCCESS => c"Success",

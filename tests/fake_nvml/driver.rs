@@ -1,4 +1,4 @@
-//! The driver as this process sees it: the script in force, the boards by slot, and who may still use which.
+//! The driver as seen by this process: the current script, the GPUs by slot, and the validity of handles.
 
 use std::{
     env, fs, io,
@@ -16,11 +16,11 @@ use crate::{
     store::{Clients, Held, Stamp, StateFile, StateLock, complain, log_write},
 };
 
-/// How often at most the script's file is looked at.
+/// The minimum interval between checks of the script's file.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// The top bits of every handle. They make it an address that no process can have, so that a handle which is
-/// followed as a pointer crashes at once, and one that is made up is found out.
+/// The top bits of every handle. They make it an invalid address, so that a handle that is dereferenced crashes at
+/// once, and an invented one is detected.
 const HANDLE_MARK: u64 = 0xFA4E << 48;
 
 #[derive(Debug)]
@@ -30,25 +30,25 @@ pub(crate) struct Driver {
     script_stamp: Stamp,
     script_told: bool,
     next_look: Instant,
-    /// A board keeps its slot for as long as the library is open, whatever the script does.
+    /// A GPU keeps its slot for as long as the library is open, whatever the script contains.
     slots: Vec<Slot>,
     lock: StateLock,
     clients: Clients,
-    /// How often the process opened the library without closing it.
+    /// The number of opens by this process without a close.
     pub(crate) opened: u32,
 }
 
 #[derive(Debug)]
 struct Slot {
     board: Board,
-    /// The board's number among those that are not removed.
+    /// The GPU's number among those that are not removed.
     index: Option<u32>,
     file: StateFile,
     state: State,
 }
 
 impl Driver {
-    /// Opens the directory, or says in one line why not.
+    /// Opens the directory; the error is one line.
     pub(crate) fn open() -> Result<Self, String> {
         let dir = env::var_os("FAKE_NVML_DIR").map(PathBuf::from).or_else(own_directory);
         let dir = dir.ok_or("FAKE_NVML_DIR is not set, and there is no boards.json beside this library")?;
@@ -75,7 +75,7 @@ impl Driver {
         driver.seat();
         let held = lock.exclusive().map_err(|e| e.to_string())?;
         driver.settle(&held);
-        // Nobody was in until now, perhaps because the last one was killed: the driver had let go by then.
+        // No process had the library open, perhaps because the last one was killed: the driver had unloaded by then.
         driver.unload_if_last(&held);
         driver.clients.enter().map_err(|e| e.to_string())?;
         Ok(driver)
@@ -101,7 +101,7 @@ impl Driver {
         }
     }
 
-    /// Notices a changed script, at most every five milliseconds.
+    /// Detects a changed script, at most every five milliseconds.
     pub(crate) fn refresh(&mut self) -> Outcome<()> {
         let now = Instant::now();
         if now < self.next_look {
@@ -123,12 +123,12 @@ impl Driver {
     }
 
     fn script_changed(&self) -> bool {
-        // Gone for a moment counts as unchanged: the last script stays in force.
+        // A missing file counts as unchanged: the last script stays in force.
         Stamp::of(&script_path(&self.dir)).is_ok_and(|now| now != self.script_stamp || !self.script_told)
     }
 
-    /// Brings script and states together. Under the lock, since a process with an older script in hand must not
-    /// undo what another one has already settled with a newer one.
+    /// Applies the script to the states. Under the lock, since a process with an older script must not undo the effects
+    /// of a newer one.
     pub(crate) fn settle(&mut self, _held: &Held) {
         if self.script_changed() {
             self.reload();
@@ -156,8 +156,8 @@ impl Driver {
             Err(why) => {
                 let stamp = Stamp::of(&script_path(&self.dir)).unwrap_or(self.script_stamp);
                 self.script_stamp = stamp;
-                // Just written, it may be half of a script: it is read again at the next look, and is only called
-                // wrong once it has stopped changing.
+                // A file just written may be incomplete: it is read again at the next check, and only reported as wrong
+                // once it has stopped changing.
                 self.script_told = stamp.tells();
                 if self.script_told {
                     complain(&format!("{why}; the last script stays in force"));
@@ -166,7 +166,7 @@ impl Driver {
         }
     }
 
-    /// Gives every board of the script its slot. A board that the script no longer lists counts as removed.
+    /// Gives every GPU of the script its slot. A GPU that the script no longer lists counts as removed.
     fn seat(&mut self) {
         for slot in &mut self.slots {
             slot.board.removed = true;
@@ -193,7 +193,7 @@ impl Driver {
         }
     }
 
-    /// How many boards the system shows: the lost are still counted, the removed are not.
+    /// Returns the number of visible GPUs: lost ones count, removed ones do not.
     pub(crate) fn count(&self) -> u32 {
         self.slots.iter().filter(|s| s.index.is_some()).count() as u32
     }
@@ -214,14 +214,14 @@ impl Driver {
         self.slots[slot].index.ok_or(GPU_IS_LOST)
     }
 
-    /// A handle for the board as it is now; it dies with the board's next loss.
+    /// Returns a handle for the GPU in its current generation; the next loss invalidates it.
     pub(crate) fn handle(&self, slot: usize) -> nvmlDevice_t {
         let generation = u64::from(self.state(slot).generation);
         let bits = HANDLE_MARK | (generation & 0xFFFF_FFFF) << 16 | slot as u64;
         std::ptr::without_provenance_mut(bits as usize)
     }
 
-    /// The slot and the generation that a handle stands for.
+    /// Returns the slot and the generation of a handle.
     pub(crate) fn resolve(&self, device: nvmlDevice_t) -> Outcome<(usize, u32)> {
         let bits = device.addr() as u64;
         let slot = (bits & 0xFFFF) as usize;
@@ -231,12 +231,12 @@ impl Driver {
         Ok((slot, (bits >> 16) as u32))
     }
 
-    /// Takes in what other processes did to the board, and refuses one that is not there.
+    /// Loads other processes' changes of the GPU, and refuses one that is not present.
     pub(crate) fn meet(&mut self, slot: usize) -> Outcome<()> {
         let seat = &mut self.slots[slot];
         match seat.file.load(&seat.board) {
             Some(state) if state.agrees(&seat.board, unix_ns()) => seat.state = state,
-            // Deleted, or changed by hand: what follows from that is settled first.
+            // Deleted or edited: its consequences are applied first.
             _ => {
                 let held = self.exclusive()?;
                 self.settle(&held);
@@ -245,7 +245,7 @@ impl Driver {
         if self.board(slot).there() { Ok(()) } else { Err(GPU_IS_LOST) }
     }
 
-    /// The counter at one moment at which nobody is changing it, so that no other reader sees a different line.
+    /// Returns the counter at a time without writers, so that every reader sees the same line.
     pub(crate) fn energy_mj(&mut self, slot: usize) -> Outcome<u64> {
         let _held = self.lock.shared().map_err(|_| UNKNOWN)?;
         let seat = &mut self.slots[slot];
@@ -255,7 +255,7 @@ impl Driver {
         Ok(seat.state.counter_mj(seat.board.update_ms, unix_ns()))
     }
 
-    /// Changes a board's memory; what the change does to the draw holds from this moment on.
+    /// Changes a GPU's state; the draw changes from now on.
     pub(crate) fn change(&mut self, slot: usize, _held: &Held, change: impl FnOnce(&mut State)) {
         let seat = &mut self.slots[slot];
         let before = seat.state;
@@ -279,7 +279,7 @@ fn save(slot: &mut Slot) {
     }
 }
 
-/// Where this library lies, if a script lies there too: the kernel knows which file its code was loaded from.
+/// Returns this library's directory, if it contains a script: the kernel knows the file of the loaded code.
 fn own_directory() -> Option<PathBuf> {
     let here = own_directory as fn() -> Option<PathBuf> as usize;
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
@@ -297,7 +297,7 @@ fn script_path(dir: &Path) -> PathBuf {
     dir.join("boards.json")
 }
 
-/// The script at the start, where there is none to fall back on while the file is being written.
+/// Reads the script at the start, when there is no earlier one to use while the file is being written.
 fn first_script(dir: &Path) -> Result<(Stamp, Script), String> {
     loop {
         match read_script(dir) {
@@ -310,7 +310,7 @@ fn first_script(dir: &Path) -> Result<(Stamp, Script), String> {
 fn read_script(dir: &Path) -> Result<(Stamp, Script), String> {
     let path = script_path(dir);
     let say = |e: String| format!("{}: {e}", path.display());
-    // The stamp first: should the file change in between, the next look finds a newer one.
+    // The stamp first: if the file changes in between, the next check finds a newer one.
     let stamp = Stamp::of(&path).map_err(|e| say(e.to_string()))?;
     let text = fs::read_to_string(&path).map_err(|e| say(e.to_string()))?;
     let script = Script::parse(&text).map_err(say)?;

@@ -1,4 +1,4 @@
-//! What a board is: its names and numbers, its address, its modes.
+//! The identity of a GPU: names, numbers, address, modes.
 
 use std::ffi::{c_char, c_uint};
 
@@ -99,7 +99,7 @@ fn pci_info(call: &mut Call<'_>) -> Outcome<nvmlPciInfo_t> {
         pciSubSystemId: PCI_SUBSYSTEM,
         busId: [0; 32],
     };
-    // Both texts are shorter than their fields, which so keep their end marks.
+    // Both texts are shorter than their fields, which therefore keep their NULs.
     for (to, byte) in
         info.busIdLegacy.iter_mut().zip(format!("{:04X}:{bus:02X}:{device:02X}.0", domain & 0xFFFF).bytes())
     {

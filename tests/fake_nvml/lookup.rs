@@ -1,4 +1,4 @@
-//! Counting the boards and getting handles for them.
+//! The number of GPUs and the look-up of handles.
 
 use std::ffi::{c_char, c_uint};
 
@@ -20,7 +20,7 @@ unsafe extern "C" fn nvmlDeviceGetCount_v2(out: *mut c_uint) -> nvmlReturn_t {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut nvmlDevice_t) -> nvmlReturn_t {
     let found = handle("nvmlDeviceGetHandleByIndex_v2", &|i, _: &Board| i == index)
-        // The real library calls an index beyond the count a bad argument, not a board it cannot find.
+        // The real library calls an index beyond the count an invalid argument, not an unknown GPU.
         .map_err(|c| if c == NOT_FOUND { INVALID_ARGUMENT } else { c });
     // SAFETY: the caller passes a place for the handle, or null.
     code(found.and_then(|h| unsafe { put(out, h) }))

@@ -1,4 +1,4 @@
-//! Power, energy and the limits, read and written.
+//! Power, energy and limits.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
@@ -31,7 +31,7 @@ getters! {
         |c| Ok(nvmlEnableState_t::from(c.state().persistence));
 }
 
-/// A value of the power limits, on a board that has them.
+/// Returns a power limit's value, on a GPU that has limits.
 fn limit(call: &mut Call<'_>, value: impl FnOnce(&Board, State) -> c_uint) -> Outcome<c_uint> {
     if call.board().limit_supported { Ok(value(call.board(), call.state())) } else { Err(NOT_SUPPORTED) }
 }
@@ -131,14 +131,14 @@ unsafe extern "C" fn nvmlDeviceGetFieldValues(
     }))
 }
 
-/// One field, with its own return code.
+/// Fills one field with its own return code.
 fn fill(call: &mut Call<'_>, field: &mut nvmlFieldValue_t) {
     let now = unix_ns();
     let milliwatts = |mw: c_uint| {
         let kind = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
         (kind, nvmlValue_t { uiVal: mw })
     };
-    // The module and its memory are fields of other scopes, which these boards do not have.
+    // The module and its memory are fields of other scopes, which these GPUs do not have.
     let found = match field.fieldId {
         _ if field.scopeId != 0 => Err(NOT_SUPPORTED),
         NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION | NVML_FI_DEV_ENERGY => {

@@ -1,7 +1,7 @@
-//! What the driver remembers of one board, and the energy that follows from it.
+//! The driver's state of one GPU, and the energy that follows from it.
 //!
-//! The memory is a straight line: so much energy at one moment and so much draw since. Nothing is written while
-//! the draw stays the same, and every process that reads the line at one moment gets the same energy.
+//! The state is a straight line: the energy at one time and the draw since. Nothing is written while the draw is
+//! constant, and every process that reads the line at one time gets the same energy.
 
 use std::{
     fs,
@@ -15,23 +15,23 @@ use crate::board::Board;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) limit_mw: u32,
-    /// What the clocks are locked to; 0 where they are not.
+    /// The clock lock; 0 without one.
     pub(crate) lock_mhz: u32,
     pub(crate) persistence: bool,
     energy_uj: u64,
-    /// What the counter showed and forgot: with this, `energy_uj` is all that the board ever used.
+    /// The energy that the counter showed before its resets: with it, `energy_uj` is the GPU's total energy.
     lost_uj: u64,
     since_unix_ns: u64,
     draw_mw: u32,
-    /// The `energy_resets` of the script that the counter has already obeyed.
+    /// The `energy_resets` of the script that the counter has applied.
     resets: u64,
-    /// Goes up with every loss, so that handles from before one can be told from those after it.
+    /// Increases with every loss, so that handles from before one are invalid after it.
     pub(crate) generation: u32,
     there: bool,
 }
 
 impl State {
-    /// A board that this driver has never seen.
+    /// The state of a GPU that this driver has never seen.
     pub(crate) fn fresh(board: &Board, now_ns: u64) -> Self {
         let (limit_mw, lock_mhz) = (board.initial_mw(), board.initial_lock_mhz.unwrap_or(0));
         Self {
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// Reads the file's text. What is missing or unreadable in it is as in a fresh board.
+    /// Parses the file's text. Missing or invalid parts are as in a fresh GPU.
     pub(crate) fn parse(text: &str, fresh: Self) -> Self {
         let mut state = fresh;
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
@@ -87,7 +87,7 @@ impl State {
         )
     }
 
-    /// Whether the memory already says what the script wants by now.
+    /// Returns true if the state already matches the script at this time.
     pub(crate) fn agrees(&self, board: &Board, now_ns: u64) -> bool {
         board.change_after(self.since_unix_ns).is_none_or(|(at, _)| at > now_ns)
             && self.there == board.there()
@@ -95,7 +95,7 @@ impl State {
             && self.draw_mw == board.draw_mw(now_ns, self.limit_mw, self.lock_mhz)
     }
 
-    /// Takes in what the script had happen by itself since, each change at its own moment.
+    /// Applies the script's timed changes since the last update, each at its own time.
     fn catch_up(&mut self, board: &Board, now_ns: u64) {
         while let Some((at, reset)) = board.change_after(self.since_unix_ns).filter(|(at, _)| *at <= now_ns) {
             self.energy_uj = self.energy_uj_at(at);
@@ -111,7 +111,7 @@ impl State {
         self.lost_uj += std::mem::take(&mut self.energy_uj);
     }
 
-    /// Brings the memory in line with the script: the old draw holds until now, the new one from now on.
+    /// Applies the script to the state: the old draw holds until now, the new one from now on.
     pub(crate) fn follow(&mut self, board: &Board, now_ns: u64) {
         self.catch_up(board, now_ns);
         if self.agrees(board, now_ns) {
@@ -124,7 +124,7 @@ impl State {
         }
         self.resets = board.energy_resets;
         match (self.there, board.there()) {
-            // A board that fell off or was reset knows no lock any more.
+            // A GPU that was lost or reset has no lock.
             (true, false) => {
                 self.generation += 1;
                 self.lock_mhz = 0;
@@ -136,7 +136,7 @@ impl State {
         self.draw_mw = board.draw_mw(now_ns, self.limit_mw, self.lock_mhz);
     }
 
-    /// The driver let go of the board: the limit is the default again and the counter starts anew.
+    /// Unloads the driver from the GPU: the limit is the default again and the counter is reset.
     pub(crate) fn unload(&mut self, board: &Board, now_ns: u64) {
         self.limit_mw = board.default_mw();
         self.lock_mhz = 0;
@@ -146,14 +146,14 @@ impl State {
         self.draw_mw = board.draw_mw(now_ns, self.limit_mw, self.lock_mhz);
     }
 
-    /// The counter as the board shows it: refreshed every `update_ms`, and whenever the draw changes.
+    /// Returns the counter as the GPU shows it: refreshed every `update_ms`, and whenever the draw changes.
     pub(crate) fn counter_mj(&self, update_ms: u64, now_ns: u64) -> u64 {
         let step_ns = update_ms.saturating_mul(1_000_000).max(1);
         let refreshed_ns = (now_ns - now_ns % step_ns).max(self.since_unix_ns);
         self.energy_uj_at(refreshed_ns.min(now_ns.max(self.since_unix_ns))) / 1000
     }
 
-    /// The draw as a sensor sees it. The noise hangs on the board and the moment only, so it can be repeated.
+    /// Returns a sensor's reading of the draw. The noise depends on the GPU and the time only, so it is reproducible.
     pub(crate) fn power_mw(&self, board: &Board, now_ns: u64) -> u32 {
         if board.noise == 0.0 {
             return self.draw_mw;
@@ -168,7 +168,7 @@ impl State {
     }
 
     fn energy_uj_at(&self, at_ns: u64) -> u64 {
-        // A clock that was set back must not take energy away.
+        // A clock that was set back must not reduce the energy.
         let held_ns = at_ns.saturating_sub(self.since_unix_ns);
         let grown = u128::from(self.draw_mw) * u128::from(held_ns) / 1_000_000;
         self.energy_uj + grown as u64
@@ -181,7 +181,7 @@ fn set<T: std::str::FromStr>(field: &mut T, value: &str) {
     }
 }
 
-/// A number in 0..1 from a name and a moment (FNV-1a over both, then the finish of SplitMix64).
+/// Returns a number in 0..1 from a name and a time (FNV-1a over both, then SplitMix64's finaliser).
 fn unit(name: &str, moment: u64) -> f64 {
     let bytes = name.bytes().chain(moment.to_le_bytes());
     let mut x = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
@@ -190,22 +190,22 @@ fn unit(name: &str, moment: u64) -> f64 {
     ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// The file that tells the time in place of the machine's clock, in nanoseconds since 1970.
+/// The file with the fake time, in nanoseconds since 1970.
 static TOLD: OnceLock<PathBuf> = OnceLock::new();
 
-/// From here on the time is what this file says.
+/// Uses this file's time from now on.
 pub(crate) fn tell_time_by(file: PathBuf) {
     // Only the first directory that a process opens counts.
     let _ = TOLD.set(file);
 }
 
-/// The boards' time.
+/// Returns the GPUs' time.
 pub(crate) fn unix_ns() -> u64 {
     let told = TOLD.get().and_then(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
     told.unwrap_or_else(machine_ns)
 }
 
-/// CLOCK_REALTIME: the only clock that means the same to the next process.
+/// CLOCK_REALTIME: the only clock that has the same meaning in another process.
 pub(crate) fn machine_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }

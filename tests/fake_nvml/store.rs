@@ -1,4 +1,4 @@
-//! The files of the directory: noticing that one changed, rewriting one whole, locking, and the write log.
+//! The files of the directory: change detection, atomic rewrites, locks, and the write log.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,11 +16,11 @@ use crate::{
     state::{State, machine_ns, unix_ns},
 };
 
-/// File times move in kernel ticks of up to 10 ms, so a file read this soon after a write may have been written
-/// again without its stamp telling.
+/// The granularity of file times, up to 10 ms: a file read this soon after a write may have been written again with the
+/// same stamp.
 const TICK_NS: i128 = 20_000_000;
 
-/// What tells one version of a file from the next.
+/// Distinguishes versions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     mtime_ns: i128,
@@ -38,17 +38,17 @@ impl Stamp {
         })
     }
 
-    /// Whether the stamp alone will tell the next change from what is read now.
+    /// Returns true if the next change will certainly have another stamp.
     pub(crate) fn tells(&self) -> bool {
         (i128::from(machine_ns()) - self.mtime_ns).abs() > TICK_NS
     }
 }
 
-/// One board's state file and what was last read from it.
+/// One GPU's state file and its last read content.
 #[derive(Debug)]
 pub(crate) struct StateFile {
     path: PathBuf,
-    /// The stamp and whether it told at the time of reading.
+    /// The stamp, its reliability at the time of reading, and the state.
     seen: Option<(Stamp, bool, State)>,
 }
 
@@ -57,7 +57,7 @@ impl StateFile {
         Self { path: dir.join("state").join(format!("{uuid}.txt")), seen: None }
     }
 
-    /// The state on file, read again only if the file changed; `None` while there is no file.
+    /// Returns the state on file, read again only if the file changed; `None` without a file.
     pub(crate) fn load(&mut self, board: &Board) -> Option<State> {
         let stamp = Stamp::of(&self.path).ok()?;
         if let Some((seen, told, state)) = self.seen
@@ -83,7 +83,7 @@ impl StateFile {
     }
 }
 
-/// The lock over the state files. The kernel frees it when its holder dies.
+/// The lock over the state files. The kernel releases it when its holder dies.
 #[derive(Debug, Clone)]
 pub(crate) struct StateLock(Arc<File>);
 
@@ -92,31 +92,31 @@ impl StateLock {
         open_lock(&dir.join("lock")).map(|file| Self(Arc::new(file)))
     }
 
-    /// For a reader that needs a moment at which nobody is writing.
+    /// Takes the lock for a reader that requires a time without writers.
     pub(crate) fn shared(&self) -> io::Result<Held> {
         uninterrupted(|| self.0.lock_shared())?;
         Ok(Held(Arc::clone(&self.0)))
     }
 
-    /// For a writer. Not to be taken while already held: the inner release would end the outer hold.
+    /// Takes the lock for a writer. It must not be held already: the inner release would end the outer hold.
     pub(crate) fn exclusive(&self) -> io::Result<Held> {
         uninterrupted(|| self.0.lock())?;
         Ok(Held(Arc::clone(&self.0)))
     }
 }
 
-/// A hold of the lock, given back on drop.
+/// A hold of the lock, released on drop.
 #[derive(Debug)]
 pub(crate) struct Held(Arc<File>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The kernel gives it back with the process in any case.
+        // The kernel releases it with the process in any case.
         let _ = self.0.unlock();
     }
 }
 
-/// A file that every process with the library open holds shared: whoever gets it alone is the only one.
+/// A file that every process with the library open locks shared: a process that gets it exclusively is the only one.
 #[derive(Debug)]
 pub(crate) struct Clients(File);
 
@@ -125,7 +125,8 @@ impl Clients {
         open_lock(&dir.join("clients")).map(Self)
     }
 
-    /// Whether no other process is in. Call it under the exclusive state lock, and only while not in.
+    /// Returns true if no other process has the library open. Call it under the exclusive state lock, and only while
+    /// this process has not.
     pub(crate) fn none_in(&self) -> bool {
         let alone = self.0.try_lock().is_ok();
         if alone {
@@ -143,7 +144,7 @@ impl Clients {
     }
 }
 
-/// Waits on through signals, which the process under test is free to catch.
+/// Repeats a wait that a signal interrupted, which the tested process may catch.
 fn uninterrupted(wait: impl Fn() -> io::Result<()>) -> io::Result<()> {
     loop {
         match wait() {
@@ -157,7 +158,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).open(path)
 }
 
-/// Adds a line to `writes.log` with a single write(), so that lines of several processes do not mix.
+/// Appends a line to `writes.log` with a single write(), so that lines of several processes do not mix.
 pub(crate) fn log_write(dir: &Path, uuid: &str, call: &str, args: &str, code: nvmlReturn_t) {
     let ms = unix_ns() / 1_000_000;
     let line = format!("{}.{:03} pid={} {uuid} {call} {args} -> {code}\n", ms / 1000, ms % 1000, process::id());
@@ -171,7 +172,7 @@ pub(crate) fn log_write(dir: &Path, uuid: &str, call: &str, args: &str, code: nv
     }
 }
 
-/// Says on stderr, in one line, what the library has no return code for.
+/// Prints to stderr, in one line, an error that has no return code.
 pub(crate) fn complain(what: &str) {
     let _ = writeln!(io::stderr(), "fake NVML: {what}");
 }

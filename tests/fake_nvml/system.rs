@@ -1,4 +1,4 @@
-//! Opening and closing the library, and what it says of itself.
+//! Opening and closing the library, and its versions.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -9,7 +9,7 @@ use crate::{
     codes,
 };
 
-/// The newest CUDA that the imagined driver serves: 13.0.
+/// The newest CUDA version that the fake driver supports: 13.0.
 const CUDA: c_int = 13_000;
 
 #[unsafe(no_mangle)]
