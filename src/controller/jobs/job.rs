@@ -19,8 +19,8 @@ use wattune_core::domain::{
 };
 use wattune_core::ledger::report::Saved;
 use wattune_core::plan::{Doing, Held, Plan};
-use wattune_core::profile::ladder::{GroupRange, Setting};
-use wattune_core::profile::{Profiler, Record, Report, Settings as ProfileSettings, Sight, Stage, Stalls};
+use wattune_core::profile::steps::{GroupRange, Setting};
+use wattune_core::profile::{GpuSnapshot, Profiler, Record, Report, Settings as ProfileSettings, Stage, StallDetector};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
 
@@ -153,7 +153,7 @@ impl Job {
             saved: None,
             held: None,
             idling: Idling::default(),
-            stalls: Stalls::new(stored.account),
+            stalls: StallDetector::new(stored.account),
             unsaved: false,
             seen_reports: SeenReports::default(),
             saved_progress: None,
@@ -173,12 +173,13 @@ impl Job {
     pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: Known) {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
         let boards = groups.iter().flat_map(|g| g.members.iter().cloned());
-        let profiler = Profiler::new(settings, &ranges, known.record).expecting(known.expected).on_account();
-        self.profiler = Some(profiler.on(boards));
+        let profiler =
+            Profiler::new(settings, &ranges, known.record).with_expected_limit(known.expected).with_slack_budget();
+        self.profiler = Some(profiler.with_gpus(boards));
         self.frozen = self.frozen.map(|_| 0);
         self.key = profile_key(&self.spec, &groups);
         self.whole = groups.iter().map(|g| g.range.ceiling).collect();
-        self.stalls.equip(&ranges);
+        self.stalls.set_groups(&ranges);
         self.groups = groups;
     }
 
@@ -206,11 +207,11 @@ impl Job {
         let idle = self.doing() != Doing::Training;
         // A GPU that does not answer tells nothing of its energy.
         let known = setting.is_some().then(|| energy.iter().copied().sum());
-        self.stalls.see(at, setting.as_ref(), known, idle);
+        self.stalls.observe(at, setting.as_ref(), known, idle);
         if let Some(profiler) = &mut self.profiler {
             // A pause says nothing about a set point.
-            let (void, capped) = (reasons.voids_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
-            profiler.see(Sight { at, setting, void, capped, energy });
+            let (unusable, capped) = (reasons.voids_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
+            profiler.observe(GpuSnapshot { at, setting, unusable, capped, energy });
         }
     }
 
@@ -407,7 +408,7 @@ fn profiling_reason(stage: Stage, setting: &Setting) -> String {
     let at = at.join(" + ");
     match stage {
         Stage::Closing => format!("measuring the ceiling, {at}, once more: it is the reference of the slowdown"),
-        Stage::Visiting => format!("measuring {at} for another minute: it is the point known worst"),
+        Stage::Remeasuring => format!("measuring {at} for another minute: it is the point known worst"),
         _ => format!("measuring throughput and power at {at}"),
     }
 }

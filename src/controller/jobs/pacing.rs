@@ -5,7 +5,7 @@ use super::phase::Phase;
 use wattune_core::domain::Activity;
 use wattune_core::plan::{Doing, Held, Pace, follow};
 use wattune_core::profile::Profiler;
-use wattune_core::profile::ladder::Setting;
+use wattune_core::profile::steps::Setting;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Samples, Seconds};
 
@@ -52,11 +52,11 @@ impl Job {
     /// towards the slowdown, and so does what it did all the same.
     pub(in crate::controller) fn account_for(&mut self, span: Seconds, done: Samples) {
         self.idling.since_report = Seconds::ZERO;
-        let known = self.profiler.as_ref().map(Profiler::known_rates).unwrap_or_default();
+        let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();
         let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
         self.progress.account = self.stalls.report(span, done, &known);
         if let Some(profiler) = &mut self.profiler {
-            profiler.leave_out(self.stalls.newest());
+            profiler.exclude_pauses(self.stalls.latest_pauses());
         }
     }
 

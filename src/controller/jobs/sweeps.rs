@@ -175,7 +175,7 @@ impl Job {
 mod tests {
     use super::*;
     use wattune_core::domain::GpuId;
-    use wattune_core::profile::ladder::GroupRange;
+    use wattune_core::profile::steps::GroupRange;
 
     const fn w(watts: u32) -> PowerLimit {
         PowerLimit::from_milliwatts(watts * 1000)

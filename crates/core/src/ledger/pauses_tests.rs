@@ -8,8 +8,8 @@ use super::*;
 use crate::domain::{CarbonSeries, Intensity, Origin, PowerLimit, Slot, TimeSeries};
 use crate::ledger::Done;
 use crate::ledger::savings::{Basis, Epoch, Known, Saving, saving};
-use crate::profile::ladder::{GroupRange, Setting};
-use crate::profile::{Profiler, Record, Report, Settings, Sight, Stalls};
+use crate::profile::steps::{GroupRange, Setting};
+use crate::profile::{GpuSnapshot, Profiler, Record, Report, Settings, StallDetector};
 use crate::time::Monotonic;
 use crate::units::{GramsPerKwh, Samples};
 
@@ -136,8 +136,8 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
     let mut job = Job::new(case);
     let settings = Settings { step_w: Watts::new(50.0), ..Settings::default() };
     let mut profiler = Profiler::new(settings, &groups, Record::default());
-    let mut stalls = Stalls::new(ProgressAccount::default());
-    stalls.equip(&groups);
+    let mut stalls = StallDetector::new(ProgressAccount::default());
+    stalls.set_groups(&groups);
     let mut account = ProgressAccount::default();
     let (mut tick, mut due, mut change) = (1.0, 0.0, 0.0);
     let mut last: Option<(f64, f64)> = None;
@@ -148,8 +148,14 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
         if is_tick || reports {
             let at = Monotonic::default().after(Seconds::new(job.now));
             let (setting, energy) = (vec![limit(job.limit).into()], Joules::new(job.energy));
-            stalls.see(at, Some(&setting), Some(energy), false);
-            profiler.see(Sight { at, setting: Some(setting), void: false, capped: true, energy: vec![energy] });
+            stalls.observe(at, Some(&setting), Some(energy), false);
+            profiler.observe(GpuSnapshot {
+                at,
+                setting: Some(setting),
+                unusable: false,
+                capped: true,
+                energy: vec![energy],
+            });
             tick = if is_tick { tick + 1.0 } else { tick };
         }
         if reports {
@@ -158,10 +164,10 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
             match last {
                 None => stalls.begin(),
                 Some((then, before)) => {
-                    let known = profiler.known_rates();
+                    let known = profiler.setting_estimates();
                     let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
                     account = stalls.report(Seconds::new(job.now - then), Samples::new(shown - before), &known);
-                    profiler.leave_out(stalls.newest());
+                    profiler.exclude_pauses(stalls.latest_pauses());
                 }
             }
             last = Some((job.now, shown));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{Intensity, Origin, Slot, TimeSeries};
-use crate::profile::Lost;
+use crate::profile::SlowedTraining;
 
 fn grid() -> CarbonSeries {
     let at = |hours| DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
@@ -186,7 +186,7 @@ fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
 #[test]
 fn time_at_the_reference_costs_nothing_there() {
     // Half of four hours below the reference, at 80/s. At the reference the job was slower than measured, at 98/s.
-    let lost = Lost { below: Seconds::new(7200.0), samples: Samples::new(80.0 * 7200.0) };
+    let lost = SlowedTraining { below: Seconds::new(7200.0), samples: Samples::new(80.0 * 7200.0) };
     let done = done(4.0, 89.0, 180.0, 400.0);
     let account =
         ProgressAccount { samples: done.samples, active: done.active, lost: Some(lost), ..ProgressAccount::default() };

@@ -1,7 +1,7 @@
-//! The profiler against a memory-bound job: limits do nothing until they are low, clocks do.
+//! Tests the profiler with a memory-bound job, where high power limits do not bind but locked clocks do.
 
-use super::ladder::GroupRange;
-use super::{Profiler, Record, Report, Settings, Sight, Stage};
+use super::steps::GroupRange;
+use super::{GpuSnapshot, Profiler, Record, Report, Settings, Stage};
 use crate::domain::{ClockLimit, ClockRange, PowerLimit, SetPoint};
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds, Watts};
@@ -14,13 +14,13 @@ fn group(boards: u32) -> GroupRange {
     GroupRange { boards, clocks, ..GroupRange::of_limits(watts(300), watts(100)) }
 }
 
-/// Samples per second and watts of one board at a clock: the memory sets the pace, the clock most of the draw.
+/// Samples per second and watts of one GPU at a clock: memory bounds the throughput, the clock determines most power.
 fn at_clock(clock: f64) -> (f64, f64) {
     let part = clock / HIGHEST;
     (100.0 / (0.9 + 0.1 / part), 60.0 + 90.0 * part.powi(2))
 }
 
-/// The same under a limit, which works by lowering the clock.
+/// Samples per second and watts at a set point. A power limit acts by lowering the clock.
 fn at(set: SetPoint) -> (f64, f64) {
     let locked = set.clock.map_or(HIGHEST, |c| f64::from(c.megahertz()));
     let afforded = ((set.limit.watts().get() - 60.0) / 90.0).max(0.0).sqrt() * HIGHEST;
@@ -30,7 +30,7 @@ fn at(set: SetPoint) -> (f64, f64) {
 struct Job {
     profiler: Profiler,
     boards: f64,
-    /// A limit is felt this much above the mean draw.
+    /// Ratio of the power at which a limit binds to the mean power.
     peaks: f64,
     now: Seconds,
     samples: f64,
@@ -58,7 +58,7 @@ impl Job {
         let at = Monotonic::default().after(self.now);
         let capped = power >= peaks.get() * 0.999;
         let energy = vec![Joules::new(self.energy)];
-        self.profiler.see(Sight { at, setting: Some(vec![set]), void: false, capped, energy });
+        self.profiler.observe(GpuSnapshot { at, setting: Some(vec![set]), unusable: false, capped, energy });
         self.profiler.report(Report { received: at, at: Some(self.now), samples: Samples::new(self.samples) });
     }
 
@@ -83,7 +83,7 @@ fn where_no_limit_binds_clocks_are_swept_and_loose_limits_are_not() {
         job.sweep();
         let limits: Vec<f64> =
             job.visited.iter().filter(|s| s.clock.is_none()).map(|s| s.limit.watts().get()).collect();
-        // The job draws 150 W a board: 175 W change nothing, nor does any limit above. The ceiling closes the sweep.
+        // The job draws 150 W per GPU, so limits of 175 W and above do not bind. The ceiling closes the sweep.
         assert_eq!(limits[..3], [300.0, 175.0, 150.0]);
         assert_eq!(limits.last(), Some(&300.0));
         let clocks: Vec<u32> = job.visited.iter().filter_map(|s| s.clock).map(ClockLimit::megahertz).collect();
@@ -106,7 +106,7 @@ fn where_no_limit_binds_clocks_are_swept_and_loose_limits_are_not() {
 }
 
 #[test]
-fn a_record_with_clocks_is_taken_up_and_left_out_where_they_are_not_to_be_locked() {
+fn a_record_with_clocks_resumes_and_omits_clocks_that_may_not_be_locked() {
     let mut job = Job::new(1, Record::default());
     while job.profiler.stage() != (Stage::Clocks { index: 4 }) {
         job.second();
@@ -125,29 +125,29 @@ fn a_record_with_clocks_is_taken_up_and_left_out_where_they_are_not_to_be_locked
 }
 
 #[test]
-fn clocks_that_turn_out_not_to_be_had_end_their_sweep() {
+fn disabling_clocks_ends_their_sweep() {
     let mut job = Job::new(1, Record::default());
     while !matches!(job.profiler.stage(), Stage::Clocks { .. }) {
         job.second();
     }
-    job.profiler.leave_clocks();
+    job.profiler.disable_clocks();
     assert_eq!(job.profiler.stage(), Stage::Closing);
     job.sweep();
     assert!(job.profiler.profile().points.iter().all(|p| p.setting[0].clock.is_none()));
 }
 
 #[test]
-fn limits_that_only_peaks_feel_are_measured_all_the_same() {
+fn limits_that_bind_at_peaks_only_are_measured() {
     let mut job = Job::new(1, Record::default());
     job.peaks = 1.4;
     job.sweep();
     let limits: Vec<f64> = job.visited.iter().filter(|s| s.clock.is_none()).map(|s| s.limit.watts().get()).collect();
-    // 175 W is tried first, and felt; so are 200 W. 225 W are not, nor is any limit above.
+    // 175 W is tried first and binds, as does 200 W. 225 W and all limits above do not.
     assert_eq!(limits[..5], [300.0, 175.0, 200.0, 225.0, 150.0], "{limits:?}");
 }
 
 #[test]
-fn where_the_limit_binds_clocks_are_left_alone() {
+fn clocks_are_not_swept_where_the_limit_binds() {
     let mut job = Job::new(1, Record::default());
     let tight = GroupRange { ceiling: PowerLimit::from_watts(Watts::new(140.0)), ..group(1) };
     job.profiler = Profiler::new(Settings::default(), &[tight], Record::default());

@@ -3,24 +3,24 @@
 use crate::domain::{OperatingPoint, Profile};
 use crate::units::{SamplesPerSecond, Watts};
 
-/// How far beyond the hull's fastest point a throughput may lie and still count as reached: rounding.
+/// Tolerance for rounding when a throughput is compared with the fastest hull point.
 const ROUNDING: f64 = 1e-9;
 
-/// A point of the curve, as the planner sees it.
+/// A point of the throughput–power curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HullPoint {
-    /// Its place in [`Profile::points`].
+    /// Index in [`Profile::points`].
     pub index: usize,
-    /// Average power of all the job's boards.
+    /// Average power of all GPUs of the job.
     pub power: Watts,
-    /// Throughput of the whole job; more than zero.
+    /// Throughput of the whole job, above zero.
     pub throughput: SamplesPerSecond,
 }
 
-/// One or two hull points and the share of time at each: what a constant average throughput costs least with.
+/// The one or two hull points, with time shares, that reach a constant average throughput at least power.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
-    /// The faster point first; shares are above 0 and add up to 1.
+    /// Points and shares, the faster point first; shares are above 0 and sum to 1.
     pub parts: Vec<(HullPoint, f64)>,
 }
 
@@ -36,7 +36,7 @@ impl Mix {
     }
 }
 
-/// What a profile says about throughput over power. Never empty.
+/// Throughput over power of a profile. Never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     points: Vec<OperatingPoint>,
@@ -45,8 +45,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// The curve through a profile's usable points: those with power and throughput above zero. A stalled
-    /// measurement says nothing about its limit. `None` if no point is usable.
+    /// Returns the curve through the usable points, those with power and throughput above zero; `None` if there are
+    /// none. A stalled measurement says nothing about its limit.
     pub fn from_profile(profile: &Profile) -> Option<Self> {
         let usable: Vec<HullPoint> = (0..).zip(&profile.points).filter_map(|(i, p)| HullPoint::of(i, p)).collect();
         let ceiling = *usable.first()?;
@@ -58,26 +58,24 @@ impl Curve {
         Some(Self { points, hull, ceiling })
     }
 
-    /// The usable operating points, from the least power up; at equal power the faster one first.
+    /// Returns the usable operating points by increasing power; at equal power the faster one first.
     pub fn points(&self) -> &[OperatingPoint] {
         &self.points
     }
 
-    /// The upper concave envelope of throughput over power, from the point of least power up to the point of greatest
-    /// throughput; power and throughput both rise strictly. Never empty. Any other point is dominated by
-    /// time-sharing two of these (`planning.md` §2, "Hull").
+    /// Returns the upper concave envelope of throughput over power, from least power to greatest throughput. Power and
+    /// throughput rise strictly. Any other point is dominated by time-sharing two of these (`planning.md` §2, "Hull").
     pub fn hull(&self) -> &[HullPoint] {
         &self.hull
     }
 
-    /// The reference of every slowdown, r(l_max) of `planning.md` §1: the ceiling's point, even where a lower limit is
-    /// faster or the ceiling is not on the hull. Where the ceiling's own measurement is unusable, the highest limit
-    /// that has a usable one.
+    /// Returns the reference of every slowdown, r(l_max) of `planning.md` §1: the ceiling's point, even where a lower
+    /// limit is faster. If the ceiling's measurement is unusable, the highest usable limit takes its place.
     pub fn ceiling(&self) -> &HullPoint {
         &self.ceiling
     }
 
-    /// The hull point with the least energy per sample: slower than this also costs energy.
+    /// Returns the hull point with the least energy per sample. Running slower than this costs energy too.
     pub fn most_efficient(&self) -> &HullPoint {
         let joules_per_sample = |p: &HullPoint| p.power.get() / p.throughput.get();
         self.hull.iter().fold(
@@ -88,13 +86,13 @@ impl Curve {
         )
     }
 
-    /// The least average power of a static mix that reaches a throughput; see [`Self::mix_at`].
+    /// Returns the average power of [`Self::mix_at`].
     pub fn power_at(&self, throughput: SamplesPerSecond) -> Option<Watts> {
         Some(self.mix_at(throughput)?.power())
     }
 
-    /// The static mix of least power that reaches a throughput: the two hull points around it. At or below the slowest
-    /// hull point it is that point alone. `None` where even the fastest point is too slow.
+    /// Returns the static mix of least power that reaches a throughput: the two hull points around it, or the slowest
+    /// hull point alone for throughputs below it. `None` if the fastest point is too slow.
     pub fn mix_at(&self, throughput: SamplesPerSecond) -> Option<Mix> {
         let above = self.hull.partition_point(|p| p.throughput < throughput);
         let Some(fast) = self.hull.get(above) else {
@@ -118,14 +116,14 @@ impl HullPoint {
     }
 }
 
-/// The places of those points that form the upper concave envelope of throughput over power, from least power to
-/// greatest throughput. Of equal points the first counts; points on a straight line between others are left out.
+/// Returns the indices of the points on the upper concave envelope of throughput over power, from least power to
+/// greatest throughput. Omits duplicates and points on a straight line between others.
 pub(crate) fn concave_envelope(points: &[(Watts, SamplesPerSecond)]) -> Vec<usize> {
     let mut by_power: Vec<usize> = (0..points.len()).collect();
     by_power.sort_by(|&a, &b| points[a].0.total_cmp(&points[b].0).then(points[b].1.total_cmp(&points[a].1)));
     let mut hull: Vec<usize> = Vec::new();
     for new in by_power {
-        // More power without more throughput is dominated. The last of the hull is the fastest so far.
+        // A point with more power and no more throughput is dominated. The last hull point is the fastest so far.
         if hull.last().is_some_and(|&last| points[new].1 <= points[last].1) {
             continue;
         }
@@ -139,8 +137,8 @@ pub(crate) fn concave_envelope(points: &[(Watts, SamplesPerSecond)]) -> Vec<usiz
     hull
 }
 
-/// Whether a watt more gains clearly less beyond `b` than before it. A bend that is only rounding is no bend, so that
-/// the watts per sample of the hull's steps rise strictly.
+/// Returns whether throughput gained per watt falls from `a`–`b` to `b`–`c` by more than rounding, so that the power
+/// per throughput of the hull's segments rises strictly.
 fn bends_down(a: (Watts, SamplesPerSecond), b: (Watts, SamplesPerSecond), c: (Watts, SamplesPerSecond)) -> bool {
     let before = (b.1 - a.1).get() * (c.0 - b.0).get();
     let beyond = (c.1 - b.1).get() * (b.0 - a.0).get();
@@ -171,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hull_leaves_out_what_time_sharing_dominates() {
+    fn the_hull_omits_dominated_points() {
         assert_eq!(hull_of(&[(300.0, 100.0), (200.0, 80.0), (100.0, 50.0)]), [2, 1, 0]);
         assert_eq!(hull_of(&[(300.0, 100.0), (200.0, 70.0), (100.0, 50.0)]), [2, 0], "below the line");
         assert_eq!(hull_of(&[(300.0, 100.0), (200.0, 75.0), (100.0, 50.0)]), [2, 0], "on the line");

@@ -1,23 +1,23 @@
-//! Finds pauses in what a job draws: readings below the power of training at the limit in force.
+//! Detects dips: readings below the training power of the setting in force.
 //!
-//! Progress shows a pause with its next report only, power within a reading. Both are needed: a job may draw less for a
-//! while and go on, so that its progress decides whether a dip is a pause.
+//! Power shows a pause within one reading, progress only with the next report. Both are needed: a job may draw less
+//! power for a while without pausing, so progress decides whether a dip is a pause.
 
 use std::ops::Range;
 
 use crate::units::{Joules, Seconds, Watts};
 
-/// A reading this part below the power of training belongs to a dip.
+/// Fraction below the training power from which a reading belongs to a dip.
 const DEPTH: f64 = 0.08;
-/// So many readings make a dip.
+/// Minimum number of readings of a dip.
 const LEAST_READINGS: usize = 3;
 
-/// What the GPUs drew between two looks at them.
+/// Energy of all GPUs between two readings of their counters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Reading {
     pub(super) span: Seconds,
     pub(super) energy: Joules,
-    /// The power of training at the setting in force; `None` where it is not known.
+    /// Training power at the setting in force; `None` if unknown.
     pub(super) training: Option<Watts>,
 }
 
@@ -31,10 +31,10 @@ impl Reading {
     }
 }
 
-/// Time and energy out of training.
+/// Time and energy outside of training.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Dip {
-    /// Time.
+    /// Duration.
     pub span: Seconds,
     /// Energy of all GPUs in that time.
     pub energy: Joules,
@@ -51,8 +51,8 @@ impl Dip {
     }
 }
 
-/// The readings below training that each dip is made of. Dips of less than three readings show no power of their own and
-/// are left to the progress.
+/// Returns the index range of each dip. Runs of fewer than three readings are too short to show a power of their own
+/// and are left to progress.
 pub(super) fn runs(readings: &[Reading]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -66,9 +66,9 @@ pub(super) fn runs(readings: &[Reading]) -> Vec<Range<usize>> {
     found
 }
 
-/// The part of each reading within or right beside a run that lies in its dip. A dip begins and ends within a reading:
-/// how much of it is training follows from the power of the reading further in. The reading right outside is taken
-/// together with the first or last one, as the noise of both then evens out.
+/// Returns the part of each reading that lies in the dip of a run. A dip begins and ends within a reading; the power of
+/// the next reading further in determines how much of it is training. The adjacent outside reading is evaluated
+/// together with the first or last one so that their noise averages out.
 pub(super) fn parts(readings: &[Reading], run: Range<usize>) -> Vec<(usize, Dip)> {
     let (first, last) = (run.start, run.end - 1);
     let inner = (first + 1..last).map(|i| (i, Dip { span: readings[i].span, energy: readings[i].energy }));
@@ -121,20 +121,20 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_lies_hardly_in_it_counts_for_its_part() {
+    fn a_reading_partly_in_a_dip_counts_in_part() {
         let (span, _) = total(&readings(&[200.0, 193.0, 60.0, 60.0, 60.0, 200.0]));
         assert!((span - 3.05).abs() < 1e-9, "{span}");
     }
 
     #[test]
-    fn noise_is_no_dip_and_makes_none_shorter() {
+    fn noise_neither_creates_nor_shortens_dips() {
         assert_eq!(total(&readings(&[200.0, 190.0, 205.0, 188.0, 195.0])).0, 0.0);
         let (span, _) = total(&readings(&[200.0, 160.0, 157.0, 163.0, 158.0, 160.0, 201.0]));
         assert!((span - 5.0).abs() < 0.2, "{span}");
     }
 
     #[test]
-    fn short_dips_and_unknown_levels_are_left_alone() {
+    fn short_dips_and_unknown_training_power_are_ignored() {
         assert_eq!(total(&readings(&[200.0, 100.0, 90.0, 200.0])).0, 0.0);
         let unknown: Vec<Reading> = readings(&[60.0; 5]).into_iter().map(|r| Reading { training: None, ..r }).collect();
         assert_eq!(total(&unknown).0, 0.0);

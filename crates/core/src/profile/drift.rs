@@ -1,25 +1,25 @@
-//! Whether a job still behaves as its profile says.
+//! Drift detection: compares a job's recent throughput and power with its profile.
 
 use std::collections::VecDeque;
 
 use super::point::Chunk;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// What the profile said of a setting when it came into force.
+/// The profile's values for a setting at the time when it came into force.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct Baseline {
     pub(super) throughput: SamplesPerSecond,
     pub(super) power: Watts,
 }
 
-/// The newest chunks at the setting in force.
+/// The most recent chunks at the setting in force.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recent {
+pub(super) struct DriftWindow {
     chunks: VecDeque<Chunk>,
 }
 
-impl Recent {
-    /// Adds a chunk and forgets those that `span` can do without.
+impl DriftWindow {
+    /// Adds a chunk and drops the oldest ones that are not needed to cover `span`.
     pub(super) fn push(&mut self, chunk: Chunk, span: Seconds) {
         self.chunks.push_back(chunk);
         while self.chunks.len() > 1 && self.span() - self.chunks[0].span >= span {
@@ -27,9 +27,10 @@ impl Recent {
         }
     }
 
-    /// Why the job is to be profiled again: throughput or power was off by more than `drift`, relative, throughout
-    /// `span`. Each quarter of it must be off, and to the same side: one slow moment is no drift.
-    pub(super) fn drifted(&mut self, known: Known, drift: f64, span: Seconds) -> Option<String> {
+    /// Returns the reason for profiling again if throughput or power differed from the profile by more than `drift`
+    /// (relative) for `span`. Each quarter of the span must differ in the same direction, so one slow period is no
+    /// drift.
+    pub(super) fn drifted(&mut self, known: Baseline, drift: f64, span: Seconds) -> Option<String> {
         let length = self.span();
         if length < span {
             return None;
@@ -66,7 +67,7 @@ fn mean_power(chunks: &[Chunk]) -> Option<f64> {
     (span > Seconds::ZERO).then(|| chunks.iter().flat_map(|c| &c.energy).copied().sum::<Joules>().get() / span.get())
 }
 
-/// The chunks in four runs of about equal time; fewer if there are fewer chunks.
+/// Splits the chunks into up to four runs of about equal duration.
 fn quarters(chunks: &[Chunk], span: Seconds) -> Vec<&[Chunk]> {
     let mut runs = Vec::with_capacity(4);
     let (mut start, mut passed) = (0, Seconds::ZERO);

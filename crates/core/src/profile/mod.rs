@@ -1,35 +1,35 @@
-//! Just-in-time profiling (pure): throughput and power of a job at every limit, and where limits do
-//! not bind at every clock, learned while it trains.
+//! Just-in-time profiling (pure): measures throughput and power of a running job at each power limit, and at each
+//! clock where power limits do not bind.
 
 #[cfg(test)]
 mod clock_tests;
 mod curve;
 mod dips;
-mod drawn;
 mod drift;
-pub mod ladder;
+mod measurement;
 mod noise;
-mod pace;
+mod pause_detection;
 mod point;
 mod profiler;
 mod progress;
+mod progress_interval;
+mod rate_model;
 mod settings;
 mod slack;
-mod stall;
+mod stall_detector;
 mod stats;
-mod stretch;
+pub mod steps;
 mod student;
-mod visit;
 
 pub(crate) use curve::concave_envelope;
 pub use curve::{Curve, HullPoint, Mix};
 pub use dips::Dip;
-pub use drawn::Known;
 pub use point::{Evidence, PointStats, Record};
-pub use profiler::{Profiler, Report, Sight, Stage};
+pub use profiler::{GpuSnapshot, Profiler, Report, Stage};
 pub use progress::ProgressAccount;
+pub use rate_model::SettingEstimate;
 pub use settings::Settings;
-pub use slack::{Lost, Slack, reserve};
-pub use stall::{Newest, Stalls};
+pub use slack::{Slack, SlowedTraining, reserve};
+pub use stall_detector::{LatestPauses, StallDetector};
 pub use stats::RateStats;
 pub use student::{LEAST_FREEDOM, student};

@@ -1,51 +1,52 @@
-//! Noise of a job's speed, pooled over all settings: how well a rate is known after so many seconds.
+//! Noise of a job's throughput, pooled over all settings.
 
 use super::stats::{RateStats, Scatter};
 use super::student::{LEAST_FREEDOM, NORMAL, student_rare};
 use crate::units::Seconds;
 
-/// A correlation of successive chunks above this cannot be separated from the rate itself.
+/// Maximum correlation of successive chunks that can be separated from the rate itself.
 const MOST_CORRELATED: f64 = 0.95;
 
-/// With so many degrees of freedom a variance is known to a third or so.
+/// Degrees of freedom from which a variance is known to about a third.
 const ENOUGH_FREEDOM: f64 = 15.0;
 
-/// Relative fluctuation of a job's speed. Limits change the speed, hardly its fluctuation, so all settings tell about it
-/// together: a setting that was in force for a few seconds then has an honest error too.
+/// Relative fluctuation of a job's throughput. Limits change the throughput but hardly its relative fluctuation, so all
+/// settings are pooled. This gives a realistic error even for a setting measured for a few seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
-    /// Variance of a mean over one second, relative to the squared rate: that over τ seconds is this over τ.
+    /// Variance of a mean over one second, relative to the squared rate; over τ seconds it is this divided by τ.
     per_second: f64,
-    freedom: f64,
+    degrees_of_freedom: f64,
 }
 
 impl Noise {
-    /// The noise that the chunks of several settings show. `None` where these are too few.
+    /// Estimates the noise from the chunks of several settings; `None` if there are too few.
     pub(super) fn pooled<'a>(rates: impl Iterator<Item = &'a RateStats>) -> Option<Self> {
         let mut sum = Scatter::default();
         for scatter in rates.filter_map(RateStats::scatter) {
             sum.squares += scatter.squares;
-            sum.alike += scatter.alike;
+            sum.lag_products += scatter.lag_products;
             sum.seconds += scatter.seconds;
-            sum.freedom += scatter.freedom;
+            sum.degrees_of_freedom += scatter.degrees_of_freedom;
         }
-        if sum.seconds <= 0.0 || sum.freedom < LEAST_FREEDOM - 1.0 {
+        if sum.seconds <= 0.0 || sum.degrees_of_freedom < LEAST_FREEDOM - 1.0 {
             return None;
         }
-        // As for one rate, see `RateStats::lasting_error`: an autoregressive process of first order.
-        let correlation = if sum.squares > 0.0 { sum.alike / sum.squares + 1.0 / sum.freedom } else { 0.0 };
-        // A correlation that chance explains is none.
-        let correlation = (correlation - NORMAL / sum.freedom.sqrt()).clamp(0.0, MOST_CORRELATED);
+        // A first-order autoregressive process, as in `RateStats::autocorrelated_error`.
+        let correlation =
+            if sum.squares > 0.0 { sum.lag_products / sum.squares + 1.0 / sum.degrees_of_freedom } else { 0.0 };
+        // A correlation within chance counts as zero.
+        let correlation = (correlation - NORMAL / sum.degrees_of_freedom.sqrt()).clamp(0.0, MOST_CORRELATED);
         let inflation = (1.0 + correlation) / (1.0 - correlation);
-        Some(Self { per_second: sum.squares / sum.seconds * inflation, freedom: sum.freedom })
+        Some(Self { per_second: sum.squares / sum.seconds * inflation, degrees_of_freedom: sum.degrees_of_freedom })
     }
 
-    /// Whether it needs no other measurements to be known well.
+    /// Returns whether the variance is known well enough without other measurements.
     pub(super) fn is_well_known(&self) -> bool {
-        self.freedom >= ENOUGH_FREEDOM
+        self.degrees_of_freedom >= ENOUGH_FREEDOM
     }
 
-    /// The standard error of a rate that was measured for so long, relative to it; 1 for no time at all.
+    /// Returns the relative standard error of a rate after a measuring time; 1 for zero time.
     pub fn error_after(&self, measured: Seconds) -> f64 {
         if measured <= Seconds::ZERO {
             return 1.0;
@@ -53,9 +54,9 @@ impl Noise {
         (self.per_second / measured.get()).sqrt().min(1.0)
     }
 
-    /// How many standard errors above its mean a rate lies in one of 200 cases.
+    /// Returns the 99.5 % quantile in standard errors.
     pub fn rare(&self) -> f64 {
-        student_rare(self.freedom)
+        student_rare(self.degrees_of_freedom)
     }
 }
 
@@ -68,7 +69,7 @@ mod tests {
     use crate::profile::student;
 
     #[test]
-    fn few_chunks_of_many_settings_make_one_honest_error() {
+    fn chunks_of_many_settings_pool_to_a_calibrated_error() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
         let noise = Normal::new(1.0, 0.02).expect("finite");
         let (mut covered, cases) = (0, 400);
@@ -79,8 +80,8 @@ mod tests {
                     rate.add(2.0, 2.0 * (100.0 - 10.0 * n as f64) * noise.sample(&mut rng));
                 }
             }
-            let known = Noise::pooled(rates.iter()).expect("eight degrees of freedom");
-            let error = known.error_after(Seconds::new(6.0)) * student(known.freedom);
+            let known = Noise::pooled(rates.iter()).expect("eight degrees of degrees_of_freedom");
+            let error = known.error_after(Seconds::new(6.0)) * student(known.degrees_of_freedom);
             let off = rates[3].rate().expect("measured") / 70.0 - 1.0;
             covered += i32::from(off.abs() <= error);
         }

@@ -1,31 +1,31 @@
-//! What is known of each setting, and what is kept of it between runs.
+//! Measurements per setting, and the record that is stored between runs.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use super::dips::Dip;
-use super::ladder::Setting;
 use super::stats::RateStats;
+use super::steps::Setting;
 use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Less time than this beside a pause is known too badly.
+/// Minimum time of a chunk after its pauses are removed.
 const LEAST_SPAN: Seconds = Seconds::new(1.0);
 
-/// What happened between two progress reports at one settled setting.
+/// Progress and energy between two reports while one setting was in force.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
-    /// On the client's clock.
+    /// Duration on the client's clock.
     pub(super) span: Seconds,
     pub(super) done: Samples,
-    /// Energy has times of its own, on the daemon's clock.
+    /// Duration of the energy measurement on the daemon's clock.
     pub(super) energy_span: Seconds,
-    /// One per group.
+    /// Energy per group.
     pub(super) energy: Vec<Joules>,
-    /// Whether no board said that its power limit lowers its clocks.
+    /// True if no GPU reported that its power limit lowers its clocks.
     pub(super) loose: bool,
-    /// Whether reports without progress lie within it.
+    /// True if it contains reports without progress.
     pub(super) waited: bool,
 }
 
@@ -34,7 +34,7 @@ impl Chunk {
         self.done.get() / self.span.get()
     }
 
-    /// What remains beside pauses; `None` where that is a moment only.
+    /// Removes a pause; `None` if less than a second remains.
     pub(super) fn without(self, paused: Dip) -> Option<Self> {
         if paused.span <= Seconds::ZERO {
             return Some(self);
@@ -47,15 +47,15 @@ impl Chunk {
     }
 }
 
-/// What is known of one setting, in sums that can be stored and added to.
+/// Measurements of one setting as sums that can be stored and extended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointStats {
     /// One set point per group.
     pub setting: Setting,
     pub(super) throughput: RateStats,
-    /// One per group.
+    /// Power per group.
     pub(super) power: Vec<RateStats>,
-    /// Seconds in which no power limit was felt. Records of versions that did not look have none.
+    /// Seconds in which no power limit was binding. Absent in records of older versions.
     #[serde(default, skip_serializing_if = "is_zero")]
     loose_s: f64,
 }
@@ -65,7 +65,7 @@ fn is_zero(seconds: &f64) -> bool {
     *seconds == 0.0
 }
 
-/// A reason may show for a moment when a setting changes; more than this part of the time it is no moment.
+/// Fraction of time in which a limit may appear to bind, for example during a change of setting.
 const FELT: f64 = 0.05;
 
 impl PointStats {
@@ -86,25 +86,25 @@ impl PointStats {
         }
     }
 
-    /// Whether no board's power limit was felt.
+    /// Returns whether no power limit was binding.
     pub(super) fn is_loose(&self) -> bool {
         self.loose_s > 0.0 && self.loose_s >= self.throughput.seconds() * (1.0 - FELT)
     }
 
-    /// Takes in what another measurement of the same setting gave.
+    /// Adds another measurement of the same setting.
     pub(super) fn merge(&mut self, other: &Self) {
         self.throughput = self.throughput.merged(&other.throughput);
         self.power = self.power.iter().zip(&other.power).map(|(a, b)| a.merged(b)).collect();
         self.loose_s += other.loose_s;
     }
 
-    /// What was measured, for whoever asks how sure it is; `None` before its error can be told. The boards' sensors are
-    /// not part of it.
+    /// Returns the measurement with its standard errors; `None` while they cannot be estimated. Sensor errors are not
+    /// included.
     pub(super) fn evidence(&self) -> Option<Evidence> {
-        let (throughput_error, mut freedom) = self.throughput.lasting_error()?;
+        let (throughput_error, mut freedom) = self.throughput.autocorrelated_error()?;
         let (mut watts, mut power_error) = (0.0, 0.0_f64);
         for power in &self.power {
-            let (error, of) = power.lasting_error()?;
+            let (error, of) = power.autocorrelated_error()?;
             (power_error, freedom) = (power_error.max(error), freedom.min(of));
             watts += power.rate()?;
         }
@@ -117,7 +117,7 @@ impl PointStats {
         })
     }
 
-    /// What the sums say; `None` before anything is known.
+    /// Returns the estimated throughput and power; `None` before the first measurement.
     pub(super) fn operating_point(&self) -> Option<OperatingPoint> {
         let unknown = 1.0;
         let watts: Option<Vec<f64>> = self.power.iter().map(RateStats::rate).collect();
@@ -135,42 +135,43 @@ impl PointStats {
     }
 }
 
-/// A measured point with how sure it is.
+/// A measured point with its standard errors.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Samples per second of the whole job.
     pub throughput: SamplesPerSecond,
-    /// Its standard error, relative to it.
+    /// Relative standard error of the throughput.
     pub throughput_error: f64,
-    /// Average power of all the job's boards together.
+    /// Average power of all GPUs of the job.
     pub power: Watts,
-    /// Its standard error, relative to it.
+    /// Relative standard error of the power.
     pub power_error: f64,
-    /// The degrees of freedom that these errors are known with.
+    /// Degrees of freedom of the standard errors.
     pub freedom: f64,
 }
 
-/// What is kept of a profile between runs and restarts.
+/// Measurements of a job that are stored between runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// What was measured, setting by setting.
+    /// Measurements per setting.
     pub points: Vec<PointStats>,
-    /// The ceiling whose sweep was finished and closed.
+    /// The ceiling from which a sweep was completed.
     pub closed_at: Option<Setting>,
-    /// Throughput at the end of the sweep over throughput at its start, at the ceiling, less 1: what warming up did.
+    /// Relative change of throughput at the ceiling from start to end of the sweep, caused by warming up.
     pub thermal_trend: Option<f64>,
-    /// Whose sensors measured it. Records of versions that did not say have none.
+    /// GPUs whose sensors measured it. Empty in records of older versions.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub boards: BTreeSet<GpuId>,
 }
 
 impl Record {
-    /// What was measured, setting by setting.
+    /// Returns the measured operating points.
     pub fn measured(&self) -> Vec<OperatingPoint> {
         self.points.iter().filter_map(PointStats::operating_point).collect()
     }
 
-    /// The limit of least energy for a sample, once all were measured. For boards of one model, with clocks left alone.
+    /// Returns the limit with the least energy per sample after a complete sweep. Only for equal GPUs with unlocked
+    /// clocks.
     pub fn most_efficient(&self) -> Option<PowerLimit> {
         self.closed_at.as_ref()?;
         let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();

@@ -1,4 +1,4 @@
-//! The profiler against a simulated job whose curve is known.
+//! Tests the profiler with a simulated job whose curve is known.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -11,7 +11,7 @@ const fn w(watts: u32) -> PowerLimit {
     PowerLimit::from_milliwatts(watts * 1000)
 }
 
-/// ResNet-50 on an A40, roughly: limit, samples per second, watts.
+/// Limit, samples per second and watts, roughly ResNet-50 on an A40.
 const CURVE: [(u32, f64, f64); 6] = [
     (300, 100.0, 244.0),
     (250, 98.3, 216.0),
@@ -29,7 +29,7 @@ struct Job {
     samples: f64,
     energy: f64,
     scale: f64,
-    void: bool,
+    unusable: bool,
     client_clock: bool,
     visited: Vec<u32>,
 }
@@ -41,24 +41,30 @@ impl Job {
         let rng = ChaCha8Rng::seed_from_u64(3);
         let profiler = Profiler::new(settings, &[group], record);
         let (now, samples, energy) = (Seconds::ZERO, 0.0, 0.0);
-        let (void, client_clock) = (false, true);
-        Self { profiler, noise, rng, now, samples, energy, scale: 1.0, void, client_clock, visited: Vec::new() }
+        let (unusable, client_clock) = (false, true);
+        Self { profiler, noise, rng, now, samples, energy, scale: 1.0, unusable, client_clock, visited: Vec::new() }
     }
 
-    /// One second at the limit that the profiler wants, or else at `otherwise`; `pace` 0 is a stall.
-    fn second(&mut self, otherwise: u32, pace: f64) {
+    /// Simulates one second at the profiler's wanted limit, or at `otherwise`. A `speed` of 0 is a stall.
+    fn second(&mut self, otherwise: u32, speed: f64) {
         let limit = self.profiler.wanted().map_or(otherwise, |s| s[0].limit.milliwatts() / 1000);
         if self.profiler.wanted().is_some() && self.visited.last() != Some(&limit) {
             self.visited.push(limit);
         }
-        let (_, rate, power) = *CURVE.iter().find(|c| c.0 == limit).expect("a rung");
+        let (_, rate, power) = *CURVE.iter().find(|c| c.0 == limit).expect("a step");
         let z: f64 = StandardNormal.sample(&mut self.rng);
         self.now += Seconds::new(1.0);
-        self.samples += rate * self.scale * pace * (1.0 + self.noise * z);
+        self.samples += rate * self.scale * speed * (1.0 + self.noise * z);
         self.energy += power;
         let at = Monotonic::default().after(self.now);
         let energy = vec![Joules::new(self.energy)];
-        self.profiler.see(Sight { at, setting: Some(vec![w(limit).into()]), void: self.void, capped: true, energy });
+        self.profiler.observe(GpuSnapshot {
+            at,
+            setting: Some(vec![w(limit).into()]),
+            unusable: self.unusable,
+            capped: true,
+            energy,
+        });
         self.profiler.report(Report {
             received: at,
             at: self.client_clock.then_some(self.now),
@@ -77,14 +83,14 @@ impl Job {
 }
 
 #[test]
-fn one_sweep_down_and_back_to_the_ceiling_stopping_where_nothing_is_gained() {
+fn the_sweep_stops_where_nothing_is_gained_and_returns_to_the_ceiling() {
     let mut job = Job::new(0.0, Record::default());
     job.sweep();
-    // 150 and 100 W are worse in energy and time than the limit before; 50 W is never tried.
+    // 150 and 100 W are worse in energy and time than the limit before, so 50 W is never tried.
     assert_eq!(job.visited, [300, 250, 200, 150, 100, 300]);
     for point in &job.profiler.profile().points {
         let (_, rate, power) =
-            *CURVE.iter().find(|c| c.0 * 1000 == point.setting[0].limit.milliwatts()).expect("a rung");
+            *CURVE.iter().find(|c| c.0 * 1000 == point.setting[0].limit.milliwatts()).expect("a step");
         assert!((point.throughput.mean.get() / rate - 1.0).abs() < 1e-9, "{point:?}");
         assert!((point.power.mean.get() / power - 1.0).abs() < 1e-9, "{point:?}");
     }
@@ -103,20 +109,20 @@ fn points_are_measured_to_the_stated_error_and_refined_afterwards() {
 }
 
 #[test]
-fn points_known_badly_are_visited_for_at_most_a_share_of_the_time() {
+fn inaccurate_points_are_remeasured_within_the_time_share() {
     let mut job = Job::new(0.01, Record::default());
     let sweep = job.sweep();
     let seconds = 100_000;
-    let (mut visiting, mut visited) = (0, std::collections::BTreeSet::new());
+    let (mut remeasuring, mut visited) = (0, std::collections::BTreeSet::new());
     for _ in sweep..seconds {
         job.second(200, 1.0);
-        if job.profiler.stage() == Stage::Visiting {
-            visiting += 1;
+        if job.profiler.stage() == Stage::Remeasuring {
+            remeasuring += 1;
             visited.extend(job.profiler.wanted().cloned());
         }
     }
-    assert!((1_500..=2_100).contains(&visiting), "{visiting}");
-    // 200 W is in force most of the time, and known best; lower limits are of no use to any plan.
+    assert!((1_500..=2_100).contains(&remeasuring), "{remeasuring}");
+    // 200 W is in force most of the time and known best; no plan uses lower limits.
     assert_eq!(visited, [250, 300].map(|limit| vec![w(limit).into()]).into());
     let ceiling = job.profiler.profile().ceiling().expect("measured").throughput;
     assert!(ceiling.relative_error < 0.0004, "{ceiling:?}");
@@ -136,7 +142,7 @@ fn a_neighbours_profile_makes_the_sweep_shorter() {
     assert_eq!(Record::default().most_efficient(), None);
     let expecting = |limit| {
         let mut job = Job::new(0.0, Record::default());
-        job.profiler = job.profiler.expecting(Some(w(limit)));
+        job.profiler = job.profiler.with_expected_limit(Some(w(limit)));
         let took = job.sweep();
         (job.visited, took)
     };
@@ -160,7 +166,7 @@ fn stalls_do_not_count() {
 }
 
 #[test]
-fn it_resumes_from_its_record_and_a_finished_one_is_not_repeated() {
+fn a_sweep_resumes_from_its_record_and_is_not_repeated() {
     let mut job = Job::new(0.01, Record::default());
     while job.profiler.stage() != (Stage::Sweep { group: 0, index: 2 }) {
         job.second(200, 1.0);
@@ -175,7 +181,7 @@ fn it_resumes_from_its_record_and_a_finished_one_is_not_repeated() {
 }
 
 #[test]
-fn a_record_of_a_version_that_knew_no_clocks_is_taken_up() {
+fn a_record_without_clocks_is_read() {
     let sums = r#"{"n":6.0,"t":6.0,"y":600.0,"tt":6.0,"ty":600.0,"yy":60000.0}"#;
     let stored = format!(
         r#"{{"points":[{{"setting":[300000],"throughput":{sums},"power":[{sums}]}}],"closed_at":[300000],"thermal_trend":0.001}}"#
@@ -188,14 +194,14 @@ fn a_record_of_a_version_that_knew_no_clocks_is_taken_up() {
 }
 
 #[test]
-fn heat_voids_what_is_measured() {
+fn measurements_during_throttling_do_not_count() {
     let mut job = Job::new(0.0, Record::default());
-    job.void = true;
+    job.unusable = true;
     job.scale = 0.8;
     (0..500).for_each(|_| job.second(200, 1.0));
     assert_eq!(job.profiler.stage(), Stage::Sweep { group: 0, index: 0 });
     assert!(job.profiler.profile().points.is_empty());
-    job.void = false;
+    job.unusable = false;
     job.scale = 1.0;
     job.sweep();
     let ceiling = job.profiler.profile().ceiling().expect("measured").throughput.mean;
@@ -235,16 +241,17 @@ fn a_report_without_the_clients_clock_is_timed_by_the_daemons() {
 }
 
 #[test]
-fn a_counter_that_is_late_now_and_then_biases_no_power() {
+fn an_occasionally_late_counter_does_not_bias_power() {
     let mut job = Job::new(0.0, Record::default());
     let top = vec![w(300).into()];
     for second in 1..=100 {
         let at = Monotonic::default().after(Seconds::new(f64::from(second)));
-        // Every seventh reading lacks 30 of 244 J, which the next one has: it looks as if a pause began.
+        // Every seventh reading lacks 30 of 244 J and the next one contains them, which looks like the start of a
+        // pause.
         let is_late = second % 7 == 0;
         let energy = vec![Joules::new(244.0 * f64::from(second) - if is_late { 30.0 } else { 0.0 })];
-        job.profiler.see(Sight { at, setting: Some(top.clone()), void: false, capped: true, energy });
-        job.profiler.leave_out(Newest { paused: Dip::default(), ends_low: is_late });
+        job.profiler.observe(GpuSnapshot { at, setting: Some(top.clone()), unusable: false, capped: true, energy });
+        job.profiler.exclude_pauses(LatestPauses { paused: Dip::default(), ends_low: is_late });
         let samples = Samples::new(100.0 * f64::from(second));
         job.profiler.report(Report { received: at, at: None, samples });
     }

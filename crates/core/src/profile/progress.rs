@@ -1,21 +1,21 @@
-//! A job's progress: how far it is, how much of the time it was training, and what its pauses used.
+//! Progress account of a job: samples done, training time, and time and energy of pauses.
 
 use serde::{Deserialize, Serialize};
 
-use super::slack::Lost;
+use super::slack::SlowedTraining;
 use super::student::student;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Slower than this part of what the setting in force allows is a stall (validation, checkpoint, data loading) even where
-/// nothing is known of the noise: no power limit is to blame for it.
+/// Fraction of the expected rate below which an interval is a stall (validation, checkpoint, data loading) even if the
+/// noise is unknown: no power limit slows a job this much.
 pub(super) const STALL: f64 = 0.5;
 
-/// More than this part of the time without a clear split between training and pauses, and nothing is known of either.
+/// Fraction of unclear time above which training and pauses count as unknown.
 const MOST_UNCLEAR: f64 = 0.1;
 
-/// A slowdown is stated once half of its 95 % confidence interval is below this: 0.3 points.
+/// Maximum half width of the 95 % confidence interval for a slowdown to be reported: 0.3 percentage points.
 const STATED_WITHIN: f64 = 0.003;
-/// Time gained by less than this part is rounding.
+/// Relative time gain that counts as rounding.
 const ROUNDING: f64 = 1e-4;
 
 /// Accumulated progress since the job's first report.
@@ -23,36 +23,36 @@ const ROUNDING: f64 = 1e-4;
 pub struct ProgressAccount {
     /// Samples done since the first report.
     pub samples: Samples,
-    /// Time spent training, and in pauses that the job was asked to make.
+    /// Time spent training and in pauses requested by the daemon.
     pub active: Seconds,
-    /// Time in which the job stood still for reasons of its own.
+    /// Time in the job's own pauses.
     pub stalled: Seconds,
-    /// What the job used in that time, as far as it is known.
+    /// Energy of the stalled time, where known.
     #[serde(default)]
     pub stalled_energy: Joules,
-    /// The part of the stalled time whose energy is known: none of it in accounts of versions that did not record it.
+    /// Stalled time with known energy; zero in accounts of versions that did not record it.
     #[serde(default)]
     pub metered: Seconds,
-    /// The part of that in which a limit below the ceiling lowered the draw.
+    /// Part of the metered stalled time in which a limit below the ceiling lowered the power.
     #[serde(default)]
     pub bound: Seconds,
-    /// What the job used in that part.
+    /// Energy of `bound`.
     #[serde(default)]
     pub bound_energy: Joules,
-    /// Time in which reports were too far apart, or too unlike, to tell pauses from training.
+    /// Time in which reports were too sparse or too irregular to distinguish pauses from training.
     #[serde(default)]
     pub unclear: Seconds,
-    /// Time counted as training that may have been pauses, or the other way round.
+    /// Time that may have been attributed wrongly between training and pauses.
     #[serde(default)]
     pub doubt: Seconds,
-    /// Training below the reference setting. Absent before the first report, and in accounts of versions that did not
-    /// record it: then all training counts as below.
+    /// Training below the reference setting. Absent before the first report and in accounts of older versions, which
+    /// count all training as below.
     #[serde(default)]
-    pub lost: Option<Lost>,
+    pub lost: Option<SlowedTraining>,
 }
 
 impl ProgressAccount {
-    /// The sum of both.
+    /// Returns the sum of two accounts.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -69,12 +69,12 @@ impl ProgressAccount {
         }
     }
 
-    /// Training below the reference setting.
-    pub fn lost(&self) -> Lost {
-        self.lost.unwrap_or(Lost { below: self.active, samples: self.samples })
+    /// Returns the training below the reference setting.
+    pub fn lost(&self) -> SlowedTraining {
+        self.lost.unwrap_or(SlowedTraining { below: self.active, samples: self.samples })
     }
 
-    /// Adds stalled time with its energy, if that is known. From a mean power of `bound` on the limit lowered it.
+    /// Adds stalled time with its energy, if known. At a mean power of `bound` or more the limit lowered it.
     pub(super) fn add_stall(&mut self, span: Seconds, energy: Option<Joules>, bound: Option<Watts>) {
         self.stalled += span;
         let Some(energy) = energy else { return };
@@ -86,26 +86,26 @@ impl ProgressAccount {
         }
     }
 
-    /// Whether too much of the time could not be split between training and pauses to say what limits cost.
+    /// Returns whether too much time is unclear to state the cost of limits.
     pub fn is_unclear(&self) -> bool {
         self.unclear > self.time() * MOST_UNCLEAR
     }
 
-    /// The whole time since the first report.
+    /// Returns the time since the first report.
     pub fn time(&self) -> Seconds {
         self.active + self.stalled
     }
 
-    /// By how much the job is slower so far than it would have been at the ceiling, with the same pauses of its own: 0.03
-    /// is 3 %. `None` before anything was done.
+    /// Returns the slowdown so far against running at the ceiling with the same pauses; 0.03 is 3 %. `None` before the
+    /// first sample.
     pub fn slowdown(&self, ceiling: SamplesPerSecond) -> Option<f64> {
         let lost = self.lost().time(ceiling);
         let at_ceiling = self.time() - lost;
         (self.samples > Samples::ZERO && at_ceiling > Seconds::ZERO).then(|| lost / at_ceiling)
     }
 
-    /// The slowdown, where half of its 95 % confidence interval is below 0.3 points: with the standard error of the
-    /// throughput at the ceiling, relative to it, and the time that may be training or pauses.
+    /// Returns the slowdown if half of its 95 % confidence interval is at most 0.3 percentage points. `error` is the
+    /// relative standard error of the ceiling's throughput.
     pub fn known_slowdown(&self, ceiling: SamplesPerSecond, error: f64) -> Option<f64> {
         let slowdown = self.slowdown(ceiling)?;
         let half = student(f64::INFINITY) * error * (self.lost().below / self.time()) + self.doubt / self.time();
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn time_in_doubt_leaves_a_slowdown_unknown() {
-        let lost = Some(Lost { below: Seconds::new(500.0), samples: Samples::new(48_500.0) });
+        let lost = Some(SlowedTraining { below: Seconds::new(500.0), samples: Samples::new(48_500.0) });
         let (samples, active) = (Samples::new(98_500.0), Seconds::new(1000.0));
         let account = ProgressAccount { samples, active, lost, ..ProgressAccount::default() };
         let known = |account: &ProgressAccount, error| account.known_slowdown(SamplesPerSecond::new(100.0), error);

@@ -1,39 +1,39 @@
-//! How the profiler measures.
+//! Settings of the profiler.
 
 use serde::{Deserialize, Serialize};
 
 use crate::domain::check_power;
 use crate::units::{Seconds, Short, Watts};
 
-/// No GPU's limits lie as far apart as this: a step of 1 W in milliwatts.
+/// Upper bound of `step_w`, above any GPU's range of limits; catches steps given in milliwatts.
 const MOST_STEP: Watts = Watts::new(1000.0);
 
 /// Settings of the just-in-time profiler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Distance between the limits of a sweep.
+    /// Step between the limits of a sweep.
     pub step_w: Watts,
-    /// The lowest limit to try; the board's minimum if absent.
+    /// Lowest limit to measure; the GPU's minimum if absent.
     pub lowest_w: Option<Watts>,
-    /// Distance between the clocks of a sweep, where the power limit does not bind.
+    /// Step between the clocks of a sweep where the power limit does not bind.
     pub clock_step_mhz: u32,
-    /// How long after a change of limit nothing is measured.
+    /// Time after a change of limit during which nothing is measured.
     pub settle_s: Seconds,
-    /// The shortest measurement of a point.
+    /// Minimum duration of a measurement.
     pub window_s: Seconds,
-    /// A point is measured until the standard error of its throughput is this small, relative to it.
+    /// Target relative standard error of a point's throughput.
     pub standard_error: f64,
-    /// The longest measurement of a point; after it the point is taken with the error it has.
+    /// Maximum duration of a measurement, after which the point keeps the error it has.
     pub max_window_s: Seconds,
-    /// The ceiling's error goes straight into the slowdown's budget: it is visited again now and then until its
-    /// standard error is this small, relative to it. (Other points: until a third of `standard_error`.)
+    /// Target relative standard error of the ceiling's throughput, reached by re-measuring, because its error adds to
+    /// every slowdown. (Other points: a third of `standard_error`.)
     pub reference_standard_error: f64,
-    /// The part of a job's time that may be spent on such visits.
+    /// Maximum fraction of a job's time spent on re-measurements.
     pub visit_share: f64,
-    /// Throughput or power this far off the profile, relative to it, is drift.
+    /// Relative deviation of throughput or power from the profile that counts as drift.
     pub drift: f64,
-    /// How long it must be off before the job is profiled again.
+    /// Duration of drift before the job is profiled again.
     pub drift_s: Seconds,
 }
 
@@ -56,7 +56,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks what the types cannot; the answer names the key and what would be right.
+    /// Checks the ranges of all values; the error names the key and its valid range.
     ///
     /// # Errors
     /// For the first value out of range.

@@ -1,10 +1,10 @@
-//! Means of rates with their standard error, updated chunk by chunk.
+//! Rates with their standard errors, updated chunk by chunk.
 
 use serde::{Deserialize, Serialize};
 
 /// The rate Σy/Σt over independent chunks (t, y), as a ratio estimator: long chunks count for more.
 ///
-/// Keeps sums only, so that it can be stored, resumed and added to. The standard error is that of a ratio of means
+/// Stores sums only, so it can be saved, resumed and merged. The standard error is that of a ratio of means
 /// (Cochran, *Sampling Techniques*, ch. 6): √(n/(n−1)·Σ(y−R·t)²)/Σt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RateStats {
@@ -14,8 +14,7 @@ pub struct RateStats {
     tt: f64,
     ty: f64,
     yy: f64,
-    /// The same of chunks with the one before them: whether errors last. Records of versions that did not look have
-    /// none.
+    /// Lag-1 sums for autocorrelation. Absent in records of older versions.
     #[serde(default, skip_serializing_if = "Lagged::is_empty")]
     lagged: Lagged,
 }
@@ -52,19 +51,19 @@ impl Lagged {
 pub(super) struct Scatter {
     /// Σ(y − R·t)²/R², in s².
     pub(super) squares: f64,
-    /// The same products of successive chunks.
-    pub(super) alike: f64,
-    /// Seconds that `squares` is spread over, one chunk's worth taken off for the mean.
+    /// The same for products of successive chunks.
+    pub(super) lag_products: f64,
+    /// Seconds covered by `squares`, less one chunk's worth for the mean.
     pub(super) seconds: f64,
     /// Degrees of freedom.
-    pub(super) freedom: f64,
+    pub(super) degrees_of_freedom: f64,
 }
 
-/// Errors that last longer than this correlation says cannot be told from the rate itself.
+/// Maximum autocorrelation that can be separated from the rate itself.
 const MOST_CORRELATED: f64 = 0.95;
 
 impl RateStats {
-    /// Adds `y` units that came in `t` seconds.
+    /// Adds `y` units in `t` seconds.
     pub fn add(&mut self, t: f64, y: f64) {
         self.n += 1.0;
         self.t += t;
@@ -75,7 +74,7 @@ impl RateStats {
         self.lagged.add(t, y);
     }
 
-    /// The chunks of both.
+    /// Returns the statistics over the chunks of both.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
         Self {
@@ -89,22 +88,22 @@ impl RateStats {
         }
     }
 
-    /// How many chunks.
+    /// Returns the number of chunks.
     pub fn count(&self) -> f64 {
         self.n
     }
 
-    /// Seconds measured in all.
+    /// Returns the seconds measured.
     pub fn seconds(&self) -> f64 {
         self.t
     }
 
-    /// Units per second; `None` before the first chunk.
+    /// Returns units per second; `None` before the first chunk.
     pub fn rate(&self) -> Option<f64> {
         (self.t > 0.0).then(|| self.y / self.t)
     }
 
-    /// Standard error of the rate, relative to it; `None` while it cannot be told (fewer than two chunks, or no rate).
+    /// Returns the relative standard error of the rate; `None` for fewer than two chunks or a zero rate.
     pub fn relative_error(&self) -> Option<f64> {
         let rate = self.rate().filter(|r| *r > 0.0)?;
         if self.n < 2.0 {
@@ -113,35 +112,34 @@ impl RateStats {
         Some((self.squares(rate) * self.n / (self.n - 1.0)).sqrt() / self.t / rate)
     }
 
-    /// Standard error of the rate, relative to it, with the degrees of freedom that it is known with, where the errors of
-    /// successive chunks may be alike: as of an autoregressive process of first order, whose mean varies
-    /// (1 + ρ)/(1 − ρ) times as much as that of independent errors (Wilks, *Statistical Methods in the Atmospheric
-    /// Sciences*, ch. 5). Chunks of unequal length are worth (Σt)²/Σt² of equal ones (Kish). `None` while it cannot be
-    /// told.
-    pub fn lasting_error(&self) -> Option<(f64, f64)> {
+    /// Returns the relative standard error and its degrees of freedom for autocorrelated chunks: a first-order
+    /// autoregressive process, whose mean has (1 + ρ)/(1 − ρ) times the variance (Wilks, *Statistical Methods in the
+    /// Atmospheric Sciences*, ch. 5). Chunks of unequal length count as (Σt)²/Σt² equal ones (Kish). `None` while
+    /// unknown.
+    pub fn autocorrelated_error(&self) -> Option<(f64, f64)> {
         let (rate, error) = self.rate().zip(self.relative_error())?;
         let squares = self.squares(rate);
-        let alike = self.lagged.yy - rate * self.lagged.ty + rate * rate * self.lagged.tt;
-        // What is estimated from few pairs is too low by about one part in as many.
-        let correlation = if squares > 0.0 { alike / squares + 1.0 / self.n } else { 0.0 };
+        let lag_products = self.lagged.yy - rate * self.lagged.ty + rate * rate * self.lagged.tt;
+        // An estimate from n pairs is too low by about 1/n.
+        let correlation = if squares > 0.0 { lag_products / squares + 1.0 / self.n } else { 0.0 };
         let correlation = correlation.clamp(0.0, MOST_CORRELATED);
         let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();
         Some((error * inflation, self.t * self.t / self.tt - 1.0))
     }
 
-    /// What its chunks say about the noise of rates; `None` for fewer than two chunks, or without a rate.
+    /// Returns the residuals of its chunks; `None` for fewer than two chunks or a zero rate.
     pub(super) fn scatter(&self) -> Option<Scatter> {
         let rate = self.rate().filter(|r| *r > 0.0 && self.n >= 2.0)?;
-        let alike = self.lagged.yy - rate * self.lagged.ty + rate * rate * self.lagged.tt;
+        let lag_products = self.lagged.yy - rate * self.lagged.ty + rate * rate * self.lagged.tt;
         Some(Scatter {
             squares: self.squares(rate) / (rate * rate),
-            alike: alike / (rate * rate),
+            lag_products: lag_products / (rate * rate),
             seconds: self.t * (1.0 - 1.0 / self.n),
-            freedom: self.t * self.t / self.tt - 1.0,
+            degrees_of_freedom: self.t * self.t / self.tt - 1.0,
         })
     }
 
-    /// Sum of the squared residuals.
+    /// Returns the sum of squared residuals.
     fn squares(&self, rate: f64) -> f64 {
         (self.yy - 2.0 * rate * self.ty + rate * rate * self.tt).max(0.0)
     }
@@ -172,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_last_count_for_more() {
+    fn autocorrelation_increases_the_error() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(2);
         let noise = Normal::new(0.0, 0.01).expect("finite");
         for correlation in [0.0, 0.5, 0.8] {
@@ -184,8 +182,8 @@ mod tests {
                     stats.add(1.0, 100.0 * (1.0 + error));
                 }
                 squared += (stats.rate().expect("has chunks") / 100.0 - 1.0).powi(2) / 400.0;
-                let (lasting, freedom) = stats.lasting_error().expect("has chunks");
-                assert!((freedom - 199.0).abs() < 1e-6, "{freedom}");
+                let (lasting, degrees_of_freedom) = stats.autocorrelated_error().expect("has chunks");
+                assert!((degrees_of_freedom - 199.0).abs() < 1e-6, "{degrees_of_freedom}");
                 stated += lasting / 400.0;
                 plain += stats.relative_error().expect("has chunks") / 400.0;
             }
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn little_evidence_has_no_error_rather_than_none() {
+    fn the_error_of_too_few_chunks_is_unknown() {
         let mut stats = RateStats::default();
         assert_eq!((stats.rate(), stats.relative_error()), (None, None));
         stats.add(2.0, 10.0);

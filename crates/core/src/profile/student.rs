@@ -1,4 +1,4 @@
-//! Quantiles of Student's distribution.
+//! Quantiles of Student's t-distribution.
 
 /// The 97.5 % quantile of the standard normal distribution.
 pub(super) const NORMAL: f64 = 1.959_964;
@@ -6,18 +6,18 @@ pub(super) const NORMAL: f64 = 1.959_964;
 /// The 99.5 % quantile of the standard normal distribution.
 const RARE: f64 = 2.575_829;
 
-/// The 97.5 % quantile of Student's distribution, for three degrees of freedom and more; for fewer it is asked as for
-/// three. Off by less than a part in 500.
+/// Returns the 97.5 % quantile of Student's t-distribution for at least three degrees of freedom, with a relative error
+/// below 1/500. Fewer degrees of freedom count as three.
 pub fn student(freedom: f64) -> f64 {
     quantile(NORMAL, freedom)
 }
 
-/// The 99.5 % quantile of the same, off by less than a part in 100.
+/// Returns the 99.5 % quantile with a relative error below 1/100.
 pub(super) fn student_rare(freedom: f64) -> f64 {
     quantile(RARE, freedom)
 }
 
-/// Student's quantile for that of the standard normal distribution: the expansion of Abramowitz and Stegun, 26.7.5.
+/// Converts a normal quantile into Student's: the expansion of Abramowitz and Stegun, 26.7.5.
 fn quantile(normal: f64, freedom: f64) -> f64 {
     let odd = |power: i32| normal.powi(power);
     let terms = [
@@ -30,7 +30,7 @@ fn quantile(normal: f64, freedom: f64) -> f64 {
     terms.iter().rev().fold(0.0, |sum, term| (sum + term) * each) + normal
 }
 
-/// With fewer degrees of freedom an error is not known at all.
+/// Minimum degrees of freedom from which an error is known at all.
 pub const LEAST_FREEDOM: f64 = 3.0;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! What learning costs a simulated job that allows little.
+//! Tests the cost of profiling with simulated jobs that allow little slowdown.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Uniform};
 
 use crate::domain::PowerLimit;
-use crate::profile::ladder::GroupRange;
-use crate::profile::{Profiler, Record, Report, Settings, Sight, Slack, Stage};
+use crate::profile::steps::GroupRange;
+use crate::profile::{GpuSnapshot, Profiler, Record, Report, Settings, Slack, Stage};
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds};
 
@@ -14,7 +14,7 @@ const fn w(watts: u32) -> PowerLimit {
     PowerLimit::from_milliwatts(watts * 1000)
 }
 
-/// ResNet-50 on an A40, roughly: limit, samples per second, watts.
+/// Limit, samples per second and watts, roughly ResNet-50 on an A40.
 const CURVE: [(u32, f64, f64); 9] = [
     (300, 100.0, 290.0),
     (275, 99.6, 270.0),
@@ -27,11 +27,11 @@ const CURVE: [(u32, f64, f64); 9] = [
     (100, 34.0, 99.0),
 ];
 
-/// What a run of `whole` seconds with a promise of `part` lost to learning, and whether the profiler was done at its end.
+/// Simulates a run of `whole` seconds with an allowed slowdown of `part` and returns the time lost and the profiler.
 /// The job reports each `every` seconds; its speed is drawn within ±`noise` each second.
 fn learn(whole: f64, part: f64, every: u32, noise: f64, record: Record) -> (f64, Profiler) {
     let group = GroupRange::of_limits(w(300), w(100));
-    let mut profiler = Profiler::new(Settings::default(), &[group], record).on_account();
+    let mut profiler = Profiler::new(Settings::default(), &[group], record).with_slack_budget();
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let speed = Uniform::new_inclusive(1.0 - noise, 1.0 + noise).expect("a range");
     let (mut samples, mut energy, mut lost) = (0.0, 0.0, 0.0);
@@ -45,7 +45,7 @@ fn learn(whole: f64, part: f64, every: u32, noise: f64, record: Record) -> (f64,
         let allowed = Seconds::new(if is_known { whole * part } else { 0.0 });
         profiler.allow(Some(Slack { allowed, lost: Seconds::new(lost), whole: Some(Seconds::new(whole)), part }));
         let setting = Some(vec![w(limit).into()]);
-        profiler.see(Sight { at, setting, void: false, capped: true, energy: vec![Joules::new(energy)] });
+        profiler.observe(GpuSnapshot { at, setting, unusable: false, capped: true, energy: vec![Joules::new(energy)] });
         if second % every == 0 {
             profiler.report(Report { received: at, at: None, samples: Samples::new(samples) });
         }
@@ -54,14 +54,14 @@ fn learn(whole: f64, part: f64, every: u32, noise: f64, record: Record) -> (f64,
 }
 
 #[test]
-fn learning_spends_a_quarter_of_the_slack_at_most() {
+fn profiling_spends_at_most_a_quarter_of_the_slack() {
     for whole in [120.0, 300.0, 600.0, 1800.0] {
         for part in [0.01, 0.03, 0.1] {
             for every in [1, 10, 30] {
                 for noise in [0.0, 0.1] {
                     let (lost, _) = learn(whole, part, every, noise, Record::default());
                     let case = format!("{whole} s, {part}, reports each {every} s, ±{noise}");
-                    // The curve may fall more steeply than limits do: what is noticed a report later was lost before.
+                    // Throughput may fall faster than the limit. The profiler notices only with the next report.
                     let unseen = f64::from(2 * every) * 0.2;
                     assert!(lost <= whole * part * 0.25 + unseen.min(whole * part * 0.25), "{case}: {lost}");
                 }
@@ -71,7 +71,7 @@ fn learning_spends_a_quarter_of_the_slack_at_most() {
 }
 
 #[test]
-fn what_one_run_cannot_afford_the_next_ones_learn() {
+fn later_runs_measure_what_one_run_cannot_afford() {
     let measured = |profiler: &Profiler| profiler.profile().points.len();
     let (lost, first) = learn(320.0, 0.03, 1, 0.02, Record::default());
     assert!(lost <= 2.4, "{lost}");
@@ -81,20 +81,20 @@ fn what_one_run_cannot_afford_the_next_ones_learn() {
 }
 
 #[test]
-fn a_job_that_may_lose_nothing_is_left_alone() {
+fn a_job_without_slack_is_not_profiled() {
     let (lost, profiler) = learn(600.0, 0.0, 1, 0.01, Record::default());
     assert_eq!((lost, profiler.stage()), (0.0, Stage::Done));
     assert_eq!(profiler.profile().points.len(), 1, "the reference is known, and nothing else");
 }
 
 #[test]
-fn limits_too_slow_to_be_of_use_are_looked_at_only_where_that_costs_next_to_nothing() {
+fn limits_too_slow_to_be_useful_are_measured_only_if_nearly_free() {
     let lowest = |whole, part| {
         let (_, profiler) = learn(whole, part, 1, 0.0, Record::default());
         let points = profiler.profile().points;
         points.iter().map(|p| p.setting[0].limit.milliwatts() / 1000).min().expect("measured")
     };
-    // 225 W is slower than 3 %; what lies below the next limit cannot pay.
+    // 225 W slows by more than 3 %; no limit further down pays.
     assert!(lowest(600.0, 0.03) >= 200, "{}", lowest(600.0, 0.03));
     assert!(lowest(100_000.0, 0.03) <= 150, "{}", lowest(100_000.0, 0.03));
 }

@@ -1,32 +1,32 @@
-//! What the measurements of a job cost it so far, and what they may.
+//! Cost of a job's measurements so far, and its budget.
 
 use std::collections::VecDeque;
 
-use crate::profile::ladder::Setting;
 use crate::profile::slack::Slack;
+use crate::profile::steps::Setting;
 use crate::time::Monotonic;
 use crate::units::Seconds;
 
-/// What learning cost in this run.
+/// Cost of profiling in this run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learning {
-    /// What the job may lose; `None` where it promises nothing about time.
+    /// The job's slack; `None` if it has no time limit.
     pub(super) slack: Option<Slack>,
-    /// Time lost while lower settings were measured.
-    pub(super) lost: Seconds,
-    pub(super) visit: Option<Visit>,
-    /// Settings whose visit cost all that it might before they were known well enough.
-    pub(super) left: Vec<Setting>,
-    /// Whether settings wait for slack that is not there.
+    /// Time lost by measuring lower settings.
+    pub(super) time_lost: Seconds,
+    pub(super) current: Option<MeasurementBudget>,
+    /// Settings whose budget was spent before they were known well enough.
+    pub(super) abandoned: Vec<Setting>,
+    /// True if settings wait for more slack.
     pub(super) deferred: bool,
-    pub(super) seen: Option<Monotonic>,
-    /// Time between the newest reports.
+    pub(super) last_observed: Option<Monotonic>,
+    /// Times between the latest reports.
     pub(super) spacing: VecDeque<Seconds>,
 }
 
-/// A setting below the reference that is being measured.
+/// Cost and budget of the current measurement below the reference.
 #[derive(Clone, Debug)]
-pub(super) struct Visit {
+pub(super) struct MeasurementBudget {
     pub(super) setting: Setting,
     pub(super) cost: Seconds,
     pub(super) most: Seconds,

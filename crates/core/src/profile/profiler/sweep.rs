@@ -1,36 +1,37 @@
-//! The order of a profiler's measurements: which setting is next, and what is known well enough.
+//! The order of a profiler's measurements.
 
 use super::{Profiler, Settings, Stage, describe};
 use crate::domain::{OperatingPoint, PowerLimit, SetPoint};
-use crate::profile::ladder::Setting;
+use crate::profile::steps::Setting;
 use crate::units::{Seconds, Watts};
 
-/// How long a later visit to a point lasts.
+/// Duration of a re-measurement.
 const VISIT: Seconds = Seconds::new(60.0);
-/// And at most, as one part in this many of the job.
+/// Ratio of a job's duration to its longest re-measurement.
 const VISIT_PART: f64 = 60.0;
-/// A board that draws less than this part of its limit is left alone by it.
+/// Ratio of power to limit below which a limit does not bind.
 const LOOSE: f64 = 0.9;
-/// A limit this much above the mean draw may do nothing, if the draw is steady.
+/// Ratio of limit to mean power above which a limit may not bind.
 const ABOVE_DRAW: f64 = 1.05;
-/// Smaller differences of throughput and power are none.
-const SAME_PACE: f64 = 0.003;
+/// Relative differences of throughput and power that count as none.
+const SAME_THROUGHPUT: f64 = 0.003;
 const SAME_POWER: f64 = 0.01;
 
 impl Profiler {
-    /// Goes to the next stage as long as the present one has what it needs.
-    pub(super) fn move_on(&mut self) {
+    /// Advances through the stages while the current one is complete.
+    pub(super) fn advance(&mut self) {
         loop {
             let next = match self.stage {
-                Stage::Sweep { .. } | Stage::Clocks { .. } => self.after_rung(),
+                Stage::Sweep { .. } | Stage::Clocks { .. } => self.after_step(),
                 Stage::Closing => self.after_closing(),
-                Stage::Visiting => {
-                    let left = self.visiting.as_ref().is_none_or(|setting| self.learning.left.contains(setting));
-                    (left || self.stage_time >= self.visit_length()).then_some(Stage::Done)
+                Stage::Remeasuring => {
+                    let left =
+                        self.remeasuring.as_ref().is_none_or(|setting| self.learning.abandoned.contains(setting));
+                    (left || self.stage_time >= self.remeasurement_length()).then_some(Stage::Done)
                 }
                 Stage::Done => self.resumed().or_else(|| {
-                    self.visiting = self.visit_due();
-                    self.visiting.is_some().then_some(Stage::Visiting)
+                    self.remeasuring = self.remeasurement_due();
+                    self.remeasuring.is_some().then_some(Stage::Remeasuring)
                 }),
             };
             let Some(next) = next else { return };
@@ -42,10 +43,10 @@ impl Profiler {
         }
     }
 
-    fn after_rung(&mut self) -> Option<Stage> {
+    fn after_step(&mut self) -> Option<Stage> {
         let setting = self.wanted()?.clone();
-        if !self.is_measured(&setting) && !self.learning.left.contains(&setting) {
-            // Half as long again as a measurement may take, and nothing usable came of it: heat, most likely.
+        if !self.is_measured(&setting) && !self.learning.abandoned.contains(&setting) {
+            // Without a usable measurement after 1.5 times the maximum duration, heat is the most likely cause.
             let patience = self.longest_measurement().max(self.shortest_visit() * 2.0) * 1.5;
             if self.stage_time < patience || setting == *self.ceiling() {
                 return None;
@@ -53,7 +54,7 @@ impl Profiler {
             self.notes.push(format!("no usable measurement at {}; skipped", describe(&setting)));
             self.skipped.push(setting.clone());
         }
-        let further = self.next_rung(self.stage);
+        let further = self.next_step(self.stage);
         self.learning.deferred |= further.is_some_and(|stage| !self.may_begin(stage));
         if let Some(further) = further.filter(|_| !self.learning.deferred) {
             return Some(further);
@@ -61,7 +62,7 @@ impl Profiler {
         if let Stage::Sweep { group, .. } = self.stage
             && !self.learning.deferred
         {
-            if group + 1 < self.ladders.len() {
+            if group + 1 < self.limit_steps.len() {
                 return Some(Stage::Sweep { group: group + 1, index: 0 });
             }
             let loose = self.ceiling_is_loose();
@@ -70,7 +71,7 @@ impl Profiler {
                 return Some(Stage::Clocks { index: 1 });
             }
             if loose && self.groups.len() > 1 && self.groups.iter().any(|g| g.clocks.is_some()) {
-                let note = "the power limit does not bind, and clocks are left alone: the boards are unequal";
+                let note = "the power limit does not bind; clocks are not locked because the GPUs differ";
                 self.notes.push(note.into());
             }
         }
@@ -78,86 +79,86 @@ impl Profiler {
         Some(if self.is_closed() || nothing_new { Stage::Done } else { Stage::Closing })
     }
 
-    /// Whether the setting of a stage may be visited now.
+    /// Returns whether the setting of a stage is affordable now.
     fn may_begin(&self, stage: Stage) -> bool {
         self.setting_of(stage).is_some_and(|setting| setting == self.ceiling() || self.is_affordable(setting))
     }
 
-    /// Where a sweep goes on that was put off until it could be afforded.
+    /// Returns the stage at which a deferred sweep continues, once affordable.
     fn resumed(&mut self) -> Option<Stage> {
         if !self.learning.deferred || self.is_closed() {
             return None;
         }
-        let sweeps = (0..self.ladders.len()).map(|group| Stage::Sweep { group, index: 0 });
-        let stage = sweeps.filter_map(|stage| self.next_rung(stage)).next()?;
+        let sweeps = (0..self.limit_steps.len()).map(|group| Stage::Sweep { group, index: 0 });
+        let stage = sweeps.filter_map(|stage| self.next_step(stage)).next()?;
         let begins = self.may_begin(stage);
         self.learning.deferred = !begins;
         begins.then_some(stage)
     }
 
-    /// The next setting of the ladder in progress, unless going further down is of no use.
-    fn next_rung(&self, stage: Stage) -> Option<Stage> {
+    /// Returns the next setting of the current steps, unless lower ones are of no use.
+    fn next_step(&self, stage: Stage) -> Option<Stage> {
         match stage {
             Stage::Clocks { index } => {
                 let further = index + 1 < self.clocks.len() && !self.worse_twice(&self.clocks[..=index]);
                 further.then_some(Stage::Clocks { index: index + 1 })
             }
             Stage::Sweep { group, .. } => {
-                let (ladder, loose) = (&self.ladders[group], self.loose_limits());
-                let is_known = |setting| self.is_measured(setting) || self.learning.left.contains(setting);
-                let open = |i: &usize| !is_known(&ladder[*i]) && !loose.contains(&ladder[*i][group].limit);
+                let (steps, loose) = (&self.limit_steps[group], self.loose_limits());
+                let is_known = |setting| self.is_measured(setting) || self.learning.abandoned.contains(setting);
+                let open = |i: &usize| !is_known(&steps[*i]) && !loose.contains(&steps[*i][group].limit);
                 let felt_by_peaks = self.probe().and_then(|probe| (1..=probe).rev().find(open));
-                let index = felt_by_peaks.or_else(|| (1..ladder.len()).find(open))?;
-                let enough = self.worse_twice(&ladder[..index]) || self.worse_as_expected(&ladder[..index]);
+                let index = felt_by_peaks.or_else(|| (1..steps.len()).find(open))?;
+                let enough = self.worse_twice(&steps[..index]) || self.worse_as_expected(&steps[..index]);
                 (!enough).then_some(Stage::Sweep { group, index })
             }
             _ => None,
         }
     }
 
-    /// The lowest limit that is still above what the job draws at a loose ceiling. It is tried first, and those above it
-    /// next, since peaks of the draw may feel them: from the first on that changes nothing, no limit does.
+    /// Returns the lowest limit above the job's power if the ceiling does not bind. It is tried first, then those above
+    /// it, since power peaks may reach them. From the first limit without effect on, no higher limit binds.
     fn probe(&self) -> Option<usize> {
-        let ([ladder], true) = (self.ladders.as_slice(), self.ceiling_is_loose()) else { return None };
+        let ([steps], true) = (self.limit_steps.as_slice(), self.ceiling_is_loose()) else { return None };
         let draw = *self.ceiling_draws()?.first()?;
-        (1..ladder.len()).rev().find(|i| ladder[*i][0].limit.watts() > draw * ABOVE_DRAW)
+        (1..steps.len()).rev().find(|i| steps[*i][0].limit.watts() > draw * ABOVE_DRAW)
     }
 
-    /// Whether the sweep from this ceiling was finished and closed before.
+    /// Returns whether the sweep from this ceiling is complete.
     pub(super) fn is_closed(&self) -> bool {
         self.record.closed_at.as_ref() == Some(self.ceiling())
     }
 
-    /// Whether the power limit leaves the job alone at the ceiling: it draws well below it, and no board says that the
-    /// limit lowers its clocks. Then limits close below it do nothing, and clocks are what is left to steer.
+    /// Returns whether the ceiling's limit does not bind: the job draws well below it and no GPU reports that the limit
+    /// lowers its clocks. Limits close below it then have no effect, and clocks are the only control.
     fn ceiling_is_loose(&self) -> bool {
         let Some((top, draws)) = self.stats(self.ceiling()).zip(self.ceiling_draws()) else { return false };
         let far_below = |(set, draw): (&SetPoint, &Watts)| *draw < set.limit.watts() * LOOSE;
         top.is_loose() && self.ceiling().iter().zip(&draws).all(far_below)
     }
 
-    /// Limits of the ladder, from above, that cannot bind: those not below one that was found to change nothing. Known
-    /// for equal boards only.
+    /// Returns the limits that cannot bind, from above: those at or above a limit measured to have no effect. Only for
+    /// equal GPUs.
     pub(super) fn loose_limits(&self) -> Vec<PowerLimit> {
-        let ([ladder], true) = (self.ladders.as_slice(), self.ceiling_is_loose()) else { return Vec::new() };
-        let limits = &ladder[1.min(ladder.len())..];
+        let ([steps], true) = (self.limit_steps.as_slice(), self.ceiling_is_loose()) else { return Vec::new() };
+        let limits = &steps[1.min(steps.len())..];
         let unfelt = limits.iter().rposition(|setting| self.changes_nothing(setting));
         limits[..unfelt.map_or(0, |last| last + 1)].iter().map(|setting| setting[0].limit).collect()
     }
 
-    /// Whether a setting was measured and is the ceiling again.
+    /// Returns whether a setting was measured and equals the ceiling.
     fn changes_nothing(&self, setting: &Setting) -> bool {
         let known = |s| self.stats(s).filter(|s| s.is_loose()).and_then(|_| self.known(s));
         let (Some(top), Some(here), true) = (known(self.ceiling()), known(setting), self.is_measured(setting)) else {
             return false;
         };
         let (e0, e1) = (top.throughput.relative_error, here.throughput.relative_error);
-        let margin = (2.0 * (e0 * e0 + e1 * e1).sqrt()).max(SAME_PACE);
-        let (pace, power) = (here.throughput.mean / top.throughput.mean, here.power.mean / top.power.mean);
-        (pace - 1.0).abs() <= margin && (power - 1.0).abs() <= SAME_POWER
+        let margin = (2.0 * (e0 * e0 + e1 * e1).sqrt()).max(SAME_THROUGHPUT);
+        let (throughput, power) = (here.throughput.mean / top.throughput.mean, here.power.mean / top.power.mean);
+        (throughput - 1.0).abs() <= margin && (power - 1.0).abs() <= SAME_POWER
     }
 
-    /// The mean draw of one board of each group at the ceiling.
+    /// Returns the mean power per GPU of each group at the ceiling.
     fn ceiling_draws(&self) -> Option<Vec<Watts>> {
         let top = self.stats(self.ceiling())?;
         let each = top.power.iter().zip(&self.groups);
@@ -170,7 +171,7 @@ impl Profiler {
         }
         let Some(stats) = self.stats(setting).filter(|s| s.operating_point().is_some()) else { return false };
         let (seconds, count) = (Seconds::new(stats.throughput.seconds()), stats.throughput.count());
-        // What is known of the noise goes on changing; a sweep that is finished stays so.
+        // The noise estimate keeps changing; a complete sweep stays complete.
         if self.is_closed() && count >= 2.0 {
             return true;
         }
@@ -179,12 +180,12 @@ impl Profiler {
             || (seconds >= self.longest_measurement() && count >= 2.0)
     }
 
-    /// Whether the last two settings were each worse than the one before.
+    /// Returns whether each of the last two settings was worse than the one before.
     fn worse_twice(&self, visited: &[Setting]) -> bool {
         matches!(self.known_of(visited).as_slice(), [.., a, b, c] if is_worse(a, b) && is_worse(b, c))
     }
 
-    /// Whether the last setting was worse than the one before, and that one is where the least energy was expected.
+    /// Returns whether the last setting was worse than the one before, which is at or below the expected best limit.
     fn worse_as_expected(&self, visited: &[Setting]) -> bool {
         let known = self.known_of(visited);
         let (Some(expected), [.., a, b]) = (self.expected, known.as_slice()) else { return false };
@@ -214,7 +215,7 @@ impl Profiler {
         let ceiling = self.ceiling().clone();
         let opening = self.stats_mut(&ceiling);
         if significant {
-            // The rest of the run will be as warm as the end of the sweep was.
+            // The rest of the run will be as warm as the end of the sweep.
             *opening = closing;
         } else {
             opening.merge(&closing);
@@ -227,21 +228,20 @@ impl Profiler {
         Some(Stage::Done)
     }
 
-    /// How long a visit lasts: a minute, or a sixtieth of a short job.
-    fn visit_length(&self) -> Seconds {
+    /// Returns the duration of a re-measurement: a minute, or a sixtieth of a short job.
+    fn remeasurement_length(&self) -> Seconds {
         self.whole().map_or(VISIT, |whole| VISIT.min(whole / VISIT_PART))
     }
 
-    /// The point to visit now, if a share of the job's time so far allows a visit: the one known worst of those that a
-    /// plan may use, from the ceiling down to the pace of the most efficient. The ceiling counts threefold, since
-    /// its error goes straight into the slowdown's budget. A point that a plan avoids because chance made it look bad is
-    /// found out in this way only.
-    fn visit_due(&self) -> Option<Setting> {
+    /// Returns the setting to re-measure now, if the time budget allows one: the least known among those that a plan
+    /// may use, from the ceiling down to the most efficient. The ceiling counts three times, since its error adds to
+    /// every slowdown. Only re-measurement corrects a point that noise made look bad and that plans therefore avoid.
+    fn remeasurement_due(&self) -> Option<Setting> {
         let Settings { standard_error, visit_share, .. } = self.settings;
-        // The sweep may be doubled at once: a plan made from bad points costs more than the visits.
+        // Re-measurements may at once take as long as the sweep: plans from inaccurate points cost more.
         let at_once = self.whole().map_or(self.sweep_time, |whole| self.sweep_time.min(whole * visit_share));
-        let length = self.visit_length();
-        if self.reported * visit_share + at_once - self.spent_on_visits < length || length < self.shortest_visit() {
+        let length = self.remeasurement_length();
+        if self.reported * visit_share + at_once - self.remeasured_time < length || length < self.shortest_visit() {
             return None;
         }
         let points = self.known_points();
@@ -251,7 +251,7 @@ impl Profiler {
             let error = point.throughput.relative_error;
             let (good_enough, weight) =
                 if place == 0 { (self.wanted_reference_error(), 3.0) } else { (standard_error / 3.0, 1.0) };
-            let may_cost = !self.learning.left.contains(&point.setting) && self.is_affordable(&point.setting);
+            let may_cost = !self.learning.abandoned.contains(&point.setting) && self.is_affordable(&point.setting);
             let affordable = place == 0 || may_cost;
             (error > good_enough && affordable).then_some((error * weight, point.setting.clone()))
         };
@@ -260,8 +260,8 @@ impl Profiler {
     }
 }
 
-/// Whether a setting costs more energy per sample *and* more time than the one before, by more than twice what chance
-/// explains.
+/// Returns whether a setting costs more energy per sample *and* more time than the one before, by more than two
+/// standard errors.
 fn is_worse(before: &OperatingPoint, after: &OperatingPoint) -> bool {
     let (e0, e1) = (before.throughput.relative_error, after.throughput.relative_error);
     let margin = 2.0 * (e0 * e0 + e1 * e1).sqrt();

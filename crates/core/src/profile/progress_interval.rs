@@ -1,37 +1,37 @@
-//! A stretch of a job's time: what was done and drawn between two reports at which samples had grown.
+//! The interval between two reports with progress: its samples, energy and settings.
 
 use super::dips::Dip;
-use super::ladder::Setting;
-use super::pace::Pace;
+use super::pause_detection::IntervalWork;
+use super::steps::Setting;
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds};
 
-/// Rounding leaves no stretch without time.
+/// Minimum duration in seconds, against rounding.
 const LEAST_SPAN: f64 = 0.05;
 
-/// Time between two reports at which samples had grown.
+/// Interval between two reports with progress.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stretch {
-    /// On the daemon's clock.
+pub(super) struct ProgressInterval {
+    /// Start and end on the daemon's clock.
     pub(super) from: Monotonic,
     pub(super) to: Monotonic,
     pub(super) span: Seconds,
     pub(super) done: Samples,
-    /// Time in which the job was asked to do no work.
+    /// Time in which the daemon paused the job.
     pub(super) idle: Seconds,
     pub(super) waited: bool,
-    /// Energy of all GPUs; `None` where some of it is not known.
+    /// Energy of all GPUs; `None` if part of it is unknown.
     pub(super) energy: Option<Joules>,
-    /// The settings in force, with the time that each was.
+    /// The settings in force and their durations.
     pub(super) settings: Vec<(Setting, Seconds)>,
 }
 
-impl Stretch {
+impl ProgressInterval {
     pub(super) fn open(from: Monotonic) -> Self {
         Self { from, to: from, energy: Some(Joules::ZERO), ..Self::default() }
     }
 
-    /// The setting, if it was one throughout and the job was to train.
+    /// Returns the setting, if there was only one and the job was not paused.
     pub(super) fn setting(&self) -> Option<&Setting> {
         match self.settings.as_slice() {
             [(only, _)] if self.idle <= Seconds::ZERO => Some(only),
@@ -39,16 +39,16 @@ impl Stretch {
         }
     }
 
-    /// Whether a setting was in force throughout, and the job was to train.
+    /// Returns whether one setting was in force throughout and the job was not paused.
     pub(super) fn is_at(&self, setting: &Setting) -> bool {
         let same = |set: &Setting| set.len() == setting.len() && set.iter().zip(setting).all(|(a, b)| a.same_as(*b));
         self.idle <= Seconds::ZERO && !self.settings.is_empty() && self.settings.iter().all(|(set, _)| same(set))
     }
 
-    pub(super) fn pace(&self, dip: &Dip) -> Pace {
-        // What lies in a dip was not waited for.
+    pub(super) fn work(&self, dip: &Dip) -> IntervalWork {
+        // A dip already explains the reports without progress.
         let waited = self.waited && dip.span <= Seconds::ZERO;
-        Pace { span: (self.span - dip.span).get().max(LEAST_SPAN), done: self.done.get(), waited }
+        IntervalWork { span: (self.span - dip.span).get().max(LEAST_SPAN), done: self.done.get(), waited }
     }
 
     pub(super) fn trainable(&self) -> Seconds {

@@ -1,46 +1,46 @@
-//! Chunks measured at one setting without a break: those that hold pauses of the job's own are left out.
+//! Uninterrupted measurement at one setting, without chunks that contain the job's own pauses.
 
 use std::collections::VecDeque;
 
-use super::pace::{FEW, Pace, judge};
+use super::pause_detection::{FEW, IntervalWork, judge};
 use super::point::{Chunk, PointStats};
 
-/// Chunks that are judged again with each new one.
+/// Number of chunks that are judged again with each new one.
 const KEPT: usize = 32;
 
-/// What a chunk shows about the job.
+/// Verdict on a chunk.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Shows {
-    /// It trained at the usual rate.
+pub(super) enum ChunkVerdict {
+    /// Training at the usual rate.
     Training,
-    /// It paused: hardly anything was done.
+    /// Paused: almost no progress.
     Pause,
-    /// It was slow, at this part of the usual rate: a part of the time it paused, or it has changed.
+    /// Slower than usual: partly paused, or the job has changed.
     Slow,
 }
 
-/// One visit to a setting.
+/// An uninterrupted measurement at one setting.
 #[derive(Clone, Debug)]
-pub(super) struct Visit {
-    /// Whether it measures the ceiling for the closing of a sweep.
+pub(super) struct Measurement {
+    /// True if it measures the ceiling to close a sweep.
     pub(super) closing: bool,
-    /// What was known before, and from chunks that are not judged again.
+    /// Earlier measurements and chunks that are no longer judged.
     base: PointStats,
     chunks: VecDeque<Chunk>,
 }
 
-impl Visit {
+impl Measurement {
     pub(super) fn new(base: PointStats, closing: bool) -> Self {
         Self { closing, base, chunks: VecDeque::new() }
     }
 
-    /// Adds a chunk; below the rate `least` nothing is taken for training while no rate is known here.
-    pub(super) fn add(&mut self, chunk: Chunk, least: f64) -> Shows {
+    /// Adds a chunk. While no rate is known here, chunks below the rate `least` do not count as training.
+    pub(super) fn add(&mut self, chunk: Chunk, least: f64) -> ChunkVerdict {
         self.chunks.push_back(chunk);
-        let verdict = judge(&self.paces(), self.base.throughput.rate());
+        let verdict = judge(&self.intervals(), self.base.throughput.rate());
         if let Some(start) = verdict.changed_at {
-            self.settle(start, &verdict.left_out);
-            return Shows::Training;
+            self.settle(start, &verdict.excluded);
+            return ChunkVerdict::Training;
         }
         let mut slow = verdict.paused;
         if verdict.rate.is_none() && self.chunks.len() < FEW {
@@ -51,21 +51,21 @@ impl Visit {
         let newest = self.chunks.back().map_or(0.0, |c| if self.is_long(c) { 0.0 } else { c.rate() });
         let is_slow = slow.last() == Some(&true);
         if self.chunks.len() > KEPT {
-            self.settle(1, &verdict.left_out);
+            self.settle(1, &verdict.excluded);
         }
         match verdict.rate {
-            _ if !is_slow => Shows::Training,
-            Some(rate) if newest >= 0.05 * rate => Shows::Slow,
-            _ => Shows::Pause,
+            _ if !is_slow => ChunkVerdict::Training,
+            Some(rate) if newest >= 0.05 * rate => ChunkVerdict::Slow,
+            _ => ChunkVerdict::Pause,
         }
     }
 
-    /// What is known of the setting, pauses left out.
+    /// Returns the statistics of the setting without pauses.
     pub(super) fn stats(&self, least: f64) -> PointStats {
-        let verdict = judge(&self.paces(), self.base.throughput.rate());
+        let verdict = judge(&self.intervals(), self.base.throughput.rate());
         let unknown = verdict.rate.is_none() && self.chunks.len() < FEW;
         let mut stats = self.base.clone();
-        for (chunk, slow) in self.chunks.iter().zip(verdict.left_out) {
+        for (chunk, slow) in self.chunks.iter().zip(verdict.excluded) {
             if !(slow || unknown && chunk.rate() < least) {
                 stats.add(chunk);
             }
@@ -73,7 +73,7 @@ impl Visit {
         stats
     }
 
-    /// Judges the first `count` chunks for the last time.
+    /// Finalises the first `count` chunks.
     fn settle(&mut self, count: usize, slow: &[bool]) {
         for (chunk, slow) in self.chunks.drain(..count).zip(slow) {
             if !slow {
@@ -82,15 +82,15 @@ impl Visit {
         }
     }
 
-    /// Whether a chunk is much longer than most: the job was silent, or reported no progress.
+    /// Returns whether a chunk is much longer than most because the job did not report progress.
     fn is_long(&self, chunk: &Chunk) -> bool {
         let mut spans: Vec<f64> = self.chunks.iter().map(|c| c.span.get()).collect();
         spans.sort_by(f64::total_cmp);
         chunk.waited || spans.get(spans.len() / 2).is_some_and(|usual| chunk.span.get() > 2.0 * usual)
     }
 
-    fn paces(&self) -> Vec<Pace> {
-        let pace = |c: &Chunk| Pace { span: c.span.get(), done: c.done.get(), waited: c.waited };
-        self.chunks.iter().map(pace).collect()
+    fn intervals(&self) -> Vec<IntervalWork> {
+        let interval = |c: &Chunk| IntervalWork { span: c.span.get(), done: c.done.get(), waited: c.waited };
+        self.chunks.iter().map(interval).collect()
     }
 }

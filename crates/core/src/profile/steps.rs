@@ -1,94 +1,93 @@
-//! Which settings a sweep visits, and what is inferred for boards that are not equal.
+//! The settings that a sweep measures, and inferred settings for jobs on unequal GPUs.
 
 use crate::domain::{ClockRange, Estimate, OperatingPoint, PowerLimit, SetPoint};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
-/// One set point per group of equal boards.
+/// One set point per group of equal GPUs.
 pub type Setting = Vec<SetPoint>;
 
-/// What one group of equal boards may be set to.
+/// The limits and clocks that a group of equal GPUs allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRange {
-    /// How many boards they are.
+    /// Number of GPUs.
     pub boards: u32,
-    /// The highest limit (`planning.md` §5).
+    /// Maximum usable limit (`planning.md` §5).
     pub ceiling: PowerLimit,
-    /// The limit they were found at, where it is one and the same: it is measured too.
-    pub found: Option<PowerLimit>,
+    /// Original limit, if all GPUs of the group share one. A sweep measures it too.
+    pub original: Option<PowerLimit>,
     /// The lowest limit.
     pub min: PowerLimit,
-    /// The clocks to which they may be locked; none where clocks are left alone.
+    /// Lockable clocks; `None` if clocks are not used.
     pub clocks: Option<ClockRange>,
 }
 
 impl GroupRange {
-    /// One board that is steered by its limit alone.
+    /// Returns the range of one GPU that is controlled by its power limit alone.
     pub const fn of_limits(ceiling: PowerLimit, min: PowerLimit) -> Self {
-        Self { boards: 1, ceiling, found: None, min, clocks: None }
+        Self { boards: 1, ceiling, original: None, min, clocks: None }
     }
 }
 
-/// The settings of a sweep, from the ceiling down, one list per group: in each list one group's limit is lowered step
-/// by step while the others stay at their ceilings. With one group, which is the usual case, this is Zeus's sweep, and
-/// the found limit is among its steps: what was saved is told against it.
-pub fn ladders(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec<Vec<Setting>> {
+/// Returns the settings of a sweep, one list per group, each from the ceiling down. A list lowers one group's limit and
+/// keeps the others at their ceilings. With a single group, the usual case, this is Zeus's sweep plus the original
+/// limit, which savings are compared with.
+pub fn limit_steps(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec<Vec<Setting>> {
     let ceiling: Setting = groups.iter().map(|g| g.ceiling.into()).collect();
     let step = step.to_milliwatts().max(1_000);
     let descend = |(index, group): (usize, &GroupRange)| {
         let floor = lowest.map_or(group.min, |l| group.min.max(PowerLimit::from_watts(l)));
-        let rungs = std::iter::successors(Some(group.ceiling.milliwatts()), |l| l.checked_sub(step));
-        let rungs = rungs.take_while(|l| *l >= floor.milliwatts() || *l == group.ceiling.milliwatts());
-        let mut rungs: Vec<u32> = rungs.collect();
-        let is_new = |found: &PowerLimit| {
-            let known = rungs.iter().any(|l| PowerLimit::from_milliwatts(*l).same_as(*found));
-            (floor..group.ceiling).contains(found) && groups.len() == 1 && !known
+        let limits = std::iter::successors(Some(group.ceiling.milliwatts()), |l| l.checked_sub(step));
+        let limits = limits.take_while(|l| *l >= floor.milliwatts() || *l == group.ceiling.milliwatts());
+        let mut limits: Vec<u32> = limits.collect();
+        let is_new = |original: &PowerLimit| {
+            let known = limits.iter().any(|l| PowerLimit::from_milliwatts(*l).same_as(*original));
+            (floor..group.ceiling).contains(original) && groups.len() == 1 && !known
         };
-        if let Some(found) = group.found.filter(is_new).map(PowerLimit::milliwatts) {
-            rungs.insert(rungs.partition_point(|l| *l > found), found);
+        if let Some(original) = group.original.filter(is_new).map(PowerLimit::milliwatts) {
+            limits.insert(limits.partition_point(|l| *l > original), original);
         }
         let at = |limit| {
             let mut setting = ceiling.clone();
             setting[index] = PowerLimit::from_milliwatts(limit).into();
             setting
         };
-        rungs.into_iter().map(at).collect()
+        limits.into_iter().map(at).collect()
     };
     groups.iter().enumerate().map(descend).collect()
 }
 
-/// The settings of a sweep of clocks at the ceiling's limit, from the ceiling, whose clocks are free, down to the lowest
-/// clock in steps of about `step_mhz`. Empty where clocks are left alone, and for unequal boards: which of their clocks
-/// slow a job equally cannot be told from sweeps of one group at a time.
-pub fn clock_ladder(groups: &[GroupRange], step_mhz: u32) -> Vec<Setting> {
+/// Returns the settings of a clock sweep at the ceiling's limit: clocks unlocked first, then down to the lowest in
+/// steps of about `step_mhz`. Empty if clocks are not used, and for unequal GPUs, because single-group sweeps do not
+/// show which clocks slow the groups equally.
+pub fn clock_steps(groups: &[GroupRange], step_mhz: u32) -> Vec<Setting> {
     let [GroupRange { ceiling, clocks: Some(range), .. }] = groups else { return Vec::new() };
     let set = |clock| vec![SetPoint { limit: *ceiling, clock }];
-    let mut ladder = vec![set(None)];
+    let mut steps = vec![set(None)];
     let mut last = range.max();
     for clock in range.steps().iter().rev() {
         if clock.megahertz() + step_mhz.max(1) <= last.megahertz() {
-            ladder.push(set(Some(*clock)));
+            steps.push(set(Some(*clock)));
             last = *clock;
         }
     }
-    ladder
+    steps
 }
 
-/// What one group's sweep showed at one of its limits, the others being at their ceilings.
+/// A measurement of one group's sweep at one limit, with the other groups at their ceilings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupPoint {
     /// The group's limit.
     pub limit: PowerLimit,
-    /// The whole job's throughput: training is synchronous, the slowest board decides.
+    /// Throughput of the whole job. Training is synchronous, so the slowest GPU determines it.
     pub throughput: SamplesPerSecond,
-    /// The power of this group's boards.
+    /// Power of this group's GPUs.
     pub power: Watts,
 }
 
-/// Settings that slow every group equally: for each throughput that some group showed, the lowest limit of each group
-/// that still reaches it. Throughput and power are inferred from the groups' own sweeps; measurement replaces them
-/// once a setting has been in force.
+/// Infers settings that slow all groups equally: for each measured throughput, the lowest limit of each group that
+/// still reaches it. Throughput and power come from the groups' own sweeps until a setting has been measured itself.
 ///
-/// `curves` has one sweep per group, ceiling first. The answer goes from the ceiling down and leaves the ceiling out.
+/// `curves` holds one sweep per group, ceiling first. The result is in descending order and omits the ceiling.
 pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<OperatingPoint> {
     let Some(top) = curves.iter().filter_map(|c| c.first()).map(|p| p.throughput).reduce(SamplesPerSecond::max) else {
         return Vec::new();
@@ -117,8 +116,8 @@ pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<Operati
     points
 }
 
-/// The lowest limit at which a group still reaches `level`, interpolated between its measured limits and rounded up to
-/// the watt.
+/// Returns the lowest limit at which a group reaches `level`, interpolated between measured limits and rounded up to
+/// 1 W.
 fn slowest_that_reaches(curve: &[GroupPoint], level: SamplesPerSecond) -> Option<GroupPoint> {
     let last = curve.iter().rposition(|p| p.throughput >= level * 0.999)?;
     let above = curve[last];
@@ -145,16 +144,16 @@ mod tests {
     #[test]
     fn a_sweep_goes_down_from_the_ceiling_in_steps() {
         let group = GroupRange::of_limits(w(260), w(100));
-        let ladder = ladders(std::slice::from_ref(&group), Watts::new(50.0), None);
-        assert_eq!(ladder, [[260, 210, 160, 110].map(|limit| vec![w(limit).into()])]);
-        let short = ladders(&[group], Watts::new(50.0), Some(Watts::new(160.0)));
+        let steps = limit_steps(std::slice::from_ref(&group), Watts::new(50.0), None);
+        assert_eq!(steps, [[260, 210, 160, 110].map(|limit| vec![w(limit).into()])]);
+        let short = limit_steps(&[group], Watts::new(50.0), Some(Watts::new(160.0)));
         assert_eq!(short[0].len(), 3);
-        let found = GroupRange { found: Some(w(200)), ..GroupRange::of_limits(w(260), w(100)) };
-        let ladder = ladders(std::slice::from_ref(&found), Watts::new(50.0), None);
-        assert_eq!(ladder, [[260, 210, 200, 160, 110].map(|limit| vec![w(limit).into()])]);
-        let at_ceiling = GroupRange { found: Some(w(260)), ..found };
-        assert_eq!(ladders(&[at_ceiling], Watts::new(50.0), None)[0].len(), 4);
-        let fixed = ladders(&[GroupRange::of_limits(w(100), w(100))], Watts::new(25.0), None);
+        let found = GroupRange { original: Some(w(200)), ..GroupRange::of_limits(w(260), w(100)) };
+        let steps = limit_steps(std::slice::from_ref(&found), Watts::new(50.0), None);
+        assert_eq!(steps, [[260, 210, 200, 160, 110].map(|limit| vec![w(limit).into()])]);
+        let at_ceiling = GroupRange { original: Some(w(260)), ..found };
+        assert_eq!(limit_steps(&[at_ceiling], Watts::new(50.0), None)[0].len(), 4);
+        let fixed = limit_steps(&[GroupRange::of_limits(w(100), w(100))], Watts::new(25.0), None);
         assert_eq!(fixed, [vec![vec![w(100).into()]]]);
     }
 
@@ -162,11 +161,11 @@ mod tests {
     fn clocks_go_down_in_steps_that_the_board_has() {
         let range = ClockRange::new((0..=100).map(|i| ClockLimit::from_megahertz(240 + 15 * i)).collect());
         let group = GroupRange { clocks: range, ..GroupRange::of_limits(w(300), w(100)) };
-        let ladder = clock_ladder(std::slice::from_ref(&group), 400);
-        let clocks: Vec<_> = ladder.iter().map(|s| (s[0].limit, s[0].clock.map(ClockLimit::megahertz))).collect();
+        let steps = clock_steps(std::slice::from_ref(&group), 400);
+        let clocks: Vec<_> = steps.iter().map(|s| (s[0].limit, s[0].clock.map(ClockLimit::megahertz))).collect();
         assert_eq!(clocks, [None, Some(1335), Some(930), Some(525)].map(|clock| (w(300), clock)));
-        assert!(clock_ladder(&[group.clone(), group], 400).is_empty(), "unequal boards");
-        assert!(clock_ladder(&[GroupRange::of_limits(w(300), w(100))], 400).is_empty());
+        assert!(clock_steps(&[group.clone(), group], 400).is_empty(), "unequal GPUs");
+        assert!(clock_steps(&[GroupRange::of_limits(w(300), w(100))], 400).is_empty());
     }
 
     #[test]
@@ -176,7 +175,7 @@ mod tests {
             throughput: SamplesPerSecond::new(throughput),
             power: Watts::new(power),
         };
-        // The big board has slack: it only slows the job below 200 W.
+        // Lowering the big GPU's limit slows the job only below 200 W.
         let big =
             vec![point(400, 100.0, 300.0), point(300, 100.0, 280.0), point(200, 100.0, 200.0), point(100, 60.0, 100.0)];
         let small = vec![point(250, 100.0, 240.0), point(200, 90.0, 195.0), point(150, 70.0, 150.0)];

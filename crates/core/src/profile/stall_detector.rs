@@ -1,98 +1,94 @@
-//! Finds pauses of a job's own (evaluation, checkpoint, input) in its power and its progress, and splits time and energy
-//! at them.
+//! Detects a job's own pauses (evaluation, checkpoint, input) from its power and progress, and splits time and energy
+//! between training and pauses.
 //!
-//! The unit is a stretch: the time between two reports at which samples had grown. Reports without progress extend it,
-//! so that a pause begins at the last sample before it, whatever was reported meanwhile. Dips of the power that the
-//! progress bears out are pauses, to the second. Where pauses draw about as much as training, stretches at one setting
-//! are compared with each other, see [`super::pace`]. Stretches at several settings, or at one of which little is known,
-//! go by what is known of these settings, or by what it must be at the least and at the most; time that may be either
-//! stays in doubt.
+//! The unit is the interval between two reports with progress. Reports without progress extend it, so a pause begins at
+//! the last sample before it. Dips of the power that progress confirms are pauses, accurate to the second. Where pauses
+//! draw about as much as training, intervals at one setting are compared, see [`super::pause_detection`]. Intervals
+//! with several or little known settings are judged by known or bounded rates; time that may be either is in doubt.
 
 use std::collections::VecDeque;
 
 use super::dips::{Dip, Reading, parts, runs};
-use super::drawn::{Drawn, Equipment, Ground, Known};
-use super::ladder::{GroupRange, Setting};
-use super::pace::{FEW, LEAST_PART, LEAST_PART_OF_SOME, Pace, STEP_MARGIN, Verdict, judge, step};
+use super::pause_detection::{FEW, IntervalWork, LEAST_PART, LEAST_PART_OF_SOME, STEP_MARGIN, Verdict, judge, step};
 use super::progress::ProgressAccount;
-use super::slack::Lost;
-use super::stretch::Stretch;
+use super::progress_interval::ProgressInterval;
+use super::rate_model::{EnergyInterval, GpuGroups, RateModel, SettingEstimate};
+use super::slack::SlowedTraining;
+use super::steps::{GroupRange, Setting};
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Stretches that are kept and judged again with each new one.
+/// Number of intervals that are judged again with each new one.
 const KEPT: usize = 48;
-/// Of the mean power in a pause over the limit: from here on the limit lowers it.
+/// Ratio of mean power in a pause to the limit from which the limit lowers it.
 const BOUND: f64 = 0.95;
-/// Energy is compared over so much time at least.
+/// Minimum duration of an energy reading.
 const MOMENT: Seconds = Seconds::new(0.5);
-/// Work in a stretch may be faster than known by this factor, beside as much time at the edges of a dip.
+/// Tolerances before work is too fast for a dip to be a pause: a factor on the rate, and time at the dip's edges.
 const FASTER: f64 = 1.1;
 const EDGES: Seconds = Seconds::new(0.3);
-/// Readings that are kept from before the oldest stretch.
+/// Number of readings kept from before the oldest interval.
 const BEFORE: usize = 5;
-/// A pause begins in one stretch and ends in the next, or a moment off.
+/// Maximum number of intervals with progress that a pause overlaps.
 const MOST_TOUCHED: usize = 3;
-/// Dips leave at most this part of the squared differences of pace where they explain them.
+/// Maximum fraction of squared throughput differences that remains if dips explain them.
 const EXPLAINED: f64 = 0.25;
-/// Newest stretches by which the time between reports is known.
+/// Number of latest intervals from which the usual report interval is estimated.
 const USUAL: usize = 6;
 
-/// The last reading of a job's GPUs.
+/// Last reading of a job's GPUs.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct LastReading {
     at: Monotonic,
     energy: Option<Joules>,
 }
 
-/// Splits a job's time and energy between training and pauses of its own. Pure: times are arguments.
+/// Splits a job's time and energy between training and its own pauses. Pure: times are arguments.
 #[derive(Clone, Debug)]
-pub struct Stalls {
-    equipment: Equipment,
-    /// The account of all that is not judged again.
-    settled: ProgressAccount,
-    recent: VecDeque<Stretch>,
-    open: Stretch,
-    seen: Option<Seen>,
-    /// What was drawn since the first of the recent stretches began.
-    drawn: VecDeque<Drawn>,
-    newest: Newest,
+pub struct StallDetector {
+    groups: GpuGroups,
+    /// Account of intervals that are no longer judged.
+    finalised: ProgressAccount,
+    recent: VecDeque<ProgressInterval>,
+    open: ProgressInterval,
+    last_reading: Option<LastReading>,
+    /// Energy readings since the oldest recent interval.
+    drawn: VecDeque<EnergyInterval>,
+    latest_pauses: LatestPauses,
 }
 
-/// What the power shows of the newest stretch.
+/// Pauses that the power shows in the latest interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Newest {
+pub struct LatestPauses {
     /// Pauses.
     pub paused: Dip,
-    /// Whether a pause seems to begin at its end, of which nothing more is known yet.
+    /// True if a pause seems to begin at its end.
     pub ends_low: bool,
 }
 
-impl Stalls {
-    /// Starts with an account of what was before.
+impl StallDetector {
+    /// Continues an earlier account.
     pub fn new(account: ProgressAccount) -> Self {
         Self {
-            equipment: Equipment::default(),
-            settled: account,
+            groups: GpuGroups::default(),
+            finalised: account,
             recent: VecDeque::new(),
-            open: Stretch::open(Monotonic::default()),
-            seen: None,
+            open: ProgressInterval::open(Monotonic::default()),
+            last_reading: None,
             drawn: VecDeque::new(),
-            newest: Newest::default(),
+            latest_pauses: LatestPauses::default(),
         }
     }
 
-    /// Says how many GPUs are in each group, and the highest limit of each of them: the reference, below which time is
-    /// lost.
-    pub fn equip(&mut self, groups: &[GroupRange]) {
-        self.equipment = Equipment::of(groups);
+    /// Sets the number of GPUs and the highest limit of each group. The highest limits are the reference setting.
+    pub fn set_groups(&mut self, groups: &[GroupRange]) {
+        self.groups = GpuGroups::of(groups);
     }
 
-    /// Records what the GPUs show: the setting in force, if there is one, and their energy counted so far, `None` if not
-    /// all answer. `idle` says that the job is asked to do no work. To be called at each tick and right before
-    /// [`Self::report`].
-    pub fn see(&mut self, at: Monotonic, setting: Option<&Setting>, energy: Option<Joules>, idle: bool) {
-        let Some(before) = self.seen.replace(Seen { at, energy }) else { return };
+    /// Records the setting in force, if there is a single one, and the cumulative energy, `None` if a GPU did not
+    /// respond. `idle` means that the daemon paused the job. Call it at each tick and right before [`Self::report`].
+    pub fn observe(&mut self, at: Monotonic, setting: Option<&Setting>, energy: Option<Joules>, idle: bool) {
+        let Some(before) = self.last_reading.replace(LastReading { at, energy }) else { return };
         let span = at.since(before.at);
         if idle {
             self.open.idle += span;
@@ -104,7 +100,7 @@ impl Stalls {
         self.open.to = at;
         let Some(setting) = setting else { return };
         if let (Some(from), Some(to), false) = (before.energy, energy, idle) {
-            self.draw(Drawn { from: before.at, to: at, setting: setting.clone(), energy: to - from });
+            self.draw(EnergyInterval { from: before.at, to: at, setting: setting.clone(), energy: to - from });
         }
         match self.open.settings.iter_mut().find(|(set, _)| set == setting) {
             Some((_, time)) => *time += span,
@@ -112,10 +108,10 @@ impl Stalls {
         }
     }
 
-    /// Keeps what was drawn; counters are too coarse to say anything of a moment alone. No reading goes on beyond a stretch.
-    fn draw(&mut self, drawn: Drawn) {
+    /// Stores an energy reading, merging short ones because counters are coarse. A reading never spans two intervals.
+    fn draw(&mut self, drawn: EnergyInterval) {
         let within = self.open.from;
-        let joins = |last: &&mut Drawn| {
+        let joins = |last: &&mut EnergyInterval| {
             let is_moment = last.span() < MOMENT || drawn.span() < MOMENT;
             last.from >= within && last.to == drawn.from && last.setting == drawn.setting && is_moment
         };
@@ -128,22 +124,22 @@ impl Stalls {
         }
     }
 
-    fn reopened(&self) -> Stretch {
-        Stretch::open(self.open.to)
+    fn reopened(&self) -> ProgressInterval {
+        ProgressInterval::open(self.open.to)
     }
 
-    /// Begins at the first report: what was before it is not the job's.
+    /// Starts at the first report; time and energy before it do not count.
     pub fn begin(&mut self) {
         self.open = self.reopened();
     }
 
-    /// Adds a report: `done` samples in `span` since the one before. `known` says what a setting is known to do. Returns
-    /// the account up to this report.
+    /// Adds a report of `done` samples in `span` since the previous one and returns the account up to it. `known`
+    /// returns the estimate of a setting.
     pub fn report(
         &mut self,
         span: Seconds,
         done: Samples,
-        known: &dyn Fn(&Setting) -> Option<Known>,
+        known: &dyn Fn(&Setting) -> Option<SettingEstimate>,
     ) -> ProgressAccount {
         self.open.span += span;
         self.open.done += done;
@@ -158,22 +154,22 @@ impl Stalls {
         self.account(known, ends)
     }
 
-    /// What the power shows of the stretch that the last report ended.
-    pub fn newest(&self) -> Newest {
-        self.newest
+    /// Returns the pauses in the interval that the last report ended.
+    pub fn latest_pauses(&self) -> LatestPauses {
+        self.latest_pauses
     }
 
-    /// The account up to the last report; settles what is old.
-    fn account(&mut self, known: &dyn Fn(&Setting) -> Option<Known>, ends: bool) -> ProgressAccount {
-        let ground = Ground::new(&self.equipment, &self.drawn, known);
-        let readings = self.readings(&ground);
-        let found = self.dips(&ground, &readings);
+    /// Returns the account up to the last report and finalises old intervals.
+    fn account(&mut self, known: &dyn Fn(&Setting) -> Option<SettingEstimate>, ends: bool) -> ProgressAccount {
+        let model = RateModel::new(&self.groups, &self.drawn, known);
+        let readings = self.readings(&model);
+        let found = self.dips(&model, &readings);
         let paused = found.last().map_or(Dip::default(), |shown| shown.dip);
         let ends_low = readings.last().is_some_and(Reading::is_low) && paused.span <= Seconds::ZERO;
-        let newest = Newest { paused, ends_low };
-        let judged = self.judged(&ground, &found);
-        self.newest = if ends { newest } else { Newest::default() };
-        let mut sums = self.settled;
+        let latest_pauses = LatestPauses { paused, ends_low };
+        let judged = self.judged(&model, &found);
+        self.latest_pauses = if ends { latest_pauses } else { LatestPauses::default() };
+        let mut sums = self.finalised;
         let mut oldest = None;
         let mut at = 0;
         while at < judged.len() {
@@ -184,26 +180,27 @@ impl Stalls {
             }
             at = end;
         }
-        // A run of pauses is settled as one.
+        // Consecutive intervals with pauses are finalised together.
         if let (true, Some((end, sums))) = (self.recent.len() > KEPT, oldest) {
-            self.settled = sums;
+            self.finalised = sums;
             self.recent.drain(..end);
             let oldest = self.recent.front().unwrap_or(&self.open).from;
-            // A dip that ends in the oldest is known by its beginning.
+            // Detecting a dip that ends in the oldest interval needs its beginning.
             while self.drawn.get(BEFORE).is_some_and(|drawn| drawn.to <= oldest) {
                 self.drawn.pop_front();
             }
         }
-        sums.plus(&self.standing_still())
+        sums.plus(&self.open_interval())
     }
 
-    /// The verdict on each recent stretch.
-    fn judged(&self, ground: &Ground<'_>, shown: &[Shown]) -> Vec<Judged> {
-        let quantum = step(&self.recent.iter().zip(shown).map(|(of, shown)| of.pace(&shown.dip)).collect::<Vec<_>>());
-        let by_rates = |(of, shown): (&Stretch, &Shown)| Judged::by_rates(of, shown, quantum, ground);
-        let mut judged: Vec<Judged> = self.recent.iter().zip(shown).map(by_rates).collect();
+    /// Judges each recent interval.
+    fn judged(&self, model: &RateModel<'_>, shown: &[IntervalDips]) -> Vec<IntervalVerdict> {
+        let quantum = step(&self.recent.iter().zip(shown).map(|(of, shown)| of.work(&shown.dip)).collect::<Vec<_>>());
+        let by_rates =
+            |(of, shown): (&ProgressInterval, &IntervalDips)| IntervalVerdict::by_rates(of, shown, quantum, model);
+        let mut judged: Vec<IntervalVerdict> = self.recent.iter().zip(shown).map(by_rates).collect();
         let mut settings: Vec<&Setting> = Vec::new();
-        for setting in self.recent.iter().filter_map(Stretch::setting) {
+        for setting in self.recent.iter().filter_map(ProgressInterval::setting) {
             if !settings.contains(&setting) {
                 settings.push(setting);
             }
@@ -211,17 +208,18 @@ impl Stalls {
         for setting in settings {
             let mut places: Vec<usize> =
                 (0..self.recent.len()).filter(|i| self.recent[*i].setting() == Some(setting)).collect();
-            let prior = ground.known(setting);
+            let prior = model.estimate(setting);
             while places.iter().filter(|i| self.recent[**i].done > Samples::ZERO).count() >= FEW {
-                let paces: Vec<Pace> = places.iter().map(|i| self.recent[*i].pace(&shown[*i].dip)).collect();
-                let mut verdict = judge(&paces, prior.map(|k| k.throughput.get()));
+                let intervals: Vec<IntervalWork> =
+                    places.iter().map(|i| self.recent[*i].work(&shown[*i].dip)).collect();
+                let mut verdict = judge(&intervals, prior.map(|k| k.throughput.get()));
                 let later = verdict.changed_at.map_or_else(Vec::new, |start| places.split_off(start));
                 verdict.paused.truncate(places.len());
                 self.apply(&mut judged, &places, &verdict, prior);
                 places = later;
             }
         }
-        // A pause may have begun in the stretch before the one that shows it.
+        // A pause may have begun in the interval before the one that shows it.
         for i in 1..judged.len() {
             if judged[i].alone && self.recent[i - 1].idle <= Seconds::ZERO {
                 judged[i - 1].paused = true;
@@ -230,21 +228,21 @@ impl Stalls {
         judged
     }
 
-    fn readings(&self, ground: &Ground<'_>) -> Vec<Reading> {
-        let levels: Vec<(&Setting, Option<Watts>)> = ground.levels();
+    fn readings(&self, model: &RateModel<'_>) -> Vec<Reading> {
+        let levels: Vec<(&Setting, Option<Watts>)> = model.training_powers();
         let level = |setting: &Setting| levels.iter().find(|(of, _)| *of == setting).and_then(|(_, level)| *level);
-        let reading = |d: &Drawn| Reading { span: d.span(), energy: d.energy, training: level(&d.setting) };
+        let reading = |d: &EnergyInterval| Reading { span: d.span(), energy: d.energy, training: level(&d.setting) };
         self.drawn.iter().map(reading).collect()
     }
 
-    /// Dips of the power in each recent stretch that are pauses by its progress.
-    fn dips(&self, ground: &Ground<'_>, readings: &[Reading]) -> Vec<Shown> {
+    /// Returns the dips in each recent interval that progress confirms as pauses.
+    fn dips(&self, model: &RateModel<'_>, readings: &[Reading]) -> Vec<IntervalDips> {
         let mut sums = vec![Dip::default(); self.recent.len()];
         let mut net: Vec<Vec<Seconds>> =
             self.recent.iter().map(|of| of.settings.iter().map(|(_, time)| *time).collect()).collect();
         for run in runs(readings) {
             let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
-            // Who reports progress again and again does not pause.
+            // A job that reports progress repeatedly is not paused.
             if self.recent.iter().filter(|of| of.from < to && from < of.to && of.done > Samples::ZERO).count()
                 > MOST_TOUCHED
             {
@@ -268,17 +266,17 @@ impl Stalls {
             if dip.span <= Seconds::ZERO {
                 continue;
             }
-            let rates = ground.rates(of, &net[place]);
+            let rates = model.rates(of, &net[place]);
             let too_fast = || rates.is_none_or(|rates| of.done > rates.most * (of.span - dip.span + EDGES) * FASTER);
             if of.idle > Seconds::ZERO || !borne_out[place] && too_fast() {
                 *dip = Dip::default();
                 net[place] = of.settings.iter().map(|(_, time)| *time).collect();
             }
         }
-        sums.into_iter().zip(net).map(|(dip, net)| Shown { dip, net }).collect()
+        sums.into_iter().zip(net).map(|(dip, net)| IntervalDips { dip, net }).collect()
     }
 
-    /// For each stretch whether dips explain the differences of pace between those at its setting.
+    /// Returns for each interval whether dips explain the throughput differences at its setting.
     fn borne_out(&self, sums: &[Dip]) -> Vec<bool> {
         let mut borne_out = vec![false; sums.len()];
         for place in 0..sums.len() {
@@ -301,16 +299,22 @@ impl Stalls {
         borne_out
     }
 
-    fn apply(&self, judged: &mut [Judged], places: &[usize], verdict: &Verdict, prior: Option<Known>) {
+    fn apply(
+        &self,
+        judged: &mut [IntervalVerdict],
+        places: &[usize],
+        verdict: &Verdict,
+        prior: Option<SettingEstimate>,
+    ) {
         let (mut span, mut energy) = (Seconds::ZERO, Some(Joules::ZERO));
-        for (place, _) in places.iter().zip(&verdict.left_out).filter(|(_, out)| !**out) {
+        for (place, _) in places.iter().zip(&verdict.excluded).filter(|(_, out)| !**out) {
             let (of, dip) = (&self.recent[*place], judged[*place].dip);
             if let (Some(sum), Some(part)) = (energy, of.energy) {
                 (span, energy) = (span + of.span - dip.span, Some(sum + part - dip.energy));
             }
         }
         let own = energy.filter(|_| span > Seconds::ZERO).map(|energy| energy / span);
-        // What the profile knows is known better, as long as it is still true.
+        // The profile's values are more accurate as long as they still hold.
         let near = |known: f64, own: f64| (known / own - 1.0).abs() < LEAST_PART;
         let enough = places.len() >= FEW;
         for (place, slow) in places.iter().zip(&verdict.paused) {
@@ -331,14 +335,14 @@ impl Stalls {
         }
     }
 
-    /// Splits one stretch without a pause, or a run of those with.
-    fn split(&self, run: &[Judged], from: usize) -> ProgressAccount {
-        let stretches = || self.recent.iter().skip(from).zip(run);
+    /// Splits one interval without a pause, or a run of intervals with pauses.
+    fn split(&self, run: &[IntervalVerdict], from: usize) -> ProgressAccount {
+        let intervals = || self.recent.iter().skip(from).zip(run);
         let mut sums = ProgressAccount::default();
         let (mut training, mut used, mut trained) = (Seconds::ZERO, Some(Joules::ZERO), Some(Joules::ZERO));
         let (mut span, mut idle, mut capped) = (Seconds::ZERO, Seconds::ZERO, Watts::ZERO);
         let mut dips = Dip::default();
-        for (of, it) in stretches() {
+        for (of, it) in intervals() {
             sums.samples += of.done;
             sums.unclear += if it.unclear { of.span } else { Seconds::ZERO };
             sums.doubt += it.doubt;
@@ -354,14 +358,14 @@ impl Stalls {
                 Some(power) => trained.map(|sum| sum + power * work),
                 None => None,
             };
-            let limit = |(setting, time): &(Setting, Seconds)| (self.equipment.limit_of(setting), *time);
+            let limit = |(setting, time): &(Setting, Seconds)| (self.groups.limit_of(setting), *time);
             let longest = of.settings.iter().map(limit).max_by(|a, b| a.1.total_cmp(&b.1));
             capped = longest.map_or(capped, |(watts, _)| watts);
         }
-        let below = stretches().any(|(of, _)| !of.is_at(&self.equipment.reference));
+        let below = intervals().any(|(of, _)| !of.is_at(&self.groups.reference));
         let with_losses = |sums: ProgressAccount| {
-            let lost = Lost { below: sums.active, samples: sums.samples };
-            ProgressAccount { lost: Some(if below { lost } else { Lost::default() }), ..sums }
+            let lost = SlowedTraining { below: sums.active, samples: sums.samples };
+            ProgressAccount { lost: Some(if below { lost } else { SlowedTraining::default() }), ..sums }
         };
         let shown = run.iter().any(|it| it.paused);
         let (stalled, energy) = match shown {
@@ -373,16 +377,16 @@ impl Stalls {
             return with_losses(sums);
         }
         sums.active = span - stalled;
-        // At the ceiling the limit is the reference's own.
-        let bound = Some(capped * BOUND).filter(|_| capped < self.equipment.ceiling * BOUND);
+        // At the ceiling the reference has the same limit.
+        let bound = Some(capped * BOUND).filter(|_| capped < self.groups.ceiling * BOUND);
         sums.add_stall(stalled, energy, bound);
         with_losses(sums)
     }
 
-    /// The account of the time since the last progress: a pause once it is longer than a stretch usually is.
-    fn standing_still(&self) -> ProgressAccount {
-        // What a stretch lost is known once it ends.
-        let mut sums = ProgressAccount { lost: Some(Lost::default()), ..ProgressAccount::default() };
+    /// Returns the account since the last progress: a pause once it exceeds twice the usual interval.
+    fn open_interval(&self) -> ProgressAccount {
+        // The time lost is known when the interval ends.
+        let mut sums = ProgressAccount { lost: Some(SlowedTraining::default()), ..ProgressAccount::default() };
         let span = self.open.span;
         let usual = self.recent.iter().rev().take(USUAL).map(|s| s.trainable().get()).fold(0.0, f64::max);
         if self.recent.is_empty() || span.get() <= 2.0 * usual {
@@ -394,37 +398,37 @@ impl Stalls {
     }
 }
 
-/// What the power shows of one stretch.
+/// Dips in the power of one interval.
 #[derive(Clone, Debug)]
-struct Shown {
+struct IntervalDips {
     /// Pauses.
     dip: Dip,
-    /// The rest of the time at each of its settings.
+    /// Remaining time at each of its settings.
     net: Vec<Seconds>,
 }
 
-/// The verdict on one stretch.
+/// Verdict on one interval.
 #[derive(Clone, Copy, Debug, Default)]
-struct Judged {
-    /// Whether it holds a pause beside its dips, or the beginning of one.
+struct IntervalVerdict {
+    /// True if it contains a pause besides its dips, or the beginning of one.
     paused: bool,
-    /// Whether it shows that by itself.
+    /// True if it shows the pause by itself.
     alone: bool,
-    /// Whether pauses cannot be told from training there.
+    /// True if pauses cannot be distinguished from training.
     unclear: bool,
-    /// Time that may be training as well as a pause.
+    /// Time that may be training or a pause.
     doubt: Seconds,
     dip: Dip,
     rate: Option<SamplesPerSecond>,
     power: Option<Watts>,
 }
 
-impl Judged {
-    /// By what its settings are known to do, or can do, each for its part of the time.
-    fn by_rates(of: &Stretch, shown: &Shown, quantum: f64, ground: &Ground<'_>) -> Self {
+impl IntervalVerdict {
+    /// Judges an interval by the rate bounds of its settings.
+    fn by_rates(of: &ProgressInterval, shown: &IntervalDips, quantum: f64, model: &RateModel<'_>) -> Self {
         let net = of.trainable() - shown.dip.span;
-        let mut it = Self { dip: shown.dip, power: ground.power(of), ..Self::default() };
-        let Some(rates) = ground.rates(of, &shown.net) else { return it };
+        let mut it = Self { dip: shown.dip, power: model.power(of), ..Self::default() };
+        let Some(rates) = model.rates(of, &shown.net) else { return it };
         let least = (of.done + Samples::new(STEP_MARGIN * quantum)) / rates.least;
         it.alone = net > Seconds::ZERO && net - least > net * LEAST_PART_OF_SOME;
         it.paused = it.alone;
