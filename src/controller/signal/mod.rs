@@ -131,7 +131,7 @@ impl Signal {
 
     /// Fits the model to a forecast, its outcomes, and what its source issued in the last weeks.
     async fn learn(&mut self, newest: &Forecast, store: &Store, now: DateTime<Utc>, update: &mut SignalUpdate) {
-        let kept = store.issued_of(&SourceKey::of(newest), now - ISSUES_LEARNT_FROM).await;
+        let kept = store.issued_of(&SourceKey::of(newest), now - ISSUE_LOOKBACK).await;
         let kept: Vec<Issued> = match kept {
             Ok(issued) => issued.into_iter().map(at_hand).collect(),
             Err(error) => {

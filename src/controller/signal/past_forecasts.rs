@@ -7,7 +7,7 @@ use crate::controller::view::spelling::spelled;
 use crate::controller::view::{ForeseenView, OutcomeView};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{Forecast, Intensity, Slot};
-use wattune_core::forecast::over_whole;
+use wattune_core::forecast::mean_if_covered;
 use wattune_core::units::Seconds;
 
 /// Forecasts beside what they were about.
@@ -75,7 +75,7 @@ async fn foreseen(source: &SourceKey, slot: &Slot, store: &Store) -> Result<Vec<
     for horizon_h in HORIZONS_H {
         let by = slot.start() - Seconds::new(horizon_h * 3600.0).to_delta();
         let issued = store.issued_by(source, by).await?;
-        let expected = issued.and_then(|issued| over_whole(&issued.series, slot));
+        let expected = issued.and_then(|issued| mean_if_covered(&issued.series, slot));
         foreseen.extend(expected.map(|g| ForeseenView { horizon_h, intensity_g_per_kwh: g.get() }));
     }
     Ok(foreseen)

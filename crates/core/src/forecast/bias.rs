@@ -1,52 +1,53 @@
-//! Correction of a source's forecast by what it lately got wrong.
+//! Correction of a source's forecast for its recent errors.
 //!
-//! With r = outcome − forecast, hourly over the last 28 days (0.98 per day, cut at four robust standard deviations):
+//! With r = actual − forecast, hourly over the last 28 days (weight 0.98 per day, clipped at four robust standard
+//! deviations):
 //!
 //! ```text
 //! corrected(h) = forecast + s·b + z(k)·m(k) + a·φ^(h+1)·y(0)
-//! b     the mean of r; s = t²/(1 + t²), t = b over its standard error (by the number of independent hours)
-//! m(k)  the mean of r − b at time of day k; z(k) = t²/(2 + t²) likewise, 0.7 before there are two days
-//! y     what is left of r after both; φ its autocorrelation over an hour
-//! a     how much of the last y was still there on the hours after the same time on the days before, in [0, 1]
+//! b     mean of r; s = t²/(1 + t²), t = b over its standard error (by the number of independent hours)
+//! m(k)  mean of r − b at time of day k; z(k) = t²/(2 + t²) likewise, 0.7 before there are two days
+//! y     residual of r after both; φ its autocorrelation over an hour
+//! a     fraction of the last y that persisted into the hours after the same time on the days before, in [0, 1]
 //! ```
 //!
-//! Every part vanishes where the evidence does, so a forecast without a bias stays as it is. `a` tells a source that
-//! has just been renewed (its last error says little about the next) from one that goes on as it was.
-//! One set of constants for every grid. There are no forecasts to choose them on but those of the second half of 2021
-//! and of the MISO trace, on which they are also tested; they are round, and none is on an edge.
+//! Each part vanishes without evidence, so an unbiased forecast does not change. `a` distinguishes a source whose
+//! forecast has just been renewed (its last error says little about the next) from an older one. All grids share one
+//! set of constants. They are round and none is at an edge; the only forecasts available to choose them are those of
+//! the second half of 2021 and the MISO trace, on which they are also tested.
 
 use chrono::{DateTime, Utc};
 
-use super::trail::{DAY, Trail, closed, over, place, weights};
+use super::hourly_window::{DAY, HourlyWindow, closed, over, place, weights};
 use crate::domain::Slot;
 
-/// What a day counts against the next younger one.
+/// Weight of a day relative to the next more recent one.
 const PER_DAY: f64 = 0.98;
-/// Residuals beyond this many robust standard deviations from the median count as if they were there.
+/// Robust standard deviations from the median at which residuals are clipped.
 const CUT: f64 = 4.0;
-/// A median absolute deviation times this is the standard deviation of a normal distribution.
+/// Ratio of standard deviation to median absolute deviation for a normal distribution.
 const MAD_TO_SIGMA: f64 = 1.4826;
-/// By what t² has to exceed to be believed for more than half: of the level, and of a time of day.
+/// Value of t² at which an estimate counts for half: of the level, and of a time of day.
 const LEVEL_DOUBT: f64 = 1.0;
 const HOUR_DOUBT: f64 = 2.0;
-/// How far the shape of the errors is believed after one day, which cannot tell shape from chance.
+/// Factor on the daily pattern of errors while only one day is known.
 const ONE_DAY_SHARE: f64 = 0.7;
-/// The autocorrelation of errors within a forecast, before it can be measured.
+/// Assumed autocorrelation of forecast errors before it can be measured.
 const PERSISTENCE: f64 = 0.9;
-/// How many hours the absence of autocorrelation is worth against what was measured.
+/// Weight in hours of the prior of no autocorrelation.
 const INDEPENDENT_HOURS: f64 = 12.0;
-/// How many days the survival of the last error in full is worth against what was measured.
+/// Weight in days of the prior that the last error persists in full.
 const SURVIVAL_DAYS: f64 = 3.0;
-/// Below this there is too little to measure an autocorrelation on.
+/// Minimum number of hours for measuring an autocorrelation.
 const LEAST_HOURS: usize = 4;
 
-/// The correction, fitted.
+/// The fitted correction.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Correction {
     anchor: DateTime<Utc>,
-    /// Level and time of day together.
+    /// Level and daily pattern.
     usual: [f64; DAY],
-    /// What is left of the newest error at lead −1, and of it per hour.
+    /// Latest residual (lead −1) and its persistence per hour.
     last: f64,
     persistence: f64,
     survival: f64,
@@ -62,8 +63,8 @@ struct Sums {
 }
 
 impl Correction {
-    /// `errors` is outcome less forecast. `None` if there is none.
-    pub(super) fn fit(errors: &Trail, anchor: DateTime<Utc>) -> Option<Self> {
+    /// Fits a correction to `errors` (actual less forecast); `None` if there are none.
+    pub(super) fn fit(errors: &HourlyWindow, anchor: DateTime<Utc>) -> Option<Self> {
         let cut = without_outliers(errors)?;
         let known = || cut.iter().enumerate().filter_map(|(age, r)| Some((age, (*r)?)));
         let weight = weights(PER_DAY);
@@ -79,7 +80,7 @@ impl Correction {
         let hours = errors.known();
         let together = if hours < 6 { PERSISTENCE } else { autocorrelation(&off, 0.0).clamp(0.0, 0.97) };
         let independent = (total * total / squared * (1.0 - together) / (1.0 + together)).max(1.0);
-        let level = mean * believed(mean * mean, variance / independent, LEVEL_DOUBT);
+        let level = mean * shrinkage(mean * mean, variance / independent, LEVEL_DOUBT);
 
         let days = by_time_of_day(&off, &weight);
         let shape = shape(&off, &weight, &days, hours);
@@ -92,29 +93,29 @@ impl Correction {
         Some(Self { anchor, usual, last, persistence, survival })
     }
 
-    /// What to add to the forecast of a slot; the newest error, which is `newest`'s, is left out if it is `old`.
+    /// Returns the correction of a slot's forecast. `newest` supplies the latest error, omitted if it is `old`.
     pub(super) fn at(&self, newest: &Self, slot: &Slot, old: bool) -> f64 {
         over(slot, self.anchor, |lead| self.usual(lead) + if old { 0.0 } else { newest.left(lead) })
     }
 
-    /// Level and time of day together, by lead in hours.
+    /// Returns level and daily pattern by lead in hours.
     pub(super) fn usual(&self, lead: i64) -> f64 {
         self.usual[usize::try_from(lead.rem_euclid(24)).unwrap_or(0)]
     }
 
-    /// What is left of the newest error.
+    /// Returns the remainder of the latest error.
     pub(super) fn left(&self, lead: i64) -> f64 {
         let fading = i32::try_from(lead.max(-1) + 1).map_or(0.0, |hours| self.persistence.powi(hours));
         self.survival * fading * self.last
     }
 }
 
-/// How far an estimate is believed whose square and variance these are.
-fn believed(square: f64, variance: f64, doubt: f64) -> f64 {
+/// Returns the shrinkage factor of an estimate from its square and variance.
+fn shrinkage(square: f64, variance: f64, doubt: f64) -> f64 {
     if square > 0.0 { square / (square + doubt * variance) } else { 0.0 }
 }
 
-fn without_outliers(errors: &Trail) -> Option<Vec<Option<f64>>> {
+fn without_outliers(errors: &HourlyWindow) -> Option<Vec<Option<f64>>> {
     let mut all: Vec<f64> = errors.hours().iter().flatten().copied().collect();
     let middle = median(&mut all)?;
     if all.len() < DAY {
@@ -132,7 +133,7 @@ fn median(values: &mut [f64]) -> Option<f64> {
     (half < values.len()).then(|| *values.select_nth_unstable_by(half, f64::total_cmp).1)
 }
 
-/// The correlation of each hour with the one before it; `doubt` hours speak for none.
+/// Returns the lag-1 autocorrelation, with `doubt` hours of prior weight for none.
 fn autocorrelation(values: &[Option<f64>], doubt: f64) -> f64 {
     let (mut product, mut squares, mut hours) = (0.0, 0.0, 0.0);
     for (age, value) in values.iter().enumerate() {
@@ -157,11 +158,11 @@ fn by_time_of_day(values: &[Option<f64>], weight: &[f64]) -> [Sums; DAY] {
     days
 }
 
-/// The part of the errors that comes again at the same time of day.
+/// Returns the daily pattern of the errors.
 fn shape(off: &[Option<f64>], weight: &[f64], days: &[Sums; DAY], hours: usize) -> [f64; DAY] {
     let mean = |day: &Sums| if day.weight > 0.0 { day.value / day.weight } else { 0.0 };
     if hours < 2 * DAY {
-        // Hours that nothing is known of lie between those around them, one of which is the newest.
+        // Unknown hours are interpolated between their neighbours, one of which is the latest.
         let seen = closed(&std::array::from_fn(|k| (days[k].weight > 0.0).then(|| mean(&days[k]))));
         return seen.unwrap_or_default().map(|m| ONE_DAY_SHARE * m);
     }
@@ -175,11 +176,11 @@ fn shape(off: &[Option<f64>], weight: &[f64], days: &[Sums; DAY], hours: usize) 
         }
         let own = (day.squares / day.weight - mean(day).powi(2)).max(0.0);
         let variance = 0.5 * (own + common) * day.weight_squared / (day.weight * day.weight);
-        mean(day) * believed(mean(day).powi(2), variance, HOUR_DOUBT)
+        mean(day) * shrinkage(mean(day).powi(2), variance, HOUR_DOUBT)
     })
 }
 
-/// What part of an error that was there at this time of day on the days before lived on as the autocorrelation says.
+/// Returns the fraction of past errors at this time of day that persisted as the autocorrelation predicts.
 fn survival(left: &[Option<f64>], persistence: f64) -> f64 {
     let at = |age: usize| left.get(age).copied().flatten();
     let squares = || left.iter().flatten().map(|y| y * y);

@@ -1,4 +1,4 @@
-//! A horizon without gaps, in which every slot says what its value rests on.
+//! A horizon without gaps whose slots state the basis of their values.
 
 use std::fmt;
 
@@ -8,64 +8,63 @@ use serde::{Deserialize, Serialize};
 use crate::domain::Slot;
 use crate::units::{GramsPerKwh, Seconds};
 
-/// What the value of a slot rests on, from the best to the poorest.
+/// Basis of a slot's value, from best to poorest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// The source said it, and there is nothing to correct it by.
+    /// Published by the source, without data for a correction.
     Given,
-    /// The source said it; corrected by what it lately got wrong, and mixed with the local forecaster as far as that did
-    /// better.
+    /// Published by the source, corrected for its recent errors and blended with the local forecaster.
     Corrected,
-    /// A hole in the forecast, filled from the same time of day on the nearest known day.
+    /// Gap in the forecast, filled from the same time of day on the nearest known day.
     FilledFromOtherDay,
-    /// A hole or the time beyond the end, filled from the known values next to it, or from the mean of all.
+    /// Gap or time beyond the end, filled from neighbouring values or the mean of all.
     FilledFromNeighbours,
-    /// Beyond the forecast's end, or without one: the local forecaster, on outcomes that are a day old at the most.
+    /// Local forecaster on actual values at most a day old, beyond the forecast's end or without a forecast.
     Local,
-    /// The same on older outcomes, or on what is given of other days: their daily shape.
+    /// Daily profile of older actual values or of other days' forecasts.
     DailyShape,
-    /// Nothing is known: the configured constant.
+    /// Configured constant, without any data.
     Constant,
 }
 
 /// One slot of a horizon.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HorizonSlot {
-    /// When.
+    /// Time span.
     pub slot: Slot,
-    /// What to reckon with, in gCO2e/kWh; never negative.
+    /// Expected intensity, never negative.
     pub intensity: GramsPerKwh,
-    /// The outcome lies at or above this, and at or below `high`, four times in five.
+    /// Lower bound of the 80 % prediction interval.
     pub low: GramsPerKwh,
-    /// See `low`.
+    /// Upper bound of the 80 % prediction interval.
     pub high: GramsPerKwh,
-    /// Why.
+    /// Basis of the value.
     pub basis: Basis,
 }
 
-/// Contiguous slots, oldest first.
+/// Contiguous slots in time order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Horizon {
-    /// Each begins where the one before it ends.
+    /// Slots, each starting at the end of the previous one.
     pub slots: Vec<HorizonSlot>,
 }
 
-/// How the unknown is cut into slots, and what stands for it when nothing is known.
+/// Slot lengths and the fallback value where the source has no forecast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HorizonPolicy {
-    /// The constant of last resort, in gCO2e/kWh.
+    /// Intensity without any data.
     pub fallback: GramsPerKwh,
-    /// How far ahead of now slots without a value are short.
+    /// Lead up to which slots without a value have the length `near_step`.
     pub near: Seconds,
-    /// The length of slots without a value within `near`.
+    /// Length of slots without a value within `near`.
     pub near_step: Seconds,
-    /// The length of slots without a value beyond `near`; daily from a month ahead on.
+    /// Length of slots without a value beyond `near`; a day from 30 days ahead on.
     pub far_step: Seconds,
 }
 
 impl Default for HorizonPolicy {
-    /// 475 g/kWh (a world average), 1 h slots for two days, then 3 h.
+    /// 475 g/kWh (world average); 1 h slots for two days, then 3 h.
     fn default() -> Self {
         Self {
             fallback: GramsPerKwh::new(475.0),
@@ -77,7 +76,7 @@ impl Default for HorizonPolicy {
 }
 
 impl HorizonPolicy {
-    /// The length of slots without a value at so much lead.
+    /// Returns the length of slots without a value at a lead.
     pub(super) fn step(&self, lead: TimeDelta) -> TimeDelta {
         let step = if lead >= TimeDelta::days(30) {
             TimeDelta::days(1)
@@ -90,7 +89,7 @@ impl HorizonPolicy {
     }
 }
 
-/// How many slots of a horizon rest on what. Displays as a sentence.
+/// Number of slots of a horizon per basis. Displays as a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HorizonSummary {
     /// [`Basis::Given`].
@@ -113,29 +112,30 @@ impl fmt::Display for HorizonSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slots = |n: usize| if n == 1 { "1 slot".to_owned() } else { format!("{n} slots") };
         let parts = [
-            (self.given, "as given"),
-            (self.corrected, "as given, corrected by what came before"),
+            (self.given, "as published"),
+            (self.corrected, "corrected for recent errors"),
             (self.filled_from_other_day, "filled from the same time on another day"),
-            (self.filled_from_neighbours, "filled from the values next to it"),
+            (self.filled_from_neighbours, "filled from neighbouring values"),
             (self.local, "by the local forecaster"),
-            (self.daily_shape, "by the daily shape"),
-            (self.constant, "at the configured constant because nothing is known"),
+            (self.daily_shape, "by the daily profile"),
+            (self.constant, "at the configured constant, for lack of data"),
         ];
-        let said: Vec<_> = parts.iter().filter(|p| p.0 > 0).map(|(n, how)| format!("{} {how}", slots(*n))).collect();
-        f.write_str(if said.is_empty() { "no slots" } else { "" })?;
-        f.write_str(&said.join(", "))
+        let published: Vec<_> =
+            parts.iter().filter(|p| p.0 > 0).map(|(n, how)| format!("{} {how}", slots(*n))).collect();
+        f.write_str(if published.is_empty() { "no slots" } else { "" })?;
+        f.write_str(&published.join(", "))
     }
 }
 
 impl Horizon {
-    /// The time-weighted mean in gCO2e/kWh; `None` without slots.
+    /// Returns the time-weighted mean; `None` without slots.
     pub fn mean(&self) -> Option<GramsPerKwh> {
         let seconds: f64 = self.slots.iter().map(|s| s.slot.duration().get()).sum();
         let weighted: f64 = self.slots.iter().map(|s| s.slot.duration().get() * s.intensity.get()).sum();
         (seconds > 0.0).then(|| GramsPerKwh::new(weighted / seconds))
     }
 
-    /// What the slots rest on.
+    /// Counts the slots per basis.
     pub fn summary(&self) -> HorizonSummary {
         let mut summary = HorizonSummary::default();
         for slot in &self.slots {

@@ -1,98 +1,101 @@
-//! The local forecaster: a daily profile of the last 28 days, the weekend's part in it, and what is left of the
-//! latest deviations, mixed with a ridge regression on the day before (`ridge`).
+//! The local forecaster: a daily profile of the last 28 days with a weekend effect and recent deviations, blended with
+//! a ridge regression on the day before (`ridge`).
 //!
 //! With y the hourly intensities, k the time of day and w(k) 1 on weekends:
 //!
 //! ```text
 //! expected(h) = p(k) + g(k)·w(k) + d(h)
-//! p(k) = Σ 0.93^day · (y − g·w) / Σ 0.93^day                     the profile, younger days counting more
+//! p(k) = Σ 0.93^day · (y − g·w) / Σ 0.93^day                     the profile, recent days weighted more
 //! g(k) = 0.4 · n/(n+1) · (mean on weekends − mean on weekdays)   smoothed over three hours, n weekend days known
-//! d(h) = ¼ · 0.965^h · e(0) + ¾ · AR(h)                          deviations e = y − p − g·w, going on
-//! AR: e(t) = Σ a(l)·e(t − l), l = 1, 2, 3, 23, 24, 25            fitted to the deviations, drawn to (0.97, 0, …, 0)
-//! local(h) = (1 − s) · expected(h) + s · ridge(h)                s = ½ · n/(n + 168), n hours learnt from
+//! d(h) = ¼ · 0.965^h · e(0) + ¾ · AR(h)                          extrapolated deviations e = y − p − g·w
+//! AR: e(t) = Σ a(l)·e(t − l), l = 1, 2, 3, 23, 24, 25            fitted to the deviations, shrunk to (0.97, 0, …, 0)
+//! local(h) = (1 − s) · expected(h) + s · ridge(h)                s = ½ · n/(n + 168), n training hours
 //! ```
 //!
-//! One set of constants for every grid. They were searched for on January to June 2021 of CISO, PJM, DE and SE together,
-//! and where neighbours did equally well there, the second half of the year had a say; none is on an edge (a step
-//! either way changes the errors by about 0.1 points). The part of the regression was chosen on both halves of the year.
+//! All grids share one set of constants. They were tuned on January to June 2021 of CISO, PJM, DE and SE together; the
+//! second half of the year decided between equally good neighbours. None is at an edge: a step either way changes the
+//! errors by about 0.1 points. The share of the regression was chosen on both halves of the year.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::hourly_window::{DAY, HOURS, HourlyWindow, closed, over, place, weekend, weights};
 use super::ridge::{Design, solve};
-use super::trail::{DAY, HOURS, Trail, closed, over, place, weekend, weights};
 use crate::domain::Slot;
 
-/// What a day counts against the next younger one, in the profile.
+/// Weight of a day relative to the next more recent one, in the profile.
 const PROFILE_PER_DAY: f64 = 0.93;
-/// The same where weekends are told from weekdays and deviations are learnt from: a weekend is a week away.
+/// The same for weekend effects and deviations: a weekend is a week away.
 const SLOW_PER_DAY: f64 = 0.97;
-/// How much of the difference between weekend and weekday is believed; in full it made three of four grids worse.
+/// Fraction of the measured weekend effect that is used; in full it made three of four grids worse.
 const WEEKEND_SHARE: f64 = 0.4;
-/// What remains of the newest deviation after an hour, in the half that is not learnt.
-const HELD: f64 = 0.965;
-/// The same in the half that is learnt, before anything is, and in both what fades after a day.
+/// Fraction of the latest deviation left after an hour, in the part that is not fitted.
+const DECAY_PER_HOUR: f64 = 0.965;
+/// Prior of the same in the fitted part, and the fading of deviations after a day.
 const PERSISTENCE: f64 = 0.97;
-/// How many hours the persistence above is worth against what was learnt.
+/// Weight of this prior in hours.
 const PRIOR_HOURS: f64 = 1.5;
-/// Fewer deviations than this teach nothing.
+/// Minimum number of deviations for a fit.
 const LEAST_ROWS: usize = 24;
-/// How far ahead deviations are followed; nothing is left of them then.
-const REACH: usize = 10 * DAY;
-/// The deviations that explain the next one: their distance in hours.
+/// Lead in hours up to which deviations are extrapolated.
+const MAX_LEAD_HOURS: usize = 10 * DAY;
+/// Lags in hours of the autoregression.
 const LAGS: [usize; 6] = [1, 2, 3, 23, 24, 25];
-/// The part of the learnt deviations against those that are merely held.
-const LEARNT: f64 = 0.75;
-/// The share of the ridge regression, if it could learn from ever so many hours.
+/// Share of fitted deviations against simply decaying ones.
+const AR_SHARE: f64 = 0.75;
+/// Share of the ridge regression with unlimited training data.
 const RIDGE_SHARE: f64 = 0.5;
-/// From so many hours it gets half of that.
-const RIDGE_ROWS: f64 = 168.0;
-/// From so many hours ahead on its share fades.
-const FADES_FROM: i64 = 7 * 24;
+/// Number of training hours at which it gets half of that.
+const RIDGE_HALF_ROWS: f64 = 168.0;
+/// Lead in hours from which its share fades.
+const FADE_FROM: i64 = 7 * 24;
 
-/// The forecaster, fitted.
+/// The fitted forecaster.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Local {
     anchor: DateTime<Utc>,
     profile: [f64; DAY],
     weekend: [f64; DAY],
-    /// Deviations to come, by lead in hours.
-    coming: Vec<f64>,
-    /// Deviations that were, by age, from the profile of the other days.
+    /// Extrapolated deviations by lead in hours.
+    extrapolated: Vec<f64>,
+    /// Past deviations by age, each from the profile of the other days.
     past: Vec<Option<f64>>,
     ar: [f64; LAGS.len()],
-    /// How many of the day's hours were ever seen.
-    hours_seen: usize,
+    /// Number of hours of the day with any value.
+    known_hours: usize,
 }
 
 impl Local {
-    /// `None` without any value. `anchor` is where the trail's newest hour ends.
-    pub(super) fn fit(actual: &Trail, anchor: DateTime<Utc>) -> Option<Self> {
+    /// Fits the forecaster; `None` without any value. `anchor` is the end of the window's latest hour.
+    pub(super) fn fit(actual: &HourlyWindow, anchor: DateTime<Utc>) -> Option<Self> {
         Self::of_days_ago(0, actual, anchor, &Design::new(actual, anchor))
     }
 
-    /// The forecaster as it would have been so many days before `anchor`.
-    pub(super) fn of_days_ago(days: usize, actual: &Trail, anchor: DateTime<Utc>, design: &Design) -> Option<Self> {
+    /// Fits the forecaster with the data known a number of days before `anchor`.
+    pub(super) fn of_days_ago(
+        days: usize,
+        actual: &HourlyWindow,
+        anchor: DateTime<Utc>,
+        design: &Design,
+    ) -> Option<Self> {
         let mut local = Self::of_profile(&actual.days_ago(days), anchor - TimeDelta::days(i64::try_from(days).ok()?))?;
         let shape = |age: usize| local.shape(before(age));
         let past = |age: usize| actual.get(days * DAY + age).unwrap_or_else(|| shape(age));
-        if let Some((path, rows)) = design.path(days, anchor, past, REACH) {
-            let share = RIDGE_SHARE * rows / (rows + RIDGE_ROWS);
+        if let Some((path, rows)) = design.path(days, anchor, past, MAX_LEAD_HOURS) {
+            let share = RIDGE_SHARE * rows / (rows + RIDGE_HALF_ROWS);
             for (lead, value) in (0..).zip(path) {
                 let shape = local.shape(lead);
-                let fading = if lead < FADES_FROM {
-                    1.0
-                } else {
-                    PERSISTENCE.powi(i32::try_from(lead - FADES_FROM).unwrap_or(0))
-                };
-                if let Some(coming) = usize::try_from(lead).ok().and_then(|lead| local.coming.get_mut(lead)) {
-                    *coming += share * fading * (value - shape - *coming);
+                let fading =
+                    if lead < FADE_FROM { 1.0 } else { PERSISTENCE.powi(i32::try_from(lead - FADE_FROM).unwrap_or(0)) };
+                if let Some(extrapolated) = usize::try_from(lead).ok().and_then(|lead| local.extrapolated.get_mut(lead))
+                {
+                    *extrapolated += share * fading * (value - shape - *extrapolated);
                 }
             }
         }
         Some(local)
     }
 
-    fn of_profile(actual: &Trail, anchor: DateTime<Utc>) -> Option<Self> {
+    fn of_profile(actual: &HourlyWindow, anchor: DateTime<Utc>) -> Option<Self> {
         let ages = 0..HOURS;
         let is_weekend: Vec<bool> = ages.map(|age| weekend(anchor, before(age))).collect();
         let extra = weekend_part(actual, &is_weekend);
@@ -103,35 +106,35 @@ impl Local {
             sums[place(age)] += weight[age] * plain(age, y);
             totals[place(age)] += weight[age];
         }
-        let hours_seen = totals.iter().filter(|t| **t > 0.0).count();
+        let known_hours = totals.iter().filter(|t| **t > 0.0).count();
         let profile = closed(&std::array::from_fn(|k| (totals[k] > 0.0).then(|| sums[k] / totals[k])))?;
         let mean = profile.iter().sum::<f64>() / f64::from(24);
         let inside: Vec<_> =
             actual.hours().iter().enumerate().map(|(age, y)| Some(plain(age, (*y)?) - profile[place(age)])).collect();
-        // From the mean of the other days: a day that stood alone lies off the overall mean.
+        // Deviations are from the mean of the other days, because a day alone deviates from the overall mean.
         let other = |age: usize, e: f64| {
             let rest = totals[place(age)] - weight[age];
             if rest > 1e-9 { e * totals[place(age)] / rest } else { e + profile[place(age)] - mean }
         };
         let past = inside.iter().enumerate().map(|(age, e)| Some(other(age, (*e)?))).collect();
-        let ar = learn(&inside);
-        let coming = deviations(&inside, 0, &ar, REACH);
-        Some(Self { anchor, profile, weekend: extra, coming, past, ar, hours_seen })
+        let ar = fit_autoregression(&inside);
+        let extrapolated = deviations(&inside, 0, &ar, MAX_LEAD_HOURS);
+        Some(Self { anchor, profile, weekend: extra, extrapolated, past, ar, known_hours })
     }
 
-    /// Whether most hours of the day were seen; the others lie on lines between them.
+    /// Returns whether at least three quarters of the day's hours have values; the others are interpolated.
     pub(super) fn is_daily(&self) -> bool {
-        self.hours_seen * 4 >= DAY * 3
+        self.known_hours * 4 >= DAY * 3
     }
 
-    /// What is expected in a slot, without the latest deviations if the values are `old`.
+    /// Returns the expected value in a slot, without recent deviations if the data are `old`.
     pub(super) fn expected(&self, slot: &Slot, old: bool) -> f64 {
         over(slot, self.anchor, |lead| if old { self.shape(lead) } else { self.ahead(lead) })
     }
 
-    /// What is expected of the hour at a lead.
+    /// Returns the expected value of the hour at a lead.
     pub(super) fn ahead(&self, lead: i64) -> f64 {
-        let left = usize::try_from(lead).ok().and_then(|lead| self.coming.get(lead)).copied();
+        let left = usize::try_from(lead).ok().and_then(|lead| self.extrapolated.get(lead)).copied();
         self.shape(lead) + left.unwrap_or(0.0)
     }
 
@@ -140,24 +143,24 @@ impl Local {
         self.profile[k] + if weekend(self.anchor, lead) { self.weekend[k] } else { 0.0 }
     }
 
-    /// Deviations from the profile of the other days, whatever their lead.
+    /// Returns past deviations from the profile of the other days.
     pub(super) fn deviations(&self) -> impl Iterator<Item = f64> + '_ {
         self.past.iter().flatten().copied()
     }
 }
 
-/// The hours that are known, with their ages.
-fn known(trail: &Trail) -> impl Iterator<Item = (usize, f64)> + '_ {
+/// Returns the known hours with their ages.
+fn known(trail: &HourlyWindow) -> impl Iterator<Item = (usize, f64)> + '_ {
     trail.hours().iter().enumerate().filter_map(|(age, y)| Some((age, (*y)?)))
 }
 
-/// The lead of an hour that has passed.
+/// Returns the (negative) lead of a past hour.
 fn before(age: usize) -> i64 {
     -1 - i64::try_from(age).unwrap_or(i64::MAX - 1)
 }
 
-/// What weekends have more than weekdays, by time of day.
-fn weekend_part(actual: &Trail, is_weekend: &[bool]) -> [f64; DAY] {
+/// Returns the weekend effect by time of day.
+fn weekend_part(actual: &HourlyWindow, is_weekend: &[bool]) -> [f64; DAY] {
     let weight = weights(SLOW_PER_DAY);
     // Weekday and weekend: sum, weight and count by time of day.
     let mut sides = [[(0.0, 0.0, 0.0); DAY]; 2];
@@ -174,8 +177,8 @@ fn weekend_part(actual: &Trail, is_weekend: &[bool]) -> [f64; DAY] {
     std::array::from_fn(|k| WEEKEND_SHARE * (raw[(k + DAY - 1) % DAY] + raw[k] + raw[(k + 1) % DAY]) / 3.0)
 }
 
-/// Least squares of each deviation on those before it, by age, with a ridge towards mere persistence.
-fn learn(deviations: &[Option<f64>]) -> [f64; LAGS.len()] {
+/// Fits the autoregression by least squares, with a ridge penalty towards plain persistence.
+fn fit_autoregression(deviations: &[Option<f64>]) -> [f64; LAGS.len()] {
     const N: usize = LAGS.len();
     let mut prior = [0.0; N];
     prior[0] = PERSISTENCE;
@@ -217,25 +220,25 @@ fn learn(deviations: &[Option<f64>]) -> [f64; LAGS.len()] {
     }
 }
 
-/// How deviations go on from the moment `from` hours before the newest, `reach` hours far. They never exceed those of
-/// the week before, and fade after a day whatever was learnt.
+/// Extrapolates deviations for `reach` hours from `from` hours before the latest value. They never exceed those of the
+/// week before and fade after a day.
 fn deviations(past: &[Option<f64>], from: usize, ar: &[f64; LAGS.len()], reach: usize) -> Vec<f64> {
     let at = |age: usize| past.get(age).copied().flatten().unwrap_or(0.0);
     let last = at(from);
     let most = (from..from + 7 * DAY).map(|age| at(age).abs()).fold(0.0, f64::max);
-    let (mut held, mut fading) = (1.0, 1.0);
-    let mut learnt: Vec<f64> = Vec::with_capacity(reach);
-    let mut coming = Vec::with_capacity(reach);
+    let (mut decay, mut fading) = (1.0, 1.0);
+    let mut fitted: Vec<f64> = Vec::with_capacity(reach);
+    let mut extrapolated = Vec::with_capacity(reach);
     for lead in 0..reach {
         let term =
-            |(lag, a): (&usize, &f64)| a * if *lag <= lead { learnt[lead - lag] } else { at(from + lag - lead - 1) };
+            |(lag, a): (&usize, &f64)| a * if *lag <= lead { fitted[lead - lag] } else { at(from + lag - lead - 1) };
         let next: f64 = LAGS.iter().zip(ar).map(term).sum::<f64>().clamp(-most, most);
-        learnt.push(next);
-        held *= HELD;
+        fitted.push(next);
+        decay *= DECAY_PER_HOUR;
         if lead >= DAY {
             fading *= PERSISTENCE;
         }
-        coming.push((1.0 - LEARNT) * held * last + LEARNT * fading * next);
+        extrapolated.push((1.0 - AR_SHARE) * decay * last + AR_SHARE * fading * next);
     }
-    coming
+    extrapolated
 }

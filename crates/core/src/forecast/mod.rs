@@ -1,34 +1,33 @@
-//! What can be said about intensities to come (pure): a gapless horizon to plan over, how far it is to be believed,
-//! and the reference intensity.
+//! Carbon intensity forecasts (pure): gapless planning horizons, their skill, and the reference intensity.
 //!
-//! The order of use: [`Model::fit`] learns from what a source said and what came, [`Model::outlook`] makes contiguous
-//! slots of the source's forecast, corrected, mixed with the local forecaster and extended by it, [`Model::skill`] says
-//! how well such outlooks did lately, and [`Model::followed`] draws a horizon to its mean by as much as it lacks skill.
+//! [`Model::fit`] learns from past forecasts and actual values. [`Model::outlook`] turns a source's forecast into
+//! contiguous slots, corrected, blended with the local forecaster and extended by it. [`Model::skill`] measures how
+//! well such outlooks did recently, and [`Model::shrink_by_skill`] moves a horizon towards its mean accordingly.
 //!
-//! [`score`] says how good forecasts were, [`score_issued`] picks from all that were issued those that counted, and
-//! [`backtest()`] makes the forecasts of the past anew.
+//! [`score`] rates forecasts, [`score_issued`] selects the issued forecasts that were in use, and [`backtest()`]
+//! repeats past forecasts.
 
 mod backtest;
 mod bias;
 mod blend;
-mod difference;
+mod error_paths;
+mod gap_filling;
 mod horizon;
-mod known;
+mod hourly_window;
 mod local;
 mod model;
 mod outlook;
-mod past;
+mod past_errors;
 mod ridge;
 mod score;
 mod skill;
 #[cfg(test)]
 mod tests;
-mod trail;
 
-pub use backtest::{BacktestRow, Said, backtest};
-pub use difference::{ErrorPaths, SlotErrors};
+pub use backtest::{BacktestRow, PublishedForecasts, backtest};
+pub use error_paths::{ErrorPaths, SlotErrors};
 pub use horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot, HorizonSummary};
-pub use model::{Expected, Follow, Model, ModelPolicy};
-pub use past::ISSUES_LEARNT_FROM;
-pub use score::{Pair, Score, over_whole, score, score_issued};
+pub use model::{Expected, Forecaster, Model, ModelPolicy};
+pub use past_errors::ISSUE_LOOKBACK;
+pub use score::{Pair, Score, mean_if_covered, score, score_issued};
 pub use skill::{Skill, SkillPolicy, reference_intensity};

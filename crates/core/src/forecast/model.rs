@@ -1,67 +1,68 @@
-//! All that can be learnt from what a source said and what came: its bias, the local forecaster beside it, how the
-//! two are mixed, and how far the result is to be believed.
+//! Fits all forecast models to past forecasts and actual values: the source's bias, the local forecaster, their blend,
+//! and the skill of the result.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::blend::{
-    ASSUMED_ERROR, Apart, COVERAGE, Errors, IssueDays, NORMAL, REACH, Shares, Stretches, day_of, mixed, width, widths,
+    ASSUMED_ERROR, BlendWeights, ByLead, COVERAGE, Errors, IssueDays, MAX_LEAD_HOURS, NORMAL, SourceOffset, day_of,
+    mixed, width, widths,
 };
-use super::difference::ErrorPaths;
+use super::error_paths::ErrorPaths;
+use super::gap_filling::{decayed, middle};
 use super::horizon::{Basis, Horizon};
-use super::known::{decayed, middle};
+use super::hourly_window::{DAY, HOURS, HourlyWindow};
 use super::local::Local;
-use super::past::{Source, kept, local_errors};
+use super::past_errors::{SourceErrors, kept, local_errors};
 use super::score::Mean;
 use super::skill::{Skill, SkillPolicy, measure_skill, shrink};
-use super::trail::{DAY, HOURS, Trail};
 use crate::domain::{CarbonSeries, Intensity, Issued, Origin, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Half the width of an interval about which nothing is known, as a part of the value.
+/// Assumed half width of an interval without data, relative to the value.
 const ASSUMED_WIDTH: f64 = NORMAL * ASSUMED_ERROR;
 
-/// The last part of a source's forecast, which what comes after it goes on from.
+/// Last part of a source's forecast, from which values beyond its end continue.
 const LAST: TimeDelta = TimeDelta::hours(1);
 
-/// How a model is fitted.
+/// Settings for fitting a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelPolicy {
-    /// How old the newest outcome may be for its deviation to be followed; with older ones only the shape counts.
+    /// Maximum age of the latest actual value for its deviation to count; with older ones only the profile counts.
     pub fresh: Seconds,
-    /// How old it may be to count at all: the shape of another season is no knowledge.
+    /// Maximum age of the latest actual value to be used at all: seasons differ.
     pub remembered: Seconds,
-    /// How the skill is measured.
+    /// Settings for measuring skill.
     pub skill: SkillPolicy,
 }
 
 impl Default for ModelPolicy {
-    /// A day, and the 28 days that are learnt from.
+    /// One day, and the 28 days of training data.
     fn default() -> Self {
         Self { fresh: Seconds::new(86_400.0), remembered: Seconds::new(28.0 * 86_400.0), skill: SkillPolicy::default() }
     }
 }
 
-/// Whose word is followed.
+/// Forecaster to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Follow {
+pub enum Forecaster {
     /// The local forecaster alone.
     Local,
-    /// The source alone, corrected by what it lately got wrong.
+    /// The source alone, corrected for its recent errors.
     Corrected,
-    /// Both, mixed as their errors of the last 28 days suggest: what the daemon plans with.
+    /// Both, blended by their errors of the last 28 days. The daemon plans with this.
     Feed,
 }
 
-/// What is expected of a slot.
+/// Forecast of one slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// The middle, in gCO2e/kWh; never negative.
+    /// Expected intensity, never negative.
     pub intensity: GramsPerKwh,
-    /// The outcome lies at or above this, and at or below `high`, four times in five.
+    /// Lower bound of the 80 % prediction interval.
     pub low: GramsPerKwh,
-    /// See `low`.
+    /// Upper bound of the 80 % prediction interval.
     pub high: GramsPerKwh,
-    /// What it rests on.
+    /// Basis of the value.
     pub basis: Basis,
 }
 
@@ -73,44 +74,44 @@ impl Expected {
     }
 }
 
-/// What the last 28 days say. Fitting costs a few milliseconds at the most and needs no state of its own.
+/// A forecast model fitted to the last 28 days. Fitting takes a few milliseconds and needs no stored state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     fitted: Option<Fitted>,
-    /// Outcomes, and what had been expected where there are none.
+    /// Actual values, with past forecasts in their gaps.
     history: CarbonSeries,
     policy: ModelPolicy,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Fitted {
-    /// Where the newest hour ends that something is known of.
+    /// End of the latest known hour.
     anchor: DateTime<Utc>,
-    actual: Trail,
+    actual: HourlyWindow,
     local: Option<Local>,
-    source: Option<Source>,
-    shares: Shares,
-    local_width: Stretches,
-    corrected_width: Stretches,
-    feed_width: Stretches,
-    /// Half the interval's width where neither the latest deviation nor the source tells anything.
+    source: Option<SourceErrors>,
+    weights: BlendWeights,
+    local_width: ByLead,
+    corrected_width: ByLead,
+    feed_width: ByLead,
+    /// Half width of the interval where neither recent deviations nor the source contribute.
     shape_width: f64,
     feed_errors: Errors,
 }
 
 impl Fitted {
-    /// The day ahead that a slot begins on.
+    /// Returns the day ahead on which a slot starts.
     fn day_of(&self, slot: &Slot) -> usize {
         day_of(usize::try_from((slot.start() - self.anchor).num_hours()).unwrap_or(0))
     }
 }
 
 impl Model {
-    /// Learns from what was `said` of past slots as last said before they began, from the `issues` kept (in any order,
-    /// all of this source; they tell how good it is further ahead), and from the `actual` values, over the 28 days before
-    /// the newest of these. Each may be empty; what lies after `now` is not looked at.
+    /// Fits a model to the 28 days before the latest `actual` value. `published` holds the last forecast of each past
+    /// slot before it began; `issues` holds the source's stored forecasts in any order and shows the errors at longer
+    /// leads. Each may be empty. Data after `now` are ignored.
     pub fn fit(
-        said: &CarbonSeries,
+        published: &CarbonSeries,
         issues: &[&Issued],
         actual: &CarbonSeries,
         now: DateTime<Utc>,
@@ -120,24 +121,24 @@ impl Model {
             let passed = series.points().partition_point(|(slot, _)| slot.start() < now);
             series.points()[..passed].last().map(|(slot, _)| slot.end().min(now))
         };
-        let Some(anchor) = newest(actual).or_else(|| newest(said)) else {
+        let Some(anchor) = newest(actual).or_else(|| newest(published)) else {
             return Self { policy: *policy, ..Self::default() };
         };
-        let (said_hours, actual_hours) = (Trail::new(said, anchor), Trail::new(actual, anchor));
+        let (said_hours, actual_hours) = (HourlyWindow::new(published, anchor), HourlyWindow::new(actual, anchor));
         let seen = if actual.is_empty() { &said_hours } else { &actual_hours };
         let local = Local::fit(seen, anchor);
-        let source = Source::fit(&said_hours, &kept(issues, now), &actual_hours, anchor);
+        let source = SourceErrors::fit(&said_hours, &kept(issues, now), &actual_hours, anchor);
 
         let assumed = ASSUMED_ERROR * seen.mean().unwrap_or(0.0).abs();
         let local_errors = local_errors(seen, anchor);
-        let source_errors = source.as_ref().map_or_else(Errors::new, Source::errors);
-        let issue_days = IssueDays::of(source.as_ref().and_then(Source::newest_age));
-        let shares = Shares::fit(&source_errors, &local_errors, issue_days);
-        let feed_errors = mixed(&source_errors, &local_errors, &shares);
+        let source_errors = source.as_ref().map_or_else(Errors::new, SourceErrors::errors);
+        let issue_days = IssueDays::of(source.as_ref().and_then(SourceErrors::newest_age));
+        let weights = BlendWeights::fit(&source_errors, &local_errors, issue_days);
+        let feed_errors = mixed(&source_errors, &local_errors, &weights);
         let mut deviations: Vec<f64> = local.iter().flat_map(Local::deviations).collect();
         let fitted = Fitted {
             anchor,
-            shares,
+            weights,
             local_width: widths(&local_errors, assumed),
             corrected_width: widths(&source_errors, assumed),
             feed_width: widths(&feed_errors, assumed),
@@ -148,24 +149,24 @@ impl Model {
             source,
         };
         let window = anchor.checked_sub_signed(TimeDelta::days(28)).and_then(|start| Slot::new(start, anchor));
-        let history = window.map(|window| joined(&said.within(&window), &actual.within(&window))).unwrap_or_default();
+        let history =
+            window.map(|window| joined(&published.within(&window), &actual.within(&window))).unwrap_or_default();
         Self { fitted: Some(fitted), history, policy: *policy }
     }
 
-    /// How far its own day-ahead expectations of the past were to be believed: see [`Skill`]. The bias in it is the
-    /// source's own, before correction.
+    /// Returns the skill of its own past day-ahead forecasts. The bias is the source's own, before correction.
     pub fn skill(&self) -> Skill {
-        let bias = self.fitted.as_ref().and_then(|f| f.source.as_ref()).and_then(Source::bias);
+        let bias = self.fitted.as_ref().and_then(|f| f.source.as_ref()).and_then(SourceErrors::bias);
         Skill { bias_g_per_kwh: bias, ..self.skill_of_day(0) }
     }
 
-    /// The same for the expectations so many days further ahead.
+    /// Returns the skill of forecasts a number of days further ahead.
     fn skill_of_day(&self, day: usize) -> Skill {
         let nothing = CarbonSeries::default();
         let Some(fitted) = &self.fitted else {
             return measure_skill(&nothing, &nothing, DateTime::UNIX_EPOCH, &self.policy.skill);
         };
-        let (mut expected, mut came) = (Vec::new(), Vec::new());
+        let (mut expected, mut outcome) = (Vec::new(), Vec::new());
         for age in (0..HOURS).rev() {
             let (origin, lead) = (age / DAY + day, day * DAY + DAY - 1 - age % DAY);
             let error = self.past_errors().get(origin).and_then(|errors| *errors.get(lead)?);
@@ -176,16 +177,16 @@ impl Model {
             let Some(slot) = Slot::new(start, start + TimeDelta::hours(1)) else { continue };
             let point = |value| (slot, Intensity { value: GramsPerKwh::new(value), origin: Origin::Estimated });
             expected.push(point(actual - error));
-            came.push(point(actual));
+            outcome.push(point(actual));
         }
         let series = |points| CarbonSeries::from_points(points).0;
-        measure_skill(&series(expected), &series(came), fitted.anchor, &self.policy.skill)
+        measure_skill(&series(expected), &series(outcome), fitted.anchor, &self.policy.skill)
     }
 
-    /// The horizon drawn to its mean by what such outlooks lately lacked in skill, each slot by that of its lead.
-    pub fn followed(&self, horizon: &Horizon) -> Horizon {
-        let mut factors: Vec<f64> = Vec::with_capacity(REACH / DAY);
-        for day in 0..REACH / DAY {
+    /// Moves each slot of a horizon towards the mean by the lack of skill at its lead.
+    pub fn shrink_by_skill(&self, horizon: &Horizon) -> Horizon {
+        let mut factors: Vec<f64> = Vec::with_capacity(MAX_LEAD_HOURS / DAY);
+        for day in 0..MAX_LEAD_HOURS / DAY {
             let skill = self.skill_of_day(day);
             let before = factors.last().copied().filter(|_| skill.slope.is_none());
             factors.push(before.unwrap_or(skill.factor));
@@ -193,26 +194,26 @@ impl Model {
         shrink(horizon, |slot| factors[self.fitted.as_ref().map_or(0, |fitted| fitted.day_of(slot))])
     }
 
-    /// What it would have been off by (outcome less expectation, in g/kWh) on each of the past days, the last one first,
-    /// by lead in hours.
+    /// Returns the errors (actual less forecast, in g/kWh) that it would have made on each past day, the most recent
+    /// first, by lead in hours.
     pub(super) fn past_errors(&self) -> &[Vec<Option<f64>>] {
         self.fitted.as_ref().map_or(&[], |f| &f.feed_errors)
     }
 
-    /// The same as paths that hours are compared by.
+    /// Returns the past errors as paths for comparing hours.
     pub fn error_paths(&self) -> ErrorPaths {
         self.fitted.as_ref().map_or_else(ErrorPaths::default, |f| ErrorPaths::new(&f.feed_errors, f.anchor))
     }
 
-    /// Outcomes, and what had been expected where there are none.
+    /// Returns actual values, with past forecasts in their gaps.
     pub(super) fn history(&self) -> &CarbonSeries {
         &self.history
     }
 
-    /// How what the source expects, corrected, lies to the local forecaster.
-    pub(super) fn apart(&self, expected: &CarbonSeries, now: DateTime<Utc>) -> Apart {
-        let Some(fitted) = &self.fitted else { return Apart::default() };
-        let Some(local) = &fitted.local else { return Apart::default() };
+    /// Returns the offset of the source's corrected forecast from the local forecaster.
+    pub(super) fn offset(&self, expected: &CarbonSeries, now: DateTime<Utc>) -> SourceOffset {
+        let Some(fitted) = &self.fitted else { return SourceOffset::default() };
+        let Some(local) = &fitted.local else { return SourceOffset::default() };
         let old = self.is_old(fitted, now);
         let points = expected.points();
         let ahead = &points[points.partition_point(|(slot, _)| slot.start() < fitted.anchor)..];
@@ -220,10 +221,10 @@ impl Model {
             let correction = fitted.source.as_ref().map_or(0.0, |source| source.correction(slot, old));
             given.value.get() + correction - local.expected(slot, old)
         };
-        let mut days = [Mean::default(); REACH / DAY];
+        let mut days = [Mean::default(); MAX_LEAD_HOURS / DAY];
         for (slot, given) in ahead {
             let lead = (slot.start() - fitted.anchor).num_hours();
-            days[fitted.shares.day_of(lead)].add(slot.duration().get(), above(slot, given));
+            days[fitted.weights.day_of(lead)].add(slot.duration().get(), above(slot, given));
         }
         let by_day = days.map(|day| day.get().unwrap_or(0.0));
         let end = ahead.last().map(|(slot, _)| slot.end()).filter(|end| *end > now && local.is_daily());
@@ -232,46 +233,48 @@ impl Model {
             for (slot, given) in ahead.iter().filter(|(slot, _)| slot.start() >= end - LAST) {
                 let lead = (slot.start() - fitted.anchor).num_hours();
                 let above = above(slot, given);
-                let mixed = if fitted.source.is_some() { fitted.shares.of_source(lead, above, &by_day) } else { above };
+                let mixed =
+                    if fitted.source.is_some() { fitted.weights.of_source(lead, above, &by_day) } else { above };
                 last.add(slot.duration().get(), mixed);
             }
             (end, last.get().unwrap_or(0.0))
         });
-        Apart { by_day, end }
+        SourceOffset { by_day, end }
     }
 
     fn is_old(&self, fitted: &Fitted, now: DateTime<Utc>) -> bool {
         Seconds::from_delta(now - fitted.anchor) > self.policy.fresh
     }
 
-    /// What to expect of a slot, if the source gives this value (or none) for it and lies so far apart from the local
-    /// forecaster. `None` if nothing can be said.
+    /// Forecasts a slot from the source's value, if any, and its offset from the local forecaster. `None` without any
+    /// data.
     pub(super) fn expect(
         &self,
         slot: &Slot,
         given: Option<GramsPerKwh>,
-        apart: &Apart,
-        follow: Follow,
+        offset: &SourceOffset,
+        forecaster: Forecaster,
         now: DateTime<Utc>,
     ) -> Option<Expected> {
-        let given = given.map(GramsPerKwh::get).filter(|_| follow != Follow::Local);
+        let given = given.map(GramsPerKwh::get).filter(|_| forecaster != Forecaster::Local);
         let Some(fitted) = &self.fitted else {
             return given.map(|value| Expected::new(value, ASSUMED_WIDTH * value, Basis::Given));
         };
         let old = self.is_old(fitted, now);
-        let local = fitted.local.as_ref().filter(|l| follow != Follow::Corrected && (given.is_none() || l.is_daily()));
+        let local =
+            fitted.local.as_ref().filter(|l| forecaster != Forecaster::Corrected && (given.is_none() || l.is_daily()));
         let local = local.map(|local| local.expected(slot, old));
         let lead = (slot.start() - fitted.anchor).num_hours();
         match (given, &fitted.source) {
             (Some(given), Some(source)) => {
                 let corrected = given + source.correction(slot, old);
-                let mixed = |local| local + fitted.shares.of_source(lead, corrected - local, &apart.by_day);
-                let width = if follow == Follow::Feed { &fitted.feed_width } else { &fitted.corrected_width };
+                let mixed = |local| local + fitted.weights.of_source(lead, corrected - local, &offset.by_day);
+                let width = if forecaster == Forecaster::Feed { &fitted.feed_width } else { &fitted.corrected_width };
                 Some(Expected::new(local.map_or(corrected, mixed), width.at(lead), Basis::Corrected))
             }
             (Some(given), None) => Some(Expected::new(given, ASSUMED_WIDTH * given, Basis::Given)),
             (None, _) => {
-                let beyond = apart.end.filter(|(end, _)| follow == Follow::Feed && slot.start() >= *end);
+                let beyond = offset.end.filter(|(end, _)| forecaster == Forecaster::Feed && slot.start() >= *end);
                 let width = if beyond.is_some() { &fitted.feed_width } else { &fitted.local_width }.at(lead);
                 let width = if old { width.max(fitted.shape_width) } else { width };
                 let rest = beyond.map_or(0.0, |(end, above)| decayed(above, middle(slot) - end));
@@ -280,8 +283,8 @@ impl Model {
         }
     }
 
-    /// Itself, unless all that it learnt from is too long ago; then one that knows nothing.
-    pub(super) fn remembered_at(&self, now: DateTime<Utc>) -> std::borrow::Cow<'_, Self> {
+    /// Returns this model, or an empty one if its data are older than the policy allows.
+    pub(super) fn unless_outdated(&self, now: DateTime<Utc>) -> std::borrow::Cow<'_, Self> {
         let age = self.fitted.as_ref().map(|f| Seconds::from_delta(now - f.anchor));
         if age.is_none_or(|age| age <= self.policy.remembered) {
             return std::borrow::Cow::Borrowed(self);
@@ -289,19 +292,19 @@ impl Model {
         std::borrow::Cow::Owned(Self { policy: self.policy, ..Self::default() })
     }
 
-    /// Whether the local forecaster has seen most hours of the day.
-    pub(super) fn knows_the_day(&self) -> bool {
+    /// Returns whether the local forecaster has a complete daily profile.
+    pub(super) fn has_daily_profile(&self) -> bool {
         self.fitted.as_ref().and_then(|f| f.local.as_ref()).is_some_and(Local::is_daily)
     }
 
-    /// Half the width of an interval around a value that was filled in.
+    /// Returns the half width of the interval around a filled value.
     pub(super) fn rough_width(&self, value: f64) -> f64 {
         let assumed = 2.0 * ASSUMED_WIDTH * value;
-        self.fitted.as_ref().filter(|_| self.knows_the_day()).map_or(assumed, |f| f.shape_width)
+        self.fitted.as_ref().filter(|_| self.has_daily_profile()).map_or(assumed, |f| f.shape_width)
     }
 }
 
-/// `first`, and `second` in the gaps that it leaves.
+/// Returns `first` with its gaps filled from `second`.
 fn joined(second: &CarbonSeries, first: &CarbonSeries) -> CarbonSeries {
     let (Some(start), Some(end)) = (first.start(), first.end()) else { return second.clone() };
     let mut points = Vec::with_capacity(first.points().len() + second.points().len());

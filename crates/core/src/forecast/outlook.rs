@@ -1,24 +1,24 @@
-//! From a model and a source's forecast to a horizon without gaps.
+//! Makes a horizon without gaps from a model and a source's forecast.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::blend::Apart;
+use super::blend::SourceOffset;
+use super::gap_filling::{KnownValues, decayed, middle};
 use super::horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot};
-use super::known::{Known, decayed, middle};
-use super::model::{Expected, Follow, Model};
+use super::model::{Expected, Forecaster, Model};
 use crate::domain::{CarbonSeries, Intensity, Slot};
 
-/// Nothing is planned further ahead; it bounds the number of slots whatever is asked.
+/// Maximum horizon, to bound the number of slots.
 const LONGEST: TimeDelta = TimeDelta::days(3660);
 
 impl Model {
-    /// Contiguous slots from `now` (the first one cut at it) to `until`, ten years ahead at the most; none if
+    /// Returns contiguous slots from `now` (the first one cut there) to `until`, at most ten years ahead; none if
     /// `until ≤ now`.
     ///
-    /// `expected` is the source's forecast. Where it says something, that counts, corrected and mixed as this model
-    /// learnt. Holes in it take the same time of day of the nearest known day, else a line between the values around
-    /// them. Beyond its end the local forecaster goes on, with what the forecast lay off it fading out; if outcomes are
-    /// old or missing it is the daily shape of what is known; if nothing is, the policy's constant.
+    /// `expected` is the source's forecast, which the model corrects and blends. Gaps take the same time of day of the
+    /// nearest known day, else a line between neighbouring values. Beyond the end the local forecaster continues, with
+    /// a decaying offset from the forecast; with old or missing actual values the daily profile; without any data the
+    /// policy's constant.
     pub fn outlook(
         &self,
         expected: &CarbonSeries,
@@ -28,32 +28,34 @@ impl Model {
     ) -> Horizon {
         let until = until.min(now.checked_add_signed(LONGEST).unwrap_or(now));
         let Some(span) = Slot::new(now, until) else { return Horizon::default() };
-        let model = self.remembered_at(now);
-        let apart = model.apart(expected, now);
+        let model = self.unless_outdated(now);
+        let offset = model.offset(expected, now);
         let mut given = Vec::new();
         let mut points = Vec::new();
-        // Days beyond the end of the horizon help to fill its holes.
+        // Days beyond the end of the horizon help to fill its gaps.
         for (slot, intensity) in expected.points().iter().filter(|(slot, _)| slot.end() > now) {
             let Some(slot) = Slot::new(slot.start().max(now), slot.end()) else { continue };
-            let Some(learnt) = model.expect(&slot, Some(intensity.value), &apart, Follow::Feed, now) else { continue };
-            points.push((slot, Intensity { value: learnt.intensity, origin: intensity.origin }));
+            let Some(forecast) = model.expect(&slot, Some(intensity.value), &offset, Forecaster::Feed, now) else {
+                continue;
+            };
+            points.push((slot, Intensity { value: forecast.intensity, origin: intensity.origin }));
             if let Some(slot) = slot.intersection(&span) {
-                given.push(horizon_slot(slot, learnt));
+                given.push(horizon_slot(slot, forecast));
             }
         }
-        let known = Known::new(&CarbonSeries::from_points(points).0, model.history(), now, until);
-        let fill = Fill { model: &model, known: &known, apart: &apart, now, policy };
+        let known = KnownValues::new(&CarbonSeries::from_points(points).0, model.history(), now, until);
+        let fill = Fill { model: &model, known: &known, offset: &offset, now, policy };
         let mut slots = Vec::with_capacity(given.len());
         let mut at = now;
         for slot in given {
-            if let Some(hole) = Slot::new(at, slot.slot.start()) {
-                fill.hole(&hole, &mut slots);
+            if let Some(gap) = Slot::new(at, slot.slot.start()) {
+                fill.gap(&gap, &mut slots);
             }
             at = slot.slot.end();
             slots.push(slot);
         }
         if let Some(rest) = Slot::new(at, until) {
-            fill.hole(&rest, &mut slots);
+            fill.gap(&rest, &mut slots);
         }
         Horizon { slots }
     }
@@ -64,29 +66,29 @@ fn horizon_slot(slot: Slot, expected: Expected) -> HorizonSlot {
     HorizonSlot { slot, intensity, low, high, basis }
 }
 
-/// What fills the spans about which nothing was said.
+/// Fills the spans without a forecast.
 struct Fill<'a> {
     model: &'a Model,
-    known: &'a Known,
-    apart: &'a Apart,
+    known: &'a KnownValues,
+    offset: &'a SourceOffset,
     now: DateTime<Utc>,
     policy: &'a HorizonPolicy,
 }
 
 impl Fill<'_> {
-    /// Cut where a grid through the nearest known boundary (the full hours where there is none) cuts it, so that slots
-    /// stay where they are while `now` moves on.
-    fn hole(&self, hole: &Slot, slots: &mut Vec<HorizonSlot>) {
+    /// Fills a gap with slots on a grid through the nearest known boundary (full hours if there is none), so that slots
+    /// do not shift as `now` moves.
+    fn gap(&self, gap: &Slot, slots: &mut Vec<HorizonSlot>) {
         let points = self.known.series().points();
-        let before = points[..points.partition_point(|(s, _)| s.end() <= hole.start())].last().map(|p| p.0.end());
-        let after = points.get(points.partition_point(|(s, _)| s.start() < hole.end())).map(|p| p.0.start());
+        let before = points[..points.partition_point(|(s, _)| s.end() <= gap.start())].last().map(|p| p.0.end());
+        let after = points.get(points.partition_point(|(s, _)| s.start() < gap.end())).map(|p| p.0.start());
         let anchor = before.or(after).unwrap_or(DateTime::UNIX_EPOCH);
         let beyond_the_end = after.is_none();
-        let by_model = beyond_the_end && self.model.knows_the_day();
+        let by_model = beyond_the_end && self.model.has_daily_profile();
         let deviation = if beyond_the_end && !by_model { self.known.last_deviation() } else { None };
-        let mut start = hole.start();
-        while start < hole.end() {
-            let end = next_on_grid(anchor, start, self.policy.step(start - self.now)).min(hole.end());
+        let mut start = gap.start();
+        while start < gap.end() {
+            let end = next_on_grid(anchor, start, self.policy.step(start - self.now)).min(gap.end());
             let Some(slot) = Slot::new(start, end) else { break };
             let expected = if by_model {
                 self.local(&slot)
@@ -106,7 +108,7 @@ impl Fill<'_> {
     }
 
     fn local(&self, slot: &Slot) -> Option<Expected> {
-        self.model.expect(slot, None, self.apart, Follow::Feed, self.now)
+        self.model.expect(slot, None, self.offset, Forecaster::Feed, self.now)
     }
 
     fn extended(&self, slot: &Slot, deviation: Option<(DateTime<Utc>, f64)>) -> Option<Expected> {
@@ -116,23 +118,23 @@ impl Fill<'_> {
     }
 
     fn rough(&self, value: f64, basis: Basis) -> Expected {
-        // What fades out may lead below zero; the width of nothing is none.
+        // Decay may lead below zero; the interval of zero has no width.
         let value = value.max(0.0);
         Expected::new(value, self.model.rough_width(value), basis)
     }
 
-    /// Anything up to twice the constant: it is no knowledge.
+    /// Returns the constant with an interval from zero to twice its value.
     fn constant(&self) -> Expected {
         let constant = self.policy.fallback.get();
         Expected::new(constant, constant, Basis::Constant)
     }
 }
 
-/// The first multiple of `step` from `anchor` that lies after `t`.
+/// Returns the first multiple of `step` from `anchor` after `t`.
 fn next_on_grid(anchor: DateTime<Utc>, t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
     let step_ms = step.num_milliseconds();
     let past = (t - anchor).num_milliseconds().rem_euclid(step_ms);
-    // Below the millisecond the grid does not exist: a remainder there may only make the slot a little longer.
+    // The grid has millisecond resolution; a remainder below that only lengthens the slot slightly.
     t + TimeDelta::milliseconds(step_ms - past)
 }
 
@@ -157,7 +159,7 @@ mod tests {
         CarbonSeries::from_points(points.collect()).0
     }
 
-    /// Hourly from `from` to `to` (hours), by a function of the hour.
+    /// Returns hourly values from `from` to `to` (hours) as a function of the hour.
     fn hourly(from: i64, to: i64, value: impl Fn(i64) -> f64) -> CarbonSeries {
         series(&(from..to).map(|h| (h * 60, h * 60 + 60, value(h))).collect::<Vec<_>>())
     }
@@ -179,18 +181,18 @@ mod tests {
     }
 
     #[test]
-    fn given_slots_stay_and_the_first_is_cut_at_now() {
+    fn published_slots_are_kept_and_the_first_is_cut_at_now() {
         let expected = series(&[(20, 50, 5.0), (50, 80, 7.0)]);
         let horizon = plan(&expected, 30, 80, &CarbonSeries::default());
         assert!(contiguous(&horizon, 30, 80));
         let values: Vec<_> = horizon.slots.iter().map(|s| (s.slot.duration().get(), s.intensity.get())).collect();
         assert_eq!(values, [(1200.0, 5.0), (1800.0, 7.0)]);
-        assert_eq!(horizon.summary().to_string(), "2 slots as given");
+        assert_eq!(horizon.summary().to_string(), "2 slots as published");
         assert!(plan(&expected, 80, 80, &CarbonSeries::default()).slots.is_empty());
     }
 
     #[test]
-    fn a_hole_takes_the_same_time_of_the_nearest_day() {
+    fn a_gap_takes_the_same_time_of_the_nearest_day() {
         let mut expected = hourly(0, 24, |_| 200.0);
         expected.overwrite(&hourly(27, 48, |_| 200.0));
         let recent = hourly(-24, 0, |h| sun(h) + 1.0);
@@ -198,13 +200,13 @@ mod tests {
         assert!(contiguous(&horizon, 0, 48 * 60));
         assert_eq!(
             horizon.summary().to_string(),
-            "45 slots as given, 3 slots filled from the same time on another day"
+            "45 slots as published, 3 slots filled from the same time on another day"
         );
         assert_eq!(horizon.slots[25].intensity, GramsPerKwh::new(200.0), "yesterday is nearer than the day before");
     }
 
     #[test]
-    fn a_hole_without_other_days_lies_on_the_line_between_its_neighbours() {
+    fn a_gap_without_other_days_is_interpolated_between_its_neighbours() {
         let horizon = plan(&series(&[(0, 60, 100.0), (180, 240, 400.0)]), 0, 240, &CarbonSeries::default());
         let values: Vec<_> = horizon.slots.iter().map(|s| s.intensity.get().round()).collect();
         assert_eq!(values, [100.0, 200.0, 300.0, 400.0]);
@@ -212,11 +214,11 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_the_daily_shape_goes_on_and_a_deviation_fades() {
+    fn beyond_the_end_the_daily_profile_continues_and_a_deviation_decays() {
         let usual = plan(&hourly(0, 6, sun), 0, 30 * 60, &hourly(-7 * 24, 0, sun));
         assert!(contiguous(&usual, 0, 30 * 60));
         assert!(usual.slots.iter().zip(0..).all(|(slot, h)| (slot.intensity.get() - sun(h)).abs() < 1e-9), "{usual:?}");
-        assert_eq!(usual.summary().to_string(), "6 slots as given, 24 slots by the local forecaster");
+        assert_eq!(usual.summary().to_string(), "6 slots as published, 24 slots by the local forecaster");
 
         let dirty = plan(&hourly(0, 6, |h| sun(h) + 50.0), 0, 54 * 60, &hourly(-7 * 24, 0, sun));
         let excess: Vec<_> = dirty.slots[6..].iter().zip(6..).map(|(slot, h)| slot.intensity.get() - sun(h)).collect();
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_value_there_is_the_constant_in_slots_that_stay_put() {
+    fn without_data_slots_are_constant_and_do_not_shift() {
         let nothing = CarbonSeries::default();
         let horizon = plan(&nothing, 12, 150, &nothing);
         assert!(contiguous(&horizon, 12, 150));

@@ -1,29 +1,29 @@
-//! A ridge regression of each hour on the day before it: the other half of the local forecaster.
+//! Ridge regression of each hour on the day before it, the second part of the local forecaster.
 //!
 //! ```text
 //! y(t) = c(k) + Σ b(l)·y(t − l) + g·w(t),     l = 1 … 25 h
 //! ```
 //!
-//! with c(k) free for each time of day and w 1 on weekends, by weighted least squares over the 28 days (0.97 per day).
-//! The penalty on each coefficient is that of five hours of its regressor. Later hours are forecast from those before
-//! them. It learns how a grid goes on, where the profile with its deviations knows beforehand; they err in other places.
+//! with c(k) free for each time of day and w 1 on weekends, by weighted least squares over 28 days (0.97 per day). The
+//! penalty on each coefficient is worth five hours of its regressor. Later hours are forecast from earlier forecasts.
+//! Regression and profile err in different places, so their blend is better than either.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::trail::{DAY, HOURS, Trail, place, weekend};
+use super::hourly_window::{DAY, HOURS, HourlyWindow, place, weekend};
 
-/// How far back an hour is explained by those before it.
+/// Number of preceding hours as regressors.
 const LAGS: usize = DAY + 1;
-/// The lags and the weekend.
+/// Number of regressors: the lags and the weekend.
 const TERMS: usize = LAGS + 1;
-/// What a day counts against the next younger one.
+/// Weight of a day relative to the next more recent one.
 const PER_DAY: f64 = 0.97;
-/// How many hours the absence of an effect is worth against what was measured.
+/// Weight in hours of the ridge penalty.
 const PENALTY_HOURS: f64 = 5.0;
-/// By how much of the range of known values a forecast may lie outside of it.
+/// Maximum excess of a forecast over the range of known values, relative to it.
 const OUTSIDE: f64 = 0.25;
 
-/// One hour: what explains it, and last its own value.
+/// Regressors of one hour and, last, its own value.
 type Row = [f64; TERMS + 1];
 
 /// Weighted sums over rows.
@@ -33,13 +33,13 @@ struct Sums {
     /// By time of day.
     weight: [f64; DAY],
     sum: [Row; DAY],
-    /// Products, the lower half.
+    /// Products, lower triangle.
     products: [Row; TERMS + 1],
 }
 
-/// What there is to learn from, for each of the past days: rows that were known then.
+/// Training data for each of the past days: the rows known then.
 pub(super) struct Design {
-    /// Taken off all values, so that little is lost in sums of squares.
+    /// Mean, subtracted from all values for numerical accuracy.
     mean: f64,
     lowest: f64,
     highest: f64,
@@ -48,8 +48,8 @@ pub(super) struct Design {
 }
 
 impl Design {
-    /// `anchor` is where the trail's newest hour ends.
-    pub(super) fn new(actual: &Trail, anchor: DateTime<Utc>) -> Self {
+    /// Collects the rows. `anchor` is the end of the window's latest hour.
+    pub(super) fn new(actual: &HourlyWindow, anchor: DateTime<Utc>) -> Self {
         let mean = actual.mean().unwrap_or(0.0);
         let known = || actual.hours().iter().flatten().copied();
         let (lowest, highest) = (known().fold(mean, f64::min), known().fold(mean, f64::max));
@@ -68,8 +68,8 @@ impl Design {
         Self { mean, lowest, highest, known: by_day }
     }
 
-    /// The values of the hours that follow the moment `days` before the anchor, `reach` of them. The ones before it are
-    /// `past`, the newest first. With them goes the number of rows that were learnt from. `None` if there are too few.
+    /// Forecasts `reach` hours from `days` before the anchor on, from the `past` values (latest first). Returns the
+    /// values and the number of training rows; `None` if there are too few.
     pub(super) fn path(
         &self,
         days: usize,
@@ -82,7 +82,7 @@ impl Design {
         let margin = OUTSIDE * (self.highest - self.lowest);
         let (lowest, highest) = (self.lowest - margin - self.mean, self.highest + margin - self.mean);
         let then = anchor - TimeDelta::days(i64::try_from(days).ok()?);
-        // The newest first.
+        // Latest first.
         let mut before: [f64; LAGS] = std::array::from_fn(|age| past(age) - self.mean);
         let mut path = Vec::with_capacity(reach);
         for lead in 0..reach {
@@ -100,7 +100,7 @@ impl Design {
     }
 }
 
-fn row(actual: &Trail, anchor: DateTime<Utc>, age: usize, mean: f64) -> Option<Row> {
+fn row(actual: &HourlyWindow, anchor: DateTime<Utc>, age: usize, mean: f64) -> Option<Row> {
     let mut row = [0.0; TERMS + 1];
     for (lag, value) in row.iter_mut().enumerate().take(LAGS) {
         *value = actual.get(age + lag + 1)? - mean;
@@ -137,7 +137,7 @@ impl Sums {
         }
     }
 
-    /// The effects, and the means by time of day. `None` where a time of day was never seen.
+    /// Returns the coefficients and the means by time of day; `None` if a time of day is missing.
     fn solved(&self) -> Option<([f64; TERMS], [Row; DAY])> {
         if self.weight.iter().any(|w| *w <= 0.0) {
             return None;
@@ -156,7 +156,7 @@ impl Sums {
         for i in 0..TERMS {
             system[i][..=i].copy_from_slice(&products[i][..=i]);
             system[i][i] *= 1.0 + PENALTY_HOURS / total;
-            // What never varied has no effect.
+            // A constant regressor has no effect.
             if system[i][i] <= total * 1e-9 {
                 system[i] = [0.0; TERMS];
                 system[i][i] = 1.0;
@@ -167,7 +167,7 @@ impl Sums {
     }
 }
 
-/// Solves a symmetric positive definite system of which the lower half is given, by Cholesky's method.
+/// Solves a symmetric positive definite system, given its lower triangle, by Cholesky decomposition.
 pub(super) fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> Option<[f64; N]> {
     for i in 0..N {
         for j in 0..=i {

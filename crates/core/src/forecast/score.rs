@@ -1,4 +1,4 @@
-//! How good forecasts were, told from pairs of what was said and what came.
+//! Forecast scores from pairs of forecast and actual value.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
@@ -6,52 +6,52 @@ use serde::Serialize;
 use crate::domain::{CarbonSeries, Issued, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// How much of a day the greenest hours are.
-const GREENEST: f64 = 6.0 * 3600.0;
-/// A day of which less is known is left out where days are looked at.
-const LEAST_OF_DAY: f64 = 20.0 * 3600.0;
+/// Duration of the cleanest hours of a day.
+const CLEANEST_HOURS: f64 = 6.0 * 3600.0;
+/// Minimum known time of a day for daily statistics.
+const LEAST_KNOWN_OF_DAY: f64 = 20.0 * 3600.0;
 
-/// What was said about a slot, and what came.
+/// Forecast and actual value of a slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// When.
+    /// Time span.
     pub slot: Slot,
-    /// What was said, in gCO2e/kWh.
+    /// Forecast.
     pub forecast: GramsPerKwh,
-    /// The bounds that the outcome was to keep four times in five, if any were given.
+    /// Bounds of the 80 % prediction interval, if any.
     pub interval: Option<(GramsPerKwh, GramsPerKwh)>,
-    /// What came, in gCO2e/kWh.
+    /// Actual value.
     pub actual: GramsPerKwh,
 }
 
-/// How good forecasts were. What cannot be told is absent.
+/// Forecast quality. Statistics that cannot be computed are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Score {
-    /// The mean of |forecast − outcome| / outcome over time, in percent. Outcomes of zero are left out.
+    /// Mean absolute percentage error over time. Excludes actual values of zero.
     pub mape_pct: Option<f64>,
-    /// The mean of forecast − outcome over time, in g/kWh.
+    /// Mean of forecast − actual over time, in g/kWh.
     pub bias_g_per_kwh: Option<f64>,
-    /// Spearman's correlation of forecast and outcome within each day, equal ones sharing their ranks, averaged over
-    /// days. Days on which either is flat are left out.
+    /// Spearman's rank correlation of forecast and actual within each day, averaged over days. Excludes days on which
+    /// either is flat.
     pub rank_correlation: Option<f64>,
-    /// Σ (day's mean − mean of the 6 hours that the forecast called greenest) / Σ (day's mean − mean of the 6 truly
-    /// greenest): how much of what perfect foresight saves is saved by acting on the forecast.
+    /// Σ (day's mean − mean of the 6 hours with the lowest forecast) / Σ (day's mean − mean of the 6 cleanest hours):
+    /// the fraction of the saving with perfect foresight that the forecast achieves.
     pub caught_gain: Option<f64>,
-    /// The part of the time for which the outcome lay within its 80 % interval.
+    /// Fraction of time in which the actual value was within the 80 % prediction interval.
     pub interval80_coverage: Option<f64>,
-    /// How many slots were scored.
+    /// Number of slots.
     pub slots: usize,
-    /// How many hours they are.
+    /// Duration in hours.
     pub hours: f64,
 }
 
-/// Scores pairs. Days are the 24 hours counted from `origin`; those of which less than 20 hours are there count for
-/// neither rank correlation nor caught gain. Pairs are in time order.
+/// Scores pairs in time order. Days are 24 hours counted from `origin`; those with less than 20 known hours count for
+/// neither rank correlation nor caught gain.
 pub fn score(pairs: &[Pair], origin: DateTime<Utc>) -> Score {
     score_parts(&[pairs], origin)
 }
 
-/// Scores several such lists, whose days may be the same, as one.
+/// Scores several lists, which may cover the same days, as one.
 pub(super) fn score_parts(parts: &[impl AsRef<[Pair]>], origin: DateTime<Utc>) -> Score {
     let pairs = || parts.iter().flat_map(AsRef::as_ref);
     let mut off = Mean::default();
@@ -71,7 +71,7 @@ pub(super) fn score_parts(parts: &[impl AsRef<[Pair]>], origin: DateTime<Utc>) -
     let day_of = |pair: &Pair| (pair.slot.start() - origin).num_milliseconds().div_euclid(86_400_000);
     let days = parts.iter().flat_map(|pairs| pairs.as_ref().chunk_by(|a, b| day_of(a) == day_of(b)));
     for day in days {
-        if day.iter().map(|p| p.slot.duration().get()).sum::<f64>() < LEAST_OF_DAY {
+        if day.iter().map(|p| p.slot.duration().get()).sum::<f64>() < LEAST_KNOWN_OF_DAY {
             continue;
         }
         if let Some(correlation) = spearman(day) {
@@ -80,8 +80,8 @@ pub(super) fn score_parts(parts: &[impl AsRef<[Pair]>], origin: DateTime<Utc>) -
         let mut mean = Mean::default();
         day.iter().for_each(|p| mean.add(p.slot.duration().get(), p.actual.get()));
         let mean = mean.get().unwrap_or(0.0);
-        caught += mean - greenest(day, |p| p.forecast);
-        possible += mean - greenest(day, |p| p.actual);
+        caught += mean - cleanest_hours(day, |p| p.forecast);
+        possible += mean - cleanest_hours(day, |p| p.actual);
     }
     Score {
         mape_pct: relative.get().map(|part| 100.0 * part),
@@ -94,31 +94,31 @@ pub(super) fn score_parts(parts: &[impl AsRef<[Pair]>], origin: DateTime<Utc>) -
     }
 }
 
-/// Scores issued forecasts against what came, as they stood when they were needed.
+/// Scores issued forecasts against actual values, as they stood when they were needed.
 ///
-/// Time is cut into blocks of `horizon` from 00:00 UTC on (of 1970-01-01, so that blocks of a day begin at midnight).
-/// Each slot is scored by the newest forecast that was issued by the start of its block and speaks of the slot. With
-/// one hour that is the forecast at hand when the hour began; with 24 hours the one at hand at midnight, for the whole
-/// day. Slots that no such forecast speaks of, or whose outcome is not known by `now`, are left out. Only forecasts of
-/// one source, zone, kind and scope can be scored together: those of the first are taken.
+/// Time is divided into blocks of `horizon` from 1970-01-01 00:00 UTC on, so blocks of a day start at midnight. Each
+/// slot is scored with the latest forecast issued by the start of its block that covers the slot: for one hour, the
+/// forecast available when the hour began; for 24 hours, the one available at midnight. Omits slots without such a
+/// forecast or without an actual value by `now`. Only forecasts of one source, zone, kind and scope are scored
+/// together: those of the first.
 pub fn score_issued(issued: &[Issued], actual: &CarbonSeries, now: DateTime<Utc>, horizon: Seconds) -> Score {
     let block_ms = horizon.to_delta().num_milliseconds().max(60_000);
     let Some(first) = issued.first() else { return Score::default() };
     let mut alike: Vec<&Issued> = issued.iter().filter(|i| i.is_like(first)).collect();
     alike.sort_by_key(|i| i.issued_at);
     let mut pairs = Vec::new();
-    for (slot, came) in actual.points().iter().filter(|(slot, _)| slot.end() <= now) {
+    for (slot, outcome) in actual.points().iter().filter(|(slot, _)| slot.end() <= now) {
         let into = slot.start().timestamp_millis().rem_euclid(block_ms);
         let block = slot.start() - TimeDelta::milliseconds(into);
         let known = alike.partition_point(|i| i.issued_at <= block);
-        let said = alike[..known].iter().rev().find_map(|i| over_whole(&i.series, slot));
-        pairs.extend(said.map(|forecast| Pair { slot: *slot, forecast, interval: None, actual: came.value }));
+        let published = alike[..known].iter().rev().find_map(|i| mean_if_covered(&i.series, slot));
+        pairs.extend(published.map(|forecast| Pair { slot: *slot, forecast, interval: None, actual: outcome.value }));
     }
     score(&pairs, DateTime::UNIX_EPOCH)
 }
 
-/// The mean over a slot, if something is said about every moment of it.
-pub fn over_whole(series: &CarbonSeries, slot: &Slot) -> Option<GramsPerKwh> {
+/// Returns the mean over a slot if it is fully covered.
+pub fn mean_if_covered(series: &CarbonSeries, slot: &Slot) -> Option<GramsPerKwh> {
     let (mean, covered) = series.mean_over(slot, |i| i.value.get())?;
     (covered >= slot.duration()).then(|| GramsPerKwh::new(mean))
 }
@@ -141,12 +141,11 @@ impl Mean {
     }
 }
 
-/// The mean outcome of the six hours that are lowest by `key`; of equal ones the earlier. A longer slot counts with the
-/// part that is needed.
-fn greenest(day: &[Pair], key: impl Fn(&Pair) -> GramsPerKwh) -> f64 {
+/// Returns the mean actual value of the six hours lowest by `key`, preferring earlier ones. Longer slots count in part.
+fn cleanest_hours(day: &[Pair], key: impl Fn(&Pair) -> GramsPerKwh) -> f64 {
     let mut order: Vec<&Pair> = day.iter().collect();
     order.sort_by(|a, b| key(a).total_cmp(&key(b)));
-    let (mut left, mut mean) = (GREENEST, Mean::default());
+    let (mut left, mut mean) = (CLEANEST_HOURS, Mean::default());
     for pair in order {
         let taken = pair.slot.duration().get().min(left);
         if taken <= 0.0 {
@@ -158,13 +157,13 @@ fn greenest(day: &[Pair], key: impl Fn(&Pair) -> GramsPerKwh) -> f64 {
     mean.get().unwrap_or(0.0)
 }
 
-/// `None` if either side is flat.
+/// Returns Spearman's rank correlation; `None` if either side is flat.
 fn spearman(day: &[Pair]) -> Option<f64> {
-    let said = ranks(&day.iter().map(|p| p.forecast.get()).collect::<Vec<_>>());
-    let came = ranks(&day.iter().map(|p| p.actual.get()).collect::<Vec<_>>());
-    let middle = said.iter().sum::<f64>() / f64::from(u32::try_from(said.len()).ok()?);
+    let published = ranks(&day.iter().map(|p| p.forecast.get()).collect::<Vec<_>>());
+    let outcome = ranks(&day.iter().map(|p| p.actual.get()).collect::<Vec<_>>());
+    let middle = published.iter().sum::<f64>() / f64::from(u32::try_from(published.len()).ok()?);
     let (mut product, mut a, mut b) = (0.0, 0.0, 0.0);
-    for (s, c) in said.iter().zip(&came) {
+    for (s, c) in published.iter().zip(&outcome) {
         product += (s - middle) * (c - middle);
         a += (s - middle) * (s - middle);
         b += (c - middle) * (c - middle);
@@ -172,7 +171,7 @@ fn spearman(day: &[Pair]) -> Option<f64> {
     (a > 0.0 && b > 0.0).then(|| product / (a * b).sqrt())
 }
 
-/// Ranks from 0; equal values share the mean of theirs.
+/// Returns ranks from 0; equal values share their mean rank.
 #[expect(clippy::cast_precision_loss, reason = "slots of a day")]
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();

@@ -1,4 +1,4 @@
-//! How far a source's forecast is to be believed, measured on what it said and what came.
+//! Forecast skill, measured on past forecasts and actual values.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
@@ -7,41 +7,41 @@ use super::horizon::Horizon;
 use crate::domain::{CarbonSeries, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// The length of the trailing mean that serves as reference intensity.
+/// Window of the trailing mean that serves as reference intensity.
 const REFERENCE_WINDOW: TimeDelta = TimeDelta::days(30);
 
-/// How skill is measured.
+/// Settings for measuring skill.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkillPolicy {
-    /// How far back pairs of forecast and outcome count.
+    /// Period before now from which forecasts and actual values count.
     pub window: Seconds,
-    /// The factor assumed before there is evidence, in [0, 1].
+    /// Factor assumed without evidence, in [0, 1].
     pub prior: f64,
-    /// For how long a source must have been watched until evidence and prior weigh the same.
+    /// Duration of evidence at which it has the same weight as the prior.
     pub prior_weight: Seconds,
 }
 
 impl Default for SkillPolicy {
-    /// Two weeks; half-belief, which six hours of evidence outweigh. Day by day, the slopes of four day-ahead forecasts
-    /// were mostly 0.6 to 1.1 (CarbonCast, second half of 2021) and those of the MISO trace −0.2 to 0.0: half lies
-    /// between the two kinds, and a day tells them apart.
+    /// Two weeks, and a prior of one half with the weight of six hours. Daily slopes of four day-ahead forecasts were
+    /// mostly 0.6 to 1.1 (CarbonCast, second half of 2021), those of the MISO trace −0.2 to 0.0: one half lies between
+    /// the two kinds, and a day tells them offset.
     fn default() -> Self {
         Self { window: Seconds::new(14.0 * 86_400.0), prior: 0.5, prior_weight: Seconds::new(6.0 * 3600.0) }
     }
 }
 
-/// What the pairs of forecast and outcome say about a source.
+/// Skill of a forecast, from pairs of forecast and actual value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Skill {
-    /// By how much to follow the forecast: 0 not at all, 1 in full. See `shrink`.
+    /// Factor on deviations from the mean: 0 ignores the forecast, 1 uses it in full. See `shrink`.
     pub factor: f64,
-    /// How much time forecast and outcome are both known for, in seconds.
+    /// Time for which forecast and actual value are both known.
     pub evidence_s: Seconds,
-    /// The regression slope of actual on forecast deviations from their day's mean; absent if the forecast was flat.
+    /// Regression slope of actual on forecast deviations from their day's mean; absent if the forecast was flat.
     pub slope: Option<f64>,
     /// Their correlation; absent if either was flat.
     pub correlation: Option<f64>,
-    /// The mean of forecast less outcome, in g/kWh; absent without evidence.
+    /// Mean of forecast less actual value, in g/kWh; absent without evidence.
     pub bias_g_per_kwh: Option<f64>,
 }
 
@@ -66,12 +66,11 @@ impl Sums {
     }
 }
 
-/// Compares what was expected of past slots, as first said, with what came, over the window that ends at `now`.
+/// Measures the skill of forecasts against actual values over the window that ends at `now`.
 ///
-/// Deviations are taken from the mean of their own day (24 h blocks counted back from `now`), because the shape of
-/// the coming day is what a plan exploits: a bias or a level that both know costs nothing and proves nothing. The
-/// slope of the outcome's deviations on the forecast's is the factor that minimises the squared error of a shrunk
-/// forecast; it is mixed with the prior in proportion to the time watched, and cut to [0, 1].
+/// Uses deviations from the mean of each day (24 h blocks counted back from `now`), because plans exploit the shape of
+/// the coming day; a bias has no effect. The slope of actual on forecast deviations is the factor that minimises the
+/// squared error of a shrunk forecast. It is averaged with the prior by duration and clamped to [0, 1].
 pub(super) fn measure_skill(
     issued: &CarbonSeries,
     actual: &CarbonSeries,
@@ -97,7 +96,7 @@ pub(super) fn measure_skill(
         }
         end = start;
     }
-    // Below a thousandth of a gram a deviation is rounding, not an opinion.
+    // Deviations below a thousandth of a gram are rounding.
     let varied = |squares: f64| squares > total.weight * 1e-6;
     let slope = varied(total.forecast_squared).then(|| total.product / total.forecast_squared);
     let correlation = (varied(total.forecast_squared) && varied(total.actual_squared))
@@ -118,20 +117,20 @@ pub(super) fn measure_skill(
 
 fn day_sums(issued: &CarbonSeries, actual: &CarbonSeries, day: &Slot) -> Sums {
     let mut sums = Sums::default();
-    for (slot, said) in issued.overlapping(day) {
+    for (slot, published) in issued.overlapping(day) {
         let Some(slot) = slot.intersection(day) else { continue };
-        for (other, came) in actual.overlapping(&slot) {
+        for (other, outcome) in actual.overlapping(&slot) {
             if let Some(both) = slot.intersection(other) {
-                sums.add(both.duration().get(), said.value.get(), came.value.get());
+                sums.add(both.duration().get(), published.value.get(), outcome.value.get());
             }
         }
     }
     sums
 }
 
-/// Draws each slot to a common middle by its own `factor`: 0 takes it there, 1 leaves it as it is. The middle is such
-/// that the horizon's mean stays (`planning.md` §6: a forecast without skill must not be followed); with one factor
-/// for all slots it is that mean. Intervals move with their middles.
+/// Moves each slot towards a common value by its own `factor`: 0 moves it there, 1 leaves it. The common value is such
+/// that the horizon's mean does not change (`planning.md` §6: a forecast without skill must not be followed). Intervals
+/// move with their slots.
 #[must_use]
 pub(super) fn shrink(horizon: &Horizon, factor: impl Fn(&Slot) -> f64) -> Horizon {
     let parts: Vec<f64> = horizon.slots.iter().map(|s| 1.0 - factor(&s.slot).clamp(0.0, 1.0)).collect();
@@ -155,9 +154,8 @@ pub(super) fn shrink(horizon: &Horizon, factor: impl Fn(&Slot) -> f64) -> Horizo
     shrunk
 }
 
-/// The reference intensity c_ref of `planning.md` §1: the mean of the last 30 days' known values if they cover a day
-/// (less would be a matter of the hour), else the forecast's mean from `now` on, else whatever is known; `None` if
-/// nothing is.
+/// Returns the reference intensity c_ref of `planning.md` §1: the mean of the last 30 days' values if they cover a day,
+/// else the forecast's mean from `now` on, else the mean of any past values; `None` without any.
 pub fn reference_intensity(recent: &CarbonSeries, expected: &CarbonSeries, now: DateTime<Utc>) -> Option<GramsPerKwh> {
     let mean = |series: &CarbonSeries, from, to| {
         let span = Slot::new(from, to)?;
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_costs_nothing() {
+    fn a_bias_does_not_reduce_skill() {
         let biased = hourly(0, 48, |h| wave(h) + 60.0);
         let skill = measure_skill(&biased, &hourly(0, 48, wave), at(48), &SkillPolicy::default());
         assert!(skill.factor > 0.94);
@@ -222,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_forecast_says_nothing() {
+    fn a_flat_forecast_has_no_measurable_skill() {
         let skill = measure_skill(&hourly(0, 24, |_| 300.0), &hourly(0, 24, wave), at(24), &SkillPolicy::default());
         assert_eq!((skill.factor, skill.slope, skill.correlation), (0.5, None, None));
     }
 
     #[test]
-    fn what_lies_outside_the_window_or_ahead_does_not_count() {
+    fn data_outside_the_window_do_not_count() {
         let policy = SkillPolicy { window: Seconds::new(24.0 * 3600.0), ..SkillPolicy::default() };
         let actual = hourly(0, 72, |h| if h < 24 { 600.0 - wave(h) } else { wave(h) });
         let skill = measure_skill(&hourly(0, 96, wave), &actual, at(48), &policy);

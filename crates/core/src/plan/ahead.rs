@@ -22,6 +22,6 @@ pub fn slots_ahead(
     let begun = floor(now, settings.shortest_slot_s.to_delta());
     let from = if expected.at(begun).is_some() { begun } else { now };
     let horizon = model.outlook(expected, from, until, policy);
-    let followed = model.followed(&horizon);
+    let followed = model.shrink_by_skill(&horizon);
     planning_slots(&followed, now, settings.risk, &settings.slots())
 }

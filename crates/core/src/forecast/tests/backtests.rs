@@ -1,8 +1,8 @@
-//! Backtests see nothing that was not known.
+//! Tests that backtests use only data known at the time of each forecast.
 
 use super::*;
 use crate::domain::{Issued, SignalKind, SignalScope, Zone};
-use crate::forecast::{BacktestRow, ModelPolicy, Said, backtest};
+use crate::forecast::{BacktestRow, ModelPolicy, PublishedForecasts, backtest};
 
 #[expect(clippy::cast_precision_loss, reason = "hours of a month")]
 fn wave(h: i64) -> f64 {
@@ -10,9 +10,9 @@ fn wave(h: i64) -> f64 {
     300.0 + 100.0 * (h * 0.2618).sin() + 30.0 * (h * 0.071).cos()
 }
 
-fn day(actual: &CarbonSeries, said: Said<'_>, days: i64, horizons: &[u32]) -> Vec<BacktestRow> {
+fn day(actual: &CarbonSeries, published: PublishedForecasts<'_>, days: i64, horizons: &[u32]) -> Vec<BacktestRow> {
     let (from, to) = (at(0), at(days * 24 * 60));
-    backtest(actual, said, from, to, horizons, &ModelPolicy::default())
+    backtest(actual, published, from, to, horizons, &ModelPolicy::default())
 }
 
 fn named(rows: &[BacktestRow]) -> Vec<(&str, u32)> {
@@ -20,28 +20,31 @@ fn named(rows: &[BacktestRow]) -> Vec<(&str, u32)> {
 }
 
 #[test]
-fn rows_are_there_for_what_can_be_said() {
+fn rows_cover_all_forecasters_with_data() {
     let actual = hourly(-72, 48, wave);
-    let said = hourly(-72, 48, |h| wave(h) + 20.0);
-    assert_eq!(named(&day(&actual, Said::Nothing, 1, &[24])), [("yesterday", 24), ("local", 24), ("feed", 24)]);
-    let rows = day(&actual, Said::Rolling(&said), 2, &[1, 24]);
+    let published = hourly(-72, 48, |h| wave(h) + 20.0);
+    assert_eq!(
+        named(&day(&actual, PublishedForecasts::Nothing, 1, &[24])),
+        [("yesterday", 24), ("local", 24), ("feed", 24)]
+    );
+    let rows = day(&actual, PublishedForecasts::Rolling(&published), 2, &[1, 24]);
     let sources = ["yesterday", "local", "provider", "provider+bias", "feed"];
     let expected: Vec<_> = [1, 24].iter().flat_map(|h| sources.map(|s| (s, *h))).collect();
     assert_eq!(named(&rows), expected);
     assert!(rows.iter().all(|row| row.score.slots == 48), "{rows:?}");
     let bounded = |row: &BacktestRow| row.score.interval80_coverage.is_some();
     assert!(rows.iter().all(|row| bounded(row) != ["yesterday", "provider"].contains(&row.source)), "{rows:?}");
-    assert_eq!(named(&day(&hourly(0, 24, wave), Said::Nothing, 1, &[24])), []);
-    assert_eq!(named(&day(&CarbonSeries::default(), Said::Nothing, 1, &[24])), []);
+    assert_eq!(named(&day(&hourly(0, 24, wave), PublishedForecasts::Nothing, 1, &[24])), []);
+    assert_eq!(named(&day(&CarbonSeries::default(), PublishedForecasts::Nothing, 1, &[24])), []);
 }
 
 #[test]
-fn a_day_ahead_its_own_outcomes_are_not_known() {
-    // The same forecasts against outcomes of the day that are higher by 50.
-    let said = hourly(-72, 48, |h| wave(h) + 20.0);
+fn a_forecast_does_not_know_actual_values_of_its_day() {
+    // The same forecasts with actual values of the day higher by 50.
+    let published = hourly(-72, 48, |h| wave(h) + 20.0);
     let bias = |shift: f64| -> Vec<f64> {
         let actual = hourly(-72, 48, |h| wave(h) + if h >= 0 { shift } else { 0.0 });
-        let rows = day(&actual, Said::Rolling(&said), 1, &[24]);
+        let rows = day(&actual, PublishedForecasts::Rolling(&published), 1, &[24]);
         rows.iter().map(|row| row.score.bias_g_per_kwh.expect("scored")).collect()
     };
     for (plain, shifted) in bias(0.0).iter().zip(bias(50.0)) {
@@ -55,7 +58,7 @@ fn forecasts_are_not_seen_before_they_are_issued() {
     let actual = hourly(-24, 48, |_| 100.0);
     let all = [issue(12, 300.0), issue(0, 200.0), issue(36, 400.0)];
     let provider = |days: i64, horizon: u32| {
-        let rows = day(&actual, Said::Issued(&all), days, &[horizon]);
+        let rows = day(&actual, PublishedForecasts::Issued(&all), days, &[horizon]);
         rows.iter().find(|row| row.source == "provider").and_then(|row| row.score.mape_pct).expect("scored")
     };
     assert_eq!(provider(1, 24), 100.0);
@@ -76,13 +79,13 @@ fn issued(hour: i64, until: i64, value: impl Fn(i64) -> f64) -> Issued {
 }
 
 #[test]
-fn days_ahead_all_rows_cover_the_same_hours_and_see_what_was_issued() {
+fn rows_of_several_days_cover_the_same_hours() {
     let actual = hourly(-10 * 24, 8 * 24, wave);
     let rows = |off: f64| {
-        // Each day's forecast is right; later ones are off by so much.
+        // Each day's forecast is exact; later ones are off by `off`.
         let issue = |day: i64| issued(day * 24, day * 24 + 24, |h| wave(h) + if day > 0 { off } else { 0.0 });
         let all: Vec<Issued> = (-10..8).map(issue).collect();
-        backtest(&actual, Said::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default())
+        backtest(&actual, PublishedForecasts::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default())
     };
     let right = rows(0.0);
     assert_eq!(right.len(), 5);
@@ -91,7 +94,7 @@ fn days_ahead_all_rows_cover_the_same_hours_and_see_what_was_issued() {
         let hours: Vec<f64> = row.by_day.iter().map(|score| score.hours).collect();
         assert_eq!(hours, [96.0, 72.0, 48.0, 24.0], "{}", row.source);
     }
-    // The fourth day ahead is forecast once, on the first day, when no wrong issue was known.
+    // The fourth day ahead is forecast only on the first day, when no wrong issue was known.
     for (right, wrong) in right.iter().zip(rows(80.0)) {
         assert_eq!(right.by_day[3], wrong.by_day[3], "{}", right.source);
     }
@@ -101,12 +104,13 @@ fn days_ahead_all_rows_cover_the_same_hours_and_see_what_was_issued() {
 
 #[test]
 #[expect(clippy::cast_precision_loss, reason = "a few days")]
-fn what_is_wrong_further_ahead_is_put_right_there() {
+fn errors_at_longer_leads_are_corrected_there() {
     let actual = hourly(-30 * 24, 8 * 24, wave);
-    // 30 g/kWh too high for each day that a forecast is old.
+    // 30 g/kWh too high per day of a forecast's age.
     let issue = |day: i64| issued(day * 24, day * 24 + 96, |h| wave(h) + 30.0 * (h - day * 24).div_euclid(24) as f64);
     let all: Vec<Issued> = (-30..8).map(issue).collect();
-    let rows = backtest(&actual, Said::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default());
+    let rows =
+        backtest(&actual, PublishedForecasts::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default());
     let bias = |source: &str, day: usize| {
         rows.iter().find(|row| row.source == source).and_then(|row| row.by_day[day].bias_g_per_kwh).expect("scored")
     };

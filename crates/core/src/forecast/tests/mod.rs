@@ -1,4 +1,4 @@
-//! What holds for every input, and scores worked out by hand. The quality on recorded grids: `tests/grids`.
+//! Property tests and scores computed by hand. `tests/grids` measures the quality on recorded grids.
 
 mod backtests;
 mod properties;
@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::domain::{CarbonSeries, Intensity, Origin, Slot};
 use crate::units::GramsPerKwh;
 
-/// Minutes after a Thursday's midnight.
+/// Returns a time in minutes after midnight of a Thursday.
 fn at(minutes: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_006) + TimeDelta::minutes(minutes)
 }
@@ -25,7 +25,7 @@ fn series(points: impl IntoIterator<Item = (i64, i64, f64)>) -> CarbonSeries {
     CarbonSeries::from_points(points.collect()).0
 }
 
-/// Hourly from `from` to `to` (hours), by a function of the hour.
+/// Returns hourly values from `from` to `to` (hours) as a function of the hour.
 fn hourly(from: i64, to: i64, value: impl Fn(i64) -> f64) -> CarbonSeries {
     series((from..to).map(|h| (h * 60, h * 60 + 60, value(h))))
 }

@@ -1,21 +1,21 @@
-//! What holds for every history, every forecast and every length of slots.
+//! Properties of outlooks for any history, forecast and slot length.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::forecast::{Basis, Follow, Horizon, HorizonPolicy, Model, ModelPolicy};
+use crate::forecast::{Basis, Forecaster, Horizon, HorizonPolicy, Model, ModelPolicy};
 
 const DAY: i64 = 24 * 60;
 
-fn fit(said: &CarbonSeries, actual: &CarbonSeries, now: i64) -> Model {
-    Model::fit(said, &[], actual, at(now), &ModelPolicy::default())
+fn fit(published: &CarbonSeries, actual: &CarbonSeries, now: i64) -> Model {
+    Model::fit(published, &[], actual, at(now), &ModelPolicy::default())
 }
 
 fn outlook(model: &Model, expected: &CarbonSeries, now: i64, until: i64) -> Horizon {
     model.outlook(expected, at(now), at(until), &HorizonPolicy::default())
 }
 
-/// Slots of one length, some of them missing, around values that may be zero.
+/// Generates slots of one length, some missing, with values around a level that may be zero.
 fn regular(from: i64, to: i64) -> impl Strategy<Value = CarbonSeries> {
     let lengths = prop::sample::select(vec![5_i64, 15, 30, 60, 180]);
     (lengths, 0_i64..60, any::<u64>(), prop::sample::select(vec![0.0, 1.0, 300.0])).prop_map(
@@ -47,15 +47,15 @@ proptest! {
 
     #[test]
     fn outlooks_are_gapless_and_finite(
-        said in regular(-3 * DAY, 2 * DAY),
+        published in regular(-3 * DAY, 2 * DAY),
         actual in regular(-4 * DAY, 60),
         now in -DAY..DAY,
         length in 1i64..5 * DAY,
     ) {
-        let model = fit(&said, &actual, now);
-        let horizon = outlook(&model, &said, now, now + length);
+        let model = fit(&published, &actual, now);
+        let horizon = outlook(&model, &published, now, now + length);
         sound(&horizon, now, now + length);
-        // Nothing is far beyond what was ever seen.
+        // No value is far outside the range of the data.
         prop_assert!(horizon.slots.iter().all(|s| s.intensity.get() <= 4000.0), "{horizon:?}");
         let skill = model.skill();
         prop_assert!((0.0..=1.0).contains(&skill.factor), "{skill:?}");
@@ -63,34 +63,34 @@ proptest! {
 
     #[test]
     fn irregular_slots_do_no_harm(
-        said in prop::collection::vec((-9000i64..3000, 1i64..200, 0.0f64..900.0), 0..40),
+        published in prop::collection::vec((-9000i64..3000, 1i64..200, 0.0f64..900.0), 0..40),
         actual in prop::collection::vec((-9000i64..100, 1i64..2000, 0.0f64..900.0), 0..40),
         now in -500i64..500,
     ) {
         let spans = |points: Vec<(i64, i64, f64)>| series(points.into_iter().map(|(f, l, v)| (f, f + l, v)));
-        let (said, actual) = (spans(said), spans(actual));
-        sound(&outlook(&fit(&said, &actual, now), &said, now, now + 6000), now, now + 6000);
+        let (published, actual) = (spans(published), spans(actual));
+        sound(&outlook(&fit(&published, &actual, now), &published, now, now + 6000), now, now + 6000);
     }
 
     #[test]
-    fn what_lies_ahead_is_not_looked_at(actual in regular(-4 * DAY, 2 * DAY), said in regular(-4 * DAY, 2 * DAY)) {
+    fn data_after_now_are_ignored(actual in regular(-4 * DAY, 2 * DAY), published in regular(-4 * DAY, 2 * DAY)) {
         let whole = |series: &CarbonSeries| {
             let ended = series.points().iter().filter(|(slot, _)| slot.end() <= at(0)).copied();
             CarbonSeries::from_points(ended.collect()).0
         };
         let none = CarbonSeries::default();
-        let until = outlook(&fit(&whole(&said), &whole(&actual), 0), &none, 0, DAY);
+        let until = outlook(&fit(&whole(&published), &whole(&actual), 0), &none, 0, DAY);
         let mut changed = whole(&actual);
         changed.overwrite(&hourly(0, 48, |_| 5000.0));
-        prop_assert_eq!(until, outlook(&fit(&whole(&said), &changed, 0), &none, 0, DAY));
+        prop_assert_eq!(until, outlook(&fit(&whole(&published), &changed, 0), &none, 0, DAY));
     }
 }
 
 #[test]
 fn a_shape_that_leads_below_zero_has_an_interval_too() {
-    let said = series([(2633, 2680, 0.0), (-1687, -1640, 432.47)]);
+    let published = series([(2633, 2680, 0.0), (-1687, -1640, 432.47)]);
     let actual = series([(0, 123, 172.42)]);
-    sound(&outlook(&fit(&said, &actual, 136), &said, 136, 6136), 136, 6136);
+    sound(&outlook(&fit(&published, &actual, 136), &published, 136, 6136), 136, 6136);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "hours of a month")]
@@ -112,14 +112,15 @@ fn a_forecast_that_is_right_stays_as_it_is() {
 }
 
 #[test]
-fn a_constant_bias_goes_within_hours() {
+fn a_constant_bias_is_corrected_within_hours() {
     let truth = hourly(0, 24, wave);
     let off_after = |hours: i64| {
-        let said = hourly(-hours, 24, |h| wave(h) + 60.0);
-        let model = fit(&said, &hourly(-hours, 0, wave), 0);
+        let published = hourly(-hours, 24, |h| wave(h) + 60.0);
+        let model = fit(&published, &hourly(-hours, 0, wave), 0);
         let slot = slot(12 * 60, 13 * 60);
-        let given = said.at(slot.start()).map(|p| p.1.value);
-        let expected = model.expect(&slot, given, &model.apart(&said, at(0)), Follow::Corrected, at(0)).expect("given");
+        let given = published.at(slot.start()).map(|p| p.1.value);
+        let expected =
+            model.expect(&slot, given, &model.offset(&published, at(0)), Forecaster::Corrected, at(0)).expect("given");
         (expected.intensity - truth.at(slot.start()).expect("known").1.value).get()
     };
     assert!(off_after(2) < 45.0, "{}", off_after(2));
@@ -138,7 +139,7 @@ fn without_a_forecast_the_fallbacks_follow_in_their_order() {
     };
     let history = hourly(-7 * 24, 0, wave);
     assert_eq!(bases(&fit(&none, &history, 0), 0), [Basis::Local]);
-    // The same model as time goes by, and one fitted later: the source is down.
+    // The same model at later times, and one fitted later: the source is down.
     assert_eq!(bases(&fit(&none, &history, 0), 23 * 60), [Basis::Local]);
     assert_eq!(bases(&fit(&none, &history, 0), 25 * 60), [Basis::DailyShape]);
     let late = fit(&none, &history, 20 * DAY);
@@ -147,13 +148,13 @@ fn without_a_forecast_the_fallbacks_follow_in_their_order() {
     let horizon = outlook(&late, &none, 20 * DAY, 21 * DAY);
     assert!(horizon.slots.iter().zip(0..).all(|(s, h)| (s.intensity.get() - wave(h)).abs() < 1e-6), "{horizon:?}");
     assert_eq!(bases(&fit(&none, &none, 0), 0), [Basis::Constant]);
-    // Hours of history are better than nothing.
+    // Hours of history are better than the constant.
     let hours = fit(&none, &hourly(-3, 0, |_| 120.0), 0);
     assert!(outlook(&hours, &none, 0, DAY).slots.iter().all(|s| (s.intensity.get() - 120.0).abs() < 1e-9));
 }
 
 #[test]
-fn weekends_are_told_from_weekdays() {
+fn weekends_have_a_profile_of_their_own() {
     // Midnight of day 0 is a Thursday; days 2 and 3 are a weekend, as are those whole weeks before.
     let value = |h: i64| if [2, 3].contains(&h.div_euclid(24).rem_euclid(7)) { 200.0 } else { 300.0 };
     let model = fit(&CarbonSeries::default(), &hourly(-28 * 24, 0, value), 0);
@@ -167,9 +168,9 @@ fn weekends_are_told_from_weekdays() {
 }
 
 #[test]
-fn a_month_of_five_minute_slots_is_no_burden() {
+fn fitting_a_month_of_five_minute_slots_is_fast() {
     let months = |shift: f64| series((-28 * 288..0).map(|i| (i * 5, i * 5 + 5, wave(i / 12) + shift)));
-    let (said, actual) = (months(20.0), months(0.0));
-    let model = fit(&said, &actual, 0);
+    let (published, actual) = (months(20.0), months(0.0));
+    let model = fit(&published, &actual, 0);
     assert!(model.skill().factor > 0.9);
 }

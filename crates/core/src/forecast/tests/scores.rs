@@ -1,4 +1,4 @@
-//! Scores worked out by hand.
+//! Scores computed by hand.
 
 use super::*;
 use crate::domain::{Issued, SignalKind, SignalScope, Zone};
@@ -6,11 +6,11 @@ use crate::forecast::{Pair, Score, score, score_issued};
 use crate::units::Seconds;
 
 fn pairs(step: i64, values: &[(f64, f64)]) -> Vec<Pair> {
-    let pair = |(i, (said, came)): (i64, &(f64, f64))| Pair {
+    let pair = |(i, (published, outcome)): (i64, &(f64, f64))| Pair {
         slot: slot(i * step, (i + 1) * step),
-        forecast: GramsPerKwh::new(*said),
+        forecast: GramsPerKwh::new(*published),
         interval: None,
-        actual: GramsPerKwh::new(*came),
+        actual: GramsPerKwh::new(*outcome),
     };
     (0..).zip(values).map(pair).collect()
 }
@@ -19,7 +19,7 @@ fn close(found: Option<f64>, expected: f64) {
     assert!(found.is_some_and(|f| (f - expected).abs() < 1e-9), "{found:?} is not {expected}");
 }
 
-/// A day in which hour h is expected at the first and comes at the second value.
+/// Returns (forecast, actual) for each hour of a day.
 fn day(values: impl Fn(u8) -> (f64, f64)) -> Vec<(f64, f64)> {
     (0..24).map(values).collect()
 }
@@ -32,7 +32,7 @@ fn errors_are_means_over_time() {
     close(found.bias_g_per_kwh, -20.0); // (10 − 50) / 2
     assert_eq!((found.slots, found.hours), (2, 2.0));
     assert_eq!((found.rank_correlation, found.caught_gain, found.interval80_coverage), (None, None, None));
-    // The second is now three hours long, and the outcome lies in the first's interval only.
+    // The second slot is now three hours long; only the first actual value lies in its interval.
     all[1].slot = slot(60, 240);
     all[0].interval = Some((GramsPerKwh::new(100.0), GramsPerKwh::new(120.0)));
     all[1].interval = Some((GramsPerKwh::new(100.0), GramsPerKwh::new(199.0)));
@@ -53,8 +53,8 @@ fn outcomes_of_zero_have_no_relative_error() {
 
 #[test]
 fn caught_gain_is_the_share_of_the_possible_saving() {
-    // Comes: 100 for the first six hours, 200 for six, 300 for twelve; mean 225, so 125 can be saved.
-    let came = |h: u8| {
+    // Actual: 100 for six hours, 200 for six, 300 for twelve; mean 225, so 125 can be saved.
+    let outcome = |h: u8| {
         if h < 6 {
             100.0
         } else if h < 12 {
@@ -63,21 +63,22 @@ fn caught_gain_is_the_share_of_the_possible_saving() {
             300.0
         }
     };
-    close(score(&pairs(60, &day(|h| (came(h), came(h)))), at(0)).caught_gain, 1.0);
-    // The forecast calls the hours from 6 to 11 greenest: 25 of 125.
+    close(score(&pairs(60, &day(|h| (outcome(h), outcome(h)))), at(0)).caught_gain, 1.0);
+    // The forecast is lowest from 6 to 11: saves 25 of 125.
     let second = |h: u8| if (6..12).contains(&h) { 1.0 } else { 2.0 };
-    close(score(&pairs(60, &day(|h| (second(h), came(h)))), at(0)).caught_gain, 0.2);
-    // It calls the dirtiest greenest: −75 of 125.
-    close(score(&pairs(60, &day(|h| (500.0 - came(h), came(h)))), at(0)).caught_gain, -0.6);
+    close(score(&pairs(60, &day(|h| (second(h), outcome(h)))), at(0)).caught_gain, 0.2);
+    // The forecast is lowest at the dirtiest hours: −75 of 125.
+    close(score(&pairs(60, &day(|h| (500.0 - outcome(h), outcome(h)))), at(0)).caught_gain, -0.6);
     // Gains are summed over days before they are divided: (125 + 25) / 250, here in half hours.
     let halves: Vec<_> = (0..96_u8).map(|i| (i / 48, (i % 48) / 2)).collect();
-    let both: Vec<_> = halves.iter().map(|(d, h)| (if *d == 0 { came(*h) } else { second(*h) }, came(*h))).collect();
+    let both: Vec<_> =
+        halves.iter().map(|(d, h)| (if *d == 0 { outcome(*h) } else { second(*h) }, outcome(*h))).collect();
     close(score(&pairs(30, &both), at(0)).caught_gain, 0.6);
 }
 
 #[test]
 fn six_hours_are_hours_of_time_and_not_slots() {
-    // Slots of 4 hours at 100, 200, … 600: the greenest six hours are 4 at 100 and 2 at 200.
+    // Slots of 4 hours at 100, 200, … 600: the cleanest six hours are 4 at 100 and 2 at 200.
     let found = score(
         &pairs(240, &[(1.0, 100.0), (2.0, 200.0), (3.0, 300.0), (4.0, 400.0), (6.0, 500.0), (5.0, 600.0)]),
         at(0),
@@ -89,7 +90,7 @@ fn six_hours_are_hours_of_time_and_not_slots() {
 
 #[test]
 fn equal_values_share_their_ranks() {
-    // Eight hours each; ranks said 0.5, 0.5, 2 and come 0, 1, 2: ρ = 1.5 / √(1.5 · 2).
+    // Eight hours each; forecast ranks 0.5, 0.5, 2 and actual ranks 0, 1, 2: ρ = 1.5 / √(1.5 · 2).
     let found = score(&pairs(480, &[(1.0, 1.0), (1.0, 2.0), (2.0, 3.0)]), at(0));
     close(found.rank_correlation, 1.5 / 3.0_f64.sqrt());
     let flat = score(&pairs(480, &[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), at(0));
@@ -102,7 +103,7 @@ fn days_that_are_mostly_unknown_do_not_count_as_days() {
     assert!(score(&pairs(60, &values[..20]), at(0)).caught_gain.is_some());
     let found = score(&pairs(60, &values[..19]), at(0));
     assert_eq!((found.caught_gain, found.rank_correlation, found.slots), (None, None, 19));
-    // Days begin where they are told to: from noon on, the same 24 hours are two halves.
+    // With days from noon on, the same 24 hours are two halves.
     assert_eq!(score(&pairs(60, &values), at(12 * 60)).caught_gain, None);
 }
 
@@ -121,17 +122,17 @@ fn issued(source: &str, at_minute: i64, values: CarbonSeries) -> Issued {
 #[test]
 fn issued_forecasts_count_as_they_stood_when_their_block_began() {
     let actual = hourly(0, 24, |_| 100.0);
-    // Every half hour a forecast that is off by its own age in half hours since midnight.
+    // Every half hour a forecast is issued; its error is its issue time in half hours since midnight.
     let off = |i: i64| hourly(i / 2 - 1, 48, move |_| 100.0 + i as f64);
     let mut all: Vec<_> = (0..48).map(|i| issued("a", i * 30, off(i))).collect();
-    // An hour ahead the one of the full hour counts: 0, 2, 4, … 46, on average 23 %.
+    // One hour ahead, the forecast of the full hour counts: 0, 2, 4, … 46, on average 23 %.
     let found = score_issued(&all, &actual, at(24 * 60), Seconds::new(3600.0));
     close(found.mape_pct, 23.0);
     assert_eq!(found.slots, 24);
-    // A day ahead the one of midnight counts, also if others are given first.
+    // One day ahead, the forecast of midnight counts, in any input order.
     all.reverse();
     close(score_issued(&all, &actual, at(24 * 60), Seconds::new(86_400.0)).mape_pct, 0.0);
-    // Outcomes that are not known yet do not count, nor do hours that nothing was said of before, nor other sources.
+    // Excluded: actual values not known yet, hours without an earlier forecast, and other sources.
     assert_eq!(score_issued(&all, &actual, at(90), Seconds::new(3600.0)).slots, 1);
     all.retain(|i| i.issued_at > at(0));
     assert_eq!(score_issued(&all, &actual, at(24 * 60), Seconds::new(86_400.0)).slots, 0);

@@ -1,34 +1,33 @@
-//! The standard error of forecasts where hours are compared with each other.
+//! Standard errors of forecast differences between hours.
 //!
-//! Work moved from one hour to another bets on the difference between the two. Errors that both hours have in common
-//! cancel in it, so that its standard error is far below that of either, and it depends on both leads. It is not
-//! modelled: the errors that forecasts made on each of the past days had, lead by lead, are kept as paths, and each path
-//! is asked what it would have done to the energy that is moved.
+//! Moving work from one hour to another depends on the difference between the two. Errors that both share cancel, so
+//! the standard error of the difference is far below that of either hour and depends on both leads. It is not modelled:
+//! forecast errors of past days are kept as paths by lead, and each path is applied to the energy that is moved.
 
 use chrono::{DateTime, Utc};
 
 use super::blend::Errors;
-use super::trail::DAY;
+use super::hourly_window::DAY;
 use crate::domain::Slot;
 
-/// Fewer paths tell nothing about a standard error.
+/// Minimum number of paths for a standard error.
 const ENOUGH: usize = 5;
 
-/// The errors (outcome less forecast) of the forecasts made on each of the past days at this time of day.
+/// Errors (actual less forecast) of the forecasts made on past days at this time of day.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorPaths {
-    /// Where lead 0 begins.
+    /// Start of lead 0.
     anchor: DateTime<Utc>,
-    /// For each day the sum of the errors over the first so many hours, in g/kWh; the first is 0.
+    /// Cumulative error over the first hours for each day, in g/kWh, starting with 0.
     sums: Vec<Vec<f64>>,
 }
 
-/// The mean error of each path in each of some slots, in g/kWh.
+/// Mean error of each path in each slot, in g/kWh.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlotErrors(Vec<Vec<f64>>);
 
 impl ErrorPaths {
-    /// `errors` begin with the last day's. A path ends at the first hour whose outcome is not known.
+    /// Creates paths from `errors`, the most recent day first. A path ends at the first hour without an actual value.
     pub(super) fn new(errors: &Errors, anchor: DateTime<Utc>) -> Self {
         let path = |day: &Vec<Option<f64>>| {
             let mut sums = vec![0.0];
@@ -41,14 +40,14 @@ impl ErrorPaths {
         Self { anchor, sums: errors.iter().map(path).filter(|sums| sums.len() > 1).collect() }
     }
 
-    /// Paths of hourly errors, for tests of what is done with them.
+    /// Creates paths of hourly errors for tests.
     #[cfg(test)]
     pub(crate) fn of(anchor: DateTime<Utc>, days: impl Iterator<Item = Vec<f64>>) -> Self {
         Self::new(&days.map(|day| day.into_iter().map(Some).collect()).collect(), anchor)
     }
 
-    /// The errors over slots, by the paths that reach the end of the last one. Where none does, by the longest ones; what is
-    /// further ahead has the mean of their last day. `None` where the paths are too few.
+    /// Returns the errors over slots from paths that reach the end of the last one, else from the longest paths,
+    /// extended with the mean of their last day. `None` with too few paths.
     pub fn over(&self, slots: &[Slot]) -> Option<SlotErrors> {
         let lead = |t: DateTime<Utc>| ((t - self.anchor).as_seconds_f64() / 3600.0).max(0.0);
         let needed = lead(slots.last()?.end());
@@ -62,8 +61,8 @@ impl ErrorPaths {
 }
 
 impl SlotErrors {
-    /// The standard error of Σ w·intensity with a weight for each slot, in g/kWh times the unit of the weights. With
-    /// weights that add up to zero, errors that all slots have in common do not count.
+    /// Returns the standard error of Σ w·intensity with a weight per slot, in g/kWh times the weights' unit. If the
+    /// weights sum to zero, errors shared by all slots cancel.
     pub fn of(&self, weights: &[f64]) -> f64 {
         let product = |path: &Vec<f64>| path.iter().zip(weights).map(|(error, w)| error * w).sum::<f64>();
         let squares: f64 = self.0.iter().map(|path| product(path).powi(2)).sum();
@@ -76,7 +75,7 @@ fn hours(count: usize) -> f64 {
     count as f64
 }
 
-/// The mean error between two leads in hours.
+/// Returns the mean error between two leads in hours.
 fn mean(sums: &[f64], from: f64, to: f64) -> f64 {
     let known = sums.len() - 1;
     let day = known.min(DAY);
@@ -90,7 +89,7 @@ fn mean(sums: &[f64], from: f64, to: f64) -> f64 {
         let whole = lead as usize;
         sums[whole] + lead.fract() * (sums[whole + 1] - sums[whole])
     };
-    // What began before the anchor has the error of the first hour.
+    // A slot that began before the anchor has the error of the first hour.
     let to = if to > from { to } else { from + 1.0 };
     (until(to) - until(from)) / (to - from)
 }
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_all_hours_have_in_common_do_not_count() {
+    fn errors_shared_by_all_hours_cancel() {
         let level = |day: usize, _| if day.is_multiple_of(2) { 50.0 } else { -50.0 };
         let errors = paths(6, level).over(&[hour(0), hour(1), hour(2)]).expect("enough");
         assert_eq!(errors.of(&[1.0, -0.25, -0.75]), 0.0);
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_end_early_are_left_out_unless_all_do() {
+    fn short_paths_are_omitted_unless_all_are_short() {
         let mut errors: Errors = (0..8).map(|_| vec![Some(1.0); 48]).collect();
         errors[0].truncate(24);
         errors[1][30] = None;

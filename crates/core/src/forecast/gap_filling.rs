@@ -1,26 +1,26 @@
-//! What is known around a horizon, and what can be concluded from it for spans about which nothing was said.
+//! Fills gaps from the known values around them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::domain::{CarbonSeries, Intensity, Slot};
 
-/// How far back and ahead other days are asked. Older days say more about the season than about the day.
+/// Number of days searched before and after. Older days say more about the season than about the day.
 const DAYS: i32 = 14;
 
-/// What a day counts against the next younger one, in the daily shape.
+/// Weight of a day relative to the next more recent one, in the daily profile.
 const WEIGHT_PER_DAY: f64 = 0.8;
 
-/// What remains of a deviation from the daily shape after an hour: the AR(1) coefficient of hourly intensities was
+/// Fraction of a deviation from the daily profile left after an hour. The AR(1) coefficient of hourly intensities was
 /// 0.951 to 0.994 on four grids (`carbon-apis.md` §9.2).
 const PERSISTENCE_PER_HOUR: f64 = 0.96;
 
-/// Expected values from `now` on, and before it the past ones with what was expected in their gaps.
+/// Forecasts from `now` on, and before it actual values with past forecasts in their gaps.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownValues {
     series: CarbonSeries,
 }
 
-impl Known {
+impl KnownValues {
     pub(super) fn new(
         expected: &CarbonSeries,
         recent: &CarbonSeries,
@@ -42,22 +42,22 @@ impl Known {
         &self.series
     }
 
-    /// The mean over `span`, if something is known about every moment of it.
+    /// Returns the mean over `span` if it is fully covered.
     fn whole(&self, span: &Slot) -> Option<f64> {
         let (mean, covered) = self.series.mean_over(span, value)?;
         (covered >= span.duration()).then_some(mean)
     }
 
-    /// The same time of day on the nearest day about which something is known; of two equally near ones the past.
+    /// Returns the mean of the same time of day on the nearest known day, preferring the past.
     pub(super) fn other_day(&self, span: &Slot) -> Option<f64> {
         (1..=DAYS).flat_map(|n| [-n, n]).find_map(|days| self.whole(&shifted(span, days)?))
     }
 
-    /// The weighted mean of the same time of day on the days before, younger days counting more.
+    /// Returns the weighted mean of the same time of day on the days before.
     pub(super) fn daily_shape(&self, span: &Slot) -> Option<f64> {
         let start = self.series.start()?;
         let (mut weight, mut weights, mut sum) = (1.0, 0.0, 0.0);
-        // Far ahead the days in between are unknown too: begin with the first that can be known.
+        // Far ahead the days in between are unknown too: start with the first day that can be known.
         let ahead = (span.end() - self.series.end()?).as_seconds_f64() / 86_400.0;
         #[expect(clippy::cast_possible_truncation, reason = "a horizon has 3660 days at the most")]
         let first = ahead.ceil().max(1.0) as i32;
@@ -75,13 +75,13 @@ impl Known {
         (weights > 0.0).then(|| sum / weights)
     }
 
-    /// By how much the last known slot lay off the daily shape, and when it was.
+    /// Returns the end of the last known slot and its deviation from the daily profile.
     pub(super) fn last_deviation(&self) -> Option<(DateTime<Utc>, f64)> {
         let (slot, last) = self.series.points().last()?;
         Some((slot.end(), last.value.get() - self.daily_shape(slot)?))
     }
 
-    /// On the line between the nearest known slots on both sides, at the middle of `span`.
+    /// Interpolates between the nearest known slots at the middle of `span`.
     pub(super) fn between_neighbours(&self, span: &Slot) -> Option<f64> {
         let points = self.series.points();
         let next = points.partition_point(|(s, _)| s.end() <= span.start());
@@ -92,14 +92,14 @@ impl Known {
         Some(from + (to - from) * share.clamp(0.0, 1.0))
     }
 
-    /// The time-weighted mean of all that is known.
+    /// Returns the time-weighted mean of all known values.
     pub(super) fn mean(&self) -> Option<f64> {
         let all = Slot::new(self.series.start()?, self.series.end()?)?;
         Some(self.series.mean_over(&all, value)?.0)
     }
 }
 
-/// What is left of a deviation some time later.
+/// Returns a deviation decayed over time.
 pub(super) fn decayed(deviation: f64, after: TimeDelta) -> f64 {
     deviation * PERSISTENCE_PER_HOUR.powf(after.as_seconds_f64().max(0.0) / 3600.0)
 }
