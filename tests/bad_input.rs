@@ -46,7 +46,7 @@ async fn a_registration_that_is_refused_takes_nothing() {
         (job(json!({"name": "a\u{202e}b"})), 422, Some("name"), "change the direction of text"),
         (job(json!({"tags": {"team": "a\n# b"}})), 422, Some("tags"), "the value of \"team\" has the character U+000A"),
         (job(json!({"tags": {"a\u{1b}[2J": "b"}})), 422, Some("tags"), "has the character U+001B"),
-        (job(json!({"pids": [1]})), 422, Some("pids"), "names 1, the process that all others come from"),
+        (job(json!({"pids": [1]})), 422, Some("pids"), "names 1, the parent of all processes"),
         (job(json!({"batch_size": 0})), 422, Some("batch_size"), "or leave it out"),
         (job(json!({"batch_size": 1.5})), 422, Some("batch_size"), "whole number"),
         (job(json!({"lease_s": 0.5})), 422, Some("lease_s"), "within 1 to 86400"),

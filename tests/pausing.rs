@@ -126,7 +126,7 @@ impl Waiting {
         let mut controller = controller(&clock, &feed, &board, state.path()).await;
         let objective = Objective {
             deadline: Some(start() + TimeDelta::hours(16)),
-            pausable: Some(Pausing { idle_power: Watts::new(25.0), ..Pausing::usual(1) }),
+            pausable: Some(Pausing { idle_power: Watts::new(25.0), ..Pausing::default_for(1) }),
             ..Objective::UNBOUND
         };
         let work = Work::TotalSamples(Samples::new(400.0 * 5.5 * 3600.0));

@@ -66,7 +66,7 @@ pub(super) fn table(bench: &Bench, out: &mut impl Write, missed: &mut Vec<String
 fn cases(ground: &Ground, places: &[usize]) -> Result<Vec<Case>, Failed> {
     let all = starts(ground, 0)?;
     let starts: Vec<_> = places.iter().map(|place| all[*place]).collect();
-    let costs = Pausing::usual(1);
+    let costs = Pausing::default_for(1);
     let policies = policies(&["wattune", "clairvoyant"])?;
     let run = |foresight, pausing| study_pausing(ground, foresight, &starts, &[BUDGET], &policies, pausing);
     let with = run(Foresight::Perfect, Some(costs))?;

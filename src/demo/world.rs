@@ -191,7 +191,7 @@ impl World {
             let name = name.map_err(|e| refused(ControlError::Conflict(e.to_string())))?;
             let new = NewJob {
                 name,
-                claim: Some(Claim::Pids(indexes.iter().map(|index| FIRST_PID + index).collect())),
+                claim: Some(ProcessSelector::Pids(indexes.iter().map(|index| FIRST_PID + index).collect())),
                 gpus: indexes.into_iter().map(GpuRef::Index).collect(),
                 batch_size: None,
                 work: Work::TotalSamples(training.total),

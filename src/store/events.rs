@@ -14,7 +14,7 @@ impl Store {
     pub async fn save_event(&self, event: &DemandResponse) -> Result<(), StoreError> {
         let sql = "INSERT INTO demand_response (id, event, over_us) VALUES (?1, ?2, ?3) \
                    ON CONFLICT (id) DO UPDATE SET event = ?2, over_us = ?3";
-        let (id, over_us, event) = (event.id.clone(), event.over_at().timestamp_micros(), rows::json(event)?);
+        let (id, over_us, event) = (event.id.clone(), event.ends_at().timestamp_micros(), rows::json(event)?);
         self.write.run(move |db| rows::execute(db, sql, params![id.as_str(), event, over_us])).await?;
         Ok(())
     }

@@ -1,8 +1,7 @@
-//! What wattune decides with. Nothing here opens a socket or a file, asks for the time, draws its own randomness or
-//! knows a GPU: moments, readings and generators are arguments, so that the daemon, its demo and its simulators run
-//! the same code.
+//! Decision logic of wattune, without I/O. Times, readings and random generators are arguments and hardware is
+//! abstract, so that the daemon, its demo and its simulators run the same code.
 //!
-//! # The rooms, in the order in which they may depend on one another
+//! # Modules, in order of dependency
 //!
 //! * [`units`]: [`units::Watts`], [`units::Joules`] and the others, with only the products that physics has
 //! * [`time`]: moments, and readings of a duration clock

@@ -1,4 +1,4 @@
-//! Time as an argument: a duration clock's reading, and a moment on both scales.
+//! Time as an argument: monotonic clock readings, and instants on both clocks.
 
 use std::time::Duration;
 
@@ -6,46 +6,46 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::units::Seconds;
 
-/// A reading of a clock that never runs backwards. Only differences mean something.
+/// A reading of a monotonic clock. Only differences are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Monotonic(Duration);
 
 impl Monotonic {
-    /// The reading `since_origin` after the clock's origin.
+    /// Creates the reading `since_origin` after the clock's origin.
     pub const fn new(since_origin: Duration) -> Self {
         Self(since_origin)
     }
 
-    /// How long after `earlier` this was; zero if it was before.
+    /// Returns the time since `earlier`, or zero if that is later.
     pub fn since(self, earlier: Self) -> Seconds {
         self.0.saturating_sub(earlier.0).into()
     }
 
-    /// The reading a duration later.
+    /// Returns the reading a duration later.
     #[must_use]
     pub fn after(self, duration: Seconds) -> Self {
         Self(self.0 + duration.to_std())
     }
 }
 
-/// A point in time on both scales, read together.
+/// An instant on both clocks, read together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Now {
-    /// Names the moment.
+    /// Wall-clock time, for timestamps.
     pub utc: DateTime<Utc>,
-    /// Measures from and to it.
+    /// Monotonic reading, for durations.
     pub monotonic: Monotonic,
 }
 
 impl Now {
-    /// What both scales showed at `earlier`, if nobody has set the wall clock since.
+    /// Returns the instant of an earlier monotonic reading, assuming that the wall clock was not set since.
     #[must_use]
     pub fn back_to(self, earlier: Monotonic) -> Self {
         Self { utc: self.utc - self.monotonic.since(earlier).to_delta(), monotonic: earlier }
     }
 }
 
-/// The moment that lies `by` after `t`; where there is no such moment, the last one that there is.
+/// Returns the time `by` after `t`, or the last representable one.
 pub fn later(t: DateTime<Utc>, by: TimeDelta) -> DateTime<Utc> {
     t.checked_add_signed(by).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

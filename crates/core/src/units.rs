@@ -1,8 +1,8 @@
-//! Physical quantities as types, with only the products that physics has.
+//! Physical quantities as types, with only the products of physics.
 //!
-//! Every type is a transparent `f64` in the unit its name says. Values are finite by construction: text and JSON
-//! that holds NaN or an infinity is refused at the door, and arithmetic on finite planning quantities stays finite.
-//! The ledger does not use these floats for its counters: [`Millijoules`] is an integer.
+//! Each type is a transparent `f64` in the unit of its name. Values are finite: parsing rejects NaN and infinity, and
+//! arithmetic on finite planning quantities stays finite. The ledger uses integers instead: [`Millijoules`] and
+//! [`Micrograms`].
 
 use std::fmt;
 use std::iter::Sum;
@@ -21,44 +21,44 @@ macro_rules! quantity {
         pub struct $name(f64);
 
         impl $name {
-            /// Nothing of it.
+            /// Zero.
             pub const ZERO: Self = Self(0.0);
 
-            /// The quantity of `value` units. Use [`Self::try_new`] for values from outside.
+            /// Creates a quantity of `value` units. Use [`Self::try_new`] for values from outside.
             pub const fn new(value: f64) -> Self {
                 debug_assert!(value.is_finite());
                 Self(value)
             }
 
-            /// `None` if `value` is NaN or infinite.
+            /// Creates a quantity; `None` if `value` is NaN or infinite.
             pub fn try_new(value: f64) -> Option<Self> {
                 value.is_finite().then_some(Self(value))
             }
 
-            /// The bare number, in the type's unit.
+            /// Returns the number in the type's unit.
             pub const fn get(self) -> f64 {
                 self.0
             }
 
-            /// The larger of the two.
+            /// Returns the larger of the two.
             #[must_use]
             pub fn max(self, other: Self) -> Self {
                 Self(self.0.max(other.0))
             }
 
-            /// The smaller of the two.
+            /// Returns the smaller of the two.
             #[must_use]
             pub fn min(self, other: Self) -> Self {
                 Self(self.0.min(other.0))
             }
 
-            /// Without its sign.
+            /// Returns the absolute value.
             #[must_use]
             pub fn abs(self) -> Self {
                 Self(self.0.abs())
             }
 
-            /// A total order; values are never NaN.
+            /// Compares by total order; values are never NaN.
             pub fn total_cmp(&self, other: &Self) -> std::cmp::Ordering {
                 self.0.total_cmp(&other.0)
             }
@@ -193,19 +193,19 @@ impl Mul<Joules> for GramsPerKwh {
 }
 
 impl Watts {
-    /// From NVML's milliwatts.
+    /// Converts from milliwatts, NVML's unit.
     pub fn from_milliwatts(milliwatts: u32) -> Self {
         Self(f64::from(milliwatts) / 1e3)
     }
 
-    /// NVML's milliwatts, rounded to the nearest; negative power is 0 mW.
+    /// Returns milliwatts, rounded to the nearest; negative power is 0 mW.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range of u32")]
     pub fn to_milliwatts(self) -> u32 {
         (self.0 * 1e3).round().clamp(0.0, f64::from(u32::MAX)) as u32
     }
 }
 
-/// A number as it is told back to whoever gave it: with an exponent where it would else be long.
+/// Displays a given number back to its sender, with an exponent where it would be long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Short(pub f64);
 
@@ -217,7 +217,7 @@ impl fmt::Display for Short {
     }
 }
 
-/// A number in a sentence: rounded to a whole one, and with an exponent where it would be long.
+/// Displays a number in a sentence, rounded to an integer, with an exponent where it would be long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rounded(pub f64);
 
@@ -230,11 +230,11 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// A difference between two fractions in a sentence, in percentage points.
+/// Displays a difference of two fractions in percentage points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Points(pub f64);
 
-/// More of them say no more to anybody.
+/// Value above which the display is capped.
 const MOST_POINTS: f64 = 10_000.0;
 
 impl fmt::Display for Points {
@@ -246,11 +246,11 @@ impl fmt::Display for Points {
     }
 }
 
-/// A length of time in a sentence, in the unit in which people read it.
+/// Displays a duration in a sentence in a readable unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lasting(pub Seconds);
 
-/// The longest length of time that is told in seconds.
+/// Longest duration displayed in seconds.
 const LONGEST_IN_SECONDS: f64 = 1e5;
 const DAY_S: f64 = 86_400.0;
 const YEAR_S: f64 = 365.25 * DAY_S;
@@ -261,14 +261,14 @@ impl fmt::Display for Lasting {
             seconds if seconds.abs() < LONGEST_IN_SECONDS => write!(f, "{seconds:.0} s"),
             seconds if seconds.abs() < 2.0 * YEAR_S => write!(f, "{:.0} days", seconds / DAY_S),
             seconds if seconds.abs() <= 100.0 * YEAR_S => write!(f, "{:.0} years", seconds / YEAR_S),
-            // Also what overflowed.
+            // Includes durations that overflowed.
             _ => f.write_str("more than 100 years"),
         }
     }
 }
 
 impl Seconds {
-    /// Checks a setting's range; the answer names the key and what would be right.
+    /// Checks the range of a setting; the error names the key and its valid range.
     ///
     /// # Errors
     /// If it is outside.
@@ -279,18 +279,18 @@ impl Seconds {
         }
     }
 
-    /// From a signed duration between two points in time.
+    /// Converts from a signed duration.
     pub fn from_delta(delta: chrono::TimeDelta) -> Self {
         Self(delta.as_seconds_f64())
     }
 
-    /// As a signed duration, to the microsecond.
+    /// Returns a signed duration, to the microsecond.
     #[expect(clippy::cast_possible_truncation, reason = "saturates far outside any horizon")]
     pub fn to_delta(self) -> chrono::TimeDelta {
         chrono::TimeDelta::microseconds((self.0 * 1e6).round() as i64)
     }
 
-    /// As an unsigned duration; negative is zero.
+    /// Returns an unsigned duration; negative values become zero.
     pub fn to_std(self) -> std::time::Duration {
         std::time::Duration::from_secs_f64(self.0.max(0.0))
     }
@@ -302,38 +302,38 @@ impl From<std::time::Duration> for Seconds {
     }
 }
 
-/// Energy as the books keep it: whole millijoules, so that sums are exact in any order.
+/// Energy in the ledger: integer millijoules, so that sums are exact in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millijoules(u64);
 
 impl Millijoules {
-    /// No energy.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// The energy of `value` mJ.
+    /// Creates an energy in millijoules.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
 
-    /// The count of millijoules.
+    /// Returns the count of millijoules.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// `None` where `earlier` is the larger: a counter that ran backwards was reset.
+    /// Returns the difference; `None` if `earlier` is larger, which means that the counter was reset.
     #[must_use]
     pub fn checked_since(self, earlier: Self) -> Option<Self> {
         self.0.checked_sub(earlier.0).map(Self)
     }
 
-    /// Rounded to the nearest millijoule; negative energy is none.
+    /// Rounds to the nearest millijoule; negative energy becomes zero.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped at zero; 2^64 mJ is 5 TWh")]
     pub fn from_joules(joules: Joules) -> Self {
         Self((joules.0 * 1e3).round().max(0.0) as u64)
     }
 
-    /// For planning and display.
+    /// Returns joules, for planning and display.
     #[expect(clippy::cast_precision_loss, reason = "2^53 mJ is 2.5 GWh")]
     pub fn to_joules(self) -> Joules {
         Joules(self.0 as f64 / 1e3)
@@ -357,32 +357,32 @@ impl Sum for Millijoules {
     }
 }
 
-/// Emissions as the books keep them: whole micrograms of CO2 equivalent, so that sums are exact in any order.
+/// Emissions in the ledger: integer micrograms of CO2 equivalent, so that sums are exact in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Micrograms(u64);
 
 impl Micrograms {
-    /// None.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// `value` µg.
+    /// Creates emissions in micrograms.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
 
-    /// The count of micrograms.
+    /// Returns the count of micrograms.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Rounded to the nearest microgram; negative emissions are none.
+    /// Rounds to the nearest microgram; negative emissions become zero.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped at zero; 2^64 µg is 18,000 t")]
     pub fn from_grams(grams: GramsCo2e) -> Self {
         Self((grams.0 * 1e6).round().max(0.0) as u64)
     }
 
-    /// For display.
+    /// Returns grams, for display.
     #[expect(clippy::cast_precision_loss, reason = "2^53 µg is 9 t")]
     pub fn to_grams(self) -> GramsCo2e {
         GramsCo2e(self.0 as f64 / 1e6)

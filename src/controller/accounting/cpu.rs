@@ -192,10 +192,10 @@ impl Accounting {
     pub(in crate::controller) async fn find_processes(
         &self,
         node: &Node<'_>,
-        claim: Option<Claim>,
+        claim: Option<ProcessSelector>,
     ) -> Result<Option<Processes>, ControlError> {
         let Some(claim) = claim else { return Ok(None) };
-        let field = if matches!(claim, Claim::Pids(_)) { "pids" } else { "cgroup" };
+        let field = if matches!(claim, ProcessSelector::Pids(_)) { "pids" } else { "cgroup" };
         let invalid = |why: &str| ControlError::Invalid(InvalidJob { field, why: why.to_owned() });
         let Some(handle) = self.cpu.handle.clone() else {
             return Err(invalid("cannot be followed: this daemon looks at no processes; leave it out"));

@@ -39,7 +39,7 @@ pub struct Announced {
 /// An event as it is shown.
 pub fn event_view(event: &DemandResponse, origin: &'static str, now: DateTime<Utc>) -> EventView {
     let state = match () {
-        () if now >= event.over_at() => "over",
+        () if now >= event.ends_at() => "over",
         () if now >= event.slot.end() => "returning",
         () if now >= event.slot.start() - event.ramp.to_delta() => "active",
         () => "announced",

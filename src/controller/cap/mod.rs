@@ -29,7 +29,7 @@ const LONGEST_SEARCH: Seconds = Seconds::new(60.0);
 /// Owner of the node's cap.
 pub(super) struct Cap {
     settings: CapSettings,
-    standing: StandingCap,
+    standing: ConfiguredCap,
     /// Those of the settings; they are not to be withdrawn.
     fixed: Vec<DemandResponse>,
     /// Those that were announced.

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::controller::datetime_serde::{moment, optional_moment};
 use wattune_core::domain::{
-    DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, StandingCap, Window, check_level,
+    ConfiguredCap, DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, Window, check_level,
 };
 use wattune_core::units::{Seconds, Watts};
 
@@ -136,9 +136,9 @@ impl CapSettings {
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub fn standing(&self) -> Result<StandingCap, String> {
+    pub fn standing(&self) -> Result<ConfiguredCap, String> {
         let constant = level(("limit_w", self.limit_w), ("limit_pct", self.limit_pct)).map_err(|e| said("", &e))?;
-        let mut cap = StandingCap { constant, ..StandingCap::default() };
+        let mut cap = ConfiguredCap { constant, ..ConfiguredCap::default() };
         for (i, entry) in self.schedule.iter().enumerate() {
             let at = format!("schedule[{i}]");
             let inside = format!("{at}.");

@@ -210,7 +210,7 @@ impl Job {
         self.stalls.observe(at, setting.as_ref(), known, idle);
         if let Some(profiler) = &mut self.profiler {
             // A pause says nothing about a set point.
-            let (unusable, capped) = (reasons.voids_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
+            let (unusable, capped) = (reasons.invalidate_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
             profiler.observe(GpuSnapshot { at, setting, unusable, capped, energy });
         }
     }

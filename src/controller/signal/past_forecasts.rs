@@ -40,7 +40,7 @@ impl PastForecasts {
             source: SourceKey::of(forecast),
             present: forecast.best_at(now).map(|(slot, _)| slot),
             outcome: (forecast.actual.points().iter())
-                .rfind(|(slot, i)| slot.start() <= now && i.origin.is_outcome())
+                .rfind(|(slot, i)| slot.start() <= now && i.origin.is_actual())
                 .copied(),
         });
         if self.about != about {

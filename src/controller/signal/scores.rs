@@ -75,7 +75,7 @@ pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>,
         let key = SourceKey { source, zone, kind: first.kind, scope: first.scope };
         let mut came = store.intensities(std::slice::from_ref(&key), &span).await?;
         came =
-            CarbonSeries::from_points(came.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect()).0;
+            CarbonSeries::from_points(came.points().iter().filter(|(_, i)| i.origin.is_actual()).copied().collect()).0;
         let alike: Vec<Issued> = alike.into_iter().cloned().map(at_hand).collect();
         for horizon_h in HORIZONS_H {
             let score = score_issued(&alike, &came, now, Seconds::new(horizon_h * 3600.0));

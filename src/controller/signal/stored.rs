@@ -120,6 +120,6 @@ async fn withdrawn_since(newest: &Forecast, store: &Store) -> Result<Vec<(Slot, 
     let span = said.start().zip(said.end()).and_then(|(start, end)| Slot::new(start, end));
     let Some(span) = span else { return Ok(Vec::new()) };
     let stored = store.intensities(&[SourceKey::of(newest)], &span).await?;
-    let came = stored.points().iter().filter(|(_, i)| i.origin.is_outcome()).copied().collect();
+    let came = stored.points().iter().filter(|(_, i)| i.origin.is_actual()).copied().collect();
     Ok(withdrawn(&CarbonSeries::from_points(came).0, newest))
 }

@@ -1,4 +1,4 @@
-//! What a GPU is and says, independent of who asks it.
+//! Identity and state of a GPU, independent of the driver.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::GpuId;
 use crate::units::Watts;
 
-/// A power management limit of one board, to the milliwatt that NVML counts in.
+/// Power management limit of one GPU in milliwatts, NVML's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PowerLimit {
@@ -15,27 +15,27 @@ pub struct PowerLimit {
 }
 
 impl PowerLimit {
-    /// From NVML's unit.
+    /// Creates a limit in milliwatts.
     pub const fn from_milliwatts(milliwatts: u32) -> Self {
         Self { milliwatts }
     }
 
-    /// In NVML's unit.
+    /// Returns milliwatts.
     pub const fn milliwatts(self) -> u32 {
         self.milliwatts
     }
 
-    /// Rounded to the milliwatt.
+    /// Rounds to the nearest milliwatt.
     pub fn from_watts(watts: Watts) -> Self {
         Self { milliwatts: watts.to_milliwatts() }
     }
 
-    /// For planning and display.
+    /// Returns watts, for planning and display.
     pub fn watts(self) -> Watts {
         Watts::from_milliwatts(self.milliwatts)
     }
 
-    /// Whether two readings mean the same setting: some boards round what they are given.
+    /// Returns whether both mean the same setting (within 0.5 W), since some GPUs round limits.
     pub fn same_as(self, other: Self) -> bool {
         self.milliwatts.abs_diff(other.milliwatts) <= 500
     }
@@ -47,58 +47,58 @@ impl fmt::Display for PowerLimit {
     }
 }
 
-/// The limits a board accepts, and the one it has after a reboot.
+/// The limits that a GPU accepts, and its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitRange {
-    /// The lowest.
+    /// Lowest limit.
     pub min: PowerLimit,
-    /// The highest.
+    /// Highest limit.
     pub max: PowerLimit,
-    /// The driver's default; on some boards below `max`.
+    /// Driver default, in force after a reboot; on some GPUs below `max`.
     pub default: PowerLimit,
 }
 
 impl LimitRange {
-    /// The nearest limit that the board accepts.
+    /// Returns the nearest limit that the GPU accepts.
     pub fn clamp(&self, limit: PowerLimit) -> PowerLimit {
         limit.clamp(self.min, self.max)
     }
 
-    /// The highest limit wattune may set on a board found at `found` (`planning.md` §5): the limit found, where
-    /// somebody had lowered it below the default; else the maximum.
+    /// Returns the maximum usable limit (`planning.md` §5): the original limit `found` if it is below the default, else
+    /// the maximum.
     pub fn ceiling(&self, found: PowerLimit) -> PowerLimit {
         if found < self.default { self.clamp(found) } else { self.max }
     }
 }
 
-/// A board as it was identified. All of it stays the same until the board is swapped.
+/// Identity of a GPU, constant until the hardware is replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Board {
-    /// The board's UUID: its identity everywhere.
+    /// UUID, the identity everywhere.
     pub id: GpuId,
-    /// The driver's index at this boot, for people and for metrics' `gpu` label.
+    /// Driver index at this boot, for display and the `gpu` label of metrics.
     pub index: u32,
-    /// PCI bus id, as the driver writes it.
+    /// PCI bus id as the driver formats it.
     pub pci_bus_id: String,
-    /// The product's name.
+    /// Product name.
     pub model: String,
-    /// Whether this is a simulation and no hardware at all.
+    /// True if it is simulated.
     pub simulated: bool,
 }
 
-/// Why a GPU's clocks are below what was asked for (NVML's clocks event reasons).
+/// Reasons for a GPU's clocks being below the requested ones (NVML's clocks event reasons).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventReasons(u64);
 
 impl EventReasons {
-    /// Nothing runs.
+    /// No work is running.
     pub const IDLE: Self = Self(0x1);
     /// The power limit binds.
     pub const SW_POWER_CAP: Self = Self(0x4);
     /// Hardware slowdown.
     pub const HW_SLOWDOWN: Self = Self(0x8);
-    /// Clocks follow another board.
+    /// Clocks follow another GPU.
     pub const SYNC_BOOST: Self = Self(0x10);
     /// Software thermal slowdown.
     pub const SW_THERMAL: Self = Self(0x20);
@@ -119,33 +119,33 @@ impl EventReasons {
         (Self::HW_POWER_BRAKE, "hw_power_brake"),
     ];
 
-    /// From NVML's bit mask.
+    /// Creates reasons from NVML's bit mask.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// NVML's bit mask.
+    /// Returns NVML's bit mask.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Whether any of `reasons` is present.
+    /// Returns whether any of `reasons` is present.
     pub const fn any_of(self, reasons: Self) -> bool {
         self.0 & reasons.0 != 0
     }
 
-    /// Whether what is measured now says nothing about the power limit: heat or hardware slows the board.
-    pub const fn voids_profile(self) -> bool {
+    /// Returns whether heat or hardware slows the GPU, so that measurements do not reflect the power limit.
+    pub const fn invalidate_profile(self) -> bool {
         self.any_of(Self(Self::HW_SLOWDOWN.0 | Self::SW_THERMAL.0 | Self::HW_THERMAL.0 | Self::HW_POWER_BRAKE.0))
     }
 
-    /// Whether something works and nothing is given as a reason for a clock below the highest.
+    /// Returns whether the GPU is working and nothing lowers its clocks.
     pub const fn leave_clocks_free(self) -> bool {
         let lowering = Self::IDLE.0 | Self::SW_POWER_CAP.0 | Self::SYNC_BOOST.0 | Self::DISPLAY.0;
-        !self.any_of(Self(lowering)) && !self.voids_profile()
+        !self.any_of(Self(lowering)) && !self.invalidate_profile()
     }
 
-    /// The names of the known reasons that are present.
+    /// Returns the names of the known reasons that are present.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(bit, _)| self.any_of(*bit)).map(|(_, name)| name)
     }
@@ -161,20 +161,20 @@ impl std::ops::BitOr for EventReasons {
 /// Relative gain error of a GPU's power sensor (Yang, Adámek, Armour, SC'24): 0.05 is 5 %.
 pub const SENSOR_GAIN: f64 = 0.05;
 
-/// How an amount of energy was found.
+/// Origin of an amount of energy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnergySource {
-    /// The difference of two readings of the hardware's energy counter.
+    /// Difference of two readings of the hardware's energy counter.
     Counter,
-    /// Power readings, integrated: the board has no counter, or it was reset in between.
+    /// Integrated power readings, because the GPU has no counter or it was reset.
     IntegratedPower,
-    /// The counter's difference over a time in which nobody looked (the daemon was down, the board was lost).
+    /// Counter difference over a gap in observation: the daemon was down or the GPU was lost.
     CounterGap,
 }
 
 impl EnergySource {
-    /// The name used in the API, the metrics and the store.
+    /// Returns the name used in the API, metrics and store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -183,13 +183,12 @@ impl EnergySource {
         }
     }
 
-    /// Whether an amount found that way is a part of what the hardware's counter gained.
+    /// Returns whether the amount is part of a hardware counter's difference.
     pub const fn is_of_counter(self) -> bool {
         !matches!(self, Self::IntegratedPower)
     }
 
-    /// Relative uncertainty of an amount found that way, in percent: [`SENSOR_GAIN`], and twice that where power was
-    /// sampled in place of the counter.
+    /// Returns the relative uncertainty in percent: [`SENSOR_GAIN`], and twice that for sampled power.
     pub const fn uncertainty_pct(self) -> f64 {
         match self {
             Self::Counter | Self::CounterGap => 100.0 * SENSOR_GAIN,
@@ -215,9 +214,9 @@ mod tests {
     }
 
     #[test]
-    fn heat_voids_a_profile_and_the_cap_does_not() {
-        assert!(!(EventReasons::SW_POWER_CAP | EventReasons::SYNC_BOOST).voids_profile());
-        assert!((EventReasons::SW_POWER_CAP | EventReasons::HW_THERMAL).voids_profile());
+    fn heat_invalidates_a_profile_and_the_cap_does_not() {
+        assert!(!(EventReasons::SW_POWER_CAP | EventReasons::SYNC_BOOST).invalidate_profile());
+        assert!((EventReasons::SW_POWER_CAP | EventReasons::HW_THERMAL).invalidate_profile());
         assert!(EventReasons::default().leave_clocks_free());
         for bits in [0x1, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100] {
             assert!(!EventReasons::from_bits(bits).leave_clocks_free(), "{bits:#x}");

@@ -1,12 +1,12 @@
-//! Identifiers that must not be confused with one another.
+//! Identifiers as distinct types.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{is_seen, is_unseen, legible};
+use super::{is_invisible, is_visible, legible};
 
-/// A name that cannot be used, with what would be right.
+/// Error for an unusable name, with what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {given:?} is not usable: {why}")]
 pub struct InvalidName {
@@ -23,7 +23,7 @@ macro_rules! name_type {
         pub struct $name(String);
 
         impl $name {
-            /// Checks the text once; afterwards nobody has to.
+            /// Validates the text.
             ///
             /// # Errors
             /// If it is empty, too long, a path's "." or "..", or has characters outside the allowed ones.
@@ -37,7 +37,7 @@ macro_rules! name_type {
                 Ok(Self(text))
             }
 
-            /// The text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -65,7 +65,7 @@ macro_rules! name_type {
 }
 
 name_type!(
-    /// One training run, from its registration to its end. Made by the daemon, unique for ever.
+    /// Identifier of one training run, made by the daemon and never reused.
     JobId,
     "job id",
     64,
@@ -73,7 +73,7 @@ name_type!(
     "ids have 1 to 64 letters, digits and '-'"
 );
 name_type!(
-    /// A demand-response event, as whoever calls it names it.
+    /// Identifier of a demand-response event, chosen by its caller.
     EventId,
     "event id",
     64,
@@ -81,7 +81,7 @@ name_type!(
     "ids have 1 to 64 letters, digits, '-', '_', '.' and ':', and are not \".\" or \"..\""
 );
 name_type!(
-    /// The user's name for a training job; recurring runs share it, and with it their profile.
+    /// The user's name for a training job; recurring runs share it and their profile.
     JobName,
     "job name",
     128,
@@ -89,7 +89,7 @@ name_type!(
     "names have 1 to 128 characters, none of them a control character, and are not \".\" or \"..\""
 );
 name_type!(
-    /// A GPU's UUID as NVML gives it ("GPU-3f…"). Indexes change with reboots; this does not.
+    /// A GPU's UUID as NVML reports it ("GPU-3f…"). Unlike the index, it survives reboots.
     GpuId,
     "GPU UUID",
     96,
@@ -97,7 +97,7 @@ name_type!(
     "UUIDs have 1 to 96 letters, digits, '-' and '_'"
 );
 name_type!(
-    /// What the books count the energy of: a board by its UUID, or a part of the node's processors ("cpu:package-0",
+    /// A device in the ledger: a GPU by its UUID, or a part of the node's processors ("cpu:package-0",
     /// "dram:package-0").
     DeviceId,
     "device",
@@ -106,7 +106,7 @@ name_type!(
     "devices have 1 to 96 letters, digits, '-', '_' and ':'"
 );
 name_type!(
-    /// A part of the grid, in its provider's own code ("GB", "13", "MISO_MASON_CITY").
+    /// A grid zone in its provider's own code ("GB", "13", "MISO_MASON_CITY").
     Zone,
     "zone",
     96,
@@ -115,23 +115,23 @@ name_type!(
 );
 
 impl JobName {
-    /// Of a name that is new: it can be read as it is. Names that are stored may be older than this rule.
+    /// Checks that a new name is readable. Stored names may be older than this rule.
     ///
     /// # Errors
-    /// If it has characters that show nothing, or change how others are shown, or is all blank.
-    pub fn seen(self) -> Result<Self, InvalidName> {
+    /// If it has invisible characters, characters that change how others are shown, or is blank.
+    pub fn require_visible(self) -> Result<Self, InvalidName> {
         let why = "names have no invisible characters, none that change the direction of text, no spaces but the plain one, \
                    and are not all blank";
-        // A no-break space looks like the plain one, and two names that look alike are two profiles.
+        // A no-break space looks like a plain one, and two names that look alike would be two profiles.
         let is_odd_space = |c: char| c.is_whitespace() && c != ' ';
-        match self.0.contains(|c| is_unseen(c) || is_odd_space(c)) || !is_seen(&self.0) {
+        match self.0.contains(|c| is_invisible(c) || is_odd_space(c)) || !is_visible(&self.0) {
             true => Err(InvalidName { what: "job name", given: legible(&self.0).chars().take(80).collect(), why }),
             false => Ok(self),
         }
     }
 }
 
-/// What kind of hardware a device of the books is.
+/// Kind of a device in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
@@ -144,7 +144,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// `gpu`, `cpu` or `dram`.
+    /// Returns `gpu`, `cpu` or `dram`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gpu => "gpu",
@@ -155,10 +155,10 @@ impl DeviceKind {
 }
 
 impl DeviceId {
-    /// The processor package that the kernel calls so ("package-0"), or its memory.
+    /// Returns the id of a processor package by the kernel's name ("package-0"), or of its memory.
     ///
     /// # Errors
-    /// If that is no name.
+    /// If the result is not a valid name.
     pub fn of_package(package: &str, kind: DeviceKind) -> Result<Self, InvalidName> {
         match kind {
             DeviceKind::Gpu => Self::new(package),
@@ -167,7 +167,7 @@ impl DeviceId {
         }
     }
 
-    /// Which kind it is.
+    /// Returns its kind.
     pub fn kind(&self) -> DeviceKind {
         match self.0.split_once(':') {
             Some(("cpu", _)) => DeviceKind::Cpu,
@@ -178,14 +178,14 @@ impl DeviceId {
 }
 
 impl DeviceId {
-    /// Whether it is no hardware: a simulated board, or a part of the simulated node around it. Drivers name no device so.
+    /// Returns whether it is simulated. Drivers never use such names.
     pub fn is_simulated(&self) -> bool {
         let package = self.0.split_once(':').map_or("", |(_, package)| package);
         self.0.starts_with(SIMULATED_GPU) || package.starts_with("simulated-")
     }
 }
 
-/// UUIDs of simulated boards begin so; those of NVML with "GPU-" or "MIG-".
+/// Prefix of simulated GPUs' UUIDs; NVML uses "GPU-" and "MIG-".
 pub const SIMULATED_GPU: &str = "SIM-";
 
 impl From<&GpuId> for DeviceId {
@@ -215,10 +215,10 @@ mod tests {
             "\u{a0}",
             "a\u{a0}b",
         ] {
-            let error = JobName::new(odd).and_then(JobName::seen).expect_err(odd).to_string();
-            assert!(error.contains("invisible") && !error.contains(is_unseen), "{error}");
+            let error = JobName::new(odd).and_then(JobName::require_visible).expect_err(odd).to_string();
+            assert!(error.contains("invisible") && !error.contains(is_invisible), "{error}");
         }
-        assert!(JobName::new("größe 訓練 👍").and_then(JobName::seen).is_ok());
+        assert!(JobName::new("größe 訓練 👍").and_then(JobName::require_visible).is_ok());
         for dots in [".", ".."] {
             let error = JobName::new(dots).expect_err(dots).to_string();
             assert!(error.contains("are not \".\" or \"..\""), "{error}");

@@ -1,11 +1,11 @@
-//! The refusal of a request: the field, and what would be right.
+//! Error for an invalid field of a request.
 
-/// Why a job cannot be accepted as asked for: which field, and what would be right.
+/// Error for an invalid field: what is wrong and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct InvalidJob {
-    /// The field's path in the request.
+    /// Path of the field in the request.
     pub field: &'static str,
-    /// What is wrong, and what would be right.
+    /// The problem and a valid alternative.
     pub why: String,
 }

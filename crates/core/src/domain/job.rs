@@ -1,97 +1,97 @@
-//! What a user asks for: a training run, its work and its objective.
+//! A training run as requested: its work and its objective.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::{GpuId, InvalidJob, JobName, Processes, first_unseen, is_seen, legible};
+use super::{GpuId, InvalidJob, JobName, Processes, first_invisible, is_visible, legible};
 use crate::units::{GramsCo2e, Samples, Seconds, Short, Watts};
 
-/// A smaller carbon budget is a mistake of units: a board at idle emits it within seconds.
+/// Minimum carbon budget: an idle GPU emits less than this within seconds, so smaller ones are mistakes of units.
 const LEAST_BUDGET: GramsCo2e = GramsCo2e::new(0.001);
-/// No boards of one job draw more while it pauses.
+/// Maximum idle power of a job's GPUs.
 const MOST_IDLE: Watts = Watts::new(1e5);
-/// Nor does one of them.
+/// Maximum idle power of one GPU.
 const MOST_IDLE_EACH: Watts = Watts::new(1e3);
 
-/// How much there is to do.
+/// Amount of work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// So many samples in all.
+    /// Total number of samples.
     TotalSamples(Samples),
-    /// The job does not say; it is planned over a rolling window.
+    /// Unknown; the job is planned over a rolling window.
     Unknown,
 }
 
-/// What the user wants and does not want to pay. The constraints combine.
+/// A job's objective. All constraints apply together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
-    /// Zeus's knob with carbon in place of energy: 1 is carbon alone, 0 is time alone.
+    /// Zeus's η with carbon instead of energy: 1 minimises carbon only, 0 time only.
     pub eta: f64,
-    /// The allowed increase of the job's time over running at the ceiling: 0.03 is 3 %.
+    /// Allowed increase of the job's time over running at the ceiling: 0.03 is 3 %.
     pub max_slowdown: Option<f64>,
-    /// When the work must be done.
+    /// Time by which the work must be done.
     pub deadline: Option<DateTime<Utc>>,
-    /// What all of the work may emit.
+    /// Maximum emissions of all work.
     #[serde(default)]
     pub carbon_budget: Option<GramsCo2e>,
-    /// How much of carbon's place the price of electricity takes: 0 is carbon alone, 1 is the price alone.
+    /// Weight of the electricity price against carbon: 0 is carbon only, 1 is price only.
     #[serde(default)]
     pub price_weight: f64,
-    /// Permission to pause, and what that costs; without it the job runs through.
+    /// Permission to pause, with its costs; absent if the job must run through.
     #[serde(default)]
     pub pausable: Option<Pausing>,
 }
 
-/// How a job may pause.
+/// Constraints and costs of pausing a job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pausing {
-    /// What all its boards draw together while it pauses.
+    /// Power of all its GPUs together during a pause.
     pub idle_power: Watts,
-    /// Once it runs, it runs at least so long.
+    /// Minimum duration of a run between pauses.
     pub min_run: Seconds,
-    /// Once it pauses, it pauses at least so long.
+    /// Minimum duration of a pause.
     pub min_pause: Seconds,
-    /// What each pause costs in time at running power without work: saving and loading a checkpoint.
+    /// Time per pause at running power without progress, for saving and loading a checkpoint.
     pub checkpoint: Seconds,
 }
 
 impl Pausing {
-    /// What is assumed of a job on so many boards that only says that it may pause: 50 W a board, half an hour each of
-    /// running and pausing, two minutes for the checkpoint.
-    pub fn usual(boards: usize) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "a node has few boards")]
+    /// Returns the defaults for a job on a number of GPUs: 50 W per GPU, half an hour each of running and pausing, two
+    /// minutes per checkpoint.
+    pub fn default_for(boards: usize) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a node has few GPUs")]
         let idle_power = Watts::new(50.0) * boards as f64;
         let half_an_hour = Seconds::new(1800.0);
         Self { idle_power, min_run: half_an_hour, min_pause: half_an_hour, checkpoint: Seconds::new(120.0) }
     }
 }
 
-/// Whether a job runs, and since when: shortest runs and pauses are counted from there.
+/// True if a job runs or is paused, and since when, for minimum durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
-    /// It trains.
+    /// Training.
     RunningSince(DateTime<Utc>),
-    /// It was told to pause.
+    /// Paused by the daemon.
     PausedSince(DateTime<Utc>),
 }
 
 impl Objective {
-    /// Carbon alone, without any constraint.
+    /// Carbon only, without constraints.
     pub const UNBOUND: Self =
         Self { eta: 1.0, max_slowdown: None, deadline: None, carbon_budget: None, price_weight: 0.0, pausable: None };
 
-    /// What an empty objective means: carbon alone, at most 3 % slower.
+    /// Objective of an empty request: carbon only, at most 3 % slower.
     pub const DEFAULT: Self = Self { max_slowdown: Some(0.03), ..Self::UNBOUND };
 
-    /// From what was asked for; `eta` may be absent. Where nothing says how slow the job may become (no `eta`, no
-    /// constraint), the slowdown of [`Self::DEFAULT`] holds; with a carbon budget alone, time is minimised.
+    /// Validates a request, in which `eta` may be absent. Without `eta` and any constraint, the slowdown of
+    /// [`Self::DEFAULT`] applies; with only a carbon budget, time is minimised.
     ///
     /// # Errors
-    /// Names the first field that is out of range or makes no sense beside the others.
+    /// For the first field that is out of range or contradicts another.
     pub fn new(eta: Option<f64>, asked: Self) -> Result<Self, InvalidJob> {
         let mut objective = asked;
         let open_ended = asked.max_slowdown.is_none() && asked.deadline.is_none();
@@ -102,10 +102,10 @@ impl Objective {
         objective.check()
     }
 
-    /// Carbon alone, at most so much slower.
+    /// Returns an objective of carbon only with a maximum slowdown.
     ///
     /// # Errors
-    /// If the slowdown is not from 0 to below 1.
+    /// If the slowdown is not in 0 ≤ s < 1.
     pub fn slower_by(max_slowdown: f64) -> Result<Self, InvalidJob> {
         Self { max_slowdown: Some(max_slowdown), ..Self::UNBOUND }.check()
     }
@@ -185,7 +185,7 @@ impl Objective {
     }
 }
 
-/// How a weight that was given in percent is written, if it was.
+/// Returns a hint if a weight was given in percent.
 fn as_fraction(weight: f64) -> String {
     match weight {
         percent if (1.0..=100.0).contains(&percent) => {
@@ -195,47 +195,47 @@ fn as_fraction(weight: f64) -> String {
     }
 }
 
-/// A training run as it was registered.
+/// A registered training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// The user's name; recurring runs share it.
+    /// The user's name for it; recurring runs share it.
     pub name: JobName,
-    /// The boards it trains on, in the job's order, each once.
+    /// GPUs that it trains on, in the job's order, without duplicates.
     pub gpus: Vec<GpuId>,
     /// Samples per step over all its GPUs; part of the profile's key.
     pub batch_size: Option<u64>,
-    /// How much there is to do.
+    /// Amount of work.
     pub work: Work,
-    /// What it may cost.
+    /// Objective and constraints.
     pub objective: Objective,
-    /// How long after its last word a job is taken for dead.
+    /// Time since the last report after which the job counts as dead.
     pub lease: Seconds,
-    /// Whether wattune may set its GPUs' limits; if not, it is only booked.
+    /// True if wattune may set its GPUs' limits; if not, it is only accounted.
     pub control: bool,
-    /// Who bends where not all can have what they want: of two jobs the one with the lower number does, first.
+    /// Priority where not all jobs can have what they want: jobs with lower numbers yield first.
     #[serde(default)]
     pub priority: i32,
-    /// The user's own labels.
+    /// The user's labels.
     pub tags: BTreeMap<String, String>,
-    /// Its processes, if it told which they are: CPU energy and shared boards are split by them.
+    /// Processes of the job, if registered; CPU energy and shared GPUs are split by them.
     #[serde(default)]
     pub processes: Option<Processes>,
 }
 
-/// No run counts further: beyond it, counts are mistakes, and sums of them would not stay finite.
+/// Maximum number of samples: larger counts are mistakes, and their sums would not stay finite.
 pub const MOST_SAMPLES: f64 = 1e15;
 
 impl JobSpec {
-    /// Leases outside this range are refused: shorter ones lose live jobs, longer ones leave limits behind dead ones.
+    /// Valid leases: shorter ones would lose live jobs, longer ones would leave limits behind dead ones.
     pub const LEASE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=86_400.0;
 
-    /// Priorities are within this range.
+    /// Valid priorities.
     pub const PRIORITIES: std::ops::RangeInclusive<i32> = -1000..=1000;
 
-    /// Checks what the type system cannot.
+    /// Checks what types do not.
     ///
     /// # Errors
-    /// Names the first field that is wrong and what would be right.
+    /// Names the first wrong field and what would be right.
     pub fn check(self) -> Result<Self, InvalidJob> {
         let invalid = |field, why| Err(InvalidJob { field, why });
         if self.gpus.is_empty() {
@@ -267,19 +267,19 @@ impl JobSpec {
             return invalid("objective.deadline", why);
         }
         if self.objective.deadline.is_some() && self.work == Work::Unknown {
-            let why = "a deadline can only be kept for known work; give work.total_samples too".into();
+            let why = "a deadline needs known work; give work.total_samples too".into();
             return invalid("objective.deadline", why);
         }
         if self.objective.carbon_budget.is_some() && self.work == Work::Unknown {
-            let why = "a carbon budget can only be kept for known work; give work.total_samples too".into();
+            let why = "a carbon budget needs known work; give work.total_samples too".into();
             return invalid("objective.carbon_budget_g", why);
         }
         let idle_power = self.objective.pausable.map_or(Watts::ZERO, |pausing| pausing.idle_power);
-        #[expect(clippy::cast_precision_loss, reason = "a node has few boards")]
+        #[expect(clippy::cast_precision_loss, reason = "a node has few GPUs")]
         let most = MOST_IDLE_EACH * self.gpus.len() as f64;
         if idle_power > most {
             let why = format!(
-                "is {}, and {} board(s) that stand still draw no more than {} watts: was it given in milliwatts?",
+                "is {}, but {} idle GPU(s) draw at most {} watts: was it given in milliwatts?",
                 Short(idle_power.get()),
                 self.gpus.len(),
                 most.get()
@@ -296,15 +296,15 @@ impl JobSpec {
         }
         for (key, value) in &self.tags {
             for (what, text) in [("the key", key), ("the value", value)] {
-                if let Some(odd) = first_unseen(text) {
+                if let Some(odd) = first_invisible(text) {
                     let why = format!(
-                        "{what} of {key:?} has the character {odd}; no control characters, no invisible ones and none that \
-                         change the direction of text"
+                        "{what} of {key:?} has the character {odd}; control characters, invisible ones and those that change \
+                         the direction of text are not allowed"
                     );
                     return invalid("tags", why);
                 }
-                if !text.is_empty() && !is_seen(text) {
-                    let why = format!("{what} of {:?} shows nothing: give a text that can be read", legible(key));
+                if !text.is_empty() && !is_visible(text) {
+                    let why = format!("{what} of {:?} has no visible character", legible(key));
                     return invalid("tags", why);
                 }
             }
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_text_that_can_be_read_as_it_is() {
+    fn tags_must_be_readable() {
         let check = |key: &str, value: &str| {
             let spec = JobSpec {
                 name: JobName::new("a").expect("a name"),

@@ -1,4 +1,4 @@
-//! The nouns that every room shares: plain data, checked when made, without I/O.
+//! Types shared by all modules: plain data, validated on construction, without I/O.
 
 mod cap;
 mod gpu;
@@ -14,13 +14,13 @@ mod signal;
 mod text;
 mod unit_mistake;
 
-pub use cap::{CapSchedule, CapSource, DemandResponse, Level, Rebound, StandingCap, Window, check_level};
+pub use cap::{CapSchedule, CapSource, ConfiguredCap, DemandResponse, Level, Rebound, Window, check_level};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit, SENSOR_GAIN};
 pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, SIMULATED_GPU, Zone};
 pub use invalid_job::InvalidJob;
 pub use job::{Activity, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
 pub use near::{nearest, with_nearest};
-pub use processes::{CgroupPath, Claim, Process, Processes};
+pub use processes::{CgroupPath, Process, ProcessSelector, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use set_point::{ClockLimit, ClockRange, SetPoint};
@@ -28,5 +28,5 @@ pub use signal::{
     CarbonSeries, Forecast, Intensity, Issued, Method, Origin, Provenance, Quoted, SignalKind, SignalScope,
     SignalValue, Unit, is_same_quantity,
 };
-pub use text::{first_unseen, is_seen, is_unseen, legible};
+pub use text::{first_invisible, is_invisible, is_visible, legible};
 pub use unit_mistake::{MOST_POWER_PER_NODE, check_intensity, check_power};

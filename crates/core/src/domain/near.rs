@@ -1,9 +1,9 @@
-//! The nearest of some names, for typing errors.
+//! Suggestions for mistyped names.
 
-/// The known name that a mistyped one most likely stands for: the one of the fewest edits (insert, delete, replace, swap
-/// neighbours) if those are at most a third of the longer name and at most three. Case does not count.
+/// Returns the known name with the fewest edits (insert, delete, replace, swap neighbours), ignoring case, if they are
+/// at most three and at most a third of the longer name.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Nobody mistypes a name by doubling its length, and the effort grows with the product of the lengths.
+    // Limits the effort, which grows with the product of the lengths.
     let given: Vec<char> = given.chars().take(80).flat_map(char::to_lowercase).collect();
     let near = known.into_iter().filter_map(|name| {
         let letters: Vec<char> = name.chars().flat_map(char::to_lowercase).collect();
@@ -14,7 +14,7 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     near.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
 }
 
-/// Adds to a message of serde about an unknown field or variant the nearest of those that it lists.
+/// Appends the nearest of the listed names to a serde message about an unknown field or variant.
 pub fn with_nearest(message: String) -> String {
     let rest = message.split_once("unknown field `").or_else(|| message.split_once("unknown variant `"));
     let nearest = rest.and_then(|(_, rest)| {
@@ -27,7 +27,7 @@ pub fn with_nearest(message: String) -> String {
     }
 }
 
-/// The distance of Damerau and Levenshtein, where no part is edited twice.
+/// Returns the Damerau–Levenshtein distance (optimal string alignment).
 fn edits(a: &[char], b: &[char]) -> usize {
     let mut rows: [Vec<usize>; 3] = [Vec::new(), Vec::new(), (0..=b.len()).collect()];
     for i in 1..=a.len() {

@@ -1,28 +1,28 @@
-//! Which processes are a job's: a list of them with all they start, or a control group.
+//! The processes of a job: a list of root processes, or a control group.
 
 use serde::{Deserialize, Serialize};
 
 use super::InvalidJob;
 
-/// A process that cannot be confused with a later one of the same number.
+/// A process, identified by number and start time so that a reused number is another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it started, in the kernel's ticks since the machine did.
+    /// Start time in clock ticks since boot.
     pub start: u64,
 }
 
-/// The path of a control group (cgroup v2) from the root of their hierarchy: `/` and names.
+/// Path of a control group (cgroup v2) from the root of the hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CgroupPath(String);
 
 impl CgroupPath {
-    /// Checks the path once; it cannot lead out of the hierarchy afterwards.
+    /// Validates a path, so that it cannot lead out of the hierarchy.
     ///
     /// # Errors
-    /// If it does not begin with `/`, names the root, or has empty, `.` or `..` parts.
+    /// If it does not start with `/`, is the root, or has empty, `.` or `..` parts.
     pub fn new(path: impl Into<String>) -> Result<Self, InvalidJob> {
         let path = path.into();
         let invalid = |why: String| Err(InvalidJob { field: "cgroup", why });
@@ -51,12 +51,12 @@ impl CgroupPath {
         Ok(Self(path.to_owned()))
     }
 
-    /// The path, without a slash at its end.
+    /// Returns the path without a trailing slash.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether one of the two contains the other, or they are the same.
+    /// Returns whether the groups are the same or one contains the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         let contains =
             |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|r| r.is_empty() || r.starts_with('/'));
@@ -77,29 +77,29 @@ impl From<CgroupPath> for String {
     }
 }
 
-/// What a job says of its processes.
+/// A job's selection of its processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// These, and all that they start.
+pub enum ProcessSelector {
+    /// These processes and all their descendants.
     Pids(Vec<u32>),
-    /// All of a control group and of those below it.
+    /// All processes of a control group and its descendants.
     Cgroup(CgroupPath),
 }
 
-impl Claim {
-    /// No job names more processes than this; the ones that they start need no mention.
+impl ProcessSelector {
+    /// Maximum number of processes that a job may list; descendants need not be listed.
     pub const MOST_PIDS: usize = 256;
 
-    /// From what was asked for; `None` if nothing was.
+    /// Validates a request's fields; `None` if both are absent.
     ///
     /// # Errors
-    /// For both at once, an empty or too long list, a number twice, and what [`CgroupPath::new`] refuses.
+    /// If both are given, for an empty or too long list or duplicates, and for paths that [`CgroupPath::new`] rejects.
     pub fn new(pids: Option<Vec<u32>>, cgroup: Option<String>) -> Result<Option<Self>, InvalidJob> {
         let invalid = |field, why: String| Err(InvalidJob { field, why });
         match (pids, cgroup) {
             (None, None) => Ok(None),
             (Some(_), Some(_)) => {
-                invalid("cgroup", "stands beside pids; give one of the two, or CPU time would count twice".into())
+                invalid("cgroup", "conflicts with pids; give only one of the two, or CPU time would count twice".into())
             }
             (None, Some(path)) => Ok(Some(Self::Cgroup(CgroupPath::new(path)?))),
             (Some(pids), None) => {
@@ -112,11 +112,11 @@ impl Claim {
                     return invalid("pids", why);
                 }
                 if let Some(wrong) = pids.iter().find(|pid| **pid == 0 || **pid > i32::MAX.unsigned_abs()) {
-                    return invalid("pids", format!("names {wrong}, which is no process's number"));
+                    return invalid("pids", format!("names {wrong}, which is not a process id"));
                 }
                 if pids.contains(&1) {
-                    let why = "names 1, the process that all others come from: all of the node would be this job's; give \
-                               the training's own processes";
+                    let why = "names 1, the parent of all processes, which would select the whole node; give the \
+                               training's own processes";
                     return invalid("pids", why.into());
                 }
                 if let Some((_, twice)) = pids.iter().enumerate().find(|(i, pid)| pids[..*i].contains(pid)) {
@@ -128,26 +128,26 @@ impl Claim {
     }
 }
 
-/// The processes of a job, found to be there when it registered.
+/// The processes of a job as found at its registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Processes {
-    /// These, and all that they start.
+    /// These processes and all their descendants.
     Pids(Vec<Process>),
-    /// All of a control group and of those below it.
+    /// All processes of a control group and its descendants.
     Cgroup(CgroupPath),
 }
 
 impl Processes {
-    /// What two jobs would both have, in words; `None` if nothing. A process of one within a group of the other is not
-    /// noticed here.
+    /// Describes processes that belong to both selections; `None` if there are none. Does not detect a process of one
+    /// inside a group of the other.
     pub fn shared_with(&self, other: &Self) -> Option<String> {
         match (self, other) {
             (Self::Pids(own), Self::Pids(others)) => {
                 own.iter().find(|p| others.contains(p)).map(|p| format!("process {}", p.pid))
             }
             (Self::Cgroup(own), Self::Cgroup(others)) => {
-                own.overlaps(others).then(|| format!("what is in both {:?} and {:?}", own.as_str(), others.as_str()))
+                own.overlaps(others).then(|| format!("processes in both {:?} and {:?}", own.as_str(), others.as_str()))
             }
             _ => None,
         }
@@ -159,11 +159,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_stays_below_the_root() {
+    fn a_path_cannot_leave_the_hierarchy() {
         for right in ["/a", "/system.slice/docker-0f.scope/", "/kubepods.slice/a b"] {
             assert!(CgroupPath::new(right).is_ok(), "{right}");
         }
-        for (wrong, told) in [
+        for (wrong, expected) in [
             ("", "from the root"),
             ("a/b", "from the root"),
             ("/", "whole node"),
@@ -175,7 +175,7 @@ mod tests {
             ("0::/a", "what follows"),
         ] {
             let error = CgroupPath::new(wrong).map_err(|e| e.to_string());
-            assert!(error.as_ref().is_err_and(|e| e.contains(told)), "{wrong}: {error:?}");
+            assert!(error.as_ref().is_err_and(|e| e.contains(expected)), "{wrong}: {error:?}");
         }
     }
 
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_one_of_two() {
+    fn pids_and_cgroup_are_exclusive() {
         let field = |pids: Option<&[u32]>, cgroup: Option<&str>| {
-            Claim::new(pids.map(<[u32]>::to_vec), cgroup.map(str::to_owned)).map_err(|e| e.field)
+            ProcessSelector::new(pids.map(<[u32]>::to_vec), cgroup.map(str::to_owned)).map_err(|e| e.field)
         };
         assert_eq!(field(None, None), Ok(None));
-        assert_eq!(field(Some(&[7, 8]), None), Ok(Some(Claim::Pids(vec![7, 8]))));
+        assert_eq!(field(Some(&[7, 8]), None), Ok(Some(ProcessSelector::Pids(vec![7, 8]))));
         assert_eq!(field(Some(&[7]), Some("/a")), Err("cgroup"));
         for wrong in [&[][..], &[0], &[1], &[7, 1], &[7, 7], &[u32::MAX], &[5; 257]] {
             assert_eq!(field(Some(wrong), None), Err("pids"));

@@ -1,67 +1,67 @@
-//! What was learned about a job: throughput and power at each operating point.
+//! Measured throughput and power of a job at each operating point.
 
 use serde::{Deserialize, Serialize};
 
 use super::{JobName, SetPoint};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
-/// A measured mean with what is known of its error.
+/// A measured mean with its error.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate<Q> {
     /// The mean.
     pub mean: Q,
-    /// Standard error of the mean, relative to it: 0.003 is 0.3 %.
+    /// Relative standard error of the mean: 0.003 is 0.3 %.
     pub relative_error: f64,
 }
 
-/// One setting of all the boards of a job, and what the job does at it.
+/// Throughput and power of a job at one setting of its GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperatingPoint {
-    /// One per group of equal boards, in the order of [`ProfileKey::boards`]. Mostly one.
+    /// Set points, one per group of equal GPUs in the order of [`ProfileKey::boards`]. Usually one.
     pub setting: Vec<SetPoint>,
     /// Samples per second of the whole job.
     pub throughput: Estimate<SamplesPerSecond>,
-    /// Average power of all the job's boards together.
+    /// Average power of all GPUs of the job.
     pub power: Estimate<Watts>,
-    /// For how long it was measured; zero for a point that was inferred from others.
+    /// Measuring time; zero for an inferred point.
     pub measured: Seconds,
 }
 
-/// A slower job stands still: a sample of it takes decades, and times reckoned with it are no times.
+/// Minimum throughput of a usable point. Slower jobs stand still.
 const SLOWEST: SamplesPerSecond = SamplesPerSecond::new(1e-9);
 
 impl OperatingPoint {
-    /// Whether it says something about its setting: a stalled measurement does not.
+    /// Returns whether the point is usable; a stalled measurement is not.
     pub fn is_usable(&self) -> bool {
         self.power.mean > Watts::ZERO && self.throughput.mean >= SLOWEST
     }
 }
 
-/// Whose profile it is: a recurring job starts with what its earlier runs learned.
+/// Key of a profile. A recurring job starts with the profile of its earlier runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProfileKey {
-    /// The recurring name.
+    /// Name that recurring runs share.
     pub name: JobName,
-    /// Samples per step, if the job says.
+    /// Samples per step, if known.
     pub batch_size: Option<u64>,
-    /// The boards: each model with how many of it, by model name.
+    /// GPU models with their number, by model name.
     pub boards: Vec<(String, u32)>,
 }
 
-/// The throughput–power curve of a job on its boards.
+/// The throughput–power curve of a job on its GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The points; the first one is the ceiling, the reference of every slowdown.
+    /// Operating points; the first one is the ceiling, the reference of every slowdown.
     pub points: Vec<OperatingPoint>,
 }
 
 impl Profile {
-    /// The ceiling's point: r(l_max) of `planning.md` §1.
+    /// Returns the ceiling's point: r(l_max) of `planning.md` §1.
     pub fn ceiling(&self) -> Option<&OperatingPoint> {
         self.points.first()
     }
 
-    /// The point at a setting.
+    /// Returns the point at a setting.
     pub fn at(&self, setting: &[SetPoint]) -> Option<&OperatingPoint> {
         self.points.iter().find(|p| p.setting == setting)
     }

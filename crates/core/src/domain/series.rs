@@ -1,4 +1,4 @@
-//! Values over half-open UTC slots of any length.
+//! Values over half-open UTC time slots of any length.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Seconds;
 
-/// A half-open span of UTC time, `start ≤ t < end`, never empty. Not aligned to anything.
+/// A half-open, non-empty span of UTC time, `start ≤ t < end`, without any alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Slot {
     start: DateTime<Utc>,
@@ -16,32 +16,32 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// `None` unless `start < end`.
+    /// Creates a slot; `None` unless `start < end`.
     pub fn new(start: DateTime<Utc>, end: DateTime<Utc>) -> Option<Self> {
         (start < end).then_some(Self { start, end })
     }
 
-    /// The first moment inside.
+    /// Returns the first instant inside.
     pub fn start(&self) -> DateTime<Utc> {
         self.start
     }
 
-    /// The first moment after.
+    /// Returns the first instant after.
     pub fn end(&self) -> DateTime<Utc> {
         self.end
     }
 
-    /// How long it lasts; more than zero.
+    /// Returns the duration, above zero.
     pub fn duration(&self) -> Seconds {
         Seconds::from_delta(self.end - self.start)
     }
 
-    /// Whether `t` lies in `start ≤ t < end`.
+    /// Returns whether `start ≤ t < end`.
     pub fn contains(&self, t: DateTime<Utc>) -> bool {
         self.start <= t && t < self.end
     }
 
-    /// What two slots share.
+    /// Returns the common part of two slots.
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
@@ -53,26 +53,26 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Something wrong with points from outside, and what was done about it.
+/// A problem with input points and its resolution.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeriesProblem {
-    /// Points came in no order; they were sorted.
+    /// Points are not in time order; they were sorted.
     #[error("points are not in time order; sorted (first out of order: {0})")]
     Unsorted(Slot),
-    /// Two points speak for the same time; the later one in the source keeps it.
+    /// Two points cover the same time; the one later in the input takes precedence.
     #[error("slot {second} overlaps {first}; the later value counts where they overlap")]
     Overlap {
-        /// The one that starts first.
+        /// The slot that starts first.
         first: Slot,
-        /// The one that starts within it.
+        /// The slot that starts within it.
         second: Slot,
     },
-    /// Nothing is said about a span between two points; it stays absent.
+    /// A span between two points has no value.
     #[error("nothing given for {0}")]
     Gap(Slot),
 }
 
-/// Values over slots in time order that never overlap. Gaps are allowed and mean "absent", never zero.
+/// Values over non-overlapping slots in time order. A gap means "absent", never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSeries<V> {
     points: Vec<(Slot, V)>,
@@ -85,8 +85,7 @@ impl<V> Default for TimeSeries<V> {
 }
 
 impl<V: Clone> TimeSeries<V> {
-    /// Orders `points`, resolves overlaps (where two speak for the same time, the one given later counts) and tells
-    /// what it found. Never fails: broken input gives a series and a list of problems.
+    /// Sorts `points`, resolves overlaps (later input takes precedence) and returns the problems found. Never fails.
     pub fn from_points(points: Vec<(Slot, V)>) -> (Self, Vec<SeriesProblem>) {
         let mut problems = Vec::new();
         if let Some(pair) = points.windows(2).find(|pair| pair[1].0.start < pair[0].0.start) {
@@ -99,12 +98,12 @@ impl<V: Clone> TimeSeries<V> {
         (series, problems)
     }
 
-    /// Writes `value` over `slot`; what was there before keeps only the time outside it.
+    /// Sets the value of `slot`. Earlier values keep only the time outside it.
     pub fn insert(&mut self, slot: Slot, value: V) {
         self.put(slot, Some(value));
     }
 
-    /// Takes away what is said of `slot`; what was there before keeps only the time outside it.
+    /// Removes the values of `slot`. Earlier values keep only the time outside it.
     pub fn remove(&mut self, slot: Slot) {
         self.put(slot, None);
     }
@@ -127,13 +126,13 @@ impl<V: Clone> TimeSeries<V> {
         self.points.splice(from..to, replacement);
     }
 
-    /// Writes all of `newer` over this series.
+    /// Inserts all points of `newer` over this series.
     pub fn overwrite(&mut self, newer: &Self) {
         let older = std::mem::take(&mut self.points);
         self.points.reserve(older.len() + newer.points.len());
         let mut newer = newer.points.iter().peekable();
         for (slot, value) in older {
-            // What is left of the slot begins here.
+            // The rest of the slot starts here.
             let mut at = slot.start;
             while at < slot.end {
                 self.points.extend(std::iter::from_fn(|| newer.next_if(|(s, _)| s.end <= at)).cloned());
@@ -146,21 +145,21 @@ impl<V: Clone> TimeSeries<V> {
         self.points.extend(newer.cloned());
     }
 
-    /// The points that share time with `span`, cut to it.
+    /// Returns the points that overlap `span`, cut to it.
     pub fn within(&self, span: &Slot) -> Self {
         let points = self.overlapping(span).iter();
         Self { points: points.filter_map(|(s, v)| Some((s.intersection(span)?, v.clone()))).collect() }
     }
 
-    /// Drops what ended at or before `t`. Points are kept whole.
+    /// Drops points that ended at or before `t`. Points are not cut.
     pub fn forget_before(&mut self, t: DateTime<Utc>) {
         let gone = self.points.partition_point(|(s, _)| s.end <= t);
         self.points.drain(..gone);
     }
 }
 
-/// Points in any order, each written over those before it: pieces in time order that do not overlap. A tree, as a list
-/// would be moved with every piece.
+/// Inserts points one over the other and returns the resulting pieces in time order. Uses a tree because inserting into
+/// a list would move its tail each time.
 fn layered<V: Clone>(points: Vec<(Slot, V)>, problems: &mut Vec<SeriesProblem>) -> Vec<(Slot, V)> {
     let mut pieces: BTreeMap<DateTime<Utc>, (Slot, V)> = BTreeMap::new();
     for (slot, value) in points {
@@ -187,51 +186,51 @@ fn layered<V: Clone>(points: Vec<(Slot, V)>, problems: &mut Vec<SeriesProblem>) 
 }
 
 impl<V> TimeSeries<V> {
-    /// The points, oldest first.
+    /// Returns the points in time order.
     pub fn points(&self) -> &[(Slot, V)] {
         &self.points
     }
 
-    /// Whether it says nothing at all.
+    /// Returns whether it has no points.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
 
-    /// The value at a moment, if anything was said about it.
+    /// Returns the point at a time, if any.
     pub fn at(&self, t: DateTime<Utc>) -> Option<&(Slot, V)> {
         let next = self.points.partition_point(|(s, _)| s.end <= t);
         self.points.get(next).filter(|(s, _)| s.contains(t))
     }
 
-    /// The first moment it speaks of.
+    /// Returns the start of the first point.
     pub fn start(&self) -> Option<DateTime<Utc>> {
         self.points.first().map(|(s, _)| s.start)
     }
 
-    /// The first moment after the last one it speaks of.
+    /// Returns the end of the last point.
     pub fn end(&self) -> Option<DateTime<Utc>> {
         self.points.last().map(|(s, _)| s.end)
     }
 
-    /// The spans between points about which nothing is said.
+    /// Returns the gaps between points.
     pub fn gaps(&self) -> impl Iterator<Item = Slot> + '_ {
         self.points.windows(2).filter_map(|pair| Slot::new(pair[0].0.end, pair[1].0.start))
     }
 
-    /// Those points that share time with `span`, whole.
+    /// Returns the points that overlap `span`, uncut.
     pub fn overlapping(&self, span: &Slot) -> &[(Slot, V)] {
         let from = self.points.partition_point(|(s, _)| s.end <= span.start);
         let to = self.points.partition_point(|(s, _)| s.start < span.end);
         &self.points[from..to.max(from)]
     }
 
-    /// The same slots with other values.
+    /// Returns the same slots with converted values.
     pub fn map<W>(&self, mut f: impl FnMut(&V) -> W) -> TimeSeries<W> {
         TimeSeries { points: self.points.iter().map(|(s, v)| (*s, f(v))).collect() }
     }
 
-    /// The time-weighted mean over the part of `span` about which something is said, with how long that part is.
-    /// `None` if nothing is said about any of it.
+    /// Returns the time-weighted mean over the covered part of `span` and the duration of that part; `None` if nothing
+    /// is covered.
     pub fn mean_over(&self, span: &Slot, value: impl Fn(&V) -> f64) -> Option<(f64, Seconds)> {
         let (mut sum, mut covered) = (0.0, Seconds::ZERO);
         for (slot, v) in self.overlapping(span) {
@@ -284,9 +283,9 @@ mod tests {
         assert_eq!(series.at(slot(85, 86).start()), None);
     }
 
-    /// Twenty thousand slots in the worst order, each overlapping another.
+    /// Inserts twenty thousand slots in the worst order, each overlapping another.
     #[test]
-    fn many_points_in_any_order_are_soon_in_order() {
+    fn many_points_are_sorted_quickly_in_any_order() {
         let n = 20_000;
         let falling = (0..n).map(|i| (slot(n - i, n - i + 2), i)).collect();
         let (series, problems) = TimeSeries::from_points(falling);
@@ -307,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn writing_many_is_writing_one_after_the_other(
+        fn inserting_many_equals_inserting_one_by_one(
             older in prop::collection::vec((0i64..60, 1i64..20, 0u8..9), 0..20),
             newer in prop::collection::vec((0i64..60, 1i64..20, 10u8..19), 0..20),
         ) {
@@ -323,8 +322,8 @@ mod tests {
                 one_by_one.insert(slot, value);
             }
             prop_assert_eq!(&at_once, &one_by_one);
-            let told: Vec<_> = problems.into_iter().filter(|p| matches!(p, SeriesProblem::Overlap { .. })).collect();
-            prop_assert_eq!(told, overlaps);
+            let expected: Vec<_> = problems.into_iter().filter(|p| matches!(p, SeriesProblem::Overlap { .. })).collect();
+            prop_assert_eq!(expected, overlaps);
             let newer = TimeSeries::from_points(points(&newer)).0;
             at_once.overwrite(&newer);
             newer.points().iter().for_each(|(slot, value)| one_by_one.insert(*slot, *value));

@@ -1,4 +1,4 @@
-//! What a board can be set to: its power limit, and the clock it is locked to.
+//! Set point of a GPU: its power limit and locked clock.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PowerLimit;
 
-/// The highest clock that a board's streaming multiprocessors are locked to, in the megahertz that NVML counts in.
+/// Maximum clock of a GPU's streaming multiprocessors in megahertz, NVML's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClockLimit {
@@ -14,12 +14,12 @@ pub struct ClockLimit {
 }
 
 impl ClockLimit {
-    /// From NVML's unit.
+    /// Creates a limit in megahertz.
     pub const fn from_megahertz(megahertz: u32) -> Self {
         Self { megahertz }
     }
 
-    /// In NVML's unit.
+    /// Returns megahertz.
     pub const fn megahertz(self) -> u32 {
         self.megahertz
     }
@@ -31,50 +31,50 @@ impl fmt::Display for ClockLimit {
     }
 }
 
-/// The clocks that a board can be locked to. Never empty.
+/// The lockable clocks of a GPU. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockRange {
     steps: Vec<ClockLimit>,
 }
 
 impl ClockRange {
-    /// In any order, some perhaps twice; `None` without any, or where one is 0 MHz.
+    /// Sorts the clocks and removes duplicates; `None` if empty or if one is 0 MHz.
     pub fn new(mut steps: Vec<ClockLimit>) -> Option<Self> {
         steps.sort_unstable();
         steps.dedup();
         (steps.first()?.megahertz() > 0).then_some(Self { steps })
     }
 
-    /// The lowest.
+    /// Returns the lowest clock.
     pub fn min(&self) -> ClockLimit {
         self.steps[0]
     }
 
-    /// The highest.
+    /// Returns the highest clock.
     pub fn max(&self) -> ClockLimit {
         self.steps[self.steps.len() - 1]
     }
 
-    /// All of them, lowest first.
+    /// Returns all clocks in ascending order.
     pub fn steps(&self) -> &[ClockLimit] {
         &self.steps
     }
 }
 
-/// What one board is set to: its power limit and, where that alone changes nothing, the clock it is locked to.
+/// Set point of one GPU: its power limit and, where that does not bind, a locked clock.
 ///
-/// Written as the bare number of milliwatts while the clock is not locked, as versions did that knew no clocks.
+/// Serialised as a bare number of milliwatts if the clock is not locked, as before clocks were supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "StoredSetPoint", into = "StoredSetPoint")]
 pub struct SetPoint {
-    /// The power limit. Caps count this one.
+    /// The power limit, which caps count.
     pub limit: PowerLimit,
-    /// The highest clock; `None` leaves the clocks to the board.
+    /// The locked clock; `None` if clocks are not locked.
     pub clock: Option<ClockLimit>,
 }
 
 impl SetPoint {
-    /// Whether two readings mean the same setting: some boards round the limits they are given.
+    /// Returns whether both mean the same setting, since some GPUs round limits.
     pub fn same_as(self, other: Self) -> bool {
         self.clock == other.clock && self.limit.same_as(other.limit)
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_point_without_a_clock_is_stored_as_its_limit_always_was() {
+    fn a_set_point_without_a_clock_is_stored_as_its_bare_limit() {
         let plain = SetPoint::from(PowerLimit::from_milliwatts(250_000));
         let locked = SetPoint { clock: Some(ClockLimit::from_megahertz(1_200)), ..plain };
         let text = serde_json::to_string(&[plain, locked]).expect("serialises");

@@ -1,6 +1,6 @@
-//! Signals of the grid as providers give them: with kind, scope, origin and the times they were issued and fetched.
+//! Grid signals as published by their sources: values with kind, scope, origin, and times of issue and retrieval.
 //!
-//! The signal is carbon intensity; the day-ahead price is a second one, of the same shape.
+//! The main signal is carbon intensity; the day-ahead electricity price is a second one of the same form.
 
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 use super::{Slot, TimeSeries, Zone};
 use crate::units::{GramsPerKwh, PricePerMwh};
 
-/// A quantity that a source of the grid quotes slot by slot.
+/// A quantity that a source publishes slot by slot.
 pub trait SignalValue:
     Copy + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// Below this no such value lies; such a number is in another unit, or broken.
+    /// Lower bound of plausible values; a lower number has another unit or is broken.
     const LOWEST: f64;
-    /// Above this no such value lies.
+    /// Upper bound of plausible values.
     const HIGHEST: f64;
-    /// What it is called in messages, with its unit.
+    /// Name and unit for messages.
     const WHAT: &'static str;
 
-    /// The value of a number in the type's unit; `None` outside the bounds.
+    /// Converts a number in the type's unit; `None` outside the bounds.
     fn checked(number: f64) -> Option<Self>;
 
-    /// The number, in the type's unit.
+    /// Returns the number in the type's unit.
     fn number(self) -> f64;
 }
 
@@ -55,27 +55,27 @@ impl SignalValue for PricePerMwh {
     }
 }
 
-/// What an intensity says about the grid. Series of different kinds are never joined.
+/// Kind of a carbon intensity. Series of different kinds are never joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignalKind {
-    /// Emissions of all generation over all consumption: for inventories.
+    /// Emissions of all generation divided by consumption, for inventories.
     Average,
-    /// Emissions of the generator that answers one more watt: for the impact of a change.
+    /// Emissions of the generator that serves one more watt, for the impact of a change.
     Marginal,
-    /// The source does not say.
+    /// Not specified by the source.
     Unspecified,
 }
 
-/// Which emissions are counted. Series of different scopes are never joined.
+/// Emissions that an intensity includes. Series of different scopes are never joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignalScope {
-    /// With construction, fuel supply and disposal.
+    /// Including construction, fuel supply and disposal.
     Lifecycle,
-    /// What leaves the stack (also called direct).
+    /// Stack emissions only (direct emissions).
     Operational,
-    /// The source does not say.
+    /// Not specified by the source.
     Unspecified,
 }
 
@@ -101,55 +101,55 @@ impl SignalScope {
     }
 }
 
-/// Whether two sources speak of the same quantity: both must say which, and mean the same.
+/// Returns whether two sources publish the same quantity: both must specify kind and scope, and agree.
 pub fn is_same_quantity(a: (SignalKind, SignalScope), b: (SignalKind, SignalScope)) -> bool {
     a == b && a.0 != SignalKind::Unspecified && a.1 != SignalScope::Unspecified
 }
 
-/// Where a value comes from, from the least to the most trusted for times that have passed.
+/// Origin of a value, from the least to the most trusted for past times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Made by a generator; belongs to no real grid.
+    /// Generated, for no real grid.
     Synthetic,
-    /// Filled in by wattune because the source said nothing.
+    /// Filled in by wattune because the source has no value.
     Fallback,
-    /// Said before the time came.
+    /// Published before the time.
     Forecast,
-    /// Said afterwards, from incomplete measurements.
+    /// Published afterwards, from incomplete measurements.
     Estimated,
-    /// Said afterwards, from measurements.
+    /// Published afterwards, from measurements.
     Measured,
 }
 
 impl Origin {
-    /// Whether somebody measured it: what came on a real grid. It is better than what was expected, whoever says either.
+    /// Returns whether the value was measured on a real grid, and so is better than any forecast.
     pub fn is_measured(self) -> bool {
         matches!(self, Self::Estimated | Self::Measured)
     }
 
-    /// Whether a value of a time that has passed may be what came. A generated grid does not tell its forecast from that.
-    pub fn is_outcome(self) -> bool {
+    /// Returns whether the value may be an actual value. A generated grid does not distinguish these from its forecast.
+    pub fn is_actual(self) -> bool {
         self.is_measured() || self == Self::Synthetic
     }
 }
 
-/// One value with its provenance.
+/// A value with its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quoted<V> {
-    /// The value. Zero is a legitimate intensity of some grids; absent values are absent.
+    /// The value. Zero is a valid intensity of some grids.
     pub value: V,
-    /// Where it comes from.
+    /// Origin of the value.
     pub origin: Origin,
 }
 
-/// A carbon intensity with its provenance.
+/// A carbon intensity with its origin.
 pub type Intensity = Quoted<GramsPerKwh>;
 
-/// Intensities over time, oldest first.
+/// Carbon intensities over time.
 pub type CarbonSeries = TimeSeries<Intensity>;
 
-/// The unit in which a source gives its values.
+/// Unit in which a source publishes its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Grams of CO2 equivalent per kilowatt-hour.
@@ -167,7 +167,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Grams per kWh in one of it: the international pound has 453.59237 g exactly.
+    /// Returns the number of g/kWh per unit. The international pound is exactly 453.59237 g.
     pub const fn in_g_per_kwh(self) -> f64 {
         match self {
             Self::GramsPerKwh => 1.0,
@@ -176,7 +176,7 @@ impl Unit {
         }
     }
 
-    /// The number that was given: the shortest decimal that is converted to `value`.
+    /// Returns the published number: the shortest decimal that converts to `value`.
     pub fn received(self, value: GramsPerKwh) -> f64 {
         let (factor, value) = (self.in_g_per_kwh(), value.get());
         let near = value / factor;
@@ -187,41 +187,40 @@ impl Unit {
     }
 }
 
-/// Where an answer's values come from, for whoever checks them later.
+/// Provenance of a response's values, for later checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Provenance {
-    /// The unit that they were given in; absent where the source does not say.
+    /// Published unit, if the source states one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
-    /// The part of the grid, as the source itself calls it.
+    /// Grid zone in the source's own terms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// The model that made them, or its version.
+    /// Model that made the values, or its version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// SHA-256 of each body that was read for them, as it came, in the order in which they were asked for; in
-    /// hexadecimal.
+    /// SHA-256 in hexadecimal of each response body used, in request order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub responses: Vec<String>,
-    /// By which methods values were made that are not plain measurements, as far as the source says.
+    /// Methods of values that are not plain measurements, if the source states them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<Method>,
 }
 
-/// How a source made the value of a slot, in its own words.
+/// A source's method for the value of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Method {
-    /// From when.
+    /// Start of the slot.
     pub start: DateTime<Utc>,
-    /// Until when.
+    /// End of the slot.
     pub end: DateTime<Utc>,
-    /// The method's name with the source.
+    /// Name of the method with the source.
     pub name: String,
 }
 
 impl Provenance {
-    /// The provenance of one slot's value: of other slots' methods it says nothing.
+    /// Returns the provenance of one slot's value, without the methods of other slots.
     #[must_use]
     pub fn of(&self, slot: &Slot) -> Self {
         let methods = self.methods.iter().filter(|m| m.start < slot.end() && slot.start() < m.end);
@@ -229,11 +228,11 @@ impl Provenance {
     }
 }
 
-/// What one source said in one answer: past slots with their actual values, future slots with their forecast.
+/// One response of a source: actual values of past slots and the forecast of future ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "V: SignalValue")]
 pub struct Forecast<V = GramsPerKwh> {
-    /// The part of the grid.
+    /// Grid zone.
     pub zone: Zone,
     /// The source's name in configuration and API ("file", "uk").
     pub source: String,
@@ -241,40 +240,40 @@ pub struct Forecast<V = GramsPerKwh> {
     pub kind: SignalKind,
     /// Lifecycle or operational.
     pub scope: SignalScope,
-    /// When the source made it, if it says so; else when it was fetched.
+    /// Time of issue if published, else of retrieval.
     pub issued_at: DateTime<Utc>,
-    /// When it was fetched.
+    /// Time of retrieval.
     pub retrieved_at: DateTime<Utc>,
-    /// From what it was made.
+    /// Provenance of the values.
     #[serde(default)]
     pub provenance: Provenance,
-    /// What was known or expected before, slot by slot: the series that planning may use.
+    /// Values as known or expected before each slot, for planning.
     pub expected: TimeSeries<Quoted<V>>,
-    /// What happened, for slots that have passed.
+    /// Actual values of past slots.
     pub actual: TimeSeries<Quoted<V>>,
 }
 
-/// What one source expected at one time, kept as it was to be compared with what came.
+/// A forecast as issued, stored for comparison with actual values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Issued {
     /// The source's name in configuration and API.
     pub source: String,
-    /// The part of the grid.
+    /// Grid zone.
     pub zone: Zone,
     /// Average or marginal.
     pub kind: SignalKind,
     /// Lifecycle or operational.
     pub scope: SignalScope,
-    /// When the source made it, if it says so; else when it was fetched.
+    /// Time of issue if published, else of retrieval.
     pub issued_at: DateTime<Utc>,
-    /// When it was fetched.
+    /// Time of retrieval.
     pub retrieved_at: DateTime<Utc>,
-    /// What it expected.
+    /// Forecast values.
     pub series: CarbonSeries,
 }
 
 impl Issued {
-    /// Whether both are by the same source about the same thing, so that one may stand for the other.
+    /// Returns whether both are from the same source about the same quantity.
     pub fn is_like(&self, other: &Self) -> bool {
         let (a, b) = (self, other);
         (&a.source, &a.zone, a.kind, a.scope) == (&b.source, &b.zone, b.kind, b.scope)
@@ -282,17 +281,18 @@ impl Issued {
 }
 
 impl<V: SignalValue> Forecast<V> {
-    /// The best value for a moment that has passed or is passing: the actual one, else the expected one.
+    /// Returns the best value for a past or current time: the actual one, else the expected one.
     pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Quoted<V>)> {
         self.actual.at(t).or_else(|| self.expected.at(t)).copied()
     }
 
-    /// Whether a file said it, which is read whole: what it does not say is not there. A service's answer may be cut short.
+    /// Returns whether it comes from a file. Files are complete: values missing there were withdrawn. Responses of
+    /// services may be partial.
     pub fn is_of_file(&self) -> bool {
         self.source == "file"
     }
 
-    /// What is known of all times: what happened, else what was expected.
+    /// Returns expected values overwritten with actual ones.
     pub fn known(&self) -> TimeSeries<Quoted<V>> {
         let mut known = self.expected.clone();
         known.overwrite(&self.actual);
@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_number_that_was_given_is_found_again(given in 0u64..20_000_000_000, digits in 0i32..7) {
+        fn the_published_number_is_recovered(given in 0u64..20_000_000_000, digits in 0i32..7) {
             let given = given as f64 / 1e6;
             let given = (given * 10_f64.powi(digits)).round() / 10_f64.powi(digits);
             for unit in [Unit::GramsPerKwh, Unit::PoundsPerMwh] {

@@ -1,8 +1,8 @@
-//! Text from outside that people read later, in terminals, reports and metrics.
+//! Validation of text from outside that is later shown in terminals, reports and metrics.
 
-/// Whether a character shows nothing itself or changes how others are shown: control characters, and of Unicode's format
-/// characters the bidirectional and the zero-width ones, tags, fillers and separators of lines.
-pub fn is_unseen(c: char) -> bool {
+/// Returns whether a character is invisible or changes how others are shown: control characters, bidirectional and
+/// zero-width format characters, tags, fillers and line separators.
+pub fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
@@ -12,23 +12,23 @@ pub fn is_unseen(c: char) -> bool {
         )
 }
 
-/// Whether a text has a character that shows something of its own: no space of any kind, none that is unseen, none that only
-/// changes the character before it, none that Unicode has not given a meaning.
-pub fn is_seen(text: &str) -> bool {
-    // What `escape_debug` spells out is not printable, or extends the character before; these two are printable blanks.
-    let is_blank = |c: char| c.is_whitespace() || is_unseen(c) || matches!(c, '\u{2800}' | '\u{1d159}');
+/// Returns whether a text has a visible character: not a space, not invisible, not only combining, and assigned in
+/// Unicode.
+pub fn is_visible(text: &str) -> bool {
+    // `escape_debug` escapes unprintable and combining characters; these two are printable blanks.
+    let is_blank = |c: char| c.is_whitespace() || is_invisible(c) || matches!(c, '\u{2800}' | '\u{1d159}');
     let is_plain = |c: char| matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1;
     text.chars().any(|c| !is_blank(c) && is_plain(c))
 }
 
-/// The text with a mark in the place of each such character.
+/// Replaces each invisible character with U+FFFD.
 pub fn legible(text: &str) -> String {
-    text.chars().map(|c| if is_unseen(c) { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_invisible(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// The first such character of a text, as Unicode numbers it ("U+202E").
-pub fn first_unseen(text: &str) -> Option<String> {
-    text.chars().find(|c| is_unseen(*c)).map(|c| format!("U+{:04X}", u32::from(c)))
+/// Returns the first invisible character in Unicode notation ("U+202E").
+pub fn first_invisible(text: &str) -> Option<String> {
+    text.chars().find(|c| is_invisible(*c)).map(|c| format!("U+{:04X}", u32::from(c)))
 }
 
 #[cfg(test)]
@@ -36,10 +36,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_seen_by_a_character_that_shows_something() {
+    fn a_visible_text_has_a_visible_character() {
         for text in ["a", "größe", "訓練", "👍", " a ", "\u{301}a", "é", "🏳\u{fe0f}", "'", "\"", "\\", "-", "ｱ", "أ"]
         {
-            assert!(is_seen(text), "{text:?}");
+            assert!(is_visible(text), "{text:?}");
         }
         let blank = [
             "",
@@ -64,7 +64,7 @@ mod tests {
             " \u{300} ",
         ];
         for text in blank {
-            assert!(!is_seen(text), "{text:?}");
+            assert!(!is_visible(text), "{text:?}");
         }
     }
 }

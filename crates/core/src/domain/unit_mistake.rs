@@ -1,19 +1,19 @@
-//! Numbers that were most likely given in another unit than the one that is read. The answers continue a sentence that begins
-//! with the field and "is".
+//! Detects numbers that were most likely given in another unit. The messages continue a sentence that begins with the
+//! field and "is".
 
 use crate::units::{GramsPerKwh, Short, Watts};
 
-/// No GPU draws more.
+/// Upper bound of the power of a GPU.
 const MOST_POWER_PER_GPU: Watts = Watts::new(5_000.0);
-/// Nor do all GPUs of one node together.
+/// Upper bound of the power of all GPUs of a node.
 pub const MOST_POWER_PER_NODE: Watts = Watts::new(50_000.0);
-/// No grid and no contract with any emissions at all has less than this.
+/// Lower bound of intensities above zero.
 const LEAST_INTENSITY: GramsPerKwh = GramsPerKwh::new(1.0);
 
-/// Checks a power or a power limit of `gpus` GPUs, or of a node's where their number is not known.
+/// Checks a power or power limit of `gpus` GPUs, or of a whole node if their number is unknown.
 ///
 /// # Errors
-/// Says of a power above what they can draw what it is in watts, if it is in milliwatts.
+/// For power above what they can draw; the message converts it from milliwatts.
 pub fn check_power(given: Watts, gpus: Option<u32>) -> Result<(), String> {
     let most = gpus.map_or(MOST_POWER_PER_NODE, |gpus| MOST_POWER_PER_GPU * f64::from(gpus));
     if given <= most {
@@ -31,7 +31,7 @@ pub fn check_power(given: Watts, gpus: Option<u32>) -> Result<(), String> {
 /// Checks a carbon intensity.
 ///
 /// # Errors
-/// Says of one between 0 and 1 gCO2e/kWh what it is in grams, if it is in kilograms.
+/// For intensities between 0 and 1 g/kWh; the message converts them from kilograms.
 pub fn check_intensity(given: GramsPerKwh) -> Result<(), String> {
     if given <= GramsPerKwh::ZERO || given >= LEAST_INTENSITY {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Demand response: for a while the node is asked to draw less.
+//! Demand-response events: periods in which the node must draw less.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,41 +10,40 @@ use crate::domain::{EventId, InvalidJob, Slot};
 use crate::time::later;
 use crate::units::{Seconds, Short, Watts};
 
-/// What limits may return to after an event, and for how long.
+/// Limit on returning to full power after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rebound {
-    /// At most this.
+    /// Maximum level.
     pub level: Level,
-    /// For so long after the event's end.
+    /// Duration after the event's end.
     pub lasts: Seconds,
 }
 
 /// A demand-response event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DemandResponse {
-    /// Its identity: the same event told twice is one.
+    /// Identifier; repeated announcements with the same id are one event.
     pub id: EventId,
-    /// From when to when its target holds.
+    /// Period of the target.
     pub slot: Slot,
-    /// The cap in that time.
+    /// Cap during the period.
     pub target: Level,
-    /// How long before its start it is announced: nothing is planned for it earlier. `None`: as soon as it is known.
+    /// Time before the start at which it is announced; planning ignores it earlier. `None` means at once.
     pub notice: Option<Seconds>,
-    /// Within so long before the start the cap falls steadily from the baseline to the target, and within as long after
-    /// the end it rises again.
+    /// Duration of the linear ramp from the baseline to the target before the start, and back after the end.
     pub ramp: Seconds,
-    /// What holds after its end.
+    /// Limit after its end.
     pub rebound: Option<Rebound>,
 }
 
-/// No span of an event is longer than this.
+/// Maximum duration of each part of an event.
 const LONGEST: Seconds = Seconds::new(31.0 * 86_400.0);
 
 impl DemandResponse {
-    /// Checks what the types cannot. Field names are those of the API and the settings.
+    /// Checks what types do not. Field names are those of the API and the settings.
     ///
     /// # Errors
-    /// Names the first field that is wrong and what would be right.
+    /// Names the first wrong field and what would be right.
     pub fn check(self) -> Result<Self, InvalidJob> {
         let invalid = |field, why: String| Err(InvalidJob { field, why });
         if self.slot.duration() > LONGEST {
@@ -65,7 +64,7 @@ impl DemandResponse {
             }
             if self.ramp > notice {
                 let why = format!(
-                    "is {}, longer than the notice of {}: no ramp begins before it is known",
+                    "is {}, longer than the notice of {}: a ramp cannot begin before the announcement",
                     self.ramp, notice
                 );
                 return invalid("ramp_s", why);
@@ -82,18 +81,18 @@ impl DemandResponse {
         Ok(self)
     }
 
-    /// Whether it is known by `now`.
+    /// Returns whether it is announced by `now`.
     pub fn is_announced(&self, now: DateTime<Utc>) -> bool {
         self.notice.is_none_or(|notice| self.slot.start() - notice.to_delta() <= now)
     }
 
-    /// When the last of it is over: its ramp and its rebound limit.
-    pub fn over_at(&self) -> DateTime<Utc> {
+    /// Returns the end of its ramp and rebound limit.
+    pub fn ends_at(&self) -> DateTime<Utc> {
         let rebound = self.rebound.map_or(Seconds::ZERO, |r| r.lasts);
         later(self.slot.end(), self.ramp.max(rebound).to_delta())
     }
 
-    /// What it adds to a node's cap.
+    /// Returns its rules for a node's cap.
     pub(super) fn rules(&self, baseline: Watts) -> Vec<(CapSource, Rule)> {
         let (start, end) = (self.slot.start(), self.slot.end());
         let target = self.target.of(baseline);

@@ -1,22 +1,22 @@
-//! The height of a cap, in watts or as a part of the baseline, and its check.
+//! Level of a cap, in watts or as a fraction of the baseline.
 
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{InvalidJob, MOST_POWER_PER_NODE, check_power};
 use crate::units::{Short, Watts};
 
-/// How high a cap is.
+/// Level of a cap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// In watts.
+    /// Watts.
     Watts(Watts),
-    /// As a part of the baseline, which is the sum of the largest limits that the node's boards take: 0.7 is 70 %.
+    /// Fraction of the baseline, which is the sum of the GPUs' maximum limits: 0.7 is 70 %.
     Share(f64),
 }
 
 impl Level {
-    /// In watts, for a node with this baseline.
+    /// Returns watts for a node with this baseline.
     pub fn of(self, baseline: Watts) -> Watts {
         match self {
             Self::Watts(watts) => watts,
@@ -25,13 +25,13 @@ impl Level {
     }
 }
 
-/// No GPU can be lowered to less: it is a mistake of units.
+/// Minimum level; no GPU accepts less, so lower ones are mistakes of units.
 const LOWEST_LEVEL: Watts = Watts::new(1.0);
 
-/// A part of the baseline up to this was meant as a fraction, not as percent: 0.6 for 60 %.
+/// Level up to which a percentage was probably given as a fraction: 0.6 for 60 %.
 const LEAST_SHARE: f64 = 0.01;
 
-/// Checks a level that comes as watts in one field or percent in another.
+/// Checks a level given as watts in one field or percent in another.
 ///
 /// # Errors
 /// Names the field and what would be right.
@@ -49,7 +49,7 @@ pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> 
         },
         Level::Share(share) if share > 0.0 && share <= LEAST_SHARE => {
             let why = format!(
-                "is {}; it is in percent, and no board can be lowered to 1 % of its largest limit: for {} % write {}",
+                "is {}; it is in percent, and no GPU can be limited to 1 % of its maximum: for {} % write {}",
                 Short((1e11 * share).round() / 1e9),
                 Short((1e13 * share).round() / 1e9),
                 Short((1e13 * share).round() / 1e9)
@@ -58,7 +58,7 @@ pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> 
         }
         Level::Share(share) if !(share > 0.0 && share <= 1.0) => {
             let why = format!(
-                "is {}; it must be more than 0 and at most 100 percent of the sum of the boards' largest limits",
+                "is {}; it must be more than 0 and at most 100 percent of the sum of the GPUs' maximum limits",
                 Short((1e11 * share).round() / 1e9)
             );
             Err(InvalidJob { field: percent, why })

@@ -8,24 +8,24 @@ use crate::units::Watts;
 
 const DAY_S: u32 = 86_400;
 
-/// A cap that holds always, in the same hours of each week, or along a line.
+/// A constant, weekly or piecewise linear cap.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Rule {
     Always(Watts),
-    /// On the days that are marked, Monday first, from a second of the day on, for so many seconds.
+    /// Marked days, Monday first, with start and duration in seconds.
     Weekly {
         days: [bool; 7],
         from: u32,
         lasts: u32,
         cap: Watts,
     },
-    /// Straight from knot to knot, in time order. Of two knots at one moment the second counts from then on. No cap
-    /// before the first and from the last on.
+    /// Linear between knots in time order. Of two knots at the same time, the second applies from then on. No cap
+    /// before the first and from the last knot on.
     Line(Vec<(DateTime<Utc>, Watts)>),
 }
 
 impl Rule {
-    /// `days` on which it begins, all if empty; `from` and `to` in seconds since midnight.
+    /// Creates a weekly rule that starts on `days` (all if empty); `from` and `to` are in seconds since midnight.
     pub(super) fn weekly(days: &[Weekday], from: u32, to: u32, cap: Watts) -> Self {
         let mut marked = [days.is_empty(); 7];
         for day in days {
@@ -59,12 +59,12 @@ impl Rule {
         }
     }
 
-    /// The lowest value within a slot.
+    /// Returns the lowest value within a slot.
     pub(super) fn over(&self, slot: &Slot) -> Option<Watts> {
         match self {
             Self::Always(cap) => Some(*cap),
             Self::Weekly { cap, .. } => {
-                // In nine days every window of the week comes at least once.
+                // Nine days contain every weekly window at least once.
                 let end = slot.end().min(later(slot.start(), TimeDelta::days(9)));
                 let meets = |w: Slot| w.intersection(slot).is_some();
                 self.around(slot.start(), end).any(meets).then_some(*cap)
@@ -80,7 +80,7 @@ impl Rule {
         }
     }
 
-    /// Where it begins, bends or ends, strictly between two moments.
+    /// Returns the times strictly inside at which it starts, bends or ends.
     pub(super) fn boundaries(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<DateTime<Utc>> {
         let inside = |t: &DateTime<Utc>| from < *t && *t < to;
         match self {
@@ -91,7 +91,7 @@ impl Rule {
         }
     }
 
-    /// The knots of a line.
+    /// Returns the knots of a line.
     pub(super) fn knots(&self) -> impl Iterator<Item = DateTime<Utc>> + '_ {
         let knots = match self {
             Self::Line(knots) => knots.as_slice(),
@@ -100,7 +100,7 @@ impl Rule {
         knots.iter().map(|(at, _)| *at)
     }
 
-    /// The windows of all days from the one before `from` to that of `to`.
+    /// Returns the windows of all days from the one before `from` to that of `to`.
     fn around(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> impl Iterator<Item = Slot> + '_ {
         let first = from.date_naive().checked_sub_days(Days::new(1)).unwrap_or(from.date_naive());
         let days = first.iter_days().take_while(move |day| *day <= to.date_naive());
@@ -115,7 +115,7 @@ impl Rule {
     }
 }
 
-/// The value of a straight line between two knots at a moment between them.
+/// Interpolates between two knots.
 fn between((from, low): (DateTime<Utc>, Watts), (to, high): (DateTime<Utc>, Watts), t: DateTime<Utc>) -> Watts {
     if t <= from || low == high {
         return low;

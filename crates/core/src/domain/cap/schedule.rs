@@ -2,28 +2,28 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::configured::{ConfiguredCap, Window};
 use super::event::DemandResponse;
 use super::level::Level;
 use super::rule::Rule;
 use super::source::CapSource;
-use super::standing::{StandingCap, Window};
 use crate::domain::Slot;
 use crate::time::later;
 use crate::units::Watts;
 
-/// The cap over time, as it is known at one moment.
+/// The cap over time as known at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapSchedule {
     rules: Vec<(CapSource, Rule)>,
 }
 
-/// Windows repeat after this.
+/// Period of weekly windows.
 const WEEK: TimeDelta = TimeDelta::days(7);
 
 impl CapSchedule {
-    /// What holds on a node whose boards' largest limits add up to `baseline`. Events that have not been announced by
-    /// `now`, and what is over by then, are left out.
-    pub fn new(standing: &StandingCap, events: &[DemandResponse], baseline: Watts, now: DateTime<Utc>) -> Self {
+    /// Creates the schedule for a node with a `baseline`, the sum of its GPUs' maximum limits. Omits events not
+    /// announced by `now` and rules that are over.
+    pub fn new(standing: &ConfiguredCap, events: &[DemandResponse], baseline: Watts, now: DateTime<Utc>) -> Self {
         let constant = standing.constant.map(|level| (CapSource::Constant, Rule::Always(level.of(baseline))));
         let window = |w: &Window| (CapSource::Window, Rule::weekly(&w.days, w.from, w.to, w.level.of(baseline)));
         let span = |(slot, level): &(Slot, Level)| (CapSource::Span, Rule::flat(slot, level.of(baseline)));
@@ -37,29 +37,29 @@ impl CapSchedule {
         Self { rules: rules.collect() }
     }
 
-    /// Whether there is no cap at any time.
+    /// Returns whether there is no cap at any time.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The cap at a moment; `None` where there is none.
+    /// Returns the cap at a time, if any.
     pub fn cap_at(&self, t: DateTime<Utc>) -> Option<Watts> {
         self.binding_at(t).map(|(cap, _)| cap)
     }
 
-    /// The cap at a moment and the rule that makes it; of equal ones the first.
+    /// Returns the cap at a time and its rule; of equal ones the first.
     pub fn binding_at(&self, t: DateTime<Utc>) -> Option<(Watts, &CapSource)> {
         let caps = self.rules.iter().filter_map(|(source, rule)| Some((rule.at(t)?, source)));
         caps.min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// The strictest cap within a slot: what may be used through all of it.
+    /// Returns the strictest cap within a slot.
     pub fn over(&self, slot: &Slot) -> Option<Watts> {
         self.rules.iter().filter_map(|(_, rule)| rule.over(slot)).reduce(Watts::min)
     }
 
-    /// The moments strictly between `from` and `to` at which a rule begins, bends or ends, in order, each once.
-    /// Between two of them the cap is constant or changes steadily. Costs a few steps per day of the span.
+    /// Returns the times strictly between `from` and `to` at which a rule starts, bends or ends, in order without
+    /// duplicates. Between two of them the cap is constant or linear. The cost grows with the days of the span.
     pub fn boundaries(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<DateTime<Utc>> {
         let mut all: Vec<DateTime<Utc>> = self.rules.iter().flat_map(|(_, rule)| rule.boundaries(from, to)).collect();
         all.sort();
@@ -67,8 +67,8 @@ impl CapSchedule {
         all
     }
 
-    /// The first moment after `t` at which the cap jumps, begins to change or stops changing; `None` if it stays as it
-    /// is.
+    /// Returns the first time after `t` at which the cap jumps, or starts or stops changing; `None` if it stays
+    /// constant.
     pub fn next_change(&self, t: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let instant = TimeDelta::milliseconds(1);
         let near = self.boundaries(t, later(t, WEEK + TimeDelta::days(1)));

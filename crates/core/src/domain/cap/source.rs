@@ -1,19 +1,19 @@
-//! The kinds of rules that a cap is made of.
+//! Kinds of rules of a cap.
 
 use crate::domain::EventId;
 
-/// Which rule makes the cap what it is.
+/// The rule that determines the cap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapSource {
-    /// The constant.
+    /// The constant cap.
     Constant,
-    /// A window of the week.
+    /// A weekly window.
     Window,
-    /// A span of the settings.
+    /// A configured span of time.
     Span,
-    /// A demand-response event, its ramps included.
+    /// A demand-response event, including its ramps.
     Event(EventId),
-    /// What an event leaves behind: limits may not return to more than this yet.
+    /// The limit on returning to full power after an event.
     Rebound(EventId),
 }
 

@@ -1,4 +1,4 @@
-//! The schedule against its definition, second by second.
+//! Tests the schedule against its definition, second by second.
 
 use chrono::{DateTime, Datelike, TimeDelta, Timelike, Utc, Weekday};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use crate::units::Seconds;
 
 const BASELINE: Watts = Watts::new(1000.0);
 
-/// A Monday.
+/// Returns a time in seconds after midnight of a Monday.
 fn t(seconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(1_763_337_600 + seconds, 0).expect("in range")
 }
@@ -40,11 +40,11 @@ fn event(
 }
 
 fn schedule(events: &[DemandResponse], now: i64) -> CapSchedule {
-    CapSchedule::new(&StandingCap::default(), events, BASELINE, t(now))
+    CapSchedule::new(&ConfiguredCap::default(), events, BASELINE, t(now))
 }
 
 #[test]
-fn an_event_falls_holds_rises_and_lingers() {
+fn an_event_ramps_holds_and_rebounds() {
     let event = event(100, 200, Level::Share(0.6), 20.0, Some(30.0), Some((800.0, 60.0)));
     let caps = schedule(std::slice::from_ref(&event), 80);
     let at = |s| caps.cap_at(t(s)).map(Watts::get);
@@ -69,7 +69,7 @@ fn an_event_falls_holds_rises_and_lingers() {
 #[test]
 fn a_window_passes_midnight_on_the_days_on_which_it_begins() {
     let window = Window { days: vec![Weekday::Sun, Weekday::Mon], from: 79_200, to: 21_600, level: Level::Share(0.5) };
-    let standing = StandingCap { windows: vec![window], ..StandingCap::default() };
+    let standing = ConfiguredCap { windows: vec![window], ..ConfiguredCap::default() };
     let caps = CapSchedule::new(&standing, &[], BASELINE, t(0));
     let at = |hour: i64| caps.cap_at(t(hour * 3600)).is_some();
     // Monday 0 h is in Sunday's window; Tuesday's night has none.
@@ -80,8 +80,8 @@ fn a_window_passes_midnight_on_the_days_on_which_it_begins() {
 }
 
 #[test]
-fn what_never_binds_is_no_change() {
-    let constant = StandingCap { constant: Some(Level::Watts(Watts::new(500.0))), ..StandingCap::default() };
+fn rules_that_never_bind_are_no_change() {
+    let constant = ConfiguredCap { constant: Some(Level::Watts(Watts::new(500.0))), ..ConfiguredCap::default() };
     let weak = event(100, 200, Level::Watts(Watts::new(700.0)), 0.0, None, None);
     let caps = CapSchedule::new(&constant, &[weak], BASELINE, t(0));
     assert_eq!(caps.next_change(t(0)), None);
@@ -90,7 +90,7 @@ fn what_never_binds_is_no_change() {
 }
 
 #[test]
-fn events_that_make_no_sense_are_refused_by_field() {
+fn invalid_events_are_rejected_by_field() {
     let good = event(100, 200, Level::Share(0.6), 20.0, Some(30.0), None);
     let refused = |change: fn(&mut DemandResponse)| {
         let mut event = good.clone();
@@ -140,7 +140,7 @@ fn windows() -> impl Strategy<Value = Window> {
     (days, 0u32..86_400, 0u32..86_400, levels()).prop_map(|(days, from, to, level)| Window { days, from, to, level })
 }
 
-/// A window's meaning, said in another way: by the second of the day and the day before.
+/// Returns whether a time is in a window, by an independent definition: second of the day, and the day before.
 fn in_window(w: &Window, t: DateTime<Utc>) -> bool {
     let second = t.num_seconds_from_midnight();
     let on = |day: Weekday| w.days.is_empty() || w.days.contains(&day);
@@ -161,7 +161,7 @@ proptest! {
         offset in 0i64..(3 * 86_400),
         seconds in prop::collection::vec(0i64..6000, 1..40),
     ) {
-        let standing = StandingCap { constant, windows, spans: Vec::new() };
+        let standing = ConfiguredCap { constant, windows, spans: Vec::new() };
         let caps = CapSchedule::new(&standing, &events, BASELINE, t(-100_000));
         for second in seconds {
             for at in [t(second), t(second + offset)] {
@@ -195,13 +195,13 @@ proptest! {
     }
 
     #[test]
-    fn no_moment_of_a_slot_is_below_what_the_slot_promises(
+    fn the_cap_within_a_slot_is_never_below_the_slots_minimum(
         windows in prop::collection::vec(windows(), 0..3),
         events in prop::collection::vec(events(), 1..4),
         from in 0i64..6000,
         lasts in 1i64..4000,
     ) {
-        let standing = StandingCap { windows, ..StandingCap::default() };
+        let standing = ConfiguredCap { windows, ..ConfiguredCap::default() };
         let caps = CapSchedule::new(&standing, &events, BASELINE, t(-100_000));
         let whole = slot(from, from + lasts);
         let over = caps.over(&whole);
@@ -211,7 +211,7 @@ proptest! {
             (Some(over), Some(least)) => prop_assert!(over <= least, "{over} {least}"),
             (Some(_), None) | (None, Some(_)) => prop_assert!(false, "{over:?} {least:?}"),
         }
-        // Cut at the boundaries, each part is as strict as its ends: nothing happens in between.
+        // Within parts between boundaries, the cap is as strict as at their ends.
         let mut cuts = vec![whole.start()];
         cuts.extend(caps.boundaries(whole.start(), whole.end()));
         cuts.push(whole.end());
@@ -225,7 +225,7 @@ proptest! {
                 prop_assert!((first.min(last) - cap).abs() < Watts::new(0.01), "{} {} {}", first, last, cap);
             }
         }
-        // Before the next change there is at most one steady change.
+        // Before the next change the cap changes linearly at most once.
         if let Some(next) = caps.next_change(whole.start()) {
             prop_assert!(next > whole.start());
             let until = Slot::new(whole.start(), next).expect("later");

@@ -285,7 +285,7 @@ fn cap(now: DateTime<Utc>, steps: &[(i64, f64)]) -> TimeSeries<Watts> {
 #[test]
 fn a_deadline_that_has_passed_or_work_of_no_time_is_no_reason_not_to_plan_a_job_that_may_pause() {
     let mut job = training();
-    job.objective.pausable = Some(Pausing::usual(1));
+    job.objective.pausable = Some(Pausing::default_for(1));
     for (total, deadline, max_slowdown) in [
         (1e9, Some(at(-3600.0)), None),
         (1e9, Some(at(0.0)), None),
