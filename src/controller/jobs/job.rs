@@ -18,7 +18,7 @@ use wattune_core::domain::{
     SetPoint, Work,
 };
 use wattune_core::ledger::report::Saved;
-use wattune_core::plan::{Doing, Held, Plan};
+use wattune_core::plan::{AppliedSetPoint, JobActivity, Plan};
 use wattune_core::profile::steps::{GroupRange, Setting};
 use wattune_core::profile::{GpuSnapshot, Profiler, Record, Report, Settings as ProfileSettings, Stage, StallDetector};
 use wattune_core::time::{Monotonic, Now};
@@ -204,7 +204,7 @@ impl Job {
         self.setting.clone_from(&setting);
         self.pass_time(at);
         self.allow_learning(now);
-        let idle = self.doing() != Doing::Training;
+        let idle = self.doing() != JobActivity::Training;
         // A GPU that does not answer tells nothing of its energy.
         let known = setting.is_some().then(|| energy.iter().copied().sum());
         self.stalls.observe(at, setting.as_ref(), known, idle);
@@ -268,7 +268,7 @@ impl Job {
             Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });
         self.heard = Some(now.monotonic);
         self.seen_reports.note(report.samples, report.at, now.monotonic);
-        let trains = self.doing() == Doing::Training;
+        let trains = self.doing() == JobActivity::Training;
         self.allow_learning(now);
         if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {
             let before = profiler.stage();

@@ -3,7 +3,7 @@
 use super::job::Job;
 use super::phase::Phase;
 use wattune_core::domain::Activity;
-use wattune_core::plan::{Doing, Held, Pace, follow};
+use wattune_core::plan::{AppliedSetPoint, JobActivity, SwitchingLimits, next_set_point};
 use wattune_core::profile::Profiler;
 use wattune_core::profile::steps::Setting;
 use wattune_core::time::{Monotonic, Now};
@@ -18,21 +18,21 @@ impl Job {
         let (samples, _) = self.progress_now(now);
         let profile = self.profile();
         let plan = self.plan.as_ref().filter(|_| self.phase == Phase::Planned);
-        self.held = plan.and_then(|plan| follow(self.held.as_ref(), plan, &profile, samples, now.utc, pace));
+        self.held = plan.and_then(|plan| next_set_point(self.held.as_ref(), plan, &profile, samples, now.utc, pace));
         let doing = self.doing();
         let activity = match doing {
-            Doing::Paused => Activity::PausedSince(now.utc),
-            Doing::Training | Doing::Resuming => Activity::RunningSince(now.utc),
+            JobActivity::Paused => Activity::PausedSince(now.utc),
+            JobActivity::Training | JobActivity::Resuming => Activity::RunningSince(now.utc),
         };
         let kind = std::mem::discriminant::<Activity>;
         let before = self.progress.activity.as_ref().map(kind);
         // A job that never paused has been running since long ago.
-        let began = before.is_none() && doing != Doing::Paused;
+        let began = before.is_none() && doing != JobActivity::Paused;
         if self.spec.objective.pausable.is_some() && !began && before != Some(kind(&activity)) {
             self.progress.activity = Some(activity);
             self.unsaved = true;
         }
-        if doing == Doing::Paused {
+        if doing == JobActivity::Paused {
             self.phase = Phase::Paused;
         }
     }
@@ -63,14 +63,14 @@ impl Job {
     /// When it is to go on, if it pauses now.
     pub(in crate::controller) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
         let ahead = self.plan.iter().flat_map(|plan| &plan.segments).filter(|s| s.slot.end() > now.utc);
-        let pause = ahead.take_while(|s| s.doing == Doing::Paused).last()?;
+        let pause = ahead.take_while(|s| s.doing == JobActivity::Paused).last()?;
         (self.phase == Phase::Paused).then(|| pause.slot.end())
     }
 
     /// What of the present set point the plan's reason does not explain.
     pub(in crate::controller) fn why_held(&self, now: Now) -> Option<String> {
         let segment = self.plan.as_ref()?.segment_at(now.utc)?;
-        let Held { setting, ramping, .. } = self.held.as_ref()?;
+        let AppliedSetPoint { setting, ramping, .. } = self.held.as_ref()?;
         if *setting == segment.setting {
             return None;
         }

@@ -94,7 +94,7 @@ impl Job {
                 });
                 deadline.into_iter().chain(slowdown).chain(budget).collect()
             }
-            Verdict::HeldDown { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
+            Verdict::SharedLimits { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
                 let shared = "by the node's cap";
                 let deadline = misses_deadline_by
                     .map(|late| format!("held down {shared}, it will miss the deadline by {}", Lasting(late)));
@@ -115,7 +115,7 @@ impl Job {
             self.plan.as_ref().map(|plan| &plan.verdict),
             Some(
                 Verdict::FlatOut { exceeds_slowdown_by: Some(_), .. }
-                    | Verdict::HeldDown { exceeds_slowdown_by: Some(_), .. }
+                    | Verdict::SharedLimits { exceeds_slowdown_by: Some(_), .. }
             )
         );
         self.overrun().filter(|_| !says_so)

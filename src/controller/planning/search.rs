@@ -71,7 +71,7 @@ impl PlanInput {
         let request = self.request();
         let made = plan(&request)?;
         Ok(match &self.before {
-            Some(before) => steadier(before, made, &request, self.better_by),
+            Some(before) => keep_if_nearly_as_good(before, made, &request, self.better_by),
             None => made,
         })
     }
@@ -145,7 +145,7 @@ impl PlanBatch {
 /// How plans are made: of one job, and of those that share something (`None` where the plans before are to stay).
 struct Rules<'a> {
     alone: &'a dyn Fn(&PlanInput) -> Result<Plan, Unplannable>,
-    together: &'a dyn Fn(&[&PlanInput], &Shared<'_>) -> Option<Together>,
+    together: &'a dyn Fn(&[&PlanInput], &Shared<'_>) -> Option<JointPlan>,
 }
 
 impl Rules<'_> {
@@ -186,7 +186,7 @@ fn plans_together(
         return None;
     }
     let better_by = briefs.iter().map(|brief| brief.better_by).fold(0.0, f64::max);
-    Some(steadier_together(&before, made, &members, shared, better_by))
+    Some(keep_jointly_if_nearly_as_good(&before, made, &members, shared, better_by))
 }
 
 /// Does what may die of a fault; then the answer is its last words. It has nothing that outlives it.
@@ -210,7 +210,7 @@ pub(super) enum NoPlan {
 pub(super) struct Solved {
     pub(super) plans: BTreeMap<JobId, Result<Plan, NoPlan>>,
     /// What is shared and cannot be kept; `None` where that is as before.
-    pub(super) broken: Option<Vec<Broken>>,
+    pub(super) broken: Option<Vec<SharedViolation>>,
     /// Why those that share something were planned each alone, where that was so.
     pub(super) apart: Option<String>,
 }
@@ -258,14 +258,14 @@ impl Search {
 }
 
 /// A broken promise in words.
-pub(super) fn in_words(broken: &Broken) -> String {
+pub(super) fn in_words(broken: &SharedViolation) -> String {
     match broken {
-        Broken::Cap { by, during } => format!(
+        SharedViolation::Cap { by, during } => format!(
             "the plans exceed the node's cap by up to {:.0} W during {:.0} s: even the lowest limits add up to more",
             by.get(),
             during.get()
         ),
-        Broken::SharedBudget { during, by } => format!(
+        SharedViolation::SharedBudget { during, by } => format!(
             "the node's carbon budget until {} will be exceeded by {:.0} g: that is the least carbon of any plans that keep \
              the jobs' promises about time",
             during.end().format("%FT%TZ"),

@@ -1,44 +1,44 @@
-//! A carbon budget: the cheapest plan that emits no more.
+//! Carbon budget: the cheapest plan within it.
 //!
-//! Once the finishing slot is fixed, the problem with a budget is a linear programme with one more row. Its multiplier
-//! µ, in grams of the objective per gram of carbon, makes carbon dearer until the plan fits; the optimum is a mixture
-//! of the plans just below and just above the right µ, which have the same finishing slot. Which slot that is follows
-//! from bounds: at any µ ≥ 0, the least cost with carbon at µ, less µ times the budget, is not above the optimum of
-//! that slot, and slots whose bound is above the best plan found need no closer look.
+//! For a fixed finishing slot, the problem with a budget is a linear programme with one more row. Its multiplier µ, in
+//! grams of the objective per gram of carbon, makes carbon more expensive until the plan fits; the optimum is a mixture
+//! of the plans just below and just above the right µ with the same finishing slot. Bounds select that slot: at any µ ≥
+//! 0, the least cost with carbon at µ, less µ times the budget, is a lower bound of the slot's optimum, and slots whose
+//! bound is above the best plan found need no evaluation.
 
 use super::dual::{Hulls, costs_by_end, solve, solve_ending_in};
 use super::problem::{Infeasible, Problem, Solution};
 use crate::units::{GramsCo2e, Samples, Seconds};
 
-/// The budget may be exceeded by this part of it: rounding.
+/// Relative excess over the budget that counts as rounding.
 const ROUNDING: f64 = 1e-9;
-/// Halvings of the interval in which µ lies.
+/// Bisection steps of µ.
 const HALVINGS: u32 = 60;
-/// How close to its bound a plan has to be to be called optimal.
+/// Relative gap to the bound at which a plan counts as optimal.
 const GAP: f64 = 1e-9;
 
-/// A plan that keeps a budget.
+/// A plan within a budget.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Within {
-    /// The cheapest.
+    /// The cheapest plan.
     pub(super) solution: Solution,
-    /// About µ: how much dearer the budget makes each gram of carbon; 0 where it does not bind.
+    /// About µ: additional cost per gram of carbon; 0 if the budget does not bind.
     pub(super) multiplier: f64,
 }
 
-/// Why a budget cannot be kept.
+/// Reason why a budget cannot be met.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum OverBudget {
     /// The work cannot be done in time at all.
     Infeasible(Infeasible),
-    /// Even this plan, which emits the least of all that keep the latest end, exceeds it.
+    /// Even this plan, which has the least carbon of those that end in time, exceeds it.
     By(Solution),
 }
 
-/// Solves the problem such that the work emits no more than `budget`.
+/// Solves the problem with emissions of at most `budget`.
 ///
 /// # Errors
-/// If no plan does; then the plan of least carbon comes with it. If the work cannot be done in time.
+/// If the work cannot be done in time, or with the plan of least carbon if no plan meets the budget.
 pub(super) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Result<Within, OverBudget> {
     let cheapest = solve(problem).map_err(OverBudget::Infeasible)?;
     let limit = budget + GramsCo2e::new(ROUNDING * budget.get().abs());
@@ -51,7 +51,7 @@ pub(super) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Result<Withi
         return Err(OverBudget::By(problem.evaluate(least.shares)));
     }
     let search = Search { problem, frugal: &frugal, limit };
-    // Somewhere near this µ the cheapest plan of all fits; bounds are tight there.
+    // Near this µ the cheapest plan overall fits, and bounds are tight.
     let near = search.halve(0.0, |mu| solve(&problem.with_carbon_at(mu)).ok()).1;
     let mut bounds: Vec<(usize, f64)> = costs_by_end(&problem.with_carbon_at(near));
     bounds.iter_mut().for_each(|(_, cost)| *cost -= near * limit.get());
@@ -72,13 +72,13 @@ pub(super) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Result<Withi
 
 struct Search<'a> {
     problem: &'a Problem,
-    /// The problem in which only carbon counts.
+    /// The problem with carbon as the only objective.
     frugal: &'a Problem,
     limit: GramsCo2e,
 }
 
 impl Search<'_> {
-    /// The two ends of a tiny interval of µ in which the carbon of the solutions passes the limit.
+    /// Returns a tiny interval of µ in which the solutions' carbon crosses the limit.
     fn halve(&self, from: f64, mut solved: impl FnMut(f64) -> Option<Solution>) -> (f64, f64) {
         let mut fits = |mu| solved(mu).is_none_or(|s| s.carbon <= self.limit);
         let (mut low, mut high) = (from, 1.0);
@@ -100,7 +100,7 @@ impl Search<'_> {
         (low, high)
     }
 
-    /// The cheapest plan within the budget that ends in a slot; `None` if there is none, or none below `worth`.
+    /// Returns the cheapest plan within the budget that ends in a slot; `None` if there is none below `worth`.
     fn ending_in(&self, finishing: usize, worth: f64) -> Option<Solution> {
         let priced = |s: Solution| self.problem.evaluate(s.shares);
         let least = priced(solve_ending_in(self.frugal, finishing)?);
@@ -120,7 +120,7 @@ impl Search<'_> {
         Some(self.mixture(&dirty, &clean))
     }
 
-    /// As much of the dirtier plan as fits.
+    /// Mixes two plans with as much of the dirtier one as fits.
     fn mixture(&self, dirty: &Solution, clean: &Solution) -> Solution {
         let span = (dirty.carbon - clean.carbon).get();
         let share = if span > 0.0 { ((self.limit - clean.carbon).get() / span).clamp(0.0, 1.0) } else { 0.0 };
@@ -136,7 +136,7 @@ impl Search<'_> {
         self.problem.evaluate(mixed.collect())
     }
 
-    /// The same work in the same time at the two neighbouring points of the hull: no more power than any other mixture.
+    /// Does the same work in the same time at the two neighbouring hull points, which need no more power.
     fn two_at_most(&self, parts: &[(usize, Seconds)]) -> Vec<(usize, Seconds)> {
         let points = self.problem.points();
         let time: Seconds = parts.iter().map(|part| part.1).sum();

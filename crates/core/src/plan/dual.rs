@@ -1,35 +1,35 @@
 //! The optimum by marginal costs: hull, one sort, greedy fill (`planning.md` §2, "Dual form").
 //!
-//! Once the finishing slot is fixed, every slot before it is full and starts at the hull's point of least power; the
-//! finishing slot starts empty. From there each further sample is bought where it is cheapest: a *rung* leads a slot
-//! from one hull point to the next and has a price in gCO2e per sample. Prices rise along each ladder, so that buying
-//! the cheapest rungs of all ladders until the work is done is optimal; the price of the last one is the multiplier λ.
-//! In a full slot time is a constant, and the rungs are the same whichever slot finishes. In the finishing slot time is
-//! saved by being fast, and its ladder begins at zero power and zero throughput.
+//! For a fixed finishing slot, all slots before it are full and start at the hull's point of least power; the finishing
+//! slot starts empty. From there each further sample is taken where it is cheapest: a *step* leads a slot from one hull
+//! point to the next, at a marginal cost in gCO2e per sample. Marginal costs rise within a slot, so taking the cheapest
+//! steps of all slots until the work is done is optimal; the marginal cost of the last one is the multiplier λ. In a
+//! full slot time is constant, and its steps do not depend on the finishing slot. In the finishing slot speed saves
+//! time, and its steps start at zero power and throughput.
 
 use super::problem::{Infeasible, Mode, Problem, Solution};
 use crate::profile::concave_envelope;
 use crate::units::{SamplesPerSecond, Seconds};
 
-/// Two costs this close are the same, and the earlier end wins.
+/// Relative difference of costs that counts as equal; the earlier end wins.
 const TIE: f64 = 1e-12;
-/// Shares below this part of their slot are rounding.
+/// Fraction of a slot below which a share is rounding.
 const NOTHING: f64 = 1e-12;
 
-/// A step up a slot's ladder.
+/// A step from one point of a slot to the next.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rung {
-    /// The point below; `None` is standing still.
+pub(super) struct MarginalStep {
+    /// Point below; `None` is standing still.
     pub(super) from: Option<usize>,
-    /// The point above.
+    /// Point above.
     pub(super) to: usize,
-    /// Throughput gained, samples/s.
+    /// Gained throughput, samples/s.
     pub(super) gain: f64,
-    /// What a gained sample costs, gCO2e.
+    /// Marginal cost, gCO2e per sample.
     pub(super) price: f64,
 }
 
-/// For each mode the places in [`Problem::points`] of the hull of the points that may be used in it, slowest first.
+/// Indices in [`Problem::points`] of the hull of the usable points for each mode, slowest first.
 pub(super) struct Hulls {
     run: Vec<usize>,
     either: Vec<usize>,
@@ -52,19 +52,19 @@ impl Hulls {
         Self { run, either, pause: [idle], resume: [idle + 1] }
     }
 
-    /// Of the points with which work is done.
+    /// Returns the hull of the working points.
     pub(super) fn running(&self) -> &[usize] {
         &self.run
     }
 
-    /// Of those with which work is done, the one of least energy per sample; of equals the fastest.
+    /// Returns the working point with the least energy per sample; of equals the fastest.
     pub(super) fn most_efficient(&self, problem: &Problem) -> usize {
         let energy = |point: usize| problem.points()[point].power.get() / problem.points()[point].throughput.get();
         self.run.iter().copied().fold(self.run[0], |best, p| if energy(p) <= energy(best) { p } else { best })
     }
 
-    /// The two neighbouring points of the running hull that together have a throughput, the faster first, and the share of
-    /// time at each: no other mixture draws less. Beyond the hull's ends it is the end's point alone.
+    /// Returns the two neighbouring hull points with time shares, the faster first, that reach a throughput at least
+    /// power. Beyond the hull's ends, the end point alone.
     pub(super) fn mix_at(&self, problem: &Problem, throughput: SamplesPerSecond) -> [(usize, f64); 2] {
         let rate = |point: usize| problem.points()[point].throughput;
         let last = self.run.len() - 1;
@@ -86,24 +86,24 @@ impl Hulls {
     }
 }
 
-/// The ladder of a full slot, from the hull's point of least power. Prices never fall.
-pub(super) fn full_ladder(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<Rung> {
-    ladder(problem, hulls.at(problem.mode(slot)), slot)
+/// Returns the steps of a full slot from the hull's point of least power, in order of marginal cost.
+pub(super) fn full_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
+    hull_steps(problem, hulls.at(problem.mode(slot)), slot)
 }
 
-fn ladder(problem: &Problem, hull: &[usize], slot: usize) -> Vec<Rung> {
+fn hull_steps(problem: &Problem, hull: &[usize], slot: usize) -> Vec<MarginalStep> {
     let joule_cost = problem.joule_cost(slot);
-    let rung = |pair: &[usize]| {
+    let step = |pair: &[usize]| {
         let (below, above) = (problem.points()[pair[0]], problem.points()[pair[1]]);
         let gain = (above.throughput - below.throughput).get();
         let price = joule_cost * ((above.power - below.power).get() / gain);
-        Rung { from: Some(pair[0]), to: pair[1], gain, price }
+        MarginalStep { from: Some(pair[0]), to: pair[1], gain, price }
     };
-    hull.windows(2).map(rung).collect()
+    hull.windows(2).map(step).collect()
 }
 
-/// The ladder of the finishing slot: first to the point of least cost per sample, then up the hull. Prices never fall.
-pub(super) fn finishing_ladder(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<Rung> {
+/// Returns the steps of the finishing slot: to the point of least cost per sample, then up the hull.
+pub(super) fn finishing_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
     let hull = hulls.running();
     let price = |point: usize| problem.second_cost(slot, point) / problem.points()[point].throughput.get();
     let mut first = 0;
@@ -114,12 +114,12 @@ pub(super) fn finishing_ladder(problem: &Problem, hulls: &Hulls, slot: usize) ->
     }
     let to = hull[first];
     let gain = problem.points()[to].throughput.get();
-    let mut rungs = vec![Rung { from: None, to, gain, price: price(to) }];
-    for mut rung in ladder(problem, &hull[first..], slot) {
-        rung.price = rung.price.max(rungs[rungs.len() - 1].price);
-        rungs.push(rung);
+    let mut steps = vec![MarginalStep { from: None, to, gain, price: price(to) }];
+    for mut step in hull_steps(problem, &hull[first..], slot) {
+        step.price = step.price.max(steps[steps.len() - 1].price);
+        steps.push(step);
     }
-    rungs
+    steps
 }
 
 /// Solves the problem. Of equally cheap plans it takes the one that ends first and has its faster parts earlier, so
@@ -140,7 +140,7 @@ pub fn solve(problem: &Problem) -> Result<Solution, Infeasible> {
     Ok(problem.evaluate(market.shares(&best)))
 }
 
-/// The least cost of a plan that ends in each slot, in the order of slots; where one can. Empty if none can.
+/// Returns the least cost of a plan ending in each slot that allows one, in time order.
 pub(super) fn costs_by_end(problem: &Problem) -> Vec<(usize, f64)> {
     let Ok(work) = problem.reachable_work() else { return Vec::new() };
     let mut costs = Vec::new();
@@ -148,7 +148,7 @@ pub(super) fn costs_by_end(problem: &Problem) -> Vec<(usize, f64)> {
     costs
 }
 
-/// The cheapest plan that ends in a given slot; `None` if none can.
+/// Returns the cheapest plan that ends in a given slot, if any.
 pub(super) fn solve_ending_in(problem: &Problem, finishing: usize) -> Option<Solution> {
     let work = problem.reachable_work().ok()?.get();
     let hulls = Hulls::of(problem);
@@ -161,7 +161,7 @@ pub(super) fn solve_ending_in(problem: &Problem, finishing: usize) -> Option<Sol
     Some(problem.evaluate(market.shares(&candidate)))
 }
 
-/// Looks at each slot that a plan can end in.
+/// Evaluates each slot in which a plan can end.
 fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut look: impl FnMut(Candidate)) -> Market<'a> {
     let mut market = Market::new(problem, hulls);
     for finishing in 0..problem.open_slots().len() {
@@ -178,29 +178,29 @@ fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut look: imp
     market
 }
 
-/// The cheapest way to end in one slot.
+/// The cheapest plan that ends in one slot.
 struct Candidate {
     finishing: usize,
     cost: f64,
-    /// Samples bought on the full slots' ladders, above the base.
+    /// Samples from steps of full slots, above the base.
     above_base: f64,
-    /// Samples bought on the finishing slot's ladder.
+    /// Samples from steps of the finishing slot.
     in_last: f64,
 }
 
-/// A rung of a full slot, offered for the slot's whole length.
+/// A step of a full slot over the slot's whole length.
 struct Offer {
     slot: usize,
     price: f64,
     samples: f64,
 }
 
-/// All rungs of all full slots, cheapest first, of which those of the first so many slots count.
+/// All steps of all full slots in order of marginal cost, of which those of filled slots are active.
 struct Market<'a> {
     problem: &'a Problem,
     hulls: &'a Hulls,
     offers: Vec<Offer>,
-    /// For each slot the places of its offers.
+    /// Indices of the offers of each slot.
     places: Vec<Vec<usize>>,
     counted: PrefixSums,
     base_samples: f64,
@@ -213,10 +213,10 @@ impl<'a> Market<'a> {
         let mut offers = Vec::with_capacity(slots.len() * hulls.running().len());
         for (slot, s) in slots.iter().enumerate() {
             let seconds = s.slot.duration().get();
-            let offer = |rung: Rung| Offer { slot, price: rung.price, samples: rung.gain * seconds };
-            offers.extend(full_ladder(problem, hulls, slot).into_iter().map(offer));
+            let offer = |step: MarginalStep| Offer { slot, price: step.price, samples: step.gain * seconds };
+            offers.extend(full_slot_steps(problem, hulls, slot).into_iter().map(offer));
         }
-        // Stable: at equal prices the earlier slot climbs first, and each ladder is climbed in order.
+        // Stable: at equal costs the earlier slot comes first, and each slot's steps stay in order.
         offers.sort_by(|a, b| a.price.total_cmp(&b.price));
         let mut places = vec![Vec::new(); slots.len()];
         for (place, offer) in offers.iter().enumerate() {
@@ -226,7 +226,7 @@ impl<'a> Market<'a> {
         Self { problem, hulls, offers, places, counted, base_samples: 0.0, base_cost: 0.0 }
     }
 
-    /// From now on this slot is full.
+    /// Marks a slot as full.
     fn fill_slot(&mut self, slot: usize) {
         let seconds = self.problem.slots()[slot].slot.duration().get();
         let slowest = self.hulls.at(self.problem.mode(slot))[0];
@@ -238,33 +238,33 @@ impl<'a> Market<'a> {
         }
     }
 
-    /// The cheapest plan whose full slots are those filled so far; `None` if they and the last are not enough.
+    /// Returns the cheapest plan whose full slots are those filled so far; `None` if they and the last do not suffice.
     fn finish_in(&self, finishing: usize, work: f64) -> Option<Candidate> {
         let usable = self.problem.usable(&self.problem.slots()[finishing]).get();
         let needed = work - self.base_samples;
         let (mut in_last, mut cost) = (0.0, self.base_cost);
-        for rung in finishing_ladder(self.problem, self.hulls, finishing) {
-            let cheaper = self.offers.partition_point(|offer| offer.price <= rung.price);
+        for step in finishing_slot_steps(self.problem, self.hulls, finishing) {
+            let cheaper = self.offers.partition_point(|offer| offer.price <= step.price);
             let left = needed - in_last - self.counted.samples_before(cheaper);
             if left <= 0.0 {
                 break;
             }
-            let bought = left.min(rung.gain * usable);
-            in_last += bought;
-            cost += bought * rung.price;
+            let taken = left.min(step.gain * usable);
+            in_last += taken;
+            cost += taken * step.price;
         }
         let above_base = (needed - in_last).max(0.0);
-        let (bought, bought_cost) = self.buy(above_base);
-        (above_base - bought <= 1e-9 * work).then_some(Candidate {
+        let (taken, taken_cost) = self.take_cheapest(above_base);
+        (above_base - taken <= 1e-9 * work).then_some(Candidate {
             finishing,
-            cost: cost + bought_cost,
+            cost: cost + taken_cost,
             above_base,
             in_last,
         })
     }
 
-    /// The cheapest so many samples of the full slots, as far as there are any, and their cost.
-    fn buy(&self, samples: f64) -> (f64, f64) {
+    /// Takes the cheapest samples of the full slots; returns their number and cost.
+    fn take_cheapest(&self, samples: f64) -> (f64, f64) {
         let (place, whole, cost) = self.counted.whole_within(samples);
         match self.offers.get(place) {
             Some(offer) => (samples, cost + (samples - whole) * offer.price),
@@ -272,50 +272,49 @@ impl<'a> Market<'a> {
         }
     }
 
-    /// Writes a candidate out as seconds.
+    /// Converts a candidate to durations.
     fn shares(&self, candidate: &Candidate) -> Vec<Vec<(usize, Seconds)>> {
-        let mut bought = vec![0.0; candidate.finishing];
+        let mut taken = vec![0.0; candidate.finishing];
         let mut left = candidate.above_base;
         for offer in self.offers.iter().filter(|offer| offer.slot < candidate.finishing) {
             let samples = left.min(offer.samples);
-            bought[offer.slot] += samples;
+            taken[offer.slot] += samples;
             left -= samples;
         }
-        let full = bought.into_iter().enumerate().map(|(slot, samples)| {
+        let full = taken.into_iter().enumerate().map(|(slot, samples)| {
             let seconds = self.problem.slots()[slot].slot.duration().get();
             let slowest = self.hulls.at(self.problem.mode(slot))[0];
-            climb(&full_ladder(self.problem, self.hulls, slot), Some(slowest), seconds, samples)
+            climb(&full_slot_steps(self.problem, self.hulls, slot), Some(slowest), seconds, samples)
         });
         let usable = self.problem.usable(&self.problem.slots()[candidate.finishing]).get();
-        let ladder = finishing_ladder(self.problem, self.hulls, candidate.finishing);
-        let last = climb(&ladder, None, usable, candidate.in_last);
+        let steps = finishing_slot_steps(self.problem, self.hulls, candidate.finishing);
+        let last = climb(&steps, None, usable, candidate.in_last);
         full.chain([last]).collect()
     }
 }
 
-/// The seconds at each point after buying so many samples of a ladder that stands for so many seconds.
-fn climb(ladder: &[Rung], bottom: Option<usize>, seconds: f64, samples: f64) -> Vec<(usize, Seconds)> {
+/// Returns the duration at each point after taking samples from the steps of a slot.
+fn climb(steps: &[MarginalStep], bottom: Option<usize>, seconds: f64, samples: f64) -> Vec<(usize, Seconds)> {
     if seconds <= 0.0 {
         return Vec::new(); // a slot of less than a microsecond
     }
     let (mut at, mut left) = (bottom, samples);
-    for rung in ladder {
-        let part = left / (rung.gain * seconds);
+    for step in steps {
+        let part = left / (step.gain * seconds);
         if part < 1.0 - NOTHING {
             let (above, below) = (part * seconds, (1.0 - part) * seconds);
-            // A first rung from standing still is the only part of a plan that may be arbitrarily short.
-            let above = (part > NOTHING || (rung.from.is_none() && part > 0.0)).then_some((rung.to, above));
+            // Only the first step from standing still may have an arbitrarily short share.
+            let above = (part > NOTHING || (step.from.is_none() && part > 0.0)).then_some((step.to, above));
             let parts = [above, at.map(|point| (point, below))];
             return parts.into_iter().flatten().map(|(point, seconds)| (point, Seconds::new(seconds))).collect();
         }
-        at = Some(rung.to);
-        left -= rung.gain * seconds;
+        at = Some(step.to);
+        left -= step.gain * seconds;
     }
     at.map(|point| (point, Seconds::new(seconds))).into_iter().collect()
 }
 
-/// Sums over the first so many of a list whose members are switched on one by one (a Fenwick tree): planning looks at
-/// them once per finishing slot.
+/// Prefix sums of a list whose members are activated one by one (a Fenwick tree), queried once per finishing slot.
 struct PrefixSums {
     /// Samples and cost; entry i (from 1) sums the i & −i members up to i.
     sums: Vec<(f64, f64)>,
@@ -344,7 +343,7 @@ impl PrefixSums {
         samples
     }
 
-    /// How many members fit whole into so many samples, and the samples and cost of these.
+    /// Returns how many members fit completely into `samples`, with their samples and cost.
     fn whole_within(&self, samples: f64) -> (usize, f64, f64) {
         let members = self.sums.len() - 1;
         let (mut place, mut sum, mut cost) = (0, 0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Several jobs' requests as one fleet problem, and its solution as their plans.
+//! Converts several jobs' requests into one fleet problem, and its solution into their plans.
 
 use std::collections::BTreeSet;
 
@@ -8,45 +8,45 @@ use super::fleet::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolut
 use super::member::{Member, Shared};
 use super::problem::{PlanSlot, RESOLUTION};
 use super::reason::Reason;
-use super::receding::{Owed, Planner, SLOWDOWN_ROUNDING};
+use super::receding::{Due, Planner, SLOWDOWN_ROUNDING};
 use super::request::Unplannable;
-use super::schedule::{Doing, Plan, Segment, Verdict};
+use super::schedule::{JobActivity, Plan, Segment, Verdict};
 use super::shares::{SHORTEST, spans};
 use crate::domain::{Slot, TimeSeries, Work};
 use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
 
-/// A kilowatt-hour of cap that saves less is not what holds a job down.
+/// Minimum saving per kilowatt-hour of cap for the cap to be given as the reason.
 const WORTH_TELLING: GramsPerKwh = GramsPerKwh::new(0.5);
 
-/// A member that has something to do.
+/// A member with work to do.
 struct Active<'a> {
-    /// Its place among the members.
+    /// Index among the members.
     place: usize,
     member: &'a Member<'a>,
     planner: Planner<'a>,
     samples: Samples,
     latest_end: Option<DateTime<Utc>>,
-    /// Where its plan is cut: work without an end is planned for a window only.
+    /// End of its window if its work is unknown.
     cut: Option<DateTime<Utc>>,
-    /// The point of the lowest limit, among those that may be used.
+    /// The usable point with the lowest limit.
     lowest: usize,
-    /// When it stands still, and what it does then.
-    still: Vec<(Slot, Doing)>,
+    /// Times without progress and the activity then.
+    still: Vec<(Slot, JobActivity)>,
     known_until: DateTime<Utc>,
-    /// The joint slots with what it expects of them.
+    /// The joint slots with its expected intensities.
     slots: Vec<PlanSlot>,
 }
 
-/// The members' common problem.
+/// The common problem of several members.
 pub(super) struct Joint<'a> {
     active: Vec<Active<'a>>,
     problem: FleetProblem,
 }
 
 impl<'a> Joint<'a> {
-    /// Poses it; `alone` are the plans that members would have if they shared nothing. `None` where no member has
-    /// anything to do.
+    /// Creates the problem; `alone` are the members' plans without shared constraints. `None` if no member has work to
+    /// do.
     pub(super) fn new(
         members: &'a [Member<'a>],
         alone: &[Result<Plan, Unplannable>],
@@ -66,7 +66,7 @@ impl<'a> Joint<'a> {
             let (slots, known_until) = job.planner.horizon(until).ok()?;
             job.known_until = known_until;
             bounds.extend(slots.iter().map(|s| s.slot.end()));
-            // In a slot that goes on after its end, a job would be averaged over more time than it has.
+            // A slot that extends beyond its end would average a job over more time than it has.
             bounds.extend(job.latest_end);
             bounds.extend(job.still.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
             own.push(slots);
@@ -93,7 +93,7 @@ impl<'a> Joint<'a> {
         &self.problem
     }
 
-    /// The plans of all members; those that have nothing to do keep theirs.
+    /// Returns the plans of all members; those without work keep theirs.
     pub(super) fn plans(
         &self,
         solution: &FleetSolution,
@@ -114,21 +114,21 @@ impl<'a> Active<'a> {
         let planner = Planner::new(request).ok()?;
         let window = later(request.now, request.window.to_delta());
         let cut = (request.work == Work::Unknown).then_some(window);
-        let (samples, latest_end) = match planner.owed() {
-            Owed::Done => return None,
-            // As much as it would do alone.
-            Owed::NothingNow => (alone.expected.samples, Some(window)),
-            Owed::Work(owed) => (owed.samples, owed.latest_end.map(|(end, _)| end)),
+        let (samples, latest_end) = match planner.due() {
+            Due::Done => return None,
+            // The same work as alone.
+            Due::NothingNow => (alone.expected.samples, Some(window)),
+            Due::Work(due) => (due.samples, due.latest_end.map(|(end, _)| end)),
         };
         let limit = |point: &usize| member.limit(planner.choice.places[*point]);
         let lowest = (0..planner.choice.points.len()).min_by(|a, b| limit(a).total_cmp(&limit(b)))?;
-        let idle = alone.segments.iter().filter(|s| s.doing != Doing::Training);
+        let idle = alone.segments.iter().filter(|s| s.doing != JobActivity::Training);
         let still = idle.map(|s| (s.slot, s.doing)).collect();
         let known_until = request.now;
         Some(Self { place, member, planner, samples, latest_end, cut, lowest, still, known_until, slots: Vec::new() })
     }
 
-    /// When it is done at its slowest point.
+    /// Returns its end at the slowest point.
     fn at_leisure(&self) -> DateTime<Utc> {
         let slowest = self.planner.choice.points.iter().map(|p| p.throughput).reduce(|a, b| a.min(b));
         let needed = slowest.map_or(Seconds::ZERO, |rate| self.samples / rate);
@@ -137,8 +137,8 @@ impl<'a> Active<'a> {
             .max(self.latest_end.unwrap_or(self.member.request.now))
     }
 
-    /// What it does in a slot in which it does no work.
-    fn doing(&self, slot: &Slot) -> Option<Doing> {
+    /// Returns its activity in a slot without progress.
+    fn doing(&self, slot: &Slot) -> Option<JobActivity> {
         self.still.iter().find(|(still, _)| still.contains(slot.start())).map(|(_, doing)| *doing)
     }
 
@@ -168,19 +168,19 @@ impl<'a> Active<'a> {
         }
     }
 
-    /// What it emits while it stands still in some of the slots.
+    /// Returns its emissions during times without progress in some of the slots.
     fn idle_carbon(&self, counts: impl Fn(&Slot) -> bool) -> GramsCo2e {
         let slots = self.slots.iter().filter(|s| counts(&s.slot));
         let still = slots.filter_map(|s| Some(self.still_segment(s.slot, self.doing(&s.slot)?, s.intensity)));
         still.map(|segment| segment.energy() * segment.intensity).sum()
     }
 
-    /// A segment without work, at the lowest limit: a checkpoint may take what it takes.
-    fn still_segment(&self, slot: Slot, doing: Doing, intensity: GramsPerKwh) -> Segment {
+    /// Returns a segment without progress at the lowest limit.
+    fn still_segment(&self, slot: Slot, doing: JobActivity, intensity: GramsPerKwh) -> Segment {
         let points = self.planner.choice.points.len();
         let (point, reason) = match doing {
-            Doing::Resuming => (points + 1, Reason::Resuming),
-            Doing::Training | Doing::Paused => (points, Reason::Paused { intensity, running: None }),
+            JobActivity::Resuming => (points + 1, Reason::Resuming),
+            JobActivity::Training | JobActivity::Paused => (points, Reason::Paused { intensity, running: None }),
         };
         let at_lowest = self.planner.segment(slot, self.lowest, intensity, reason);
         let known = self.planner.segment(slot, point, intensity, reason);
@@ -206,12 +206,12 @@ impl<'a> Active<'a> {
                 let segment = match self.doing(&span) {
                     Some(doing) if *point == job.standing_still() => self.still_segment(span, doing, intensity),
                     _ if *point != fastest && saving >= WORTH_TELLING => {
-                        self.planner.segment(span, *point, intensity, Reason::HeldDown { intensity, saving })
+                        self.planner.segment(span, *point, intensity, Reason::LimitedByCap { intensity, saving })
                     }
                     _ => {
                         let reason = match budget.filter(|_| *point != fastest) {
-                            Some((until, kept)) => Reason::Frugal { intensity, until, kept },
-                            None => Reason::Together { intensity },
+                            Some((until, kept)) => Reason::LimitedByBudget { intensity, until, kept },
+                            None => Reason::WithinSharedLimits { intensity },
                         };
                         self.planner.segment(span, *point, intensity, reason)
                     }
@@ -229,7 +229,7 @@ impl<'a> Active<'a> {
         Slot::new(span.start(), self.cut.map_or(span.end(), |cut| span.end().min(cut)))
     }
 
-    /// What the plan keeps; `own` is the verdict over the job alone.
+    /// Returns the verdict of the joint plan; `own` is that of the job's plan alone.
     fn verdict(&self, plan: &Plan, own: Verdict) -> Verdict {
         let objective = self.member.request.objective;
         let deadline = objective.deadline.filter(|_| self.member.request.work != Work::Unknown);
@@ -245,12 +245,14 @@ impl<'a> Active<'a> {
             Verdict::OverBudget { .. } if late.is_none() && slower.is_none() => {
                 over.map_or(Verdict::Optimal, |exceeds_budget_by| Verdict::OverBudget { exceeds_budget_by })
             }
-            _ => Verdict::HeldDown { misses_deadline_by: late, exceeds_slowdown_by: slower, exceeds_budget_by: over },
+            _ => {
+                Verdict::SharedLimits { misses_deadline_by: late, exceeds_slowdown_by: slower, exceeds_budget_by: over }
+            }
         }
     }
 }
 
-/// The slots between bounds. Where bounds lie closer than is worth a switch, the earlier one counts.
+/// Returns the slots between bounds, skipping bounds too close after the previous one.
 fn between(bounds: &BTreeSet<DateTime<Utc>>, now: DateTime<Utc>, end: DateTime<Utc>) -> Vec<Slot> {
     let mut slots = Vec::new();
     let mut start = now;
@@ -265,7 +267,7 @@ fn between(bounds: &BTreeSet<DateTime<Utc>>, now: DateTime<Utc>, end: DateTime<U
     slots
 }
 
-/// Slots with what another division of time expects of them: the mean.
+/// Assigns intensities from another division of time by their means.
 fn with_intensities(slots: &[Slot], known: &[PlanSlot]) -> Vec<PlanSlot> {
     let mut from = 0;
     let of = |slot: &Slot| {

@@ -1,23 +1,22 @@
-//! The same problem as a linear programme (`planning.md` §2): slower than [`super::solve`], but the form that caps and
-//! budgets over several jobs extend, and its cross-check.
+//! The same problem as a linear programme (`planning.md` §2): slower than [`super::solve`], but its cross-check.
 
 use good_lp::{Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint, microlp, variable};
 
 use super::problem::{Infeasible, Problem, Solution};
 use crate::units::Seconds;
 
-/// Why there is no answer.
+/// Reason why there is no solution.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LinearError {
     /// There is no plan.
     #[error(transparent)]
     Infeasible(#[from] Infeasible),
-    /// The solver gave up on every finishing slot; its last words.
+    /// The solver failed for all finishing slots; its last message.
     #[error("the linear programme was not solved: {0}")]
     Unsolved(String),
 }
 
-/// Solves one linear programme per finishing slot, over all points, and takes the cheapest.
+/// Solves one linear programme per finishing slot over all points and returns the cheapest.
 ///
 /// # Errors
 /// If even the fastest point cannot do the work in time, or the solver fails.
@@ -35,13 +34,13 @@ pub fn solve_linear(problem: &Problem) -> Result<Solution, LinearError> {
     best.ok_or(LinearError::Unsolved(failure))
 }
 
-/// The cheapest plan that fills the slots before `finishing` and ends in it.
+/// Returns the cheapest plan that fills the slots before `finishing` and ends in it.
 ///
-/// A variable is the part of its slot's time that a point gets, the work is 1 and the dearest variable costs 1, so that
-/// rows and objective are of one magnitude whatever the units.
+/// A variable is a point's share of its slot's time; the work and the largest cost are scaled to 1, so that rows and
+/// objective have one magnitude in any unit.
 fn finish_in(problem: &Problem, finishing: usize, work: f64) -> Result<Solution, good_lp::ResolutionError> {
     let points = problem.points();
-    // In a slot much longer than the work, parts of the slot would be tiny.
+    // In a slot much longer than the work, shares of the slot would be tiny.
     let longest = 2.0 * work / problem.fastest().get();
     let span = |slot: usize| {
         if slot < finishing {
@@ -52,12 +51,12 @@ fn finish_in(problem: &Problem, finishing: usize, work: f64) -> Result<Solution,
     };
     let cost = |slot: usize, point: usize| problem.second_cost(slot, point) * span(slot);
     let every = || (0..=finishing).flat_map(|slot| (0..points.len()).map(move |point| (slot, point)));
-    let dearest = every().map(|(slot, point)| cost(slot, point)).fold(f64::MIN_POSITIVE, f64::max);
+    let maximum = every().map(|(slot, point)| cost(slot, point)).fold(f64::MIN_POSITIVE, f64::max);
 
     let mut variables = ProblemVariables::new();
     let parts: Vec<Vec<Variable>> =
         (0..=finishing).map(|_| points.iter().map(|_| variables.add(variable().min(0.0))).collect()).collect();
-    let objective: Expression = every().map(|(slot, point)| parts[slot][point] * (cost(slot, point) / dearest)).sum();
+    let objective: Expression = every().map(|(slot, point)| parts[slot][point] * (cost(slot, point) / maximum)).sum();
     let done: Expression =
         every().map(|(slot, point)| parts[slot][point] * (points[point].throughput.get() * span(slot) / work)).sum();
     let mut programme = variables.minimise(objective).using(microlp).with(constraint!(done == 1.0));

@@ -1,37 +1,35 @@
-//! The jobs that are planned together, and what they share.
+//! Jobs that are planned jointly, and their shared constraints.
 
 use super::request::Request;
 use crate::domain::TimeSeries;
 use crate::units::{GramsCo2e, Watts};
 
-/// One of the jobs that are planned together.
+/// One of several jobs that are planned jointly.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
-    /// What it would be planned alone from.
+    /// Planning input of the job.
     pub request: Request<'a>,
-    /// Who bends first where not all promises can be kept: the lowest does. Zero where nobody said otherwise.
+    /// Priority: the lowest yields first if not all constraints can be met. Default zero.
     pub priority: i32,
-    /// What a cap counts the job with at each point of its profile, in the profile's order: the limits in force there,
-    /// summed over its boards. What is not given counts as P_max.
+    /// Power that a cap counts for each point of its profile, in order: the limits in force summed over its GPUs.
+    /// Missing values count as P_max.
     pub limits: &'a [Watts],
-    /// What a cap counts the job's boards with while there is no plan for it, and once it has ended: what they will then
-    /// be lowered to.
+    /// Power that a cap counts for its GPUs without a plan and after its end, when their limits are lowered to this.
     pub at_rest: Watts,
 }
 
 impl Member<'_> {
-    /// What a cap counts the job with at a point of its profile.
+    /// Returns the power that a cap counts at a point.
     pub(super) fn limit(&self, point: usize) -> Watts {
         self.limits.get(point).copied().unwrap_or(self.request.max_power)
     }
 }
 
-/// What jobs share.
+/// Constraints shared by several jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
-    /// What is left of the node's cap for the limits of these jobs: other boards have been subtracted. A span without
-    /// an entry is not capped.
+    /// Remaining cap for these jobs' limits, with other GPUs subtracted. Spans without a value are not capped.
     pub cap: &'a TimeSeries<Watts>,
-    /// What all of them may still emit together within each span; elsewhere as much as they like.
+    /// Emissions that all of them may still cause within each span; unlimited elsewhere.
     pub carbon_budget: Option<&'a TimeSeries<GramsCo2e>>,
 }

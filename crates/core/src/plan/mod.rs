@@ -1,19 +1,18 @@
 //! Planning of power limits over a forecast (pure).
 //!
-//! [`plan`] is what the controller and the simulator call: a job's state and a forecast in, a [`Plan`] out, with the
-//! reason of each choice. Underneath, [`Problem`] is `planning.md` §2 for one job, [`solve`] its optimum by marginal
-//! costs and [`solve_linear`] the same as a linear programme.
+//! [`plan`] turns a job's state and a forecast into a [`Plan`] with the reason of each choice; the controller and the
+//! simulator call it. [`Problem`] is the planning problem of one job (`planning.md` §2), [`solve`] its optimum by
+//! marginal costs, [`solve_linear`] the same as a linear programme.
 //!
-//! Nothing here knows a clock, a GPU or a file, and nothing fails for lack of a feasible plan: then the job runs flat
-//! out and [`Verdict`] says what that breaks.
+//! There is always a plan: without a feasible one, the job runs at full speed and [`Verdict`] says what that violates.
 
-mod ahead;
 mod budget;
-mod caution;
 mod dual;
 mod dwell;
 pub mod fleet;
+mod hysteresis;
 mod joint;
+mod joint_planning;
 mod linear;
 mod member;
 mod pausing;
@@ -27,12 +26,11 @@ mod schedule;
 mod settings;
 mod shares;
 mod slots;
-mod steady;
+mod slots_ahead;
 #[cfg(test)]
 mod tests;
-mod together;
+mod uncertainty;
 
-pub use ahead::slots_ahead;
 pub use dual::solve;
 pub use fleet::Solver;
 pub use linear::{LinearError, solve_linear};
@@ -41,10 +39,9 @@ pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution
 pub use promise::Promise;
 pub use reason::{Margin, Reason};
 pub use receding::plan;
-pub use request::{Past, Prices, Progress, Request, Unplannable, WINDOW, Weighing};
+pub use request::{PastEmissions, Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use risk::Risk;
-pub use schedule::{Doing, Expected, Plan, Segment, Verdict};
+pub use schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 pub use settings::Settings;
 pub use slots::{SlotPolicy, cut, floor, planning_slots};
-pub use steady::{Held, Pace, follow, steadier, steadier_together};
-pub use together::{Broken, Together, plan_together};
+pub use slots_ahead::slots_ahead;

@@ -1,13 +1,13 @@
-//! Pausing: when a job that may stand still does so.
+//! Pausing: when a job that may pause does so.
 //!
-//! A pause is idle power and no work, so that without shortest lengths and checkpoints it is one more point, and the
-//! optimum is that of [`super::solve`] with it. With them the choice of slots is combinatorial. For a given price λ of a
-//! sample every slot has one best way to run and one way to pause, and a dynamic programme over the slots' boundaries
-//! finds the cheapest pattern of runs and pauses; halving λ finds the patterns around the one that does the work. Each
-//! is then solved exactly, with its pauses fixed and with one of them beginning within a slot, and the best is improved
-//! by moving and leaving out pauses while that helps. What the dynamic programme says at any λ is a lower bound, but a
-//! low one over all ends at once: an end between two days is no mixture of one before and one after it. So λ is halved
-//! anew for each slot that the work could end in and whose own bound leaves something to find, the most promising first.
+//! A pause is idle power without work. Without minimum durations and checkpoints it is just one more point for
+//! [`super::solve`]. With them the choice of slots is combinatorial. For a given marginal cost λ each slot has one best
+//! way to run and one to pause, and dynamic programming over slot boundaries finds the cheapest pattern of runs and
+//! pauses; bisection of λ finds the patterns around the one that does the work. Each is then solved exactly, with its
+//! pauses fixed and with one of them starting within a slot, and the best is improved by moving and removing pauses.
+//! The dynamic programme is a lower bound for any λ, but a weak one over all ends at once, because an end between two
+//! days is no mixture of one before and one after it. So λ is bisected again for each possible finishing slot whose own
+//! bound leaves room for improvement, the most promising first.
 
 use std::ops::Range;
 
@@ -18,52 +18,52 @@ use super::problem::{Infeasible, Mode, Problem, Solution};
 use crate::domain::{Activity, Pausing, Slot};
 use crate::units::{GramsCo2e, Seconds, Watts};
 
-/// Halvings of the interval in which λ lies.
+/// Bisection steps of λ.
 const HALVINGS: u32 = 50;
-/// Halvings of the interval in which a carbon budget's multiplier lies.
+/// Bisection steps of a carbon budget's multiplier.
 const BUDGET_HALVINGS: u32 = 40;
-/// An improvement smaller than this part of the cost is rounding.
+/// Relative improvement that counts as rounding.
 const ROUNDING: f64 = 1e-10;
-/// With so few slots it pays to look at what each of them could be forced to.
+/// Maximum number of slots for which each slot's activity is forced in turn.
 const FEW_SLOTS: usize = 128;
-/// Halvings of λ then.
+/// Bisection steps of λ then.
 const FORCED_HALVINGS: u32 = 12;
-/// So many slots are looked at, in all passes over the ends together: the passes are fewer where slots are many.
-const MOST_LOOKS: usize = 2_000_000;
-/// Durations are compared with so much tolerance, in seconds.
+/// Maximum number of slot evaluations over all ends; with many slots there are fewer passes.
+const MOST_EVALUATIONS: usize = 2_000_000;
+/// Tolerance for comparing durations, in seconds.
 const SLACK: f64 = 1e-3;
 
-/// What pausing costs, and where the job stands.
+/// Costs of pausing and the job's current state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) costs: Pausing,
     pub(super) activity: Option<Activity>,
     pub(super) now: DateTime<Utc>,
-    /// Power while a checkpoint is saved or loaded.
+    /// Power while saving or loading a checkpoint.
     pub(super) checkpoint: Watts,
-    /// What the rest of the work may emit.
+    /// Maximum emissions of the remaining work.
     pub(super) budget: Option<GramsCo2e>,
 }
 
 /// A plan with pauses.
 #[derive(Clone, Debug)]
 pub(super) struct Paused {
-    /// The problem over the pieces of its slots, in which the pauses are fixed.
+    /// The problem over pieces of slots with fixed pauses.
     pub(super) problem: Problem,
     pub(super) solution: Solution,
-    /// How much dearer the budget makes each gram of carbon; 0 where it does not bind.
+    /// Additional cost per gram of carbon from the budget; 0 if it does not bind.
     pub(super) multiplier: f64,
-    /// Whether even the plan of least carbon, which this then is, exceeds the budget.
+    /// True if the budget is exceeded even by this plan, which then is the one of least carbon.
     pub(super) over_budget: bool,
 }
 
-/// The cheapest plan found that keeps the rules. A pause that has just begun is cut short where the work could not be
-/// done in time otherwise.
+/// Returns the cheapest plan found under the rules. Shortens a current pause if the work could not be done in time
+/// otherwise.
 ///
 /// # Errors
 /// If the work cannot be done in time even without a further pause.
 pub(super) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
-    // Where not even a job that never pauses is in time there is no pattern of pauses to look for, and maybe no slot.
+    // Without a feasible plan that never pauses, no pattern is feasible.
     problem.reachable_work()?;
     let problem = problem.clone().pausing_at(rules.costs.idle_power, rules.checkpoint);
     let cheapest = solve_free(&problem, rules)?;
@@ -72,11 +72,11 @@ pub(super) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, 
     if least.solution.carbon > limit {
         return Ok(Paused { over_budget: true, ..least });
     }
-    // Between patterns carbon jumps: what is found keeps the budget and need not use it up.
+    // Carbon jumps between patterns, so the result meets the budget but may not use it up.
     let (mut low, mut high, mut best) = (0.0, 1.0, least);
     for _ in 0..BUDGET_HALVINGS {
         let middle = 0.5 * (low + high);
-        // From 0 to 1 the multiplier runs from 0 to infinity.
+        // Maps 0..1 to a multiplier from 0 to infinity.
         let multiplier = middle / (1.0 - middle);
         match solve_free(&problem.with_carbon_at(multiplier), rules) {
             Ok(found) if found.solution.carbon <= limit => {
@@ -89,7 +89,7 @@ pub(super) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, 
     Ok(best)
 }
 
-/// The same without a budget.
+/// Solves without a budget.
 fn solve_free(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
     let Pausing { min_run, min_pause, checkpoint, .. } = rules.costs;
     if [min_run, min_pause, checkpoint] == [Seconds::ZERO; 3] {
@@ -101,7 +101,7 @@ fn solve_free(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
     if let Some(found) = grid.search() {
         return Ok(found);
     }
-    // The promise wins over the shortest pause.
+    // The time constraint takes precedence over the minimum pause.
     let at_once = Grid { since: f64::INFINITY, ..grid };
     at_once.search().map_or_else(|| Paused::exactly(problem.in_pieces(&at_once.pieces(&at_once.no_pause(), None))), Ok)
 }
@@ -113,7 +113,7 @@ impl Paused {
     }
 }
 
-/// Pauses as ranges of slots, oldest first. Each is followed by a checkpoint; a job that pauses now has one from the
+/// Pauses as ranges of slots in time order, each followed by a checkpoint. A currently paused job has one from the
 /// first slot on, which may be empty.
 type Pattern = Vec<Range<usize>>;
 
@@ -122,30 +122,30 @@ struct Grid<'a> {
     hulls: Hulls,
     costs: Pausing,
     pauses_now: bool,
-    /// For how long it has been running, or pausing.
+    /// Time since the job started running or pausing.
     since: f64,
-    /// When each open slot begins, and at last when they end, in seconds from now.
+    /// Start of each open slot and the end of the last, in seconds from now.
     bounds: Vec<f64>,
 }
 
-/// A pattern that is the best for some λ.
-struct Priced {
+/// The best pattern for some λ.
+struct PricedPattern {
     pattern: Pattern,
     samples: f64,
-    /// For each slot: no plan that ends in it and whose pauses begin and end with slots costs less.
+    /// Lower bounds of the cost of plans that end in each slot with pauses at slot boundaries.
     bounds: Vec<f64>,
 }
 
-/// What is known while a pattern is sought.
+/// State of the search for a pattern.
 struct Search {
-    /// For each slot: no plan that ends in it and whose pauses begin and end with slots costs less.
+    /// Lower bounds of the cost of plans that end in each slot with pauses at slot boundaries.
     bounds: Vec<f64>,
     tried: Vec<Pattern>,
     best: Option<(Pattern, Paused)>,
 }
 
 impl Search {
-    /// Whether a plan that ends in this slot may be better than the best so far.
+    /// Returns whether a plan that ends in this slot may be better than the best so far.
     fn may_end_in(&self, slot: usize) -> bool {
         let beats = |found: &Paused| self.bounds[slot] < found.solution.cost.get() * (1.0 - ROUNDING);
         self.best.as_ref().is_none_or(|(_, found)| beats(found))
@@ -171,7 +171,7 @@ impl<'a> Grid<'a> {
         self.bounds.len() - 1
     }
 
-    /// The pattern of a job that pauses no more than it has to.
+    /// Returns the pattern of a job that pauses no more than it must.
     fn no_pause(&self) -> Pattern {
         if !self.pauses_now {
             return Vec::new();
@@ -181,7 +181,7 @@ impl<'a> Grid<'a> {
         Vec::from([Range { start: 0, end: resumes }])
     }
 
-    /// The best of what halving λ and improving find.
+    /// Returns the best pattern found by bisection of λ and local improvement.
     fn search(&self) -> Option<Paused> {
         let mut search = Search { bounds: vec![f64::NEG_INFINITY; self.slots()], tried: Vec::new(), best: None };
         self.improve(&mut search.best, &self.no_pause(), None);
@@ -197,7 +197,7 @@ impl<'a> Grid<'a> {
             }
         }
         let (pattern, _) = best.clone()?;
-        // One pause may begin within a slot: its first one, or the one before.
+        // One pause may start within a slot: its first one or the one before.
         for block in 0..pattern.len() {
             for earlier in [0, 1] {
                 let mut pattern = pattern.clone();
@@ -209,10 +209,10 @@ impl<'a> Grid<'a> {
         best.map(|(_, found)| found)
     }
 
-    /// Looks at the ends that may be better than the best so far.
+    /// Evaluates the ends that may be better than the best so far.
     fn each_end(&self, search: &mut Search, price: f64) {
         let mut closed = vec![false; self.slots()];
-        for _ in 0..MOST_LOOKS / (self.slots() * HALVINGS as usize) {
+        for _ in 0..MOST_EVALUATIONS / (self.slots() * HALVINGS as usize) {
             let open = (0..self.slots()).filter(|end| !closed[*end]);
             let end = open.min_by(|a, b| search.bounds[*a].total_cmp(&search.bounds[*b]));
             let Some(end) = end.filter(|end| search.may_end_in(*end)) else { return };
@@ -221,11 +221,11 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Halves λ until the work is done. With an end, only plans that end in that slot are looked at, and no further than
-    /// they may be better than the best so far. Answers with the price at which the work is done.
+    /// Bisects λ until the work is done, and returns it. With an `end`, considers only plans that end in that slot, as
+    /// long as they may be better than the best so far.
     fn halve(&self, search: &mut Search, end: Option<usize>, price: f64) -> f64 {
         let (mut low, mut high) = (0.0, price);
-        while !self.look(search, end, high) && high < 1e12 && end.is_none_or(|end| search.may_end_in(end)) {
+        while !self.evaluate_price(search, end, high) && high < 1e12 && end.is_none_or(|end| search.may_end_in(end)) {
             low = high;
             high *= 8.0;
         }
@@ -234,13 +234,13 @@ impl<'a> Grid<'a> {
                 break;
             }
             let middle = 0.5 * (low + high);
-            *(if self.look(search, end, middle) { &mut high } else { &mut low }) = middle;
+            *(if self.evaluate_price(search, end, middle) { &mut high } else { &mut low }) = middle;
         }
         high
     }
 
-    /// Solves the pattern that is best at a price, if it is new, and lifts the bounds. Whether it does the work.
-    fn look(&self, search: &mut Search, end: Option<usize>, price: f64) -> bool {
+    /// Solves the best pattern at a price if it is new, and raises the bounds. Returns whether it does the work.
+    fn evaluate_price(&self, search: &mut Search, end: Option<usize>, price: f64) -> bool {
         let Some(priced) = self.at(price, None, end) else { return false };
         search.bounds.iter_mut().zip(&priced.bounds).for_each(|(bound, at)| *bound = bound.max(*at));
         if !search.tried.contains(&priced.pattern) {
@@ -250,7 +250,7 @@ impl<'a> Grid<'a> {
         priced.samples >= self.problem.work().get()
     }
 
-    /// Solves a pattern exactly and keeps it if it is the best so far. Whether it is.
+    /// Solves a pattern exactly and stores it if it is the best so far. Returns whether it is.
     fn improve(&self, best: &mut Option<(Pattern, Paused)>, pattern: &Pattern, within: Option<usize>) -> bool {
         if !self.is_allowed(pattern) || (self.pauses_now && within == Some(0)) {
             return false;
@@ -265,7 +265,7 @@ impl<'a> Grid<'a> {
         better
     }
 
-    /// Moves the ends of pauses by a slot, and leaves pauses out, while that helps.
+    /// Moves the ends of pauses by a slot and removes pauses while that helps.
     fn move_pauses(&self, best: &mut Option<(Pattern, Paused)>) {
         for _ in 0..32 {
             let Some((pattern, _)) = best.clone() else { return };
@@ -295,8 +295,8 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Tries what is best if the job must run, or must pause, in each slot in turn: with few slots patterns are so coarse
-    /// that the best of all need not be the best at any λ.
+    /// Tries the best pattern with the job forced to run or pause in each slot in turn: with few slots patterns are so
+    /// coarse that the optimum need not be the best at any λ.
     fn force_slots(&self, best: &mut Option<(Pattern, Paused)>, price: f64) {
         let mut tried: Vec<Pattern> = Vec::new();
         for forced in (0..self.slots()).flat_map(|slot| [(slot, true), (slot, false)]) {
@@ -314,7 +314,7 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Whether runs and pauses are long enough.
+    /// Returns whether runs and pauses have their minimum durations.
     fn is_allowed(&self, pattern: &Pattern) -> bool {
         let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
         let mut resumed: Option<usize> = None;
@@ -336,7 +336,7 @@ impl<'a> Grid<'a> {
         })
     }
 
-    /// Whether a pause that begins within its first slot is long enough.
+    /// Returns whether a pause that starts within its first slot has its minimum duration.
     fn pauses_long_enough(&self, found: &Paused, pause: &Range<usize>) -> bool {
         let begin = self.problem.slots()[pause.start].slot;
         let place = found.problem.slots().iter().position(|s| s.slot == begin);
@@ -346,7 +346,7 @@ impl<'a> Grid<'a> {
         length + SLACK >= self.costs.min_pause.get()
     }
 
-    /// The pieces of the horizon's slots under a pattern. The pause `within` begins somewhere in its first slot.
+    /// Splits the horizon's slots by a pattern. The pause `within` starts somewhere in its first slot.
     fn pieces(&self, pattern: &Pattern, within: Option<usize>) -> Vec<(usize, Slot, Mode)> {
         let mut pieces = Vec::with_capacity(self.slots() + 2 * pattern.len());
         let (mut next, mut to_load) = (0, Seconds::ZERO);
@@ -369,9 +369,9 @@ impl<'a> Grid<'a> {
         pieces
     }
 
-    /// The cheapest pattern where a sample is worth λ; `None` if the rules allow none. In a forced slot the job runs
-    /// (`true`) or pauses, unless it has ended. With an `end`, of those that end in that slot.
-    fn at(&self, price: f64, forced: Option<(usize, bool)>, end: Option<usize>) -> Option<Priced> {
+    /// Returns the cheapest pattern for a price λ of a sample; `None` if the rules allow none. In a forced slot the job
+    /// runs (`true`) or pauses, unless it has ended. An `end` restricts the search to patterns that end in that slot.
+    fn at(&self, price: f64, forced: Option<(usize, bool)>, end: Option<usize>) -> Option<PricedPattern> {
         let n = self.slots();
         let (bounds, points) = (&self.bounds, self.problem.points());
         let idle = self.problem.idle()?;
@@ -387,12 +387,12 @@ impl<'a> Grid<'a> {
             pause[slot + 1] = pause[slot] + self.problem.second_cost(slot, idle) * seconds;
         }
         if let Some((slot, runs)) = forced {
-            // More than anything else can save, and not so much that the rest would drown in it.
+            // Larger than any saving, but small enough not to lose precision.
             let prohibitive = 1e3 * (run[n].abs() + pause[n].abs() + price * samples[n]);
             let sums = if runs { &mut pause } else { &mut run };
             sums[slot + 1..].iter_mut().for_each(|sum| *sum += prohibitive);
         }
-        // What a checkpoint at a boundary adds to running from there on, and the samples it takes.
+        // Additional cost of a checkpoint at a boundary, and the samples it takes.
         let checkpoint = self.costs.checkpoint.get();
         let loading = |at: usize| {
             let (mut left, mut cost, mut lost) = (checkpoint, 0.0, 0.0);
@@ -413,14 +413,14 @@ impl<'a> Grid<'a> {
 
         let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
         let since = self.since;
-        // Least cost of having run, of having paused, up to a boundary, and the boundary at which that began; `None`
-        // began before now.
+        // Least cost up to a boundary when running or paused there, and the boundary at which that began; `None` began
+        // before now.
         let mut ran = vec![(f64::INFINITY, None); n + 1];
         let mut paused = vec![(f64::INFINITY, None); n + 1];
         let mut ends = vec![(f64::INFINITY, 0, None); n + 1];
-        let mut from_ran = Earlier::new(min_pause);
-        let mut from_paused = Earlier::new(min_run.max(checkpoint));
-        let mut last_run = Earlier::new(checkpoint);
+        let mut from_ran = DelayedMinimum::new(min_pause);
+        let mut from_paused = DelayedMinimum::new(min_run.max(checkpoint));
+        let mut last_run = DelayedMinimum::new(checkpoint);
         for at in 0..=n {
             if self.pauses_now && since + bounds[at] + SLACK >= min_pause {
                 paused[at] = (pause[at], None);
@@ -449,7 +449,7 @@ impl<'a> Grid<'a> {
                 }
             }
         }
-        // A slot is ended in somewhere between its boundaries.
+        // The work ends somewhere between a slot's boundaries.
         let bounds = ends.windows(2).map(|pair| pair[0].0.min(pair[1].0) + price * self.problem.work().get()).collect();
         let among = end.map_or(&ends[..], |slot| &ends[slot..=slot + 1]);
         let (cost, mut at, mut from) = *among.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -472,18 +472,18 @@ impl<'a> Grid<'a> {
         }
         done += samples[at];
         pattern.reverse();
-        Some(Priced { pattern, samples: done, bounds })
+        Some(PricedPattern { pattern, samples: done, bounds })
     }
 }
 
-/// The least of a sequence over the boundaries that lie at least so long before another; asked in rising order.
-struct Earlier {
+/// The minimum of a sequence over the boundaries at least a duration before another, queried in ascending order.
+struct DelayedMinimum {
     least: f64,
     next: usize,
     best: Option<(f64, usize)>,
 }
 
-impl Earlier {
+impl DelayedMinimum {
     fn new(least: f64) -> Self {
         Self { least, next: 0, best: None }
     }

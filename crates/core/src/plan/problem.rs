@@ -1,97 +1,97 @@
-//! One job's planning problem, its solution and why it may have none (`planning.md` §2).
+//! The planning problem of one job, its solution, and why it may have none (`planning.md` §2).
 
 use chrono::{DateTime, Utc};
 
 use crate::domain::Slot;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// The work may be missed by this share of it, or by [`RESOLUTION`]: moments are rounded to the microsecond.
+/// Relative tolerance for missed work, beside [`RESOLUTION`]: times are rounded to the microsecond.
 const ROUNDING: f64 = 1e-9;
-/// Time that planning does not resolve.
+/// Time resolution of planning.
 pub(super) const RESOLUTION: Seconds = Seconds::new(1e-3);
 
-/// A span of the horizon and the intensity expected in it.
+/// A time span of the horizon with its expected intensity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanSlot {
-    /// Its span; the first one of a horizon may be cut at the present.
+    /// Time span; the first one of a horizon may be cut at the present.
     pub slot: Slot,
     /// Expected carbon intensity, c_t.
     pub intensity: GramsPerKwh,
 }
 
-/// What the job does at one setting of its limits.
+/// Power and throughput of the job at one setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Average power of all its boards, p(l).
+    /// Average power of all its GPUs, p(l).
     pub power: Watts,
-    /// Throughput, r(l); more than zero.
+    /// Throughput, r(l), above zero.
     pub throughput: SamplesPerSecond,
 }
 
-/// Why a problem cannot be posed.
+/// Error for invalid input of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidProblem {
-    /// There is no slot.
+    /// There are no slots.
     #[error("the horizon is empty")]
     NoSlots,
-    /// A slot does not begin where the one before it ends.
+    /// A slot does not start where the previous one ends.
     #[error("the horizon has a gap or an overlap at {0}")]
     NotContiguous(DateTime<Utc>),
     /// An intensity is below zero.
     #[error("the intensity of {0} is negative")]
     NegativeIntensity(Slot),
-    /// There is no point.
+    /// There are no points.
     #[error("no operating point")]
     NoPoints,
-    /// A point stands still or gives power.
+    /// A point has no throughput or negative power.
     #[error("operating point {0} has no throughput or negative power")]
     UnusablePoint(usize),
-    /// There is nothing to plan.
+    /// There is no work.
     #[error("{0} of work; it must be more than 0")]
     NoWork(Samples),
-    /// η is outside 0..=1, or what it weighs time with is negative.
+    /// η is outside 0..=1, or a factor of the time cost is negative.
     #[error("eta must be within 0 to 1, reference intensity and maximum power not negative")]
     BadWeights,
 }
 
-/// Why no plan keeps the promises, and by how much. Numbers are for running flat out.
+/// Reason why no plan meets the constraints, with figures for running at full speed.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Infeasible {
     /// Even the fastest point is too slow for the latest end.
-    #[error("even flat out {missing:.0} are missing at the latest end, {late_by:.0} of work")]
+    #[error("even at full speed {missing:.0} are missing at the latest end, {late_by:.0} of work")]
     NotEnoughTime {
-        /// Work that is not done by the latest end.
+        /// Work not done by the latest end.
         missing: Samples,
-        /// How long after the latest end it would be done.
+        /// Delay of its completion after the latest end.
         late_by: Seconds,
     },
-    /// The horizon ends before the work can be done; nothing is known about later.
-    #[error("even flat out {missing:.0} are missing at the end of the horizon, {short_by:.0} of work")]
+    /// The horizon ends before the work can be done.
+    #[error("even at full speed {missing:.0} are missing at the end of the horizon, {short_by:.0} of work")]
     HorizonTooShort {
         /// Work that does not fit in.
         missing: Samples,
-        /// How much longer the horizon would have to be.
+        /// Missing length of the horizon.
         short_by: Seconds,
     },
 }
 
-/// Which seconds to spend at which point, and what that costs.
+/// Time at each point in each slot, with its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
-    /// For each used slot, oldest first: the points used (places in [`Problem::points`]), faster first, and for how
-    /// long. Every slot but the last is full.
+    /// For each used slot in order: the points used (indices in [`Problem::points`]), faster first, and their
+    /// durations. All slots but the last are full.
     pub shares: Vec<Vec<(usize, Seconds)>>,
-    /// The objective of `planning.md` §2: carbon (or what is minimised in its place) weighed with η, and time with 1 − η.
+    /// Objective of `planning.md` §2: η · carbon (or a mixture with price) + (1 − η) · time.
     pub cost: GramsCo2e,
     /// Σ x·c·p.
     pub carbon: GramsCo2e,
     /// Σ x·p.
     pub energy: Joules,
-    /// When the work is done.
+    /// Time at which the work is done.
     pub ends_at: DateTime<Utc>,
 }
 
-/// The problem of `planning.md` §2 for one job that never pauses. Checked when made.
+/// The problem of `planning.md` §2 for one job. Validated on construction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     slots: Vec<PlanSlot>,
@@ -101,35 +101,35 @@ pub struct Problem {
     reference_intensity: GramsPerKwh,
     max_power: Watts,
     latest_end: Option<DateTime<Utc>>,
-    /// What energy costs in each slot, in g/kWh: η·c_t unless something else is weighed.
+    /// Cost of energy in each slot in g/kWh: η·c_t unless a price is included.
     weights: Vec<f64>,
-    /// What may be done in each slot.
+    /// Allowed activity in each slot.
     modes: Vec<Mode>,
-    /// How many of the points do work. Those after them are of a pause.
+    /// Number of points with throughput; points after them belong to pauses.
     working: usize,
 }
 
-/// What may be done in a slot.
+/// Allowed activity in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// The job runs, unless it has ended.
+    /// The job runs unless it has ended.
     Run,
     /// The job pauses.
     Pause,
-    /// The job saves or loads a checkpoint, and does no work.
+    /// The job saves or loads a checkpoint without progress.
     Resume,
-    /// The job runs, or runs first and pauses then, or pauses.
+    /// The job runs, or runs and then pauses, or pauses.
     Either,
 }
 
 impl Problem {
-    /// Poses the problem: `slots` are contiguous and the first begins now; `points` are all limits that may be used,
-    /// in any order; `work` is what remains; `eta` is Zeus's knob, whose time term is weighed with
-    /// `reference_intensity` (c_ref) and `max_power` (P_max, all boards); `latest_end` is the earlier of the deadline
+    /// Creates a problem. `slots` are contiguous and the first starts now; `points` are all usable settings in any
+    /// order; `work` is the remaining work; `eta` weighs carbon against time, whose cost is scaled by
+    /// `reference_intensity` (c_ref) and `max_power` (P_max of all GPUs); `latest_end` is the earlier of the deadline
     /// and the end of the slowdown budget.
     ///
     /// # Errors
-    /// What is wrong with the input. Infeasibility is not: that is the solver's answer.
+    /// For invalid input. Infeasible problems are valid; the solver reports them.
     pub fn new(
         slots: Vec<PlanSlot>,
         points: Vec<Point>,
@@ -159,7 +159,7 @@ impl Problem {
         Ok(Self { slots, points, work, eta, reference_intensity, max_power, latest_end, weights, modes, working })
     }
 
-    /// The same problem with two more points that do no work: one of a pause, one of saving or loading a checkpoint.
+    /// Adds two points without throughput: one for pauses, one for checkpoints.
     #[must_use]
     pub(super) fn pausing_at(mut self, idle: Watts, checkpoint: Watts) -> Self {
         let point = |power| Point { power, throughput: SamplesPerSecond::ZERO };
@@ -167,7 +167,7 @@ impl Problem {
         self
     }
 
-    /// The same problem over pieces of its slots: for each piece the slot it lies in, its span, and what may be done.
+    /// Splits the slots into pieces, each given as the index of its slot, its time span and its mode.
     pub(super) fn in_pieces(&self, pieces: &[(usize, Slot, Mode)]) -> Self {
         let piece =
             |(of, slot, _): &(usize, Slot, Mode)| PlanSlot { slot: *slot, intensity: self.slots[*of].intensity };
@@ -179,7 +179,7 @@ impl Problem {
         }
     }
 
-    /// The same problem from the second slot on, with so much work; `None` where no slot or no work is left.
+    /// Returns the problem from the second slot on with less work; `None` without further slots or work.
     pub(super) fn after_first(&self, work: Samples) -> Option<Self> {
         let left = self.slots.len() > 1 && work > Samples::ZERO;
         left.then(|| Self {
@@ -191,22 +191,22 @@ impl Problem {
         })
     }
 
-    /// What energy is weighed with in a slot: η times what is minimised.
+    /// Returns the cost of energy in a slot.
     pub(super) fn weight(&self, slot: usize) -> GramsPerKwh {
         GramsPerKwh::new(self.weights[slot])
     }
 
-    /// What may be done in a slot.
+    /// Returns the allowed activity in a slot.
     pub(super) fn mode(&self, slot: usize) -> Mode {
         self.modes[slot]
     }
 
-    /// The point of a pause, if the job may pause.
+    /// Returns the point for pauses if the job may pause.
     pub(super) fn idle(&self) -> Option<usize> {
         (self.working < self.points.len()).then_some(self.working)
     }
 
-    /// The points that may be used in a mode.
+    /// Returns the usable points in a mode.
     pub(super) fn points_in(&self, mode: Mode) -> std::ops::Range<usize> {
         match mode {
             Mode::Run => 0..self.working,
@@ -216,13 +216,13 @@ impl Problem {
         }
     }
 
-    /// Whether work may be done in a slot.
+    /// Returns whether work may be done in a slot.
     pub(super) fn runs(&self, slot: usize) -> bool {
         matches!(self.modes[slot], Mode::Run | Mode::Either)
     }
 
-    /// The same problem with other intensities to minimise, one per slot and none negative: a mixture of carbon and
-    /// price. The slots' own go on telling the carbon.
+    /// Sets the intensities to minimise, one non-negative value per slot: a mixture of carbon and price. Reported
+    /// carbon still uses the slots' own intensities.
     #[must_use]
     pub fn minimising(mut self, intensities: &[GramsPerKwh]) -> Self {
         debug_assert_eq!(intensities.len(), self.slots.len());
@@ -230,75 +230,75 @@ impl Problem {
         self
     }
 
-    /// The same problem in which each gram of carbon costs `multiplier` grams more.
+    /// Returns the problem with an additional cost of `multiplier` per gram of carbon.
     pub(super) fn with_carbon_at(&self, multiplier: f64) -> Self {
-        let dearer = |(weight, slot): (&f64, &PlanSlot)| weight + multiplier * slot.intensity.get();
-        let weights = self.weights.iter().zip(&self.slots).map(dearer).collect();
+        let weighted = |(weight, slot): (&f64, &PlanSlot)| weight + multiplier * slot.intensity.get();
+        let weights = self.weights.iter().zip(&self.slots).map(weighted).collect();
         Self { weights, ..self.clone() }
     }
 
-    /// The same problem in which nothing but carbon counts.
+    /// Returns the problem with carbon as the only objective.
     pub(super) fn least_carbon(&self) -> Self {
         let weights = self.slots.iter().map(|s| s.intensity.get()).collect();
         Self { weights, eta: 1.0, ..self.clone() }
     }
 
-    /// The horizon, oldest first.
+    /// Returns the horizon in time order.
     pub fn slots(&self) -> &[PlanSlot] {
         &self.slots
     }
 
-    /// The points that may be used, as they were given.
+    /// Returns the usable points in input order.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
 
-    /// The work that remains, W.
+    /// Returns the remaining work, W.
     pub fn work(&self) -> Samples {
         self.work
     }
 
-    /// When the work must be done, if ever.
+    /// Returns the time by which the work must be done, if any.
     pub fn latest_end(&self) -> Option<DateTime<Utc>> {
         self.latest_end
     }
 
-    /// The greatest throughput of any point.
+    /// Returns the greatest throughput.
     pub fn fastest(&self) -> SamplesPerSecond {
         self.points.iter().fold(SamplesPerSecond::ZERO, |fastest, p| fastest.max(p.throughput))
     }
 
-    /// The slots that may be used at all: those that begin before the latest end.
+    /// Returns the slots that start before the latest end.
     pub(super) fn open_slots(&self) -> &[PlanSlot] {
         let open = self.slots.partition_point(|s| self.latest_end.is_none_or(|end| s.slot.start() < end));
         &self.slots[..open]
     }
 
-    /// The seconds of a slot that lie before the latest end. Zero after it.
+    /// Returns the part of a slot before the latest end; zero after it.
     pub(super) fn usable(&self, slot: &PlanSlot) -> Seconds {
         let until = self.latest_end.map_or(slot.slot.end(), |end| end.min(slot.slot.end()));
         Seconds::from_delta(until - slot.slot.start()).max(Seconds::ZERO)
     }
 
-    /// What a second costs through time alone, in gCO2e/s: (1−η)·c_ref·P_max.
+    /// Returns the cost of time in gCO2e/s: (1−η)·c_ref·P_max.
     pub(super) fn time_cost(&self) -> f64 {
         (1.0 - self.eta) * self.reference_intensity.get() * self.max_power.get() / JOULES_PER_KWH
     }
 
-    /// What a joule costs in a slot, in gCO2e/J: η·c_t, or what is minimised in its place.
+    /// Returns the cost of energy in a slot in gCO2e/J.
     pub(super) fn joule_cost(&self, slot: usize) -> f64 {
         self.weights[slot] / JOULES_PER_KWH
     }
 
-    /// What a second at a point costs in a slot, in gCO2e/s: the bracket of `planning.md` §2.
+    /// Returns the cost of a second at a point in a slot, in gCO2e/s: the bracket of `planning.md` §2.
     pub(super) fn second_cost(&self, slot: usize, point: usize) -> f64 {
         self.joule_cost(slot) * self.points[point].power.get() + self.time_cost()
     }
 
-    /// The work that a solver shall place: all of it, or as much as fits where the difference is only rounding.
+    /// Returns the work to place: all of it, or what fits if the difference is rounding.
     ///
     /// # Errors
-    /// If even the fastest point cannot do it in the time there is.
+    /// If even the fastest point cannot do it in the available time.
     pub(super) fn reachable_work(&self) -> Result<Samples, Infeasible> {
         let fastest = self.fastest();
         let tolerance = (self.work * ROUNDING).max(fastest * RESOLUTION);
@@ -309,7 +309,7 @@ impl Problem {
         }
         if let Some(end) = self.latest_end {
             let late_by = self.work / fastest - (Seconds::from_delta(end - start) - idle);
-            // What is late by less is rounding, but for where no time is left at all.
+            // A smaller delay is rounding unless no time is left at all.
             if fastest * late_by > tolerance || available <= Seconds::ZERO {
                 let missing = (fastest * late_by).min(self.work);
                 return Err(Infeasible::NotEnoughTime { missing, late_by });
@@ -322,7 +322,7 @@ impl Problem {
         Ok(self.work.min(fastest * available))
     }
 
-    /// What given shares cost.
+    /// Computes the cost of given time shares.
     pub(super) fn evaluate(&self, mut shares: Vec<Vec<(usize, Seconds)>>) -> Solution {
         while shares.last().is_some_and(Vec::is_empty) {
             shares.pop();
@@ -348,7 +348,7 @@ impl Problem {
     }
 }
 
-/// Whether a horizon can be planned over: not empty, contiguous, without negative intensities.
+/// Checks that a horizon is not empty, contiguous and without negative intensities.
 pub(super) fn check_horizon(slots: &[PlanSlot]) -> Result<(), InvalidProblem> {
     if slots.is_empty() {
         return Err(InvalidProblem::NoSlots);

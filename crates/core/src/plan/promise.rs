@@ -1,4 +1,4 @@
-//! What a job is promised.
+//! Constraints that a job's plan must meet.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use chrono::{DateTime, Utc};
 
 use crate::units::{GramsCo2e, Rounded};
 
-/// What was promised about the work.
+/// A constraint on a job's work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Promise {
-    /// Done by this moment.
+    /// Latest end.
     Deadline(DateTime<Utc>),
-    /// At most so much more time than at the ceiling, over the job's life: 0.03 is 3 %.
+    /// Maximum slowdown over the job's life: 0.03 is 3 %.
     Slowdown(f64),
-    /// At most so much carbon over the job's life.
+    /// Maximum emissions over the job's life.
     CarbonBudget(GramsCo2e),
 }
 

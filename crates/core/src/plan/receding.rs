@@ -1,8 +1,9 @@
-//! From a job's state and a forecast to a plan whose present is applied (`planning.md` §4).
+//! Plans a job's remaining work from its state and a forecast; only the present of a plan is applied (`planning.md`
+//! §4).
 //!
-//! Planned anew whenever something relevant changed. Progress is accounted over the job's life: the slowdown budget is
-//! (1+ε)·W/r(l_max) of active time in all, so that time lost early is bought back later. Because r(l_max) is an
-//! estimate, and believing it too low allows too much time, plans use ε less a reserve ([`crate::profile::reserve`]).
+//! Planning is repeated on each relevant change. The slowdown budget covers the job's whole life, (1+ε)·W/r(l_max) of
+//! active time, so time lost early is recovered later. Because r(l_max) is an estimate, plans use ε less a reserve
+//! ([`crate::profile::reserve`]).
 
 use chrono::{DateTime, Utc};
 
@@ -11,9 +12,9 @@ use super::dwell::shortest_dwell;
 use super::pausing::{Paused, Rules, solve_pausing};
 use super::problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, RESOLUTION, Solution, check_horizon};
 use super::promise::Promise;
-use super::reason::{Reason, Story, explain};
+use super::reason::{PlanContext, Reason, explain};
 use super::request::{Progress, Request, Unplannable};
-use super::schedule::{Doing, Expected, Plan, Segment, Verdict};
+use super::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 use super::shares::{SHORTEST, Shares, carbon, fill, mean, spans, time, without_short_parts};
 use super::slots::coarser;
 use crate::domain::{Activity, SetPoint, Slot, Work};
@@ -21,39 +22,39 @@ use crate::profile::{Curve, HullPoint};
 use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// No plan reaches further than this, about 3,000 years, however much work there is.
+/// Maximum length of a plan, about 3,000 years.
 const FURTHEST: Seconds = Seconds::new(1e11);
-/// A slowdown this little above the promise is rounding.
+/// Tolerance for rounding of a slowdown.
 pub(super) const SLOWDOWN_ROUNDING: f64 = 1e-6;
-/// Work that is done within less than this is none: times reckoned with it are no times.
+/// Minimum duration of work; shorter work counts as none.
 const NO_TIME: Seconds = Seconds::new(1e-12);
-/// A larger carbon budget is the same as none: it is what all of mankind emits in a fortnight.
+/// Upper bound of carbon budgets, above two weeks of global emissions.
 const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
-/// More slots than this are averaged to longer ones before anything is planned over them.
+/// Maximum number of slots; more are averaged to longer ones first.
 const MOST_SLOTS: usize = 4096;
 
-/// Plans the rest of a job, or the next window of one that doesn't say how long it is. Within a slot that uses two
-/// limits the faster comes first; no part of a slot is shorter than a second unless it stands alone.
+/// Plans the rest of a job, or the next window of a job with unknown work. In a slot with two settings the faster comes
+/// first; each part lasts at least a second unless it is alone.
 ///
-/// Where no plan keeps the promises about time, the job runs flat out; where only the carbon budget cannot be kept, it
-/// takes the plan of least carbon that keeps the others. The verdict says by how much promises are broken. With
-/// unknown work, the work of the window is `window · r(l_max)/(1+ε)` less what the job is ahead; without a maximum
-/// slowdown, or ahead by a whole window, each slot takes argmin (η·c_t·p(l) + (1−η)·c_ref·P_max)/r(l).
+/// If the time constraints cannot be met, the job runs at full speed; if only the carbon budget cannot be met, the plan
+/// of least carbon that meets the others is used. The verdict states the violations. For unknown work, the work of the
+/// window is `window · r(l_max)/(1+ε)` less what the job is ahead; without a maximum slowdown, or ahead by a whole
+/// window, each slot takes argmin (η·c_t·p(l) + (1−η)·c_ref·P_max)/r(l).
 ///
 /// # Errors
-/// If nothing can be planned from the input.
+/// If the input allows no plan.
 pub fn plan(request: &Request<'_>) -> Result<Plan, Unplannable> {
     Planner::new(request)?.plan()
 }
 
-/// The points that may be used.
-pub(super) struct Choice {
+/// The usable points of a profile.
+pub(super) struct UsablePoints {
     pub(super) points: Vec<Point>,
-    /// For each its place in the profile.
+    /// Index in the profile of each point.
     pub(super) places: Vec<usize>,
 }
 
-impl Choice {
+impl UsablePoints {
     fn of(request: &Request<'_>) -> Result<Self, Unplannable> {
         let known = &request.profile.points;
         let allowed = |set: &SetPoint| request.allowed.is_none_or(|cap| set.limit <= cap || set.limit.same_as(cap));
@@ -73,7 +74,7 @@ impl Choice {
         }
     }
 
-    /// The place of the best point, where `better` says whether its first argument beats its second.
+    /// Returns the index of the best point, where `better` compares two.
     fn best(&self, better: impl Fn(&Point, &Point) -> bool) -> usize {
         (1..self.points.len()).fold(0, |best, i| if better(&self.points[i], &self.points[best]) { i } else { best })
     }
@@ -86,60 +87,60 @@ impl Choice {
         self.best(|a, b| a.power < b.power)
     }
 
-    /// What the job does at a point of the problem, and which of the profile's that is. After the points that do work
-    /// stand a pause, with the lowest limits, and a checkpoint, which is handled as fast as can be.
-    fn meaning(&self, point: usize) -> (Doing, usize) {
+    /// Returns the activity at a point of the problem and its index in the profile. The points after the working ones
+    /// are a pause at the lowest limits, and a checkpoint at the fastest point.
+    fn activity_at(&self, point: usize) -> (JobActivity, usize) {
         match point.checked_sub(self.points.len()) {
-            None => (Doing::Training, self.places[point]),
-            Some(0) => (Doing::Paused, self.places[self.weakest()]),
-            Some(_) => (Doing::Resuming, self.places[self.fastest()]),
+            None => (JobActivity::Training, self.places[point]),
+            Some(0) => (JobActivity::Paused, self.places[self.weakest()]),
+            Some(_) => (JobActivity::Resuming, self.places[self.fastest()]),
         }
     }
 }
 
-/// What a plan has to achieve.
-pub(super) enum Owed {
-    /// The work is done.
+/// Work that a plan must do.
+pub(super) enum Due {
+    /// None; the work is done.
     Done,
-    /// Unknown work without a promise that binds.
+    /// None for now; unknown work without a binding constraint.
     NothingNow,
-    /// So much.
-    Work(OwedWork),
+    /// Some work.
+    Work(DueWork),
 }
 
-pub(super) struct OwedWork {
+pub(super) struct DueWork {
     pub(super) samples: Samples,
     pub(super) latest_end: Option<(DateTime<Utc>, Promise)>,
-    /// For how long the job runs if it goes flat out: unknown work doesn't end.
+    /// Duration at full speed for unknown work, which does not end.
     flat_out: Option<Seconds>,
 }
 
 pub(super) struct Planner<'a> {
     pub(super) request: &'a Request<'a>,
     pub(super) reference: HullPoint,
-    pub(super) choice: Choice,
+    pub(super) choice: UsablePoints,
 }
 
 impl<'a> Planner<'a> {
     pub(super) fn new(request: &'a Request<'a>) -> Result<Self, Unplannable> {
         let curve = Curve::from_profile(request.profile).ok_or(Unplannable::NoUsablePoint)?;
-        Ok(Self { request, reference: *curve.ceiling(), choice: Choice::of(request)? })
+        Ok(Self { request, reference: *curve.ceiling(), choice: UsablePoints::of(request)? })
     }
 
     fn plan(&self) -> Result<Plan, Unplannable> {
-        match self.owed() {
-            Owed::Done => Ok(self.finish(&Draft::default(), self.request.now, Verdict::Optimal)),
-            Owed::NothingNow => self.cheapest_per_slot(),
-            Owed::Work(owed) => self.solve(&owed),
+        match self.due() {
+            Due::Done => Ok(self.finish(&Draft::default(), self.request.now, Verdict::Optimal)),
+            Due::NothingNow => self.cheapest_per_slot(),
+            Due::Work(due) => self.solve(&due),
         }
     }
 
-    /// The maximum slowdown to plan with, less the reserve for the reference's error.
+    /// Returns the maximum slowdown less the reserve for the reference's error.
     fn guarded_slowdown(&self) -> Option<f64> {
         Some((self.request.objective.max_slowdown? - self.request.progress.reserve.max(0.0)).max(0.0))
     }
 
-    pub(super) fn owed(&self) -> Owed {
+    pub(super) fn due(&self) -> Due {
         let Request { now, objective, progress, window, .. } = *self.request;
         let r_max = self.reference.throughput;
         let slowdown = self.guarded_slowdown().zip(objective.max_slowdown);
@@ -147,7 +148,7 @@ impl<'a> Planner<'a> {
             Work::TotalSamples(total) => {
                 let samples = total - progress.samples;
                 if samples <= self.choice.points[self.choice.fastest()].throughput * NO_TIME {
-                    return Owed::Done;
+                    return Due::Done;
                 }
                 let budget = slowdown.map(|(guarded, promised)| {
                     let left = total / r_max * (1.0 + guarded) - progress.elapsed;
@@ -155,68 +156,68 @@ impl<'a> Planner<'a> {
                 });
                 let deadline = objective.deadline.map(|at| (at, Promise::Deadline(at)));
                 let latest_end = budget.into_iter().chain(deadline).min_by_key(|(at, _)| *at);
-                Owed::Work(OwedWork { samples, latest_end, flat_out: None })
+                Due::Work(DueWork { samples, latest_end, flat_out: None })
             }
             Work::Unknown => {
-                let Some((guarded, promised)) = slowdown else { return Owed::NothingNow };
-                let pace = r_max / (1.0 + guarded);
-                let ahead = progress.samples - pace * progress.elapsed;
-                let samples = pace * window - ahead;
+                let Some((guarded, promised)) = slowdown else { return Due::NothingNow };
+                let least = r_max / (1.0 + guarded);
+                let ahead = progress.samples - least * progress.elapsed;
+                let samples = least * window - ahead;
                 if samples <= Samples::ZERO {
-                    return Owed::NothingNow;
+                    return Due::NothingNow;
                 }
                 let latest_end = Some((later(now, window.to_delta()), Promise::Slowdown(promised)));
-                Owed::Work(OwedWork { samples, latest_end, flat_out: Some(window) })
+                Due::Work(DueWork { samples, latest_end, flat_out: Some(window) })
             }
         }
     }
 
-    /// The carbon that the rest of the work may emit, and the promise that this keeps.
+    /// Returns the carbon that the remaining work may emit, with its constraint.
     pub(super) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
         let budget = self.request.objective.carbon_budget.filter(|_| self.request.work != Work::Unknown)?;
         let budget = budget.min(MOST_CARBON);
         Some((budget - self.request.progress.carbon, Promise::CarbonBudget(budget)))
     }
 
-    /// What remains to be planned, as a problem, with how far the forecast reaches.
-    pub(super) fn problem(&self, owed: &OwedWork) -> Result<(Problem, DateTime<Utc>), Unplannable> {
+    /// Returns the remaining problem and the end of the forecast.
+    pub(super) fn problem(&self, due: &DueWork) -> Result<(Problem, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
         let slowest = self.choice.points.iter().map(|p| p.throughput).fold(self.reference.throughput, |a, b| a.min(b));
-        let at_leisure = later(now, (owed.samples / slowest).to_delta());
-        // Who may pause may use all the time there is.
+        let at_leisure = later(now, (due.samples / slowest).to_delta());
+        // A job that may pause may use all available time.
         let enough = if self.request.objective.pausable.is_some() { DateTime::<Utc>::MAX_UTC } else { at_leisure };
-        let until = owed.latest_end.map_or(at_leisure, |(end, _)| end.min(enough));
-        let (slots, known_until) = self.horizon(until.max(later(now, self.flat_out_time(owed).to_delta())))?;
+        let until = due.latest_end.map_or(at_leisure, |(end, _)| end.min(enough));
+        let (slots, known_until) = self.horizon(until.max(later(now, self.flat_out_time(due).to_delta())))?;
         let weighed = self.request.weighed_intensities(&slots);
         let problem = Problem::new(
             slots,
             self.choice.points.clone(),
-            owed.samples,
+            due.samples,
             self.request.objective.eta,
             self.request.reference_intensity.max(GramsPerKwh::ZERO),
             self.request.max_power,
-            owed.latest_end.map(|(end, _)| end),
+            due.latest_end.map(|(end, _)| end),
         )?;
         Ok((problem.minimising(&weighed), known_until))
     }
 
-    fn flat_out_time(&self, owed: &OwedWork) -> Seconds {
-        owed.flat_out.unwrap_or(owed.samples / self.choice.points[self.choice.fastest()].throughput)
+    fn flat_out_time(&self, due: &DueWork) -> Seconds {
+        due.flat_out.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
     }
 
-    /// The optimum, or what breaks the least.
-    fn solve(&self, owed: &OwedWork) -> Result<Plan, Unplannable> {
-        let (problem, known_until) = self.problem(owed)?;
-        let promise = owed.latest_end.map(|(_, promise)| promise);
-        Ok(match self.optimum(&problem, owed) {
+    /// Returns the optimum, or the plan with the least violation.
+    fn solve(&self, due: &DueWork) -> Result<Plan, Unplannable> {
+        let (problem, known_until) = self.problem(due)?;
+        let promise = due.latest_end.map(|(_, promise)| promise);
+        Ok(match self.optimum(&problem, due) {
             Ok(Optimum { problem, solution, promise: binding, over_budget, restrained }) => {
-                let whole = self.request.progress.samples + owed.samples;
+                let whole = self.request.progress.samples + due.samples;
                 let dwell = shortest_dwell(self.request.dwell, whole, self.request.profile);
                 let shares = without_short_parts(solution.shares.clone(), dwell);
-                let shares = self.without_surplus(shares, owed);
+                let shares = self.without_surplus(shares, due);
                 let slowdown = self.slowdown(self.samples(&shares), time(&shares));
-                let story = Story { promise, binding, slowdown, weighing: self.request.weighing(), restrained };
-                let reasons = explain(&problem, &solution, &shares, &story);
+                let context = PlanContext { promise, binding, slowdown, weighing: self.request.weighing(), restrained };
+                let reasons = explain(&problem, &solution, &shares, &context);
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
                 if over_budget && let Some(exceeds_budget_by) = self.over_budget(plan.expected.carbon) {
@@ -225,7 +226,7 @@ impl<'a> Planner<'a> {
                 plan
             }
             Err(why) => {
-                let flat_out = self.flat_out_time(owed);
+                let flat_out = self.flat_out_time(due);
                 let shares = fill(problem.slots(), flat_out, self.choice.fastest());
                 let reasons = shares.iter().map(|_| vec![Reason::FlatOut { promise }]).collect();
                 let draft = Draft { slots: problem.slots(), shares, reasons };
@@ -236,8 +237,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// The optimum, in whatever form the objective asks for.
-    fn optimum(&self, problem: &Problem, owed: &OwedWork) -> Result<Optimum, Infeasible> {
+    /// Returns the optimum for the objective, with pauses or a budget if it has them.
+    fn optimum(&self, problem: &Problem, due: &DueWork) -> Result<Optimum, Infeasible> {
         let budget = self.carbon_left();
         let left = budget.map(|(left, _)| left);
         if let Some(costs) = self.request.objective.pausable {
@@ -251,21 +252,21 @@ impl<'a> Planner<'a> {
                 && let Ok(without) = super::dual::solve(problem)
                 && !self.pausing_pays((problem, &without), (&pieces, &solution))
             {
-                return Ok(self.as_far_as_trusted(problem, without, owed));
+                return Ok(self.limit_by_uncertainty(problem, without, due));
             }
             let promise = budget.filter(|_| multiplier > 0.0).map(|(_, promise)| promise);
             return Ok(Optimum { promise, over_budget, ..Optimum::plain(pieces, solution) });
         }
         let Some((left, promise)) = budget else {
             let solution = super::dual::solve(problem)?;
-            return Ok(self.as_far_as_trusted(problem, solution, owed));
+            return Ok(self.limit_by_uncertainty(problem, solution, due));
         };
         match solve_within(problem, left) {
             Ok(within) if within.multiplier > 0.0 => {
                 let problem = problem.with_carbon_at(within.multiplier);
                 Ok(Optimum { promise: Some(promise), ..Optimum::plain(problem, within.solution) })
             }
-            Ok(within) => Ok(self.as_far_as_trusted(problem, within.solution, owed)),
+            Ok(within) => Ok(self.limit_by_uncertainty(problem, within.solution, due)),
             Err(OverBudget::By(solution)) => {
                 let least = Optimum::plain(problem.least_carbon(), solution);
                 Ok(Optimum { promise: Some(promise), over_budget: true, ..least })
@@ -274,15 +275,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The optimum, with its present as far as the forecast is trusted.
-    fn as_far_as_trusted(&self, problem: &Problem, solution: Solution, owed: &OwedWork) -> Optimum {
-        match self.restrained(problem, &solution, owed) {
+    /// Returns the optimum with its present slot limited by forecast uncertainty.
+    fn limit_by_uncertainty(&self, problem: &Problem, solution: Solution, due: &DueWork) -> Optimum {
+        match self.restrained(problem, &solution, due) {
             Some(restrained) => Optimum { restrained: true, ..Optimum::plain(problem.clone(), restrained) },
             None => Optimum::plain(problem.clone(), solution),
         }
     }
 
-    /// By how much the budget is exceeded if the rest emits so much.
+    /// Returns the excess over the budget if the rest emits this much.
     pub(super) fn over_budget(&self, rest: GramsCo2e) -> Option<GramsCo2e> {
         let (left, _) = self.carbon_left()?;
         let rounding = GramsCo2e::new(1e-6 * left.get().abs().max(rest.get()));
@@ -302,7 +303,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Each slot of the window at its own optimum.
+    /// Plans each slot of the window at its own optimum.
     fn cheapest_per_slot(&self) -> Result<Plan, Unplannable> {
         let Request { objective, reference_intensity, max_power, window, .. } = *self.request;
         let (slots, known_until) = self.horizon(later(self.request.now, window.to_delta()))?;
@@ -310,7 +311,7 @@ impl<'a> Planner<'a> {
         let cheapest = |(slot, weighed): (&PlanSlot, GramsPerKwh)| {
             let carbon = objective.eta * weighed.get();
             let cost = |p: &Point| (carbon * p.power.get() + time_cost) / p.throughput.get();
-            // Where several cost the same, as on a grid without carbon, the fastest.
+            // Among equal costs, as on a carbon-free grid, the fastest.
             let better =
                 |a: &Point, b: &Point| cost(a) < cost(b) || (cost(a) == cost(b) && a.throughput > b.throughput);
             vec![(self.choice.best(better), slot.slot.duration())]
@@ -321,8 +322,8 @@ impl<'a> Planner<'a> {
         Ok(self.finish(&Draft { slots: &slots, shares, reasons }, known_until, Verdict::Optimal))
     }
 
-    /// The slots from now to `until`, and how far the forecast itself reaches. What lies after it is one slot with the
-    /// forecast's mean; one long slot can do whatever many equal ones can.
+    /// Returns the slots from now to `until` and the end of the forecast. The time after it is one slot with the
+    /// forecast's mean, which is equivalent to many equal ones.
     pub(super) fn horizon(&self, until: DateTime<Utc>) -> Result<(Vec<PlanSlot>, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
         let until = until.clamp(later(now, SHORTEST.to_delta()), later(now, FURTHEST.to_delta()));
@@ -342,7 +343,7 @@ impl<'a> Planner<'a> {
         }
         let known_until = slots.last().map_or(now, |s| s.slot.end());
         if let Some(slot) = Slot::new(known_until, until) {
-            // Of all that was given, also the past: a mean that drifts as time goes by would undo earlier plans.
+            // The mean includes the past: a mean that drifts over time would change earlier plans.
             let intensity = mean(self.request.horizon).unwrap_or(self.request.reference_intensity);
             let intensity = intensity.max(GramsPerKwh::ZERO);
             slots.push(PlanSlot { slot, intensity });
@@ -351,19 +352,19 @@ impl<'a> Planner<'a> {
         Ok((slots, known_until))
     }
 
-    /// Work done by shares of slots.
+    /// Returns the work done by time shares.
     fn samples(&self, shares: &[Vec<(usize, Seconds)>]) -> Samples {
         let points = &self.choice.points;
         let part = |(point, seconds): &(usize, Seconds)| points.get(*point).map(|p| p.throughput * *seconds);
         shares.iter().flatten().filter_map(part).sum()
     }
 
-    /// Takes back from the end what longer parts do more than is owed.
-    fn without_surplus(&self, mut shares: Shares, owed: &OwedWork) -> Shares {
-        if self.request.dwell <= SHORTEST || owed.flat_out.is_some() {
+    /// Removes surplus work at the end that lengthened parts cause.
+    fn without_surplus(&self, mut shares: Shares, due: &DueWork) -> Shares {
+        if self.request.dwell <= SHORTEST || due.flat_out.is_some() {
             return shares;
         }
-        let mut surplus = self.samples(&shares) - owed.samples;
+        let mut surplus = self.samples(&shares) - due.samples;
         while let Some(parts) = shares.last_mut() {
             let Some((point, seconds)) = parts.last_mut() else { break };
             let Some(point) = self.choice.points.get(*point).filter(|_| surplus > Samples::ZERO) else { break };
@@ -381,14 +382,14 @@ impl<'a> Planner<'a> {
         shares
     }
 
-    /// The slowdown over the job's life if it does so many samples in so much time from now.
+    /// Returns the slowdown over the job's life if it does `samples` in `duration` from now.
     pub(super) fn slowdown(&self, samples: Samples, duration: Seconds) -> f64 {
         let Progress { samples: done, elapsed, .. } = self.request.progress;
         let at_ceiling = (done + samples) / self.reference.throughput;
         if at_ceiling > NO_TIME { (elapsed + duration) / at_ceiling - 1.0 } else { 0.0 }
     }
 
-    /// Puts moments to the shares of each slot.
+    /// Converts time shares to segments.
     fn finish(&self, draft: &Draft<'_>, known_until: DateTime<Utc>, verdict: Verdict) -> Plan {
         let mut segments: Vec<Segment> = Vec::new();
         for ((slot, parts), reasons) in draft.slots.iter().zip(&draft.shares).zip(&draft.reasons) {
@@ -401,18 +402,18 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn segment(&self, slot: Slot, point: usize, intensity: GramsPerKwh, reason: Reason) -> Segment {
-        let (doing, place) = self.choice.meaning(point);
+        let (doing, place) = self.choice.activity_at(point);
         let known = &self.request.profile.points[place];
         let idle = self.request.objective.pausable.map_or(Watts::ZERO, |p| p.idle_power);
         let (power, throughput) = match doing {
-            Doing::Training => (known.power.mean, known.throughput.mean),
-            Doing::Paused => (idle, SamplesPerSecond::ZERO),
-            Doing::Resuming => (known.power.mean, SamplesPerSecond::ZERO),
+            JobActivity::Training => (known.power.mean, known.throughput.mean),
+            JobActivity::Paused => (idle, SamplesPerSecond::ZERO),
+            JobActivity::Resuming => (known.power.mean, SamplesPerSecond::ZERO),
         };
         Segment { slot, setting: known.setting.clone(), point: place, doing, power, throughput, intensity, reason }
     }
 
-    /// A plan of these segments, with what it is expected to give.
+    /// Creates a plan with its expected result from segments.
     pub(super) fn sum_up(
         &self,
         segments: Vec<Segment>,
@@ -440,24 +441,24 @@ impl<'a> Planner<'a> {
             extended_from: (ends_at > known_until).then_some(known_until),
             weighing: self.request.weighing(),
             slack: self.slack(),
-            kept_from: None,
+            forgone_saving: None,
         }
     }
 
     fn slack(&self) -> Option<(DateTime<Utc>, SamplesPerSecond)> {
-        let Owed::Work(OwedWork { latest_end: Some((end, _)), .. }) = self.owed() else { return None };
+        let Due::Work(DueWork { latest_end: Some((end, _)), .. }) = self.due() else { return None };
         Some((end, self.choice.points[self.choice.fastest()].throughput))
     }
 }
 
-impl OwedWork {
-    /// Whether the job goes on after it.
+impl DueWork {
+    /// Returns whether the job continues after it.
     pub(super) fn endless(&self) -> bool {
         self.flat_out.is_some()
     }
 }
 
-/// A plan before it has moments.
+/// A plan without times.
 #[derive(Default)]
 struct Draft<'a> {
     slots: &'a [PlanSlot],
@@ -465,15 +466,15 @@ struct Draft<'a> {
     reasons: Vec<Vec<Reason>>,
 }
 
-/// A solution and the problem it is the optimum of: the one posed, or one in which a budget makes carbon dearer.
+/// A solution and the problem it solves, which may include a multiplier for a carbon budget.
 struct Optimum {
     problem: Problem,
     solution: Solution,
-    /// The budget, where it binds.
+    /// The budget, if it binds.
     promise: Option<Promise>,
-    /// Whether even this plan exceeds the budget.
+    /// True if even this plan exceeds the budget.
     over_budget: bool,
-    /// Whether the present slot is nearer to the constant mix than the optimum's.
+    /// True if uncertainty moved the present slot towards the constant mix.
     restrained: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a plan is made from.
+//! Input of planning.
 
 use chrono::{DateTime, Utc};
 
@@ -7,90 +7,90 @@ use crate::domain::{Activity, Objective, PowerLimit, Profile, Quoted, TimeSeries
 use crate::forecast::ErrorPaths;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
-/// How far ahead unknown work is planned unless told otherwise: one day.
+/// Default window for planning unknown work.
 pub const WINDOW: Seconds = Seconds::new(86_400.0);
 
-/// What a job has done.
+/// Progress of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Samples done.
     pub samples: Samples,
-    /// Time so far: what the samples take at r(l_max), and what was lost to lower limits and planned pauses.
+    /// Time so far: that of the samples at r(l_max), plus the time lost to lower limits and planned pauses.
     pub elapsed: Seconds,
-    /// The part of the job's time that is left unspent, because r(l_max) is known with an error only (see
-    /// [`crate::profile::reserve`]): 0.001 is 0.1 points of slowdown.
+    /// Fraction of the job's time left unspent because r(l_max) has an error (see [`crate::profile::reserve`]): 0.001
+    /// is 0.1 percentage points of slowdown.
     pub reserve: f64,
-    /// What the job has emitted so far; counts against its carbon budget.
+    /// Emissions so far, which count against the carbon budget.
     pub carbon: GramsCo2e,
-    /// What came of its time so far, where that is known.
-    pub past: Option<Past>,
+    /// Intensity and emissions so far, if known.
+    pub past: Option<PastEmissions>,
 }
 
-/// What the grid was in a job's time so far, and what its training emitted.
+/// Intensity and emissions of a job's time so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Past {
-    /// The mean intensity over that time.
+pub struct PastEmissions {
+    /// Mean intensity over that time.
     pub intensity: GramsPerKwh,
-    /// What training, and pauses that were planned, emitted in it.
+    /// Emissions of training and planned pauses.
     pub carbon: GramsCo2e,
 }
 
-/// Prices of electricity, and what makes them commensurable with carbon.
+/// Electricity prices, with the scale that makes them comparable with carbon.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
-    /// What is known, past and coming.
+    /// Known past and future prices.
     pub known: &'a TimeSeries<Quoted<PricePerMwh>>,
-    /// π_ref: the mean of what is known. Times without a price are taken to cost this.
+    /// π_ref: mean of the known prices, assumed for times without one.
     pub reference: PricePerMwh,
 }
 
-/// Everything a plan is made from.
+/// Input of planning for one job.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The present.
     pub now: DateTime<Utc>,
-    /// What was learned about the job; its first point is the reference r(l_max).
+    /// The job's profile; its first point is the reference r(l_max).
     pub profile: &'a Profile,
-    /// What is expected of the grid, contiguous; slots that have passed are skipped, the present one is cut, negative
-    /// intensities count as zero. Time after it is planned with its mean.
+    /// Contiguous forecast. PastEmissions slots are skipped, the present one is cut, and negative intensities count as
+    /// zero. Time after its end uses its mean.
     pub horizon: &'a [PlanSlot],
-    /// What the user wants. A deadline and a carbon budget say nothing about unknown work.
+    /// Objective. A deadline and a carbon budget do not apply to unknown work.
     pub objective: &'a Objective,
-    /// How much there is to do in all.
+    /// Total work.
     pub work: Work,
-    /// How much is done.
+    /// Progress so far.
     pub progress: Progress,
-    /// P_max: the largest limit, summed over the job's boards.
+    /// P_max: the highest limit, summed over the job's GPUs.
     pub max_power: Watts,
-    /// c_ref: what makes carbon and time commensurable; also stands for a forecast that says nothing.
+    /// c_ref: scales time cost against carbon; also replaces an empty forecast.
     pub reference_intensity: GramsPerKwh,
-    /// Prices, if there is a source of them and they are fresh; used where the objective gives them weight.
+    /// Current prices, if available; used if the objective gives them weight.
     pub prices: Option<Prices<'a>>,
-    /// How far ahead unknown work is planned; [`WINDOW`] by default.
+    /// Window for planning unknown work; [`WINDOW`] by default.
     pub window: Seconds,
-    /// The highest limit that may be used now, if an out-of-band cap is on. r(l_max) stays the reference.
+    /// Maximum limit imposed now by an external cap. r(l_max) stays the reference.
     pub allowed: Option<PowerLimit>,
-    /// The shortest time at one setting that is worth a switch; a second at the least.
+    /// Minimum time at one setting; at least a second.
     pub dwell: Seconds,
-    /// Whether the job runs or pauses now; only looked at where it may pause. Absent: it runs, since long ago.
+    /// Current activity, used if the job may pause. Absent: running for a long time.
     pub activity: Option<Activity>,
-    /// By how much forecasts made like this one were off; without them the forecast is followed all the way.
+    /// PastEmissions forecast errors; without them the forecast is trusted fully.
     pub errors: Option<&'a ErrorPaths>,
 }
 
-/// What a plan weighs energy with.
+/// Basis of the energy cost of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weighing {
-    /// With carbon.
+    /// Carbon.
     Carbon,
-    /// With carbon and the price.
+    /// Carbon and price.
     CarbonAndPrice,
-    /// With carbon alone, although the objective gives weight to prices: none is known.
+    /// Carbon only, because no prices are known although the objective gives them weight.
     NoPrices,
 }
 
 impl Request<'_> {
-    /// What energy is weighed with in this plan.
+    /// Returns the basis of this plan's energy cost.
     pub fn weighing(&self) -> Weighing {
         match self.prices {
             _ if self.objective.price_weight <= 0.0 => Weighing::Carbon,
@@ -101,9 +101,9 @@ impl Request<'_> {
         }
     }
 
-    /// What is minimised in each slot: (1−w)·c_t + w·c_ref·π_t/π_ref with the price weight w, in g/kWh, which makes a
-    /// price at its mean as dear as carbon at its own. Negative values count as 0, as running faster than is useful earns
-    /// nothing. It is c_t itself where prices have no weight or are not known.
+    /// Returns the intensity to minimise in each slot, in g/kWh: (1−w)·c_t + w·c_ref·π_t/π_ref with the price weight w,
+    /// which makes a mean price as expensive as mean carbon. Negative values become 0, since running faster than useful
+    /// gains nothing. Equals c_t if prices have no weight or are unknown.
     pub fn weighed_intensities(&self, slots: &[PlanSlot]) -> Vec<GramsPerKwh> {
         let weight = self.objective.price_weight;
         let carbon = |s: &PlanSlot| s.intensity.max(GramsPerKwh::ZERO);
@@ -118,16 +118,16 @@ impl Request<'_> {
     }
 }
 
-/// Why there is no plan at all.
+/// Reason why nothing can be planned.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Unplannable {
-    /// Nothing is known about the job yet.
+    /// The job has no profile yet.
     #[error("the profile has no usable point")]
     NoUsablePoint,
-    /// The cap is below every limit that was profiled.
+    /// The cap is below all profiled limits.
     #[error("no profiled limit is at or below {0}")]
     NothingAllowed(PowerLimit),
-    /// The horizon or the objective makes no sense.
+    /// The horizon or the objective is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidProblem),
 }

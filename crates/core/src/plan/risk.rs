@@ -1,21 +1,21 @@
-//! Which value of a forecast's interval is planned with.
+//! Quantile of the forecast to plan with.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Half the width of an interval that holds four outcomes of five, in standard deviations.
+/// Half width of an 80 % interval in standard deviations.
 pub(super) const FOUR_IN_FIVE: f64 = 1.281_551_565_544_6;
-/// Which value of a forecast's interval is planned with.
+/// Quantile of the forecast to plan with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Risk {
-    /// The middle.
+    /// The expected value.
     #[default]
     Expected,
-    /// The value that the outcome stays below with this probability, from 0.5 to 0.99.
+    /// The quantile of this probability, from 0.5 to 0.99.
     Quantile(f64),
 }
 
 impl Risk {
-    /// How many standard deviations above the middle, taking forecasts' errors as normal.
+    /// Returns standard deviations above the expected value, assuming normal forecast errors.
     pub(super) fn deviations(self) -> f64 {
         match self {
             Self::Expected => 0.0,
@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for Risk {
     }
 }
 
-/// The z with Φ(z) = `probability`, for 0.5 to 0.99, by Newton's method on the series
+/// Returns the standard normal quantile for probabilities from 0.5 to 0.99, by Newton's method on the series
 /// Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …).
 fn normal_quantile(probability: f64) -> f64 {
     let density = |z: f64| (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
@@ -71,7 +71,7 @@ fn normal_quantile(probability: f64) -> f64 {
         }
         0.5 + density(z) * sum
     };
-    // From below: Φ is concave there, so that each step falls short and none overshoots.
+    // From below Φ is concave, so no step overshoots.
     (0..60).fold(0.0, |z, _| z + (probability - distribution(z)) / density(z))
 }
 
@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quantile_of_the_normal_distribution_is_the_one_of_tables() {
+    fn normal_quantiles_match_tables() {
         assert_eq!(normal_quantile(0.5), 0.0);
         assert!((normal_quantile(0.99) - 2.326_347_874).abs() < 1e-8);
     }
 
     #[test]
-    fn a_risk_is_a_word_or_a_probability() {
+    fn a_risk_is_expected_or_a_probability() {
         #[derive(Debug, PartialEq, Deserialize)]
         struct Table {
             risk: Risk,
@@ -95,8 +95,8 @@ mod tests {
         assert_eq!(read("risk = \"expected\""), Ok(Risk::Expected));
         assert_eq!(read("risk = 0.9"), Ok(Risk::Quantile(0.9)));
         for wrong in ["risk = 0.3", "risk = 1.0", "risk = \"mean\"", "risk = true"] {
-            let told = read(wrong).expect_err(wrong);
-            assert!(told.contains("\"expected\" or a probability from 0.5 to 0.99"), "{told}");
+            let text = read(wrong).expect_err(wrong);
+            assert!(text.contains("\"expected\" or a probability from 0.5 to 0.99"), "{text}");
         }
         assert_eq!(
             serde_json::to_string(&[Risk::Expected, Risk::Quantile(0.75)]).expect("json"),

@@ -1,4 +1,4 @@
-//! A plan as data: which limits when, why, and what is expected of it. Immutable; nothing is left to decide.
+//! A plan as immutable data: settings over time with reasons, and the expected result.
 
 use chrono::{DateTime, Utc};
 
@@ -8,151 +8,149 @@ use super::request::Weighing;
 use crate::domain::{SetPoint, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// What a job does in a segment.
+/// Activity of a job in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
-    /// It trains.
+pub enum JobActivity {
+    /// Training.
     Training,
-    /// It pauses: no work is done.
+    /// Paused, without progress.
     Paused,
-    /// It saves or loads a checkpoint after a pause: running power, no work.
+    /// Saving or loading a checkpoint after a pause: running power, no progress.
     Resuming,
 }
 
-/// A span with one setting of the limits.
+/// A time span at one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// When; within one slot of the horizon.
+    /// Time span within one slot of the horizon.
     pub slot: Slot,
-    /// One set point per group of equal boards, as in the profile's point.
+    /// One set point per group of equal GPUs.
     pub setting: Vec<SetPoint>,
-    /// The point's place in [`crate::domain::Profile::points`].
+    /// Index of the point in [`crate::domain::Profile::points`].
     pub point: usize,
-    /// What the job does. While it pauses the limits are the lowest of its profile.
-    pub doing: Doing,
-    /// Expected average power of all the job's boards.
+    /// Activity. During a pause the limits are the lowest of the profile.
+    pub doing: JobActivity,
+    /// Expected average power of all GPUs of the job.
     pub power: Watts,
-    /// Expected throughput of the whole job; none unless it trains.
+    /// Expected throughput of the whole job; zero unless it trains.
     pub throughput: SamplesPerSecond,
     /// Expected carbon intensity.
     pub intensity: GramsPerKwh,
-    /// Why this point here.
+    /// Reason for this point.
     pub reason: Reason,
 }
 
 impl Segment {
-    /// Expected samples of the whole segment.
+    /// Returns the expected samples.
     pub fn samples(&self) -> Samples {
         self.throughput * self.slot.duration()
     }
 
-    /// Expected energy of the whole segment.
+    /// Returns the expected energy.
     pub fn energy(&self) -> Joules {
         self.power * self.slot.duration()
     }
 }
 
-/// What a plan is expected to give, from when it was made to its end.
+/// Expected result of a plan from its creation to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// When the planned work is done.
+    /// Time at which the planned work is done.
     pub ends_at: DateTime<Utc>,
-    /// The planned work.
+    /// Planned work.
     pub samples: Samples,
     /// Carbon of the planned work.
     pub carbon: GramsCo2e,
     /// Energy of the planned work.
     pub energy: Joules,
-    /// Time over the job's whole life, past and planned, over what the same samples take at the ceiling, less one.
-    /// May be negative.
+    /// Slowdown over the job's whole life, past and planned, against the ceiling. May be negative.
     pub slowdown: f64,
-    /// Carbon of the planned work at the ceiling, from now on without a pause.
+    /// Carbon of the planned work at the ceiling, from now on without pauses.
     pub carbon_at_ceiling: GramsCo2e,
 }
 
-/// Whether the promises are kept.
+/// True if a plan meets its constraints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// The cheapest plan that keeps them all.
+    /// The cheapest plan that meets all of them.
     Optimal,
-    /// No plan keeps the carbon budget together with the promises about time, and the budget bends first: the plan of
-    /// least carbon that keeps the others.
+    /// The carbon budget conflicts with the time constraints and yields: the plan of least carbon that meets the
+    /// others.
     OverBudget {
-        /// What all of the work will emit, the past included, above the budget.
+        /// Emissions of all work, including the past, above the budget.
         exceeds_budget_by: GramsCo2e,
     },
-    /// No plan keeps the promises about time, so the job runs at its fastest point. The promises that are broken say by
-    /// how much; none is where only the margin for the reference's error is used up.
+    /// No plan meets the time constraints, so the job runs at its fastest point. Violated constraints state by how
+    /// much; none does if only the reserve for the reference's error is used up.
     FlatOut {
-        /// How long after its deadline the job ends.
+        /// Delay after the deadline.
         misses_deadline_by: Option<Seconds>,
-        /// The slowdown above the one allowed, as a fraction: 0.01 is one percent point.
+        /// Slowdown above the allowed one: 0.01 is one percentage point.
         exceeds_slowdown_by: Option<f64>,
-        /// What all of the work will emit, the past included, above the carbon budget.
+        /// Emissions of all work, including the past, above the carbon budget.
         exceeds_budget_by: Option<GramsCo2e>,
-        /// The planner's finding.
+        /// Reason of the infeasibility.
         why: Infeasible,
     },
-    /// Alone the job could keep its promises, but not together with those of the jobs that it shares a cap or a budget
-    /// with: of all plans the one that breaks the least, and of those of the lowest priority first.
-    HeldDown {
-        /// How long after its deadline the job ends.
+    /// The job alone could meet its constraints, but not together with the jobs that share its cap or budget. The plan
+    /// violates the constraints least, those of the lowest priority first.
+    SharedLimits {
+        /// Delay after the deadline.
         misses_deadline_by: Option<Seconds>,
-        /// The slowdown above the one allowed, as a fraction: 0.01 is one percent point.
+        /// Slowdown above the allowed one: 0.01 is one percentage point.
         exceeds_slowdown_by: Option<f64>,
-        /// What all of the work will emit, the past included, above the carbon budget.
+        /// Emissions of all work, including the past, above the carbon budget.
         exceeds_budget_by: Option<GramsCo2e>,
     },
 }
 
-/// Limits over time for one job. Only its present is meant to be applied (`planning.md` §4).
+/// Settings over time for one job. Only the present is applied (`planning.md` §4).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The present it was made in; the first segment begins here.
+    /// Time of planning; the first segment starts here.
     pub made_at: DateTime<Utc>,
     /// Samples done by then.
     pub samples_done: Samples,
-    /// Contiguous, oldest first. Empty where no work remains.
+    /// Contiguous segments in time order. Empty if no work remains.
     pub segments: Vec<Segment>,
-    /// What it should give.
+    /// Expected result.
     pub expected: Expected,
-    /// Whether it keeps what was promised.
+    /// True if the constraints are met.
     pub verdict: Verdict,
-    /// Where the forecast ended, if segments lie after that: these are planned with the forecast's mean.
+    /// End of the forecast if segments lie after it; these use the forecast's mean.
     pub extended_from: Option<DateTime<Utc>>,
-    /// What energy was weighed with.
+    /// Basis of the energy cost.
     pub weighing: Weighing,
-    /// When the planned work must be done, if ever, and the greatest throughput there is: what [`super::follow`] waits with.
+    /// Latest end and greatest throughput, which determine how long [`super::next_set_point`] may wait.
     pub slack: Option<(DateTime<Utc>, SamplesPerSecond)>,
-    /// Where an older plan was kept: by which part of its cost a new one would have been better.
-    pub kept_from: Option<f64>,
+    /// Relative cost reduction that a new plan would have had if an older plan was kept.
+    pub forgone_saving: Option<f64>,
 }
 
 impl Plan {
-    /// What is planned for a moment. `None` before the plan and after its end.
+    /// Returns the segment at a time. `None` before the plan and after its end.
     pub fn segment_at(&self, t: DateTime<Utc>) -> Option<&Segment> {
         let next = self.segments.partition_point(|segment| segment.slot.end() <= t);
         self.segments.get(next).filter(|segment| segment.slot.contains(t))
     }
 
-    /// Whether its present is slower or faster than by its forecast alone, as that is too uncertain.
+    /// Returns whether forecast uncertainty changed the present slot.
     pub fn is_restrained(&self) -> bool {
         self.segments.first().is_some_and(|s| matches!(s.reason, Reason::Uncertain { .. }))
     }
 
-    /// When the planned work is done.
+    /// Returns the time at which the planned work is done.
     pub fn ends_at(&self) -> DateTime<Utc> {
         self.expected.ends_at
     }
 
-    /// What it is expected to emit within a span.
+    /// Returns the expected emissions within a time span.
     pub fn carbon_within(&self, span: &Slot) -> GramsCo2e {
         let part = |s: &Segment| Some(s.power * s.slot.intersection(span)?.duration() * s.intensity);
         self.segments.iter().filter_map(part).sum()
     }
 
-    /// The samples that the job should have done in all by a moment if it follows the plan: what progress is compared
-    /// with. Constant before the plan and after its end.
+    /// Returns the total samples expected by a time, for comparison with progress. Constant before and after the plan.
     pub fn expected_samples_at(&self, t: DateTime<Utc>) -> Samples {
         let until = |segment: &Segment| {
             let past = Slot::new(segment.slot.start(), t.min(segment.slot.end()))?;

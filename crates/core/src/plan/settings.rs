@@ -1,4 +1,4 @@
-//! How plans are made and how steadily they are followed.
+//! Settings of the planner.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,19 +11,19 @@ use crate::units::{Seconds, Watts};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Which value of a forecast's interval is planned with.
+    /// Quantile of the forecast to plan with.
     pub risk: Risk,
-    /// A new plan replaces the old one only if it costs less by this part.
+    /// Minimum relative cost reduction for a new plan to replace the current one.
     pub better_by: f64,
-    /// The shortest time between two changes of a job's limits.
+    /// Minimum time between two changes of a job's limits.
     pub dwell_s: Seconds,
-    /// The most that a job's limits change within a minute; absent: any change at once.
+    /// Maximum change of a job's limits per minute; unlimited if absent.
     pub ramp_w_per_min: Option<Watts>,
-    /// Slots of a forecast shorter than this are averaged.
+    /// Length to which shorter forecast slots are averaged.
     pub shortest_slot_s: Seconds,
-    /// How far ahead slots stay as fine as the forecast.
+    /// Lead up to which slots keep the forecast's resolution.
     pub near_s: Seconds,
-    /// Slots beyond that which are shorter than this are averaged.
+    /// Length to which shorter slots beyond `near_s` are averaged.
     pub far_slot_s: Seconds,
     /// Solver of the plans of jobs that share a cap or a carbon budget.
     pub solver: Solver,
@@ -46,12 +46,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How fine slots are.
+    /// Returns the resolution of slots.
     pub fn slots(&self) -> SlotPolicy {
         SlotPolicy { shortest: self.shortest_slot_s, near: self.near_s, far: self.far_slot_s }
     }
 
-    /// Checks what the types cannot; the answer names the key and what would be right.
+    /// Checks the ranges of all values; the error names the key and its valid range.
     ///
     /// # Errors
     /// For the first value out of range.

@@ -1,27 +1,27 @@
-//! Shares of slots, as solvers give them: for each slot the points used, faster first, and for how long.
+//! Time shares of slots as solvers return them: for each slot the points used, faster first, and their durations.
 
 use super::problem::{PlanSlot, RESOLUTION};
 use crate::domain::Slot;
 use crate::units::{GramsCo2e, GramsPerKwh, Seconds, Watts};
 
-/// For each slot the points used and for how long.
+/// For each slot the points used and their durations.
 pub(super) type Shares = Vec<Vec<(usize, Seconds)>>;
 
-/// The shortest part of a slot that is worth a switch, whatever dwell is asked for.
+/// Minimum duration of a part of a slot, whatever dwell is set.
 pub(super) const SHORTEST: Seconds = Seconds::new(1.0);
 
-/// The time-weighted mean intensity; `None` for no slots.
+/// Returns the time-weighted mean intensity; `None` without slots.
 pub(super) fn mean(slots: &[PlanSlot]) -> Option<GramsPerKwh> {
     let time: Seconds = slots.iter().map(|s| s.slot.duration()).sum();
     (time > Seconds::ZERO).then(|| slots.iter().map(|s| s.intensity * (s.slot.duration() / time)).sum())
 }
 
-/// All time in shares of slots.
+/// Returns the total time.
 pub(super) fn time(shares: &[Vec<(usize, Seconds)>]) -> Seconds {
     shares.iter().flatten().map(|part| part.1).sum()
 }
 
-/// One point for so long, slot after slot.
+/// Fills slot after slot with one point for a duration.
 pub(super) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Shares {
     let mut left = duration;
     let part = |slot: &PlanSlot| {
@@ -32,7 +32,7 @@ pub(super) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Share
     slots.iter().map_while(part).collect()
 }
 
-/// Carbon of a constant power for so long; time after the slots has their mean intensity.
+/// Returns the carbon of a constant power for a duration; time after the slots has their mean intensity.
 pub(super) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> GramsCo2e {
     let parts = fill(slots, duration, 0);
     let within: GramsCo2e = slots.iter().zip(&parts).map(|(s, part)| power * part[0].1 * s.intensity).sum();
@@ -40,7 +40,7 @@ pub(super) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> Gra
     within + power * after * mean(slots).unwrap_or_default()
 }
 
-/// The span of each part of a slot, one after the other; what planning does not resolve falls to the last of them.
+/// Returns the consecutive time spans of a slot's parts; the last one takes what planning does not resolve.
 pub(super) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Option<Slot>> {
     let (mut start, mut used) = (slot.start(), Seconds::ZERO);
     let span = |(_, seconds): &(usize, Seconds)| {
@@ -54,15 +54,15 @@ pub(super) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Option<Slot>
     parts.iter().map(span).collect()
 }
 
-/// Parts of a slot too short to switch for go to their neighbour, as far as the work stays done: a short slower part
-/// becomes fast, a short faster part becomes as long as a switch is worth. A part that goes on in the slot before or
-/// after is not short, nor is a twelfth of its slot: of a plan's slots one at the most is shared, and what is rounded up
-/// there to a long dwell cannot be made up for at the end. What planning does not resolve is dropped.
+/// Merges parts of a slot that are too short to switch for: a short slower part becomes fast, a short faster part
+/// becomes as long as the minimum, so that the work stays done. A part that continues in the adjacent slot is not
+/// short, nor is a twelfth of its slot: at most one slot of a plan is shared, and work from a longer rounding could not
+/// be compensated at the end. Parts below the time resolution are dropped.
 pub(super) fn without_short_parts(mut shares: Shares, dwell: Seconds) -> Shares {
     for slot in 0..shares.len() {
         let [(fast, fast_time), (slow, slow_time)] = shares[slot][..] else { continue };
         let both = fast_time + slow_time;
-        // The last slot ends with the work: there is nothing to make up there.
+        // The last slot ends with the work, so there is nothing to compensate.
         let shortest = if slot + 1 < shares.len() { dwell.min(both / 12.0).max(SHORTEST) } else { SHORTEST };
         let goes_on = slot.checked_sub(1).and_then(|before| shares[before].last()).is_some_and(|p| p.0 == fast);
         let went_on = shares.get(slot + 1).and_then(|after| after.first()).is_some_and(|p| p.0 == slow);

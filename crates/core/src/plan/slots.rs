@@ -1,4 +1,4 @@
-//! From a forecast to the slots that are planned over, and how fine they are.
+//! Converts a forecast into the slots to plan over.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -8,17 +8,17 @@ use crate::domain::Slot;
 use crate::forecast::Horizon;
 use crate::units::{GramsPerKwh, Seconds};
 
-/// The end of what is planned finely moves in steps of so long, so that far slots stay put from plan to plan.
+/// Step of the boundary between fine and coarse slots, so that far slots do not shift from plan to plan.
 const NEAR_STEP: TimeDelta = TimeDelta::hours(6);
 
-/// How fine slots are.
+/// Resolution of slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlotPolicy {
-    /// Shorter slots of the forecast are averaged to slots of this length.
+    /// Length to which shorter slots are averaged.
     pub shortest: Seconds,
-    /// How far ahead slots stay as fine as that.
+    /// Lead up to which `shortest` applies.
     pub near: Seconds,
-    /// Shorter slots beyond `near` are averaged to slots of this length.
+    /// Length to which shorter slots are averaged beyond `near`.
     pub far: Seconds,
 }
 
@@ -29,11 +29,11 @@ impl Default for SlotPolicy {
     }
 }
 
-/// The slots to plan over.
+/// Returns the slots to plan over.
 ///
-/// Values are time-weighted means, boundaries lie where the forecast has them or on multiples of the length since the
-/// epoch, so that they stay put while time goes by: planning again with an unchanged forecast repeats the plan. For that
-/// the horizon should begin at a multiple of `policy.shortest` at or before `now`; the planner cuts what has passed.
+/// Values are time-weighted means. Boundaries are those of the forecast or multiples of the length since the epoch, so
+/// that they do not shift over time and planning again with an unchanged forecast repeats the plan. For that, the
+/// horizon should start at a multiple of `policy.shortest` at or before `now`; the planner cuts the past.
 pub fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, risk: Risk, policy: &SlotPolicy) -> Vec<PlanSlot> {
     let deviations = risk.deviations() / FOUR_IN_FIVE;
     let slots: Vec<PlanSlot> = horizon
@@ -52,13 +52,13 @@ pub fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, risk: Risk, policy:
     coarse
 }
 
-/// The last multiple of `step` since the epoch that is not after `t`.
+/// Returns the last multiple of `step` since the epoch at or before `t`.
 pub fn floor(t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
     let step_us = step.num_microseconds().unwrap_or(1).max(1);
     t - TimeDelta::microseconds(t.timestamp_micros().rem_euclid(step_us))
 }
 
-/// The same slots with more boundaries: at each of the `moments` that lies within one.
+/// Splits slots at those `moments` that lie inside them.
 pub fn cut(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>) -> Vec<PlanSlot> {
     let mut moments: Vec<_> = moments.into_iter().collect();
     moments.sort_unstable();
@@ -75,7 +75,7 @@ pub fn cut(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>)
     pieces
 }
 
-/// Slots shorter than `step` are averaged between multiples of it since the epoch; longer ones keep their place.
+/// Averages slots shorter than `step` between multiples of it since the epoch; keeps longer ones.
 pub(super) fn coarser(slots: &[PlanSlot], step: Seconds) -> Vec<PlanSlot> {
     let short = |s: &PlanSlot| s.slot.duration() < step;
     let mut coarse: Vec<PlanSlot> = Vec::with_capacity(slots.len());
@@ -87,7 +87,7 @@ pub(super) fn coarser(slots: &[PlanSlot], step: Seconds) -> Vec<PlanSlot> {
         }
         let (start, end) = (first.slot.start(), last.slot.end());
         let half = (step * 0.5).to_delta();
-        // What comes before the first slot has been cut off by the present: its boundary must not move the others.
+        // The present cuts the first slot; that boundary must not shift the others.
         let earliest = if coarse.is_empty() { start } else { start + half };
         let (mut from, mut rest) = (start, run);
         while from < end {
@@ -107,7 +107,7 @@ pub(super) fn coarser(slots: &[PlanSlot], step: Seconds) -> Vec<PlanSlot> {
     coarse
 }
 
-/// The time-weighted mean over a span that contiguous slots cover.
+/// Returns the time-weighted mean over a span that contiguous slots cover.
 fn mean(slots: &[PlanSlot], span: &Slot) -> GramsPerKwh {
     let parts = slots.iter().map_while(|s| Some((s.slot.intersection(span)?, s.intensity)));
     parts.map(|(part, intensity)| intensity * (part.duration() / span.duration())).sum()

@@ -6,7 +6,7 @@ use super::planned::{objective, request, steps};
 use super::run::{ReplayError, Replayed, Run, Setting};
 use super::view::{Step, View};
 use wattune_core::domain::{Objective, Slot, TimeSeries};
-use wattune_core::plan::{Member, Settings, Shared, Unplannable, plan_together};
+use wattune_core::plan::{Member, Settings, Shared, Unplannable, plan_jointly};
 use wattune_core::profile::Curve;
 use wattune_core::units::{Seconds, Watts};
 
@@ -19,7 +19,7 @@ pub struct UnderCap {
     pub foresight: bool,
 }
 
-/// Runs jobs that begin together to their ends: [`plan_together`] plans them anew for each slot, as the daemon does.
+/// Runs jobs that begin together to their ends: [`plan_jointly`] plans them anew for each slot, as the daemon does.
 /// Where the cap leaves no room for a job's budget, it takes longer than that.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ use wattune_core::domain::{
 };
 use wattune_core::ledger::pauses::paused;
 use wattune_core::ledger::{self, Done};
-use wattune_core::plan::Doing;
+use wattune_core::plan::JobActivity;
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 
@@ -138,9 +138,9 @@ impl Snapshot<'_> {
                     power_limits_w: job.spec.gpus.iter().filter_map(|g| job.limit_of(g, &s.setting)).collect(),
                     clock_limit_mhz: clock(&s.setting),
                     doing: match s.doing {
-                        Doing::Training => "training",
-                        Doing::Paused => "paused",
-                        Doing::Resuming => "resuming",
+                        JobActivity::Training => "training",
+                        JobActivity::Paused => "paused",
+                        JobActivity::Resuming => "resuming",
                     },
                     power_w: s.power.get(),
                     samples_per_s: s.throughput.get(),

@@ -29,7 +29,7 @@ proptest! {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_broken_as_little_as_can_be(instance in instance(8, 5), part in 0.1..0.99f64) {
+    fn an_unattainable_budget_is_exceeded_as_little_as_possible(instance in instance(8, 5), part in 0.1..0.99f64) {
         let problem = instance.problem();
         let Ok(least) = solve(&problem.least_carbon()) else { return Ok(()) };
         prop_assume!(least.carbon > GramsCo2e::new(1e-6));
@@ -49,26 +49,26 @@ fn with_a_budget_alone_time_is_minimised() {
     assert_eq!(plan.verdict, Verdict::Optimal);
     assert!((plan.expected.carbon.get() - 350.0).abs() < 0.1, "{}", plan.expected.carbon);
     let promise = Promise::CarbonBudget(GramsCo2e::new(350.0));
-    // Between flat out, which emits 390 g, and 10 % slower, which emits 299 g.
+    // Full speed emits 390 g, 10 % slower 299 g; the budget lies between.
     assert!(plan.expected.slowdown > 0.0 && plan.expected.slowdown < 0.1);
     job.horizon.iter_mut().for_each(|s| s.intensity = REFERENCE * 1.2);
     let reason = job.plan().segments[0].reason;
     assert!(matches!(reason, Reason::Flat { promise: Some(p), .. } if p == promise), "{reason:?}");
     assert!(reason.to_string().contains("as fast as the carbon budget of 350 g allows"), "{reason}");
-    // With room enough it is flat out.
+    // With a larger budget it runs at full speed.
     job.objective.carbon_budget = Some(GramsCo2e::new(1000.0));
     assert_eq!(job.plan().ends_at(), at(10_800.0));
 }
 
 #[test]
-fn the_past_counts_and_the_budget_bends_before_time() {
+fn the_past_counts_and_the_budget_yields_before_time() {
     let mut job = training();
     job.objective.carbon_budget = Some(GramsCo2e::new(350.0));
     assert_eq!(job.plan().verdict, Verdict::Optimal);
     job.progress.carbon = GramsCo2e::new(100.0);
     let plan = job.plan();
     let Verdict::OverBudget { exceeds_budget_by } = plan.verdict else { panic!("{:?}", plan.verdict) };
-    // The least carbon that keeps 10 % is 299 g.
+    // The least carbon within 10 % slowdown is 299 g.
     assert!((exceeds_budget_by.get() - 49.0).abs() < 0.1, "{exceeds_budget_by}");
     assert!((plan.expected.slowdown - 0.1).abs() < 1e-6, "the slowdown is kept");
     job.progress.elapsed = Seconds::new(2160.0);

@@ -1,5 +1,5 @@
-//! Random planning problems, with the corners that break planners: ties, flat and zero intensities, cut first slots,
-//! profiles that are not monotone, one slot, one point.
+//! Random planning problems with edge cases: ties, constant and zero intensities, cut first slots, non-monotone
+//! profiles, one slot, one point.
 
 use chrono::{DateTime, Utc};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ pub(super) fn at(seconds: f64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + Seconds::new(seconds).to_delta()
 }
 
-/// Slots of the given seconds and intensities, the first beginning at `start` seconds.
+/// Returns slots of the given seconds and intensities, the first starting at `start` seconds.
 pub(super) fn horizon(start: f64, slots: &[(f64, f64)]) -> Vec<PlanSlot> {
     let mut from = start;
     let mut slot = |&(seconds, intensity): &(f64, f64)| {
@@ -31,7 +31,7 @@ pub(super) fn points(points: &[(f64, f64)]) -> Vec<Point> {
 pub(super) const MAX_POWER: Watts = Watts::new(400.0);
 pub(super) const REFERENCE: GramsPerKwh = GramsPerKwh::new(350.0);
 
-/// The parts of a problem before it is posed, so that tests can change one of them.
+/// The parts of a problem, so that tests can change one of them.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     /// Seconds and g/kWh.
@@ -39,9 +39,9 @@ pub(super) struct Instance {
     /// Watts and samples/s.
     pub(super) points: Vec<(f64, f64)>,
     pub(super) eta: f64,
-    /// The work as a part of what fits in at the fastest point.
+    /// Work relative to what fits in at the fastest point.
     pub(super) load: f64,
-    /// The latest end as a part of the horizon.
+    /// Latest end relative to the horizon.
     pub(super) latest_end: Option<f64>,
 }
 
@@ -58,7 +58,7 @@ impl Instance {
         self.load * self.latest_end().unwrap_or(self.seconds()) * self.fastest()
     }
 
-    /// Seconds from the start; whole ones, as moments are rounded to the microsecond.
+    /// Latest end in whole seconds from the start, because times are rounded to the microsecond.
     pub(super) fn latest_end(&self) -> Option<f64> {
         self.latest_end.map(|part| (part * self.seconds()).ceil())
     }
@@ -97,7 +97,7 @@ fn point() -> impl Strategy<Value = (f64, f64)> {
     prop_oneof![1 => coarse, 2 => (50.0..400.0, 5.0..1000.0)]
 }
 
-/// What boards do: diminishing returns, with noise.
+/// Generates realistic points: diminishing returns with noise.
 fn realistic(most: usize) -> impl Strategy<Value = Vec<(f64, f64)>> {
     prop::collection::vec(0.97..1.03f64, 1..=most).prop_map(|noise| {
         let point = |(i, noise): (usize, f64)| {

@@ -1,13 +1,13 @@
-//! The solvers against each other, against two oracles, and against what must hold for every plan.
+//! Compares the solvers with each other and with two oracles, and checks properties of all plans.
 
 mod budget;
-mod caution;
+mod hysteresis;
 mod instances;
+mod joint_planning;
 mod oracles;
 mod pausing;
 mod price;
 mod receding;
 mod solvers;
-mod steady;
-mod together;
+mod uncertainty;
 mod wild;

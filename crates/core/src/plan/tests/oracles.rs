@@ -1,17 +1,17 @@
-//! Two independent answers to the planning problem: an interior-point solver, and all vertices by brute force.
+//! Two independent solvers of the planning problem: an interior-point solver, and brute force over all vertices.
 
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettingsBuilder, DefaultSolver, IPSolver, NonnegativeConeT, SolverStatus, ZeroConeT};
 
 use super::instances::{Instance, MAX_POWER, REFERENCE};
 
-/// Cost per second of a point in a slot, g/s, from the definition.
+/// Returns the cost per second of a point in a slot by its definition, in g/s.
 fn second_cost(instance: &Instance, slot: usize, point: usize) -> f64 {
     let (intensity, power) = (instance.slots[slot].1, instance.points[point].0);
     (instance.eta * intensity * power + (1.0 - instance.eta) * REFERENCE.get() * MAX_POWER.get()) / 3.6e6
 }
 
-/// The seconds of each slot before the latest end.
+/// Returns the seconds of each slot before the latest end.
 fn usable(instance: &Instance) -> Vec<f64> {
     let mut left = instance.latest_end().unwrap_or(f64::INFINITY);
     let take = |&(seconds, _): &(f64, f64)| {
@@ -22,14 +22,14 @@ fn usable(instance: &Instance) -> Vec<f64> {
     instance.slots.iter().map(take).collect()
 }
 
-/// The optimal cost by clarabel, over all finishing slots. `None` if no slot can be the last.
+/// Returns the optimal cost by clarabel over all finishing slots; `None` if there is none.
 pub(super) fn by_interior_point(instance: &Instance) -> Option<f64> {
     let usable = usable(instance);
     let open = (0..usable.len()).filter(|&last| usable[last] > 0.0);
     open.filter_map(|last| finish_by_interior_point(instance, &usable, last, None)).reduce(f64::min)
 }
 
-/// The same with at most so many grams.
+/// Does the same with a maximum of grams.
 pub(super) fn within_budget_by_interior_point(instance: &Instance, budget: f64) -> Option<f64> {
     let usable = usable(instance);
     let open = (0..usable.len()).filter(|&last| usable[last] > 0.0);
@@ -41,7 +41,7 @@ fn finish_by_interior_point(instance: &Instance, usable: &[f64], last: usize, bu
     let work = instance.work();
     let cost = |v: usize| second_cost(instance, v / l, v % l) * usable[v / l];
     let scale = (0..n).map(cost).fold(1e-300, f64::max);
-    // Rows: one per full slot, the work, the last slot, the budget if there is one, and non-negativity.
+    // Rows: one per full slot, the work, the last slot, the budget if any, and non-negativity.
     let extra = usize::from(budget.is_some());
     let columns: Vec<Vec<(usize, f64)>> = (0..n)
         .map(|v| {
@@ -77,8 +77,8 @@ fn finish_by_interior_point(instance: &Instance, usable: &[f64], last: usize, bu
     solved.then_some(solver.solution.obj_val * scale)
 }
 
-/// The optimal cost by looking at every vertex: each full slot at one point, with either one of them shared by two
-/// points, or a last slot that is part-filled by one point or filled by two.
+/// Returns the optimal cost over all vertices: each full slot at one point, with either one slot shared by two points,
+/// or a last slot partly filled by one point or filled by two.
 pub(super) fn by_brute_force(instance: &Instance) -> Option<f64> {
     let usable = usable(instance);
     let l = instance.points.len();
@@ -90,7 +90,7 @@ pub(super) fn by_brute_force(instance: &Instance) -> Option<f64> {
             let full: f64 = (0..last).map(|slot| rate(point(slot)) * usable[slot]).sum();
             let cost: f64 = (0..last).map(|slot| second_cost(instance, slot, point(slot)) * usable[slot]).sum();
             let mut keep = |cost: f64| best = Some(best.map_or(cost, |b| b.min(cost)));
-            // The last slot alone takes up the rest.
+            // The last slot alone takes the rest.
             let seconds = (instance.work() - full) / rate(point(last));
             if (0.0..=usable[last]).contains(&seconds) {
                 keep(cost + second_cost(instance, last, point(last)) * seconds);
@@ -103,9 +103,9 @@ pub(super) fn by_brute_force(instance: &Instance) -> Option<f64> {
                     let done = full + rate(point(last)) * in_last;
                     let seconds = (instance.work() - done) / gain;
                     if gain != 0.0 && (0.0..=usable[shared]).contains(&seconds) {
-                        let dearer =
+                        let cost_difference =
                             second_cost(instance, shared, other) - second_cost(instance, shared, point(shared));
-                        keep(cost + second_cost(instance, last, point(last)) * in_last + dearer * seconds);
+                        keep(cost + second_cost(instance, last, point(last)) * in_last + cost_difference * seconds);
                     }
                 }
             }

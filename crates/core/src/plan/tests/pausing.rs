@@ -10,7 +10,7 @@ use crate::domain::{Activity, Objective, Pausing, Work};
 use crate::plan::dual::solve;
 use crate::plan::pausing::{Rules, solve_pausing};
 use crate::plan::problem::{Mode, Problem};
-use crate::plan::{Doing, Reason, Verdict};
+use crate::plan::{JobActivity, Reason, Verdict};
 use crate::units::{Samples, Seconds, Watts};
 
 const IDLE: Watts = Watts::new(20.0);
@@ -24,7 +24,7 @@ fn rules(costs: Pausing, activity: Option<Activity>) -> Rules {
     Rules { costs, activity, now: at(1800.0), checkpoint: Watts::new(300.0), budget: None }
 }
 
-/// Work for at most 80 % of the time, and a latest end.
+/// Generates instances with work for at most 80 % of the time and a latest end.
 fn roomy(longest: usize, most: usize) -> impl Strategy<Value = Instance> {
     (instance(longest, most), 0.3..0.8f64).prop_map(|(mut instance, load)| {
         instance.latest_end = Some(1.0);
@@ -33,14 +33,14 @@ fn roomy(longest: usize, most: usize) -> impl Strategy<Value = Instance> {
     })
 }
 
-/// The cheapest of all patterns of whole slots, each solved exactly, and the time of the checkpoints taken from the
-/// begin of each run.
+/// Returns the cost of the cheapest pattern of whole slots, each solved exactly, with checkpoint time taken from the
+/// start of each run.
 fn by_brute_force(problem: &Problem, costs: &Pausing) -> Option<f64> {
     let base = problem.clone().pausing_at(costs.idle_power, Watts::new(300.0));
     let n = problem.slots().len();
     let length = |slot: usize| problem.slots()[slot].slot.duration().get();
     let patterns = (0..1u32 << n).filter(|pattern| {
-        // Runs between pauses and pauses are long enough; the last run may be as short as the work.
+        // Runs and pauses have their minimum durations; the last run may be as short as the work.
         let pausing = |slot: usize| pattern >> slot & 1 == 1;
         let (mut start, mut valid) = (0, true);
         while start < n {
@@ -74,10 +74,10 @@ fn by_brute_force(problem: &Problem, costs: &Pausing) -> Option<f64> {
     solved.reduce(f64::min)
 }
 
-/// Patterns of pauses are found by search: most are the best there is, the others close to it. Always the same instances,
-/// since a search has no bound that holds for each.
+/// Most patterns found by the search are optimal, the others close to it. Uses fixed instances because the search has
+/// no bound for each.
 #[test]
-fn brute_force_finds_little_that_is_better() {
+fn brute_force_finds_little_improvement() {
     let mut runner = TestRunner::deterministic();
     let rules_of = (0.0..7200.0f64, 1.0..7200.0f64, 0.0..900.0f64);
     let gaps: Vec<f64> = (0..200)
@@ -98,11 +98,11 @@ fn brute_force_finds_little_that_is_better() {
 
 proptest! {
     #[test]
-    fn without_rules_a_pause_is_one_more_point(mut instance in roomy(8, 5)) {
+    fn without_minimum_durations_a_pause_is_one_more_point(mut instance in roomy(8, 5)) {
         let problem = instance.problem();
         let paused = solve_pausing(&problem, &rules(costs(0.0, 0.0, 0.0), None)).expect("feasible");
-        // In the linear programme nobody stands still for nothing at the end: idle counts as little as a thousandth of
-        // the slowest point's work.
+        // Makes idling at the end of the linear programme useless: idle counts as little as a thousandth of the slowest
+        // point's work.
         instance.points.push((IDLE.get(), 0.0));
         let load = instance.load;
         instance.load = problem.work().get() / (instance.latest_end().expect("set") * instance.fastest());
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn never_worse_than_running_through(instance in roomy(12, 5), checkpoint in 0.0..3600.0f64) {
+    fn pausing_is_never_worse_than_running_through(instance in roomy(12, 5), checkpoint in 0.0..3600.0f64) {
         let problem = instance.problem();
         let straight = solve(&problem).expect("feasible");
         let costs = costs(1800.0, 1800.0, checkpoint.round());
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn a_budget_is_kept_or_the_least_is_emitted(instance in roomy(10, 4), part in 0.5..1.0f64) {
+    fn a_budget_is_met_or_emissions_are_minimal(instance in roomy(10, 4), part in 0.5..1.0f64) {
         let problem = instance.problem();
         let straight = solve(&problem).expect("feasible").carbon;
         let rules = Rules { budget: Some(straight * part), ..rules(costs(600.0, 600.0, 60.0), None) };
@@ -135,7 +135,7 @@ proptest! {
     }
 }
 
-/// Three hours of work within six; the middle is dirty.
+/// Returns three hours of work within six, with a dirty middle.
 fn waiting() -> Job {
     let hours: Vec<_> = [300.0, 300.0, 900.0, 900.0, 300.0, 300.0, 300.0].iter().map(|c| (3600.0, *c)).collect();
     Job {
@@ -150,16 +150,16 @@ fn waiting() -> Job {
 }
 
 #[test]
-fn a_dirty_middle_is_waited_for() {
+fn a_job_waits_for_a_dirty_period_to_end() {
     let plan = waiting().plan();
     assert_eq!(plan.verdict, Verdict::Optimal);
-    let paused: Vec<_> = plan.segments.iter().filter(|s| s.doing == Doing::Paused).collect();
+    let paused: Vec<_> = plan.segments.iter().filter(|s| s.doing == JobActivity::Paused).collect();
     let (first, last) = (paused[0], paused[paused.len() - 1]);
     assert_eq!((first.slot.start(), last.slot.end()), (at(7200.0), at(14_400.0)));
     assert_eq!((first.power, first.point), (IDLE, 2), "idle, at the lowest limit");
     assert!(matches!(first.reason, Reason::Paused { .. }));
-    assert!(first.reason.to_string().starts_with("paused: waiting at 900 g/kWh is better"), "{}", first.reason);
-    let resuming = plan.segments.iter().find(|s| s.doing == Doing::Resuming).expect("a checkpoint");
+    assert!(first.reason.to_string().starts_with("Paused: 900 g/kWh now"), "{}", first.reason);
+    let resuming = plan.segments.iter().find(|s| s.doing == JobActivity::Resuming).expect("a checkpoint");
     assert_eq!((resuming.slot.start(), resuming.slot.duration()), (at(14_400.0), Seconds::new(120.0)));
     let done = plan.expected_samples_at(plan.ends_at()).get();
     assert!((done - 1_080_000.0).abs() < 1.0, "{done}");
@@ -167,40 +167,40 @@ fn a_dirty_middle_is_waited_for() {
 }
 
 #[test]
-fn planned_again_while_it_pauses_it_goes_on_pausing() {
+fn a_paused_job_planned_again_stays_paused() {
     let mut job = waiting();
     let once = job.plan();
     let mut log = Vec::new();
     job.follow(&once, at(9000.0), &mut log);
     job.activity = Some(Activity::PausedSince(at(7200.0)));
     let again = job.plan();
-    assert_eq!(again.segments[0].doing, Doing::Paused);
+    assert_eq!(again.segments[0].doing, JobActivity::Paused);
     assert_eq!(again.ends_at(), once.ends_at());
-    // A pause that has only begun is not left, though what came in its place is clean.
+    // A pause that has just begun continues even though the present became clean.
     job.horizon.iter_mut().for_each(|s| s.intensity = REFERENCE);
     job.now = at(7500.0);
     let flat = job.plan();
-    let resumed = flat.segments.iter().find(|s| s.doing == Doing::Resuming).expect("resumes");
-    assert_eq!(flat.segments[0].doing, Doing::Paused);
+    let resumed = flat.segments.iter().find(|s| s.doing == JobActivity::Resuming).expect("resumes");
+    assert_eq!(flat.segments[0].doing, JobActivity::Paused);
     assert!(resumed.slot.start() >= at(9000.0), "half an hour at the least: {}", resumed.slot.start());
-    // Unless a promise would break.
+    // Unless a constraint would be violated.
     job.objective.deadline = Some(at(7500.0 + (1_080_000.0 - job.progress.samples.get()) / 100.0 + 130.0));
     let urgent = job.plan();
-    assert_eq!((urgent.verdict, urgent.segments[0].doing), (Verdict::Optimal, Doing::Resuming));
+    assert_eq!((urgent.verdict, urgent.segments[0].doing), (Verdict::Optimal, JobActivity::Resuming));
 }
 
 #[test]
-fn a_run_that_has_only_begun_goes_on() {
+fn a_run_that_has_just_begun_continues() {
     let mut job = waiting();
     job.now = at(7200.0);
     job.progress.samples = Samples::new(600_000.0);
     job.objective.pausable = Some(costs(3600.0, 1800.0, 120.0));
     job.activity = Some(Activity::RunningSince(at(7000.0)));
     let plan = job.plan();
-    let first = plan.segments.iter().find(|s| s.doing == Doing::Paused);
+    let first = plan.segments.iter().find(|s| s.doing == JobActivity::Paused);
     assert!(first.is_none_or(|s| s.slot.start() >= at(10_600.0)), "{first:?}");
     job.activity = Some(Activity::RunningSince(at(0.0)));
-    assert_eq!(job.plan().segments[0].doing, Doing::Paused);
+    assert_eq!(job.plan().segments[0].doing, JobActivity::Paused);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn unknown_work_pauses_within_its_window() {
     let hours: Vec<_> = (0..24).map(|h| (3600.0, if h % 12 < 3 { 900.0 } else { 200.0 })).collect();
     job.horizon = horizon(0.0, &hours);
     let plan = job.plan();
-    assert!(plan.segments.iter().any(|s| s.doing == Doing::Paused));
+    assert!(plan.segments.iter().any(|s| s.doing == JobActivity::Paused));
     assert!(plan.expected.slowdown <= 0.5 + 1e-6, "{}", plan.expected.slowdown);
 }
 

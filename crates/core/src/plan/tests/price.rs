@@ -14,7 +14,7 @@ fn prices(of_hours: &[f64]) -> TimeSeries<Quoted<PricePerMwh>> {
 
 /// Intensities of 300, 600, 400 and 500 g/kWh.
 #[test]
-fn the_price_takes_carbons_place_as_far_as_it_has_weight() {
+fn the_price_replaces_carbon_by_its_weight() {
     let mut job = training();
     let known = prices(&[90.0, 10.0, 20.0, 80.0]);
     let reference = PricePerMwh::new(50.0);
@@ -34,11 +34,11 @@ fn the_price_takes_carbons_place_as_far_as_it_has_weight() {
     assert_eq!(weighed[0], REFERENCE * (90.0 / 50.0));
     let fastest = by_price.segments.iter().find(|s| s.point == 0).expect("a fast part");
     assert_eq!(fastest.slot.start(), at(3600.0), "the cheapest hour is the second, the dirtiest");
-    assert!(by_price.expected.carbon > carbon_alone.expected.carbon, "told is real carbon");
+    assert!(by_price.expected.carbon > carbon_alone.expected.carbon, "reported carbon is actual carbon");
     assert_eq!(fastest.intensity, GramsPerKwh::new(600.0));
-    let by_both = |reason| matches!(reason, Reason::Dearer { .. } | Reason::Cheaper { .. });
-    let told = by_price.segments.iter().find(|s| by_both(s.reason)).expect("a reason").reason.to_string();
-    assert!(told.starts_with("carbon and price together are "), "{told}");
+    let by_both = |reason| matches!(reason, Reason::MoreExpensive { .. } | Reason::LessExpensive { .. });
+    let text = by_price.segments.iter().find(|s| by_both(s.reason)).expect("a reason").reason.to_string();
+    assert!(text.contains("carbon and price amount to "), "{text}");
 
     job.objective.price_weight = 0.5;
     let (_, weighed) = with(&job);
@@ -46,7 +46,7 @@ fn the_price_takes_carbons_place_as_far_as_it_has_weight() {
 }
 
 #[test]
-fn without_a_price_carbon_alone_counts_and_that_is_said() {
+fn without_prices_only_carbon_counts_and_this_is_reported() {
     let mut job = training();
     let carbon_alone = job.plan();
     job.objective.price_weight = 1.0;
@@ -57,7 +57,7 @@ fn without_a_price_carbon_alone_counts_and_that_is_said() {
     let known = prices(&[-90.0, -10.0]);
     request.prices = Some(Prices { known: &known, reference: PricePerMwh::new(-50.0) });
     assert_eq!(request.weighing(), Weighing::NoPrices, "a mean below zero makes nothing commensurable");
-    // Hours without a price are taken at the mean; negative prices earn nothing.
+    // Hours without a price use the mean; negative prices gain nothing.
     let known = prices(&[-500.0, 10.0]);
     request.prices = Some(Prices { known: &known, reference: PricePerMwh::new(50.0) });
     let weighed = request.weighed_intensities(&job.horizon);

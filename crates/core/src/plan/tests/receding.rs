@@ -18,7 +18,7 @@ pub(super) fn profile(points: &[(f64, f64)]) -> Profile {
     Profile { points: points.iter().enumerate().map(point).collect() }
 }
 
-/// What a request borrows from.
+/// Owned parts of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) now: DateTime<Utc>,
@@ -56,7 +56,7 @@ impl Job {
         plan(&self.request()).expect("plannable")
     }
 
-    /// Lives by a plan until `t`; what was done when is added to the log.
+    /// Follows a plan until `t` and adds the work done to the log.
     pub(super) fn follow(
         &mut self,
         plan: &Plan,
@@ -76,7 +76,7 @@ impl Job {
     }
 }
 
-/// Three limits of an A100-like board, four hours.
+/// Returns a job with three limits of an A100-like GPU over four hours.
 pub(super) fn training() -> Job {
     Job {
         now: at(0.0),
@@ -151,7 +151,7 @@ fn assert_well_formed(job: &Job, plan: &Plan) -> TestCaseResult {
 
 proptest! {
     #[test]
-    fn plans_keep_their_promises_or_say_so(job in job()) {
+    fn plans_meet_their_constraints_or_report_violations(job in job()) {
         let plan = job.plan();
         assert_well_formed(&job, &plan)?;
         let Work::TotalSamples(total) = job.work else { unreachable!() };
@@ -165,7 +165,7 @@ proptest! {
                 prop_assert!(late.is_none_or(|late| late <= Seconds::ZERO));
                 prop_assert!(above.is_none_or(|above| above <= 1e-4), "too slow by {above:?}");
             }
-            Verdict::OverBudget { .. } | Verdict::HeldDown { .. } => prop_assert!(false, "there is nothing else to keep"),
+            Verdict::OverBudget { .. } | Verdict::SharedLimits { .. } => prop_assert!(false, "there is nothing else to keep"),
             Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, .. } => {
                 prop_assert!(plan.segments.iter().all(|s| s.throughput == fastest));
                 prop_assert_eq!(misses_deadline_by.is_some(), late.is_some_and(|late| late > Seconds::new(1e-3)));
@@ -190,7 +190,7 @@ proptest! {
             }
         }
         job.follow(&current, current.ends_at(), &mut log);
-        // Every action of the one plan was taken, but for seconds at the switches.
+        // All actions of the first plan were taken, except for seconds at the switches.
         let mut differs = Seconds::ZERO;
         for segment in &once.segments {
             let same = log.iter().filter(|(_, _, point)| *point == segment.point).map(|(from, to, _)| {
@@ -229,7 +229,7 @@ proptest! {
                 }
                 _ => continue,
             };
-            // At the price that the plan pays, neither a slower nor a faster limit would be better here.
+            // At the plan's price, neither a slower nor a faster limit would be better.
             let rounding = 1e-9 * margin.price;
             prop_assert!(margin.slower.is_none_or(|saved| saved <= margin.price + rounding), "{margin:?}");
             prop_assert!(margin.faster.is_none_or(|cost| cost >= margin.price - rounding), "{margin:?}");
@@ -254,9 +254,9 @@ proptest! {
 }
 
 #[test]
-fn a_latest_end_that_was_a_moment_ago_leaves_no_time_however_little_work_there_is() {
+fn a_latest_end_just_passed_leaves_no_time_for_any_work() {
     let mut job = training();
-    // 0.9 samples at 10⁹ a second and more, to be done 0.8 ms ago: both far below the resolution of moments.
+    // 0.9 samples at 10⁹ a second and more, due 0.8 ms ago: both far below the time resolution.
     job.work = Work::TotalSamples(Samples::new(1.0));
     job.profile.points.iter_mut().for_each(|p| p.throughput.mean = p.throughput.mean * 1e7);
     job.progress.elapsed = Seconds::new(1e-3);
@@ -268,7 +268,7 @@ fn a_latest_end_that_was_a_moment_ago_leaves_no_time_however_little_work_there_i
     assert!(plan.expected.carbon.get().is_finite() && plan.expected.slowdown.is_finite(), "{plan:?}");
 }
 
-/// A plan as a person reads it.
+/// Formats a plan for reading.
 fn rendered(plan: &Plan) -> String {
     let segment = |s: &crate::plan::Segment| {
         let (from, to) = (s.slot.start().format("%T"), s.slot.end().format("%T"));
@@ -281,45 +281,45 @@ fn rendered(plan: &Plan) -> String {
 }
 
 #[test]
-fn a_plan_reads_like_this() {
+fn a_plan_is_readable() {
     let mut job = training();
     insta::assert_snapshot!(rendered(&job.plan()), @r"
-    00:00:00-00:18:00 400 W two limits share this slot (300 g/kWh), 30 % for the faster one, so that exactly the remaining work is done
-    00:18:00-01:00:00 375 W two limits share this slot (300 g/kWh), 30 % for the faster one, so that exactly the remaining work is done
-    01:00:00-02:00:00 375 W dirtier than the plan's mean (600 g/kWh, mean 439 g/kWh), so work is done elsewhere: against the plan's dearest sample, a slower limit saves 33 % less and a faster one costs 100 % more
-    02:00:00-03:00:00 375 W the best pace at 400 g/kWh: against the plan's dearest sample, a slower limit saves 56 % less and a faster one costs 33 % more
-    03:00:00-03:18:00 375 W dirtier than the plan's mean (500 g/kWh, mean 439 g/kWh), so work is done elsewhere: against the plan's dearest sample, a slower limit saves 44 % less and a faster one costs 67 % more
+    00:00:00-00:18:00 400 W Two limits share this slot at 300 g/kWh: 30 % of the time at the faster one completes the remaining work
+    00:18:00-01:00:00 375 W Two limits share this slot at 300 g/kWh: 30 % of the time at the faster one completes the remaining work
+    01:00:00-02:00:00 375 W Running slower: 600 g/kWh now, 439 g/kWh on average until the job ends
+    02:00:00-03:00:00 375 W Best speed at 400 g/kWh: neither a slower nor a faster limit costs less
+    03:00:00-03:18:00 375 W Running slower: 500 g/kWh now, 439 g/kWh on average until the job ends
     299.0 gCO2e of 390.0 gCO2e, slowdown 10.00 %, Optimal
     ");
     job.horizon = horizon(0.0, &[(3600.0, 580.0), (3600.0, 580.0), (3600.0, 580.0), (3600.0, 580.0)]);
     insta::assert_snapshot!(rendered(&job.plan()), @r"
-    00:00:00-00:18:00 400 W flat forecast (580 g/kWh): static mix with 10.0 % slowdown, as slow as the 10.0 % slowdown budget allows
-    00:18:00-01:00:00 375 W flat forecast (580 g/kWh): static mix with 10.0 % slowdown, as slow as the 10.0 % slowdown budget allows
-    01:00:00-02:00:00 375 W flat forecast (580 g/kWh): static mix with 10.0 % slowdown, as slow as the 10.0 % slowdown budget allows
-    02:00:00-03:00:00 375 W flat forecast (580 g/kWh): static mix with 10.0 % slowdown, as slow as the 10.0 % slowdown budget allows
-    03:00:00-03:18:00 375 W flat forecast (580 g/kWh): static mix with 10.0 % slowdown, as slow as the 10.0 % slowdown budget allows
+    00:00:00-00:18:00 400 W Constant forecast of 580 g/kWh: 10.0 % slower throughout, as slow as the 10.0 % slowdown budget allows
+    00:18:00-01:00:00 375 W Constant forecast of 580 g/kWh: 10.0 % slower throughout, as slow as the 10.0 % slowdown budget allows
+    01:00:00-02:00:00 375 W Constant forecast of 580 g/kWh: 10.0 % slower throughout, as slow as the 10.0 % slowdown budget allows
+    02:00:00-03:00:00 375 W Constant forecast of 580 g/kWh: 10.0 % slower throughout, as slow as the 10.0 % slowdown budget allows
+    03:00:00-03:18:00 375 W Constant forecast of 580 g/kWh: 10.0 % slower throughout, as slow as the 10.0 % slowdown budget allows
     400.2 gCO2e of 522.0 gCO2e, slowdown 10.00 %, Optimal
     ");
     job.objective.max_slowdown = Some(0.0);
     insta::assert_snapshot!(rendered(&job.plan()), @r"
-    00:00:00-01:00:00 400 W no slack: only the fastest limit keeps the 0.0 % slowdown budget
-    01:00:00-02:00:00 400 W no slack: only the fastest limit keeps the 0.0 % slowdown budget
-    02:00:00-03:00:00 400 W no slack: only the fastest limit keeps the 0.0 % slowdown budget
+    00:00:00-01:00:00 400 W Running at full speed: only the fastest limit keeps the 0.0 % slowdown budget
+    01:00:00-02:00:00 400 W Running at full speed: only the fastest limit keeps the 0.0 % slowdown budget
+    02:00:00-03:00:00 400 W Running at full speed: only the fastest limit keeps the 0.0 % slowdown budget
     522.0 gCO2e of 522.0 gCO2e, slowdown 0.00 %, Optimal
     ");
     job.progress.elapsed = Seconds::new(600.0);
     job.objective.deadline = Some(at(9000.0));
     insta::assert_snapshot!(rendered(&job.plan()), @r"
-    00:00:00-01:00:00 400 W flat out: no slower plan safely keeps the deadline 1970-01-01T02:30:00Z
-    01:00:00-02:00:00 400 W flat out: no slower plan safely keeps the deadline 1970-01-01T02:30:00Z
-    02:00:00-03:00:00 400 W flat out: no slower plan safely keeps the deadline 1970-01-01T02:30:00Z
+    00:00:00-01:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
+    01:00:00-02:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
+    02:00:00-03:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
     522.0 gCO2e of 522.0 gCO2e, slowdown 5.56 %, FlatOut { misses_deadline_by: Some(Seconds(1800.0)), exceeds_slowdown_by: Some(0.05555555555555558), exceeds_budget_by: None, why: NotEnoughTime { missing: Samples(180000.0), late_by: Seconds(1800.0) } }
     ");
 }
 
 #[test]
 fn the_budget_holds_over_the_jobs_life() {
-    // 3 h of work at the ceiling, 10 % allowed; the first third took 8 % longer and earned the rest less slack.
+    // 3 h of work at the ceiling, 10 % allowed; the first third took 8 % longer and left less slack for the rest.
     let mut job = training();
     job.progress = Progress { samples: Samples::new(360_000.0), elapsed: Seconds::new(3888.0), ..Progress::default() };
     let plan = job.plan();
@@ -328,14 +328,14 @@ fn the_budget_holds_over_the_jobs_life() {
 }
 
 #[test]
-fn an_uncertain_reference_leaves_a_margin() {
+fn an_uncertain_reference_leaves_a_reserve() {
     let mut job = training();
     job.progress.reserve = 0.02;
     assert!((job.plan().expected.slowdown - 0.08).abs() < 1e-6);
     job.progress.reserve = 0.25;
     let plan = job.plan();
     assert_eq!((plan.verdict, plan.expected.slowdown), (Verdict::Optimal, 0.0));
-    // The margin is used up, but the promise itself is kept.
+    // The reserve is used up, but the constraint itself is met.
     job.progress.elapsed = Seconds::new(600.0);
     let Verdict::FlatOut { misses_deadline_by: None, exceeds_slowdown_by: None, why, .. } = job.plan().verdict else {
         panic!("{:?}", job.plan().verdict)
@@ -344,7 +344,7 @@ fn an_uncertain_reference_leaves_a_margin() {
 }
 
 #[test]
-fn flat_out_says_what_it_breaks() {
+fn full_speed_reports_its_violations() {
     let mut job = training();
     job.objective.deadline = Some(at(9000.0));
     job.progress.elapsed = Seconds::new(2160.0); // 20 % of the job's time at the ceiling
@@ -360,7 +360,7 @@ fn flat_out_says_what_it_breaks() {
 }
 
 #[test]
-fn a_cap_takes_limits_away_but_not_the_reference() {
+fn a_cap_removes_limits_but_not_the_reference() {
     let mut job = training();
     job.allowed = Some(PowerLimit::from_milliwatts(375_000));
     let plan = job.plan();
@@ -401,7 +401,7 @@ fn a_short_forecast_is_extended_with_its_mean() {
 }
 
 #[test]
-fn broken_horizons_are_refused_and_past_slots_are_not() {
+fn invalid_horizons_are_rejected_and_past_slots_are_not() {
     let mut job = training();
     job.now = at(5000.0);
     assert_eq!(job.plan().segments[0].slot.start(), job.now);
@@ -415,7 +415,7 @@ fn broken_horizons_are_refused_and_past_slots_are_not() {
 }
 
 #[test]
-fn unknown_work_keeps_its_pace_over_the_window() {
+fn unknown_work_keeps_its_speed_over_the_window() {
     let mut job = training();
     job.work = Work::Unknown;
     job.horizon = horizon(0.0, &[(43_200.0, 300.0), (43_200.0, 600.0)]);
@@ -423,7 +423,7 @@ fn unknown_work_keeps_its_pace_over_the_window() {
     assert!((plan.expected.slowdown - 0.1).abs() < 1e-6);
     assert_eq!(plan.ends_at(), at(86_400.0));
     assert!(plan.segments[0].throughput > plan.segments[plan.segments.len() - 1].throughput);
-    // An hour lost is bought back within the window.
+    // An hour lost is recovered within the window.
     job.progress = Progress { elapsed: Seconds::new(3600.0), ..Progress::default() };
     assert!((job.plan().expected.slowdown - 0.1).abs() < 1e-6);
     // A lost day is not.
@@ -440,7 +440,7 @@ fn unknown_work_without_a_budget_takes_each_slots_optimum() {
     job.objective = Objective { eta: 0.5, ..Objective::UNBOUND };
     job.horizon = horizon(0.0, &[(43_200.0, 0.0), (43_200.0, 5000.0)]);
     let plan = job.plan();
-    // (0.5·c·p + 0.5·350·400) / r: time alone without carbon, then 2·p(l) and less.
+    // (0.5·c·p + 0.5·350·400) / r: only time without carbon, then 2·p(l) and less.
     assert_eq!(plan.segments.iter().map(|s| s.point).collect::<Vec<_>>(), [0, 2]);
     assert_eq!(plan.segments[0].reason, Reason::LeastCostPerSample { intensity: GramsPerKwh::ZERO });
     assert_eq!(plan.verdict, Verdict::Optimal);

@@ -7,7 +7,7 @@ fn at(minutes: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
 }
 
-/// Slots of so many minutes each, from a minute on.
+/// Returns slots of given minutes from a minute on.
 fn horizon(from: i64, slots: &[(i64, f64)]) -> Horizon {
     let mut start = from;
     let slot = |&(minutes, value): &(i64, f64)| {
@@ -29,7 +29,7 @@ fn expected(horizon: &Horizon, now: i64) -> Vec<PlanSlot> {
 }
 
 #[test]
-fn five_minutes_become_half_hours_and_longer_slots_stay() {
+fn five_minute_slots_become_half_hours_and_longer_slots_stay() {
     let fine: Vec<_> = (0..18).map(|i| (5, 100.0 + f64::from(i))).chain([(60, 300.0), (30, 400.0)]).collect();
     let slots = expected(&horizon(0, &fine), 0);
     assert_eq!(spans(&slots), [(0, 30), (30, 60), (60, 90), (90, 150), (150, 180)]);
@@ -39,7 +39,7 @@ fn five_minutes_become_half_hours_and_longer_slots_stay() {
 }
 
 #[test]
-fn boundaries_do_not_move_with_the_present() {
+fn boundaries_do_not_shift_with_the_present() {
     let twenty: Vec<_> = (0..30).map(|i| (20, f64::from(i))).collect();
     let whole = expected(&horizon(0, &twenty), 0);
     for passed in 1..6 {
@@ -50,7 +50,7 @@ fn boundaries_do_not_move_with_the_present() {
 }
 
 #[test]
-fn far_slots_are_coarse_and_stay_put_within_a_quarter_of_a_day() {
+fn far_slots_are_coarse_and_do_not_shift_within_six_hours() {
     let hours: Vec<_> = (0..96).map(|h| (60, f64::from(h))).collect();
     let slots = expected(&horizon(0, &hours), 0);
     assert_eq!(slots.len(), 48 + 16);

@@ -7,21 +7,21 @@ use crate::plan::dual::Hulls;
 use crate::plan::{Infeasible, InvalidProblem, LinearError, Problem, Solution, solve, solve_linear};
 use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
 
-/// What could be paid at most: the scale of rounding where the optimum costs nothing.
-fn dearest(problem: &Problem) -> f64 {
+/// Returns the maximum possible cost, as the scale of rounding where the optimum is zero.
+fn maximum_cost(problem: &Problem) -> f64 {
     let seconds: f64 = problem.slots().iter().map(|s| s.slot.duration().get()).sum();
     let second = |slot| (0..problem.points().len()).map(|p| problem.second_cost(slot, p)).fold(0.0, f64::max);
     (0..problem.slots().len()).map(second).fold(0.0, f64::max) * seconds
 }
 
 fn assert_close(problem: &Problem, a: f64, b: f64, relative: f64) -> TestCaseResult {
-    let allowed = relative * a.abs().max(b.abs()) + 1e-9 * dearest(problem);
+    let allowed = relative * a.abs().max(b.abs()) + 1e-9 * maximum_cost(problem);
     prop_assert!((a - b).abs() <= allowed, "{a} and {b} differ by {:e}", (a - b) / b);
     Ok(())
 }
 
-/// Work done, time kept, slots filled in order.
-fn assert_keeps_its_promises(problem: &Problem, solution: &Solution) -> TestCaseResult {
+/// Checks work, latest end and order of slots.
+fn assert_meets_its_constraints(problem: &Problem, solution: &Solution) -> TestCaseResult {
     let last = solution.shares.len() - 1;
     let mut work = 0.0;
     for (t, (slot, parts)) in problem.slots().iter().zip(&solution.shares).enumerate() {
@@ -46,7 +46,7 @@ proptest! {
         let problem = instance.problem();
         match (solve(&problem), solve_linear(&problem)) {
             (Ok(dual), Ok(linear)) => {
-                assert_keeps_its_promises(&problem, &dual)?;
+                assert_meets_its_constraints(&problem, &dual)?;
                 assert_close(&problem, dual.cost.get(), linear.cost.get(), 1e-6)?;
             }
             (Err(dual), Err(linear)) => prop_assert_eq!(LinearError::Infeasible(dual), linear),
@@ -65,7 +65,7 @@ proptest! {
 
     #[test]
     fn brute_force_finds_nothing_better(instance in instance(4, 4)) {
-        // At a load of exactly 1 brute force trips over rounding.
+        // At a load of exactly 1, brute force fails by rounding.
         prop_assume!(instance.load != 1.0);
         let problem = instance.problem();
         match (solve(&problem), by_brute_force(&instance)) {
@@ -125,7 +125,7 @@ proptest! {
         let mut carbon = |eta: f64| {
             instance.eta = eta.min(1.0);
             let problem = instance.problem();
-            solve(&problem).ok().map(|solution| (solution.carbon.get(), 1e-8 * dearest(&problem)))
+            solve(&problem).ok().map(|solution| (solution.carbon.get(), 1e-8 * maximum_cost(&problem)))
         };
         if let (Some((less, rounding)), Some((greater, _))) = (carbon(eta), carbon(eta + more)) {
             prop_assert!(greater <= less * (1.0 + 1e-9) + rounding, "{greater} > {less}");
@@ -184,7 +184,7 @@ proptest! {
         let scaled = Problem::new(problem.slots().to_vec(), super::instances::points(&points),
             problem.work() * rate, instance.eta, REFERENCE, MAX_POWER * power, problem.latest_end()).expect("valid");
         let other = solve(&scaled).expect("feasible too");
-        assert_keeps_its_promises(&scaled, &other)?;
+        assert_meets_its_constraints(&scaled, &other)?;
         assert_close(&problem, other.cost.get() / power, solution.cost.get(), 1e-9)?;
     }
 }
@@ -200,7 +200,7 @@ fn plain() -> Instance {
 }
 
 #[test]
-fn work_goes_where_it_is_clean() {
+fn work_is_done_in_clean_slots() {
     let mut instance = plain();
     instance.latest_end = Some(1.0);
     instance.load = 0.75; // 540,000 samples: 150 samples/s over two slots
@@ -222,7 +222,7 @@ fn on_a_flat_grid_the_faster_part_comes_first() {
 }
 
 #[test]
-fn infeasible_says_by_how_much() {
+fn infeasible_reports_by_how_much() {
     let mut instance = plain();
     instance.latest_end = Some(0.5);
     instance.load = 1.1;
@@ -231,8 +231,8 @@ fn infeasible_says_by_how_much() {
     instance.latest_end = None;
     let Err(Infeasible::HorizonTooShort { missing, short_by }) = solve(&instance.problem()) else { panic!("feasible") };
     assert!((missing.get() - 72_000.0).abs() < 1e-6 && (short_by.get() - 720.0).abs() < 1e-9);
-    let told = solve(&instance.problem()).expect_err("too long").to_string();
-    assert_eq!(told, "even flat out 72000 samples are missing at the end of the horizon, 720 s of work");
+    let text = solve(&instance.problem()).expect_err("too long").to_string();
+    assert_eq!(text, "even at full speed 72000 samples are missing at the end of the horizon, 720 s of work");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_latest_end_that_has_passed_is_infeasible() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_input_is_rejected() {
     let slots = horizon(0.0, &[(3600.0, 300.0), (3600.0, 300.0)]);
     let usable = points(&[(300.0, 100.0)]);
     let pose = |slots: &[_], points: &[_], work, eta| {

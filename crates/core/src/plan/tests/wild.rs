@@ -1,4 +1,4 @@
-//! Whatever can be asked for is planned: wild requests that all doors let through, alone and together.
+//! Property tests of planning with any request that passes validation, alone and jointly.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proptest::prelude::*;
@@ -8,14 +8,14 @@ use super::instances::at;
 use super::receding::{Job, profile, training};
 use crate::domain::{Activity, Objective, Origin, Pausing, PowerLimit, Quoted, Slot, TimeSeries, Work};
 use crate::forecast::ErrorPaths;
-use crate::plan::{Held, Infeasible, Pace};
+use crate::plan::{AppliedSetPoint, Infeasible, SwitchingLimits};
 use crate::plan::{
     Member, Past, Plan, PlanSlot, Prices, Progress, Request, Shared, Solver, Unplannable, Verdict, follow, plan,
     plan_together, steadier, steadier_together,
 };
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
-/// A request's parts, by value.
+/// Owned parts of a request.
 #[derive(Clone, Debug)]
 struct Wild {
     job: Job,
@@ -47,7 +47,7 @@ impl Wild {
         self.job.profile.points.iter().map(|p| p.setting[0].limit.watts()).collect()
     }
 
-    /// Has `take` look at the request.
+    /// Calls `take` with the request.
     fn with<T>(&self, take: impl FnOnce(&Request<'_>) -> T) -> T {
         let (known, errors) = (self.known_prices(), self.paths());
         let prices = self.prices.as_ref().map(|prices| {
@@ -94,7 +94,7 @@ fn objective() -> impl Strategy<Value = (Objective, Option<f64>)> {
         |(eta, max_slowdown, deadline, budget, price_weight, pausable)| {
             let asked = Objective {
                 max_slowdown,
-                // Told apart from the moment: it is not known here.
+                // Relative to now, which is not known here.
                 deadline: deadline.map(|_| DateTime::UNIX_EPOCH),
                 carbon_budget: budget.map(GramsCo2e::new),
                 price_weight,
@@ -133,7 +133,7 @@ fn progress() -> impl Strategy<Value = Progress> {
             elapsed: Seconds::new(elapsed),
             reserve,
             carbon: GramsCo2e::new(carbon),
-            past: past.map(|(intensity, carbon)| Past {
+            past: past.map(|(intensity, carbon)| PastEmissions {
                 intensity: GramsPerKwh::new(intensity),
                 carbon: GramsCo2e::new(carbon),
             }),
@@ -174,7 +174,7 @@ fn wild() -> impl Strategy<Value = Wild> {
         let after = |seconds: f64| now + Seconds::new(seconds).to_delta();
         let known = work != Work::Unknown;
         let objective = Objective {
-            // The door refuses both without known work.
+            // Validation rejects both without known work.
             deadline: deadline.filter(|_| known).map(after),
             carbon_budget: objective.carbon_budget.filter(|_| known),
             ..objective
@@ -207,7 +207,7 @@ fn wild() -> impl Strategy<Value = Wild> {
     })
 }
 
-/// Slots of so many seconds and such intensities, the first so long after now.
+/// Returns slots of given seconds and intensities, the first starting `start` seconds after now.
 fn horizon_from(now: DateTime<Utc>, start: f64, slots: &[(f64, f64)]) -> Vec<PlanSlot> {
     let mut from = now + Seconds::new(start).to_delta();
     let one = |(seconds, intensity): &(f64, f64)| {
@@ -232,13 +232,13 @@ fn figures(verdict: &Verdict) -> Vec<f64> {
             };
             of(late, slow, over).into_iter().chain(more).collect()
         }
-        Verdict::HeldDown { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
+        Verdict::SharedLimits { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
             of(misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by)
         }
     }
 }
 
-/// All figures are finite, segments follow each other from the present on, and each is within what is allowed.
+/// Checks that all figures are finite, segments are contiguous from the present on, and settings are allowed.
 fn assert_sound(wild: &Wild, made: &Result<Plan, Unplannable>) -> TestCaseResult {
     let Ok(made) = made else { return Ok(()) };
     let job = &wild.job;
@@ -250,7 +250,7 @@ fn assert_sound(wild: &Wild, made: &Result<Plan, Unplannable>) -> TestCaseResult
         expected.slowdown,
         expected.carbon_at_ceiling.get(),
         made.samples_done.get(),
-        made.kept_from.unwrap_or_default(),
+        made.forgone_saving.unwrap_or_default(),
         made.slack.map_or(0.0, |(_, fastest)| fastest.get()),
         made.expected_samples_at(job.now + TimeDelta::hours(1)).get(),
     ];
@@ -270,7 +270,7 @@ fn assert_sound(wild: &Wild, made: &Result<Plan, Unplannable>) -> TestCaseResult
     Ok(())
 }
 
-/// So many watts in all, or none, from now on.
+/// Returns a cap in watts, or none, from now on.
 fn cap(now: DateTime<Utc>, steps: &[(i64, f64)]) -> TimeSeries<Watts> {
     let mut from = now - TimeDelta::minutes(5);
     let mut points = Vec::new();
@@ -283,7 +283,7 @@ fn cap(now: DateTime<Utc>, steps: &[(i64, f64)]) -> TimeSeries<Watts> {
 }
 
 #[test]
-fn a_deadline_that_has_passed_or_work_of_no_time_is_no_reason_not_to_plan_a_job_that_may_pause() {
+fn a_pausable_job_is_planned_despite_a_past_deadline_or_tiny_work() {
     let mut job = training();
     job.objective.pausable = Some(Pausing::default_for(1));
     for (total, deadline, max_slowdown) in [
@@ -303,7 +303,7 @@ fn a_deadline_that_has_passed_or_work_of_no_time_is_no_reason_not_to_plan_a_job_
             job.activity = activity;
             let made = job.plan();
             let late = deadline.is_some() && total > 1.0;
-            // Who pauses and has a hundredth of a second to do is late for the checkpoint alone.
+            // A paused job with a hundredth of a second of work is late because of the checkpoint alone.
             let resumes = activity == Some(Activity::PausedSince(at(-10.0))) && total == 1.0;
             let is_late = matches!(made.verdict, Verdict::FlatOut { .. });
             assert!(total < 1.0 || is_late == (late || resumes), "{total}: {made:?}");
@@ -317,21 +317,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(600)))]
 
     #[test]
-    fn whatever_may_be_asked_for_is_planned_soundly(wild in wild(), later in edge(&[0.0, 1e-6, 1.0, 3600.0, 1e6], 0.0..7200.0)) {
+    fn any_valid_request_is_planned_soundly(wild in wild(), later in edge(&[0.0, 1e-6, 1.0, 3600.0, 1e6], 0.0..7200.0)) {
         let made = wild.with(plan);
         assert_sound(&wild, &made)?;
         let Ok(made) = made else { return Ok(()) };
-        // And again, later, beside the plan that was made.
+        // Plan again later with the previous plan.
         let mut next = wild.clone();
         next.job.now += Seconds::new(later).to_delta();
         next.job.progress.samples = made.expected_samples_at(next.job.now);
-        let again = next.with(|request| plan(request).map(|new| steadier(&made, new, request, 0.0005)));
+        let again = next.with(|request| plan(request).map(|new| keep_if_nearly_as_good(&made, new, request, 0.0005)));
         assert_sound(&next, &again)?;
-        let pace = Pace { dwell: wild.job.dwell, ramp_per_min: None };
-        let mut held: Option<Held> = None;
+        let pace = SwitchingLimits { dwell: wild.job.dwell, ramp_per_min: None };
+        let mut held: Option<AppliedSetPoint> = None;
         for seconds in [0.0, 1.0, later, 2.0 * later] {
             let now = wild.job.now + Seconds::new(seconds).to_delta();
-            held = follow(held.as_ref(), &made, &wild.job.profile, made.expected_samples_at(now), now, &pace);
+            held = next_set_point(held.as_ref(), &made, &wild.job.profile, made.expected_samples_at(now), now, &pace);
         }
     }
 }
@@ -340,7 +340,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(200)))]
 
     #[test]
-    fn whatever_may_be_asked_for_is_planned_soundly_together(
+    fn any_valid_requests_are_planned_soundly_jointly(
         wilds in prop::collection::vec(wild(), 1..4),
         steps in prop::collection::vec((edge(&[1.0, 300.0, 301.0], 1.0..1e5), edge(&[0.0, 1e5], 50.0..900.0)), 0..4),
         budget in prop::option::of(edge(&[-100.0, 0.0, 1e12], 0.0..1e5)),
@@ -375,14 +375,14 @@ proptest! {
         }
         let before: Vec<Option<Plan>> = made.plans.iter().map(|made| made.as_ref().ok().cloned()).collect();
         let before: Vec<Option<&Plan>> = before.iter().map(Option::as_ref).collect();
-        let again = steadier_together(&before, made, &members, &shared, 0.0005);
+        let again = keep_jointly_if_nearly_as_good(&before, made, &members, &shared, 0.0005);
         for (wild, made) in wilds.iter().zip(&again.plans) {
             assert_sound(wild, made)?;
         }
     }
 }
 
-/// So many, or as many as are asked for from outside.
+/// Returns the number of cases, unless the environment sets another one.
 fn cases(usual: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }

@@ -1,4 +1,4 @@
-//! Several jobs planned together under what they share (`planning.md` §3).
+//! Joint planning of several jobs with shared constraints (`planning.md` §3).
 
 use chrono::{DateTime, Utc};
 
@@ -11,49 +11,47 @@ use super::schedule::Plan;
 use crate::domain::{Slot, TimeSeries};
 use crate::units::{GramsCo2e, Seconds, Watts};
 
-/// Watts above a cap that are rounding.
+/// Excess over a cap that counts as rounding.
 const NO_POWER: Watts = Watts::new(1e-3);
 
-/// A promise that cannot be kept, and by how much the plans break it.
+/// A shared constraint that the plans violate, and by how much.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Broken {
-    /// Even the lowest limits add up to more than the cap.
+pub enum SharedViolation {
+    /// Even the lowest limits exceed the cap.
     Cap {
-        /// The most by which it is exceeded at any moment.
+        /// Maximum excess.
         by: Watts,
-        /// For how long in all.
+        /// Total duration.
         during: Seconds,
     },
-    /// More is emitted than the jobs share.
+    /// Emissions exceed the shared budget.
     SharedBudget {
-        /// Within the span of that budget.
+        /// Span of the budget.
         during: Slot,
-        /// How much more.
+        /// Excess.
         by: GramsCo2e,
     },
 }
 
-/// The plans of jobs that share something.
+/// Jointly made plans of several jobs.
 #[derive(Clone, Debug)]
-pub struct Together {
-    /// One per member, in their order. What a job promised alone and cannot keep is in its plan's verdict.
+pub struct JointPlan {
+    /// One plan per member, in their order. A plan's verdict states violations of the job's own constraints.
     pub plans: Vec<Result<Plan, Unplannable>>,
-    /// What they share and cannot keep.
-    pub broken: Vec<Broken>,
-    /// How much cheaper the best plan could be at most, as a part of this plan's cost; zero where it is the best, and
-    /// where not all promises are kept.
+    /// Violated shared constraints.
+    pub broken: Vec<SharedViolation>,
+    /// Relative optimality gap; zero at the optimum and where constraints are violated.
     pub gap: f64,
-    /// Whether the search was left to finish. Plans keep the cap either way.
+    /// True if the search finished. Plans meet the cap either way.
     pub finished: bool,
 }
 
-/// Plans jobs together so that at every instant the limits in force of those that run, and what those that have ended
-/// rest at, add up to no more than the cap. Where nothing that they share binds, each plan is the one that
-/// [`plan`] makes of the job alone. All `now` are the same moment.
+/// Plans jobs jointly so that at each time the limits in force of running jobs and the resting limits of ended ones sum
+/// up to no more than the cap. Where no shared constraint binds, each plan is that of [`plan`]. All `now` are the same
+/// time.
 ///
-/// Where not all promises can be kept, carbon budgets bend first, then promises about time, those of the lowest priority
-/// first, and the cap only where even the lowest limits exceed it. A job that pauses does so when it would alone, at its
-/// lowest limit.
+/// If not all constraints can be met, carbon budgets yield first, then time constraints, the lowest priority first, and
+/// the cap only if even the lowest limits exceed it. A job pauses when it would alone, at its lowest limit.
 ///
 /// `solver` solves the joint plan; `go_on` is asked from time to time whether to search further.
 pub fn plan_together(
@@ -63,7 +61,7 @@ pub fn plan_together(
     go_on: &dyn Fn() -> bool,
 ) -> Together {
     let plans: Vec<_> = members.iter().map(|member| plan(&member.request)).collect();
-    let alone = Together { broken: broken(members, &plans, shared), plans, gap: 0.0, finished: true };
+    let alone = JointPlan { broken: broken(members, &plans, shared), plans, gap: 0.0, finished: true };
     if alone.broken.is_empty() {
         return alone;
     }
@@ -72,27 +70,31 @@ pub fn plan_together(
     let plans = joint.plans(&solution, alone.plans);
     let kept = solution.clashes.is_empty() && solution.cost > GramsCo2e::ZERO;
     let gap = if kept { (1.0 - solution.bound / solution.cost).clamp(0.0, 1.0) } else { 0.0 };
-    Together { broken: broken(members, &plans, shared), plans, gap, finished: solution.finished }
+    JointPlan { broken: broken(members, &plans, shared), plans, gap, finished: solution.finished }
 }
 
-/// What plans break of what is shared.
-pub(super) fn broken(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], shared: &Shared<'_>) -> Vec<Broken> {
+/// Returns the shared constraints that plans violate.
+pub(super) fn broken(
+    members: &[Member<'_>],
+    plans: &[Result<Plan, Unplannable>],
+    shared: &Shared<'_>,
+) -> Vec<SharedViolation> {
     let mut broken = Vec::new();
     let (by, during) = above_cap(members, plans, shared.cap);
     if by > NO_POWER {
-        broken.push(Broken::Cap { by, during });
+        broken.push(SharedViolation::Cap { by, during });
     }
     for (during, budget) in shared.carbon_budget.iter().flat_map(|budgets| budgets.points()) {
         let carbon: GramsCo2e = plans.iter().flatten().map(|plan| plan.carbon_within(during)).sum();
         let by = carbon - *budget;
         if by > carbon * 1e-6 {
-            broken.push(Broken::SharedBudget { during: *during, by });
+            broken.push(SharedViolation::SharedBudget { during: *during, by });
         }
     }
     broken
 }
 
-/// The most by which limits exceed a cap, and for how long in all they do.
+/// Returns the maximum excess over a cap and its total duration.
 fn above_cap(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], cap: &TimeSeries<Watts>) -> (Watts, Seconds) {
     let Some(now) = members.iter().map(|member| member.request.now).min() else {
         return (Watts::ZERO, Seconds::ZERO);
@@ -103,7 +105,7 @@ fn above_cap(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], cap: &
     moments.sort_unstable();
     moments.dedup();
     moments.retain(|t| *t >= now);
-    // Moments are in order, so that each plan is walked through once.
+    // Times are in order, so each plan is traversed once.
     let mut next = vec![0; plans.len()];
     let (mut most, mut time) = (Watts::ZERO, Seconds::ZERO);
     for pair in moments.windows(2) {

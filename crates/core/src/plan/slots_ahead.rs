@@ -1,4 +1,4 @@
-//! The slots ahead, from the model's outlook and the planner's settings.
+//! Planning slots from a forecast model.
 
 use chrono::{DateTime, Utc};
 
@@ -8,9 +8,8 @@ use super::slots::{floor, planning_slots};
 use crate::domain::CarbonSeries;
 use crate::forecast::{HorizonPolicy, Model};
 
-/// What is planned over from `now` to `until`: the source's forecast as the model learnt to correct and extend it,
-/// followed as far as its measured skill goes, in slots as the settings want them. The daemon and the simulator both
-/// look ahead through this.
+/// Returns the slots to plan over from `now` to `until`: the source's forecast as corrected and extended by the model,
+/// shrunk by its measured skill, at the resolution of the settings. The daemon and the simulator share this function.
 pub fn slots_ahead(
     model: &Model,
     expected: &CarbonSeries,
@@ -18,7 +17,7 @@ pub fn slots_ahead(
     policy: &HorizonPolicy,
     settings: &Settings,
 ) -> Vec<PlanSlot> {
-    // From the begin of the present slot on, so that its value does not drift while it passes.
+    // Start at the beginning of the present slot so that its value does not drift.
     let begun = floor(now, settings.shortest_slot_s.to_delta());
     let from = if expected.at(begun).is_some() { begun } else { now };
     let horizon = model.outlook(expected, from, until, policy);

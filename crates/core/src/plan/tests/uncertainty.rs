@@ -1,14 +1,14 @@
-//! How far plans follow forecasts that are known with an error only.
+//! Tests how far plans follow uncertain forecasts.
 
 use std::ops::Not;
 
 use super::receding::{Job, training};
 use crate::domain::Work;
 use crate::forecast::ErrorPaths;
-use crate::plan::{Past, Plan, Request, Verdict, plan};
+use crate::plan::{PastEmissions, Plan, Request, Verdict, plan};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, Seconds};
 
-/// Eight days' errors by hour, of which every other has the opposite sign.
+/// Returns eight days' errors by hour with alternating signs.
 fn errors(job: &Job, error: impl Fn(usize) -> f64) -> ErrorPaths {
     let sign = |day: usize| if day.is_multiple_of(2) { 1.0 } else { -1.0 };
     let day = |day| (0..48).map(|lead| sign(day) * error(lead)).collect();
@@ -19,13 +19,13 @@ fn planned(job: &Job, errors: &ErrorPaths) -> Plan {
     plan(&Request { errors: Some(errors), ..job.request() }).expect("plannable")
 }
 
-/// Samples of the first hour.
+/// Returns the samples of the first hour.
 fn present(job: &Job, plan: &Plan) -> f64 {
     let end = job.horizon[0].slot.end();
     plan.segments.iter().filter(|s| s.slot.end() <= end).map(|s| s.samples().get()).sum()
 }
 
-/// What the best constant mix does in an hour: the whole budget is worth using on this job.
+/// Returns the samples per hour of the best constant mix, which uses the whole slowdown budget on this job.
 fn constant(job: &Job) -> f64 {
     let Work::TotalSamples(total) = job.work else { unreachable!("its work is known") };
     let pace = job.profile.points[0].throughput.mean.get() / 1.1;
@@ -34,7 +34,7 @@ fn constant(job: &Job) -> f64 {
 }
 
 #[test]
-fn a_forecast_without_errors_is_followed_all_the_way() {
+fn a_forecast_without_errors_is_followed_fully() {
     let job = training();
     let plan = planned(&job, &errors(&job, |_| 0.0));
     assert_eq!(plan, job.plan());
@@ -43,7 +43,7 @@ fn a_forecast_without_errors_is_followed_all_the_way() {
 }
 
 #[test]
-fn differences_that_are_not_known_are_not_bet_on() {
+fn uncertain_differences_are_not_exploited() {
     let job = training();
     let doubtful = planned(&job, &errors(&job, |lead| if lead == 0 { 1200.0 } else { -1200.0 }));
     assert!(doubtful.is_restrained(), "{:?}", doubtful.segments[0].reason);
@@ -54,7 +54,7 @@ fn differences_that_are_not_known_are_not_bet_on() {
 }
 
 #[test]
-fn errors_that_all_hours_have_in_common_do_not_count() {
+fn errors_shared_by_all_hours_do_not_count() {
     let job = training();
     let of_level = planned(&job, &errors(&job, |_| 1200.0));
     let of_difference = planned(&job, &errors(&job, |lead| if lead == 0 { 1200.0 } else { -1200.0 }));
@@ -63,11 +63,11 @@ fn errors_that_all_hours_have_in_common_do_not_count() {
 }
 
 #[test]
-fn what_was_lost_to_the_shadow_is_not_risked_again() {
+fn losses_against_the_baseline_are_not_risked_again() {
     let mut job = training();
     let known = errors(&job, |lead| if lead == 0 { 26.0 } else { -26.0 });
     assert!(planned(&job, &known).is_restrained().not());
-    let lost = |grams| Past { intensity: GramsPerKwh::new(400.0), carbon: GramsCo2e::new(grams) };
+    let lost = |grams| PastEmissions { intensity: GramsPerKwh::new(400.0), carbon: GramsCo2e::new(grams) };
     job.progress.elapsed = Seconds::new(360.0);
     job.progress.samples = Samples::new(360.0 * 100.0 / 1.1);
     // The constant mix draws about 205 W.
@@ -78,7 +78,7 @@ fn what_was_lost_to_the_shadow_is_not_risked_again() {
 }
 
 #[test]
-fn a_carbon_budget_goes_before() {
+fn a_carbon_budget_takes_precedence() {
     let mut job = training();
     let doubtful = errors(&job, |lead| if lead == 0 { 1200.0 } else { -1200.0 });
     let (best, restrained) = (job.plan().expected.carbon, planned(&job, &doubtful).expected.carbon);

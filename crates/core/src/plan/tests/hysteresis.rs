@@ -9,11 +9,12 @@ use super::receding::{Job, profile, training};
 use crate::domain::{Objective, PowerLimit, Profile, SetPoint, Slot, Work};
 use crate::forecast::{Basis, Horizon, HorizonSlot};
 use crate::plan::{
-    Doing, Held, Pace, Plan, PlanSlot, Risk, SlotPolicy, Verdict, floor, follow, plan, planning_slots, steadier,
+    AppliedSetPoint, JobActivity, Plan, PlanSlot, Risk, SlotPolicy, SwitchingLimits, Verdict, floor,
+    keep_if_nearly_as_good, next_set_point, plan, planning_slots,
 };
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Like a board under a training job: diminishing returns.
+/// Returns a profile with diminishing returns, like that of a GPU under a training job.
 fn curve() -> Profile {
     let points: Vec<(f64, f64)> = (0..9)
         .map(|i| {
@@ -24,7 +25,7 @@ fn curve() -> Profile {
     profile(&points)
 }
 
-/// A grid with a sunny noon, in slots of so many minutes, two days.
+/// Returns a grid with a sunny noon in slots of a length in minutes, over two days.
 fn grid(minutes: i64) -> Vec<(Slot, f64)> {
     let start = DateTime::UNIX_EPOCH + TimeDelta::days(20_000);
     let slot = |i: i64| {
@@ -37,14 +38,14 @@ fn grid(minutes: i64) -> Vec<(Slot, f64)> {
     (0..48 * 60 / minutes).map(slot).collect()
 }
 
-/// How a job is replayed.
+/// Options of a replay.
 #[derive(Clone, Copy)]
 struct Replay {
     minutes: i64,
     seed: u64,
-    /// Of each value of a forecast, every five minutes anew.
+    /// Relative noise of each forecast value, drawn anew every five minutes.
     noise: f64,
-    /// Of each measurement of a point of the profile; one is added every five minutes.
+    /// Relative error of each measurement of a profile point; one is added every five minutes.
     refinement: f64,
     better_by: f64,
     dwell: Seconds,
@@ -52,9 +53,9 @@ struct Replay {
 
 struct Outcome {
     carbon: f64,
-    /// Against running at the ceiling.
+    /// Carbon relative to running at the ceiling.
     slowdown: f64,
-    /// When set points changed.
+    /// Times of changed set points.
     changes: Vec<DateTime<Utc>>,
 }
 
@@ -88,9 +89,9 @@ fn replay(with: Replay) -> Outcome {
         dwell: with.dwell,
         ..training()
     };
-    let pace = Pace { dwell: with.dwell, ramp_per_min: None };
+    let limits = SwitchingLimits { dwell: with.dwell, ramp_per_min: None };
     let (mut carbon, mut changes) = (0.0, Vec::new());
-    let (mut current, mut held): (Option<Plan>, Option<Held>) = (None, None);
+    let (mut current, mut held): (Option<Plan>, Option<AppliedSetPoint>) = (None, None);
     let (mut errors, mut measured) = (vec![0.0; 2 * profile.points.len()], 0.0f64);
     let mut minute = 0;
     while job.progress.samples < total * (1.0 - 1e-9) {
@@ -105,7 +106,7 @@ fn replay(with: Replay) -> Outcome {
             });
             let horizon = Horizon { slots: slots.collect() };
             job.horizon = planning_slots(&horizon, now, Risk::Expected, &SlotPolicy::default());
-            // Each measurement has the same error; what is known is their mean.
+            // Each measurement has the same error; the profile holds their mean.
             measured += 1.0;
             errors.iter_mut().for_each(|sum| *sum += with.refinement * error());
             for ((point, of), errors) in job.profile.points.iter_mut().zip(&profile.points).zip(errors.chunks(2)) {
@@ -115,12 +116,12 @@ fn replay(with: Replay) -> Outcome {
             job.progress.reserve = 0.5 * with.refinement / measured.sqrt();
             let made = plan(&job.request()).expect("plannable");
             current = Some(match current.take() {
-                Some(old) => steadier(&old, made, &job.request(), with.better_by),
+                Some(old) => keep_if_nearly_as_good(&old, made, &job.request(), with.better_by),
                 None => made,
             });
         }
         let plan = current.as_ref().expect("planned");
-        let next = follow(held.as_ref(), plan, &job.profile, job.progress.samples, now, &pace);
+        let next = next_set_point(held.as_ref(), plan, &job.profile, job.progress.samples, now, &limits);
         let next = next.unwrap_or_else(|| held.clone().expect("there was a plan"));
         if held.as_ref().is_some_and(|h| h.setting != next.setting) {
             changes.push(now);
@@ -147,9 +148,9 @@ fn at_ceiling(minutes: i64) -> f64 {
     grid(minutes).into_iter().map(hour).sum()
 }
 
-/// The line of the issue: white noise of 2 %, issued anew every five minutes.
+/// White noise of 2 %, reissued every five minutes.
 #[test]
-fn noise_makes_no_chatter_and_costs_next_to_nothing() {
+fn noise_causes_no_chatter_and_little_cost() {
     for minutes in [5, 30, 60] {
         let quiet = Replay { minutes, seed: 0, noise: 0.0, refinement: 0.0, better_by: 0.0, dwell: Seconds::ZERO };
         for (seed, refinement) in [(1, 0.0), (2, 0.003)] {
@@ -158,32 +159,32 @@ fn noise_makes_no_chatter_and_costs_next_to_nothing() {
             let noisy = replay(Replay { noise: 0.02, better_by: 0.0005, dwell: Seconds::new(1200.0), ..quiet });
             let lost = 100.0 * (noisy.carbon - clean.carbon) / at_ceiling(minutes);
             let (most, slowdown) = (noisy.most_in_an_hour(), noisy.slowdown);
-            let told = format!("{minutes} min, seed {seed}: {most} changes in an hour, {lost:.4} pp, {slowdown:.5}");
-            assert!(most <= 3, "{told}");
-            assert!(lost < 0.1, "{told}");
-            assert!(slowdown <= SLACK + 5e-4, "{told}");
+            let text = format!("{minutes} min, seed {seed}: {most} changes in an hour, {lost:.4} pp, {slowdown:.5}");
+            assert!(most <= 3, "{text}");
+            assert!(lost < 0.1, "{text}");
+            assert!(slowdown <= SLACK + 5e-4, "{text}");
         }
     }
 }
 
 #[test]
-fn a_plan_is_kept_for_a_little_and_left_for_much() {
+fn a_plan_is_kept_unless_the_gain_is_large() {
     let mut job = training();
     let old = job.plan();
     job.now = at(600.0);
     job.progress.samples = old.expected_samples_at(job.now);
     job.progress.elapsed = Seconds::new(600.0);
-    let again = |job: &Job, better_by: f64| steadier(&old, job.plan(), &job.request(), better_by);
-    // What is left of the old plan is the new plan.
+    let again = |job: &Job, better_by: f64| keep_if_nearly_as_good(&old, job.plan(), &job.request(), better_by);
+    // The rest of the old plan equals the new plan.
     let same = again(&job, 0.0005);
-    assert!(same.kept_from.is_some_and(|by| by < 1e-6), "{:?}", same.kept_from);
+    assert!(same.forgone_saving.is_some_and(|by| by < 1e-6), "{:?}", same.forgone_saving);
     assert_eq!((same.made_at, same.ends_at()), (job.now, old.ends_at()));
-    // The second hour becomes the cleanest by far.
+    // The second hour becomes by far the cleanest.
     job.horizon[1].intensity = GramsPerKwh::new(100.0);
     let left = again(&job, 0.0005);
-    assert_eq!(left.kept_from, None);
+    assert_eq!(left.forgone_saving, None);
     let kept = again(&job, 0.5);
-    let by = kept.kept_from.expect("kept");
+    let by = kept.forgone_saving.expect("kept");
     assert!(by > 0.01 && by < 0.5, "{by}");
     assert!((kept.expected.carbon.get() * (1.0 - by) - left.expected.carbon.get()).abs() < 0.1);
     let settings = |plan: &Plan, t: f64| plan.segment_at(at(t)).map(|s| s.setting.clone());
@@ -191,27 +192,27 @@ fn a_plan_is_kept_for_a_little_and_left_for_much() {
 }
 
 #[test]
-fn promises_force_a_new_plan() {
+fn violated_constraints_force_a_new_plan() {
     let mut job = training();
     let old = job.plan();
     job.now = at(600.0);
     job.progress.samples = old.expected_samples_at(job.now);
     job.progress.elapsed = Seconds::new(600.0);
-    let again = |job: &Job| steadier(&old, job.plan(), &job.request(), 0.9).kept_from;
+    let again = |job: &Job| keep_if_nearly_as_good(&old, job.plan(), &job.request(), 0.9).forgone_saving;
     assert!(again(&job).is_some());
-    // Far behind.
+    // Far behind the plan.
     let mut behind = job.clone();
     behind.progress.samples = behind.progress.samples * 0.7;
     assert_eq!(again(&behind), None);
-    // A cap takes its settings away.
+    // A cap removes its settings.
     let mut capped = job.clone();
     capped.allowed = Some(PowerLimit::from_milliwatts(375_000));
     assert_eq!(again(&capped), None);
-    // A deadline that it does not know of: what is missing is made up by going flat out at the end.
+    // A deadline that the plan does not know: full speed at the end makes up the missing work.
     let mut hurried = job.clone();
     hurried.objective.deadline = Some(old.ends_at() - TimeDelta::seconds(60));
-    let kept = steadier(&old, hurried.plan(), &hurried.request(), 0.9);
-    assert!(kept.kept_from.is_some());
+    let kept = keep_if_nearly_as_good(&old, hurried.plan(), &hurried.request(), 0.9);
+    assert!(kept.forgone_saving.is_some());
     assert!(kept.ends_at() <= old.ends_at() - TimeDelta::seconds(60));
     assert!((kept.expected.samples - (Samples::new(1_080_000.0) - job.progress.samples)).abs().get() < 0.2);
     hurried.objective.deadline = Some(old.ends_at() - TimeDelta::seconds(1500));
@@ -223,45 +224,48 @@ fn promises_force_a_new_plan() {
     frugal.horizon[2].intensity = GramsPerKwh::new(402.0);
     frugal.horizon[1].intensity = GramsPerKwh::new(598.0);
     let made = frugal.plan();
-    assert_eq!(made.verdict == Verdict::Optimal, steadier(&old, made, &frugal.request(), 0.9).kept_from.is_some());
+    assert_eq!(
+        made.verdict == Verdict::Optimal,
+        keep_if_nearly_as_good(&old, made, &frugal.request(), 0.9).forgone_saving.is_some()
+    );
 }
 
 fn set(watts: f64) -> Vec<SetPoint> {
     vec![PowerLimit::from_watts(Watts::new(watts)).into()]
 }
 
-/// One that says the same limit for ever, and of what has to be done by when.
-fn steady_plan(watts: f64, pace: f64, latest_end: f64) -> Plan {
+/// Returns a plan with one limit for ever and a latest end.
+fn steady_plan(watts: f64, rate: f64, latest_end: f64) -> Plan {
     let mut job = training();
     job.profile = profile(&[(300.0, 100.0), (200.0, 90.0), (100.0, 60.0)]);
     let mut plan = job.plan();
     let mut segment = plan.segments[0].clone();
     segment.slot = Slot::new(at(0.0), at(1e6)).expect("not empty");
-    (segment.setting, segment.throughput) = (set(watts), SamplesPerSecond::new(pace));
+    (segment.setting, segment.throughput) = (set(watts), SamplesPerSecond::new(rate));
     plan.segments = vec![segment];
     plan.slack = Some((at(latest_end), SamplesPerSecond::new(100.0)));
     plan
 }
 
 #[test]
-fn set_points_stay_and_go_by_steps() {
-    let pace = Pace { dwell: Seconds::new(1200.0), ramp_per_min: None };
+fn set_points_dwell_and_ramp_in_steps() {
+    let limits = SwitchingLimits { dwell: Seconds::new(1200.0), ramp_per_min: None };
     let profile = training().profile;
     let (fast, slow) = (steady_plan(400.0, 100.0, 1e6), steady_plan(350.0, 60.0, 1e6));
-    let next = |held: Option<&Held>, plan: &Plan, t: f64, pace: &Pace| {
-        follow(held, plan, &profile, Samples::ZERO, at(t), pace).expect("planned")
+    let next = |held: Option<&AppliedSetPoint>, plan: &Plan, t: f64, limits: &SwitchingLimits| {
+        next_set_point(held, plan, &profile, Samples::ZERO, at(t), limits).expect("planned")
     };
-    let first = next(None, &fast, 0.0, &pace);
+    let first = next(None, &fast, 0.0, &limits);
     assert_eq!((first.setting.clone(), first.since), (set(400.0), at(0.0)));
-    assert_eq!(next(Some(&first), &slow, 1079.0, &pace), first, "stays for a tenth of three hours");
-    let lower = next(Some(&first), &slow, 1080.0, &pace);
+    assert_eq!(next(Some(&first), &slow, 1079.0, &limits), first, "stays for a tenth of three hours");
+    let lower = next(Some(&first), &slow, 1080.0, &limits);
     assert_eq!((lower.setting, lower.since), (set(350.0), at(1080.0)));
     let mut paused = slow.clone();
-    paused.segments[0].doing = Doing::Paused;
-    assert_eq!(next(Some(&first), &paused, 5.0, &pace).setting, set(350.0), "a pause waits for nothing");
-    assert_eq!(follow(Some(&first), &slow, &profile, Samples::ZERO, at(2e6), &pace), None);
+    paused.segments[0].doing = JobActivity::Paused;
+    assert_eq!(next(Some(&first), &paused, 5.0, &limits).setting, set(350.0), "a pause waits for nothing");
+    assert_eq!(next_set_point(Some(&first), &slow, &profile, Samples::ZERO, at(2e6), &limits), None);
 
-    let ramped = Pace { ramp_per_min: Some(Watts::new(20.0)), ..pace };
+    let ramped = SwitchingLimits { ramp_per_min: Some(Watts::new(20.0)), ..limits };
     let (mut held, mut log) = (first, Vec::new());
     for second in 1190..1500 {
         let next = next(Some(&held), &slow, f64::from(second), &ramped);
@@ -275,17 +279,20 @@ fn set_points_stay_and_go_by_steps() {
 }
 
 #[test]
-fn a_promise_goes_before_the_stay() {
-    let pace = Pace { dwell: Seconds::new(1800.0), ramp_per_min: None };
+fn a_constraint_takes_precedence_over_the_dwell() {
+    let limits = SwitchingLimits { dwell: Seconds::new(1800.0), ramp_per_min: None };
     let profile = training().profile;
     let work = 10_800.0; // seconds at the fastest
-    let next = |held: &Held, plan: &Plan| follow(Some(held), plan, &profile, Samples::ZERO, at(0.0), &pace);
-    let at_limit = |watts| Held { setting: set(watts), since: at(-1.0), ramping: false, doing: Doing::Training };
+    let next = |held: &AppliedSetPoint, plan: &Plan| {
+        next_set_point(Some(held), plan, &profile, Samples::ZERO, at(0.0), &limits)
+    };
+    let at_limit =
+        |watts| AppliedSetPoint { setting: set(watts), since: at(-1.0), ramping: false, doing: JobActivity::Training };
     // 18 minutes at 60 instead of 100 samples/s cost 432 s, at 90 they cost 108 s.
     let setting = |held, plan| next(&held, &plan).expect("planned").setting;
     assert_eq!(setting(at_limit(350.0), steady_plan(400.0, 100.0, work + 216.0)), set(400.0), "cannot wait");
     assert_eq!(setting(at_limit(375.0), steady_plan(400.0, 100.0, work + 216.0)), set(375.0), "can wait");
-    let long_ago = Held { since: at(-7200.0), ..at_limit(400.0) };
+    let long_ago = AppliedSetPoint { since: at(-7200.0), ..at_limit(400.0) };
     assert_eq!(setting(long_ago.clone(), steady_plan(350.0, 60.0, work + 216.0)), set(400.0), "would have to stay");
     assert_eq!(setting(long_ago, steady_plan(350.0, 60.0, work + 800.0)), set(350.0));
     let nothing_promised = Plan { slack: None, ..steady_plan(400.0, 100.0, 0.0) };
@@ -293,7 +300,7 @@ fn a_promise_goes_before_the_stay() {
 }
 
 #[test]
-fn short_parts_become_as_long_as_a_switch_is_worth() {
+fn short_parts_are_extended_to_the_dwell() {
     let mut job = training();
     job.objective.max_slowdown = Some(0.11);
     assert!((job.plan().segments[0].slot.duration().get() - 108.0).abs() < 1e-3);
@@ -301,40 +308,40 @@ fn short_parts_become_as_long_as_a_switch_is_worth() {
     let plan = job.plan();
     assert_eq!(plan.segments[0].slot.duration(), Seconds::new(300.0), "a twelfth of its slot");
     assert!((plan.expected.samples.get() - 1_080_000.0).abs() < 1.0, "and the end comes earlier for it");
-    assert!(plan.expected.slowdown < 0.11 && plan.segments.iter().all(|s| s.doing == Doing::Training));
+    assert!(plan.expected.slowdown < 0.11 && plan.segments.iter().all(|s| s.doing == JobActivity::Training));
 }
 
 proptest! {
     #[test]
-    fn what_is_kept_does_the_work_in_time(
-        factors in prop::collection::vec(0.8..1.2f64, 4), pace in 0.995..1.005f64, better_by in 0.0..0.2f64, passed in 60.0..9000.0f64,
+    fn a_kept_plan_does_the_work_in_time(
+        factors in prop::collection::vec(0.8..1.2f64, 4), speed in 0.995..1.005f64, better_by in 0.0..0.2f64, passed in 60.0..9000.0f64,
     ) {
         let mut job = training();
         let old = job.plan();
         job.now = at(passed.round());
         job.progress.samples = old.expected_samples_at(job.now);
         job.progress.elapsed = Seconds::from_delta(job.now - at(0.0));
-        job.profile.points.iter_mut().for_each(|p| p.throughput.mean = p.throughput.mean * pace);
+        job.profile.points.iter_mut().for_each(|p| p.throughput.mean = p.throughput.mean * speed);
         for (slot, factor) in job.horizon.iter_mut().zip(&factors) {
             *slot = PlanSlot { intensity: slot.intensity * *factor, ..*slot };
         }
         let new = job.plan();
-        let chosen = steadier(&old, new.clone(), &job.request(), better_by);
-        // A part too short to switch for is a second long.
+        let chosen = keep_if_nearly_as_good(&old, new.clone(), &job.request(), better_by);
+        // A part too short to switch for is extended to a second.
         prop_assert!((chosen.expected.samples - new.expected.samples).abs().get() <= 40.0);
         prop_assert!(chosen.ends_at() <= job.plan().slack.expect("promised").0 + TimeDelta::milliseconds(2));
         let cost = |plan: &Plan| plan.expected.carbon.get();
         prop_assert!(cost(&chosen) * (1.0 - better_by) <= cost(&new) * (1.0 + 1e-9));
         prop_assert!(chosen.segments.windows(2).all(|p| p[0].slot.end() == p[1].slot.start()));
-        if let (true, Verdict::Optimal) = (chosen.kept_from.is_none(), new.verdict) {
+        if let (true, Verdict::Optimal) = (chosen.forgone_saving.is_none(), new.verdict) {
             prop_assert_eq!(chosen, new);
         }
     }
 }
 
 #[test]
-fn coarser_far_slots_cost_next_to_nothing() {
-    // Twenty days of hours with a daily shape that differs from day to day.
+fn coarser_far_slots_cost_almost_nothing() {
+    // Twenty days of hours with a daily profile that varies from day to day.
     let hours: Vec<_> = (0..480)
         .map(|h| {
             let hour = f64::from(h);
@@ -355,7 +362,7 @@ fn coarser_far_slots_cost_next_to_nothing() {
     job.objective.max_slowdown = Some(0.03);
     job.work = Work::TotalSamples(curve().points[0].throughput.mean * Seconds::new(400.0 * 3600.0));
     let best = job.plan().expected.carbon;
-    // Lived through: planned anew at each hour, the far part coarse.
+    // Replays the days with hourly planning and coarse far slots.
     let (mut log, truth) = (Vec::new(), job.horizon.clone());
     let mut carbon = 0.0;
     let Work::TotalSamples(total) = job.work else { unreachable!() };

@@ -12,12 +12,12 @@ use crate::plan::{
 };
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
-/// The limits of [`profile`]'s points, for a job on one board.
+/// Returns the limits of [`profile`]'s points for a job on one GPU.
 fn limits(job: &Job) -> Vec<Watts> {
     (0..job.profile.points.len()).map(|i| Watts::new(400.0 - 25.0 * i as f64)).collect()
 }
 
-/// So many watts from each of these seconds on.
+/// Returns a cap in watts from each of these seconds on.
 fn cap(steps: &[(f64, f64)]) -> TimeSeries<Watts> {
     let ends = steps.iter().skip(1).map(|step| step.0).chain([1e9]);
     let span =
@@ -25,7 +25,7 @@ fn cap(steps: &[(f64, f64)]) -> TimeSeries<Watts> {
     TimeSeries::from_points(steps.iter().zip(ends).map(span).collect()).0
 }
 
-fn together(jobs: &[(Job, i32)], at_rest: f64, cap: &TimeSeries<Watts>, budget: Option<f64>) -> Together {
+fn joint_plan(jobs: &[(Job, i32)], at_rest: f64, cap: &TimeSeries<Watts>, budget: Option<f64>) -> JointPlan {
     let limits: Vec<Vec<Watts>> = jobs.iter().map(|(job, _)| limits(job)).collect();
     let member = |((job, priority), limits): (&'_ (Job, i32), &'_ Vec<Watts>)| (job.clone(), *priority, limits.clone());
     let owned: Vec<_> = jobs.iter().zip(&limits).map(member).collect();
@@ -43,8 +43,8 @@ fn together(jobs: &[(Job, i32)], at_rest: f64, cap: &TimeSeries<Watts>, budget: 
     plan_together(&members, &Shared { cap, carbon_budget: budget.as_ref() }, Solver::default(), &|| true)
 }
 
-/// The most by which the plans' limits exceed the cap at any instant.
-fn excess(jobs: &[(Job, i32)], made: &Together, at_rest: f64, cap: &TimeSeries<Watts>) -> f64 {
+/// Returns the maximum excess of the plans' limits over the cap.
+fn excess(jobs: &[(Job, i32)], made: &JointPlan, at_rest: f64, cap: &TimeSeries<Watts>) -> f64 {
     let plans: Vec<_> = made.plans.iter().flatten().collect();
     let mut moments: BTreeSet<DateTime<Utc>> = plans.iter().flat_map(|p| &p.segments).map(|s| s.slot.start()).collect();
     moments.extend(plans.iter().map(|p| p.ends_at()));
@@ -70,7 +70,7 @@ fn assert_contiguous(job: &Job, made: &crate::plan::Plan) -> TestCaseResult {
     Ok(())
 }
 
-/// Jobs of one moment and one grid.
+/// Generates jobs with one time and one grid.
 fn jobs() -> impl Strategy<Value = Vec<(Job, i32)>> {
     prop::collection::vec((job(), 0i32..3, any::<bool>()), 1..4).prop_map(|jobs| {
         let horizon = jobs[0].0.horizon.clone();
@@ -90,30 +90,30 @@ proptest! {
 
     #[test]
     fn without_a_cap_each_job_is_planned_alone(jobs in jobs()) {
-        let made = together(&jobs, 100.0, &TimeSeries::default(), None);
+        let made = joint_plan(&jobs, 100.0, &TimeSeries::default(), None);
         prop_assert_eq!((made.gap, made.broken.len()), (0.0, 0));
         for ((job, _), made) in jobs.iter().zip(&made.plans) {
             prop_assert_eq!(made, &plan(&job.request()));
         }
-        let wide = together(&jobs, 100.0, &cap(&[(0.0, 400.0 * jobs.len() as f64)]), Some(1e12));
+        let wide = joint_plan(&jobs, 100.0, &cap(&[(0.0, 400.0 * jobs.len() as f64)]), Some(1e12));
         prop_assert_eq!(made.plans, wide.plans);
     }
 
     #[test]
-    fn limits_never_add_up_to_more_than_the_cap(
+    fn limits_never_exceed_the_cap(
         jobs in jobs(), parts in prop::collection::vec((0.0..40_000.0f64, 0.3..1.0f64), 1..4), at_rest in 0.0..200.0f64,
     ) {
         let mut steps: Vec<_> = parts.iter().map(|(t, part)| (*t, part * 400.0 * jobs.len() as f64)).collect();
         steps.sort_by(|a, b| a.0.total_cmp(&b.0));
         steps.dedup_by(|a, b| a.0 - b.0 < 1.0);
         let cap = cap(&steps);
-        let made = together(&jobs, at_rest, &cap, None);
+        let made = joint_plan(&jobs, at_rest, &cap, None);
         let over = excess(&jobs, &made, at_rest, &cap);
-        let said = made.broken.iter().find_map(|b| match b {
-            Broken::Cap { by, .. } => Some(by.get()),
-            Broken::SharedBudget { .. } => None,
+        let reported = made.broken.iter().find_map(|b| match b {
+            SharedViolation::Cap { by, .. } => Some(by.get()),
+            SharedViolation::SharedBudget { .. } => None,
         });
-        prop_assert!(over <= said.unwrap_or(0.0) + 2e-3, "{over} W over the cap, said {said:?}");
+        prop_assert!(over <= reported.unwrap_or(0.0) + 2e-3, "{over} W over the cap, reported {reported:?}");
         for ((job, _), plan) in jobs.iter().zip(made.plans.iter().flatten()) {
             assert_contiguous(job, plan)?;
             if let Work::TotalSamples(total) = job.work {
@@ -125,7 +125,7 @@ proptest! {
             let slower = job.objective.max_slowdown.is_some_and(|max| plan.expected.slowdown > max + 1e-5);
             match plan.verdict {
                 Verdict::Optimal | Verdict::OverBudget { .. } => prop_assert!(late.is_none() && !slower),
-                Verdict::FlatOut { misses_deadline_by, .. } | Verdict::HeldDown { misses_deadline_by, .. } => {
+                Verdict::FlatOut { misses_deadline_by, .. } | Verdict::SharedLimits { misses_deadline_by, .. } => {
                     prop_assert_eq!(misses_deadline_by.is_some(), late.is_some());
                 }
             }
@@ -133,7 +133,7 @@ proptest! {
     }
 }
 
-/// Two equal jobs with a day of slack, whose sum of limits exceeds the cap in the first two hours.
+/// Returns two equal jobs with a day of slack, whose limits exceed the cap in the first two hours.
 fn two() -> Vec<(Job, i32)> {
     let mut job = training();
     job.profile = profile(&[(400.0, 110.0), (375.0, 108.0), (350.0, 104.0), (325.0, 99.0), (300.0, 93.0)]);
@@ -144,32 +144,32 @@ fn two() -> Vec<(Job, i32)> {
 }
 
 #[test]
-fn a_cap_that_binds_is_said_to() {
-    let free = together(&two(), 0.0, &TimeSeries::default(), None);
+fn a_binding_cap_is_the_reason() {
+    let free = joint_plan(&two(), 0.0, &TimeSeries::default(), None);
     let cap = cap(&[(0.0, 650.0), (3600.0, 1000.0)]);
-    let made = together(&two(), 0.0, &cap, None);
+    let made = joint_plan(&two(), 0.0, &cap, None);
     assert_eq!(made.broken, []);
     assert!(excess(&two(), &free, 0.0, &cap) > 0.0, "it would not bind");
     assert!(excess(&two(), &made, 0.0, &cap) <= 0.0);
     let plans: Vec<_> = made.plans.iter().map(|p| p.as_ref().expect("planned")).collect();
     assert!(plans.iter().all(|plan| plan.verdict == Verdict::Optimal));
     let reasons: Vec<String> = plans[0].segments.iter().map(|s| s.reason.to_string()).collect();
-    assert!(reasons[0].starts_with("held down by the node's cap (300 g/kWh): each kilowatt-hour more"));
-    assert!(plans.iter().all(|p| matches!(p.segments.last().expect("some").reason, Reason::Together { .. })));
-    let carbon = |t: &Together| t.plans.iter().flatten().map(|p| p.expected.carbon).sum::<GramsCo2e>();
+    assert!(reasons[0].starts_with("Limited by the node's cap at 300 g/kWh: each additional kilowatt-hour"));
+    assert!(plans.iter().all(|p| matches!(p.segments.last().expect("some").reason, Reason::WithinSharedLimits { .. })));
+    let carbon = |t: &JointPlan| t.plans.iter().flatten().map(|p| p.expected.carbon).sum::<GramsCo2e>();
     assert!(carbon(&made) >= carbon(&free));
     assert!(made.gap < 0.01, "{}", made.gap);
 }
 
 #[test]
-fn who_matters_less_is_held_down_more() {
+fn lower_priority_is_limited_more() {
     for favoured in 0..2 {
         let mut jobs = two();
         jobs[favoured].1 = 1;
-        let made = together(&jobs, 0.0, &cap(&[(0.0, 650.0)]), None);
+        let made = joint_plan(&jobs, 0.0, &cap(&[(0.0, 650.0)]), None);
         let plans: Vec<_> = made.plans.iter().map(|p| p.as_ref().expect("planned")).collect();
         assert_eq!(plans[favoured].verdict, Verdict::Optimal);
-        let Verdict::HeldDown { exceeds_slowdown_by: Some(by), misses_deadline_by: None, .. } =
+        let Verdict::SharedLimits { exceeds_slowdown_by: Some(by), misses_deadline_by: None, .. } =
             plans[1 - favoured].verdict
         else {
             panic!("{:?}", plans[1 - favoured].verdict)
@@ -179,29 +179,29 @@ fn who_matters_less_is_held_down_more() {
 }
 
 #[test]
-fn a_cap_below_all_limits_is_broken_by_as_little_as_can_be() {
-    let made = together(&two(), 0.0, &cap(&[(0.0, 500.0)]), None);
-    let [Broken::Cap { by, during }] = made.broken[..] else { panic!("{:?}", made.broken) };
+fn a_cap_below_all_limits_is_exceeded_as_little_as_possible() {
+    let made = joint_plan(&two(), 0.0, &cap(&[(0.0, 500.0)]), None);
+    let [SharedViolation::Cap { by, during }] = made.broken[..] else { panic!("{:?}", made.broken) };
     assert!((by.get() - 100.0).abs() < 1e-6 && during > Seconds::ZERO, "{by}");
 }
 
 #[test]
-fn a_shared_budget_is_kept_or_named() {
+fn a_shared_budget_is_met_or_reported() {
     let mut jobs = two();
     jobs.iter_mut().for_each(|(job, _)| job.objective.eta = 0.2);
-    let carbon = |t: &Together| t.plans.iter().flatten().map(|p| p.expected.carbon.get()).sum::<f64>();
-    let free = carbon(&together(&jobs, 0.0, &TimeSeries::default(), None));
-    let kept = together(&jobs, 0.0, &TimeSeries::default(), Some(free * 0.98));
+    let carbon = |t: &JointPlan| t.plans.iter().flatten().map(|p| p.expected.carbon.get()).sum::<f64>();
+    let free = carbon(&joint_plan(&jobs, 0.0, &TimeSeries::default(), None));
+    let kept = joint_plan(&jobs, 0.0, &TimeSeries::default(), Some(free * 0.98));
     assert_eq!(kept.broken, []);
     assert!(carbon(&kept) <= free * 0.9801);
-    let broken = together(&jobs, 0.0, &TimeSeries::default(), Some(free * 0.5));
-    let [Broken::SharedBudget { by, .. }] = broken.broken[..] else { panic!("{:?}", broken.broken) };
+    let broken = joint_plan(&jobs, 0.0, &TimeSeries::default(), Some(free * 0.5));
+    let [SharedViolation::SharedBudget { by, .. }] = broken.broken[..] else { panic!("{:?}", broken.broken) };
     assert!((by.get() - (carbon(&broken) - free * 0.5)).abs() < 1e-6);
-    assert!(broken.plans.iter().flatten().all(|plan| plan.verdict == Verdict::Optimal), "budgets bend first");
+    assert!(broken.plans.iter().flatten().all(|plan| plan.verdict == Verdict::Optimal), "budgets yield first");
 }
 
 #[test]
-fn who_pauses_alone_pauses_at_the_lowest_limit() {
+fn a_job_that_pauses_alone_pauses_at_the_lowest_limit() {
     let mut jobs = two();
     let pausing = Pausing {
         idle_power: Watts::new(30.0),
@@ -212,19 +212,19 @@ fn who_pauses_alone_pauses_at_the_lowest_limit() {
     jobs[0].0.horizon = horizon(0.0, &[(3600.0, 900.0), (36_000.0, 100.0)]);
     jobs[1].0.horizon = jobs[0].0.horizon.clone();
     jobs[0].0.objective = Objective { max_slowdown: Some(1.0), pausable: Some(pausing), ..Objective::UNBOUND };
-    assert!(jobs[0].0.plan().segments.iter().any(|s| s.doing == Doing::Paused), "it would not pause");
+    assert!(jobs[0].0.plan().segments.iter().any(|s| s.doing == JobActivity::Paused), "it would not pause");
     let cap = cap(&[(0.0, 660.0)]);
-    let made = together(&jobs, 0.0, &cap, None);
+    let made = joint_plan(&jobs, 0.0, &cap, None);
     assert_eq!(made.broken, []);
     assert!(excess(&jobs, &made, 0.0, &cap) <= 0.0);
     let plan = made.plans[0].as_ref().expect("planned");
-    let paused: Vec<_> = plan.segments.iter().filter(|s| s.doing == Doing::Paused).collect();
+    let paused: Vec<_> = plan.segments.iter().filter(|s| s.doing == JobActivity::Paused).collect();
     assert!(!paused.is_empty() && paused.iter().all(|s| s.point == 4 && s.power == Watts::new(30.0)));
-    assert!(plan.segments.iter().any(|s| s.doing == Doing::Resuming));
+    assert!(plan.segments.iter().any(|s| s.doing == JobActivity::Resuming));
 }
 
-/// Plans of `jobs` under a cap, unless those made before, carried on, are nearly as good.
-fn steady(jobs: &[(Job, i32)], before: &Together, cap: &TimeSeries<Watts>, better_by: f64) -> Together {
+/// Plans `jobs` under a cap, keeping the plans `before` if they are nearly as good.
+fn replanned(jobs: &[(Job, i32)], before: &JointPlan, cap: &TimeSeries<Watts>, better_by: f64) -> JointPlan {
     let limits = limits(&jobs[0].0);
     let members = members(jobs, &limits);
     let shared = Shared { cap, carbon_budget: None };
@@ -250,14 +250,14 @@ fn members<'a>(jobs: &'a [(Job, i32)], limits: &'a [Watts]) -> Vec<Member<'a>> {
 }
 
 #[test]
-fn plans_made_together_are_kept_until_others_are_clearly_better_or_the_cap_falls() {
+fn joint_plans_are_kept_until_others_are_clearly_better_or_the_cap_falls() {
     let jobs = two();
     let wide = cap(&[(0.0, 700.0)]);
-    let before = together(&jobs, 0.0, &wide, None);
-    let held = |s: &crate::plan::Segment| matches!(s.reason, Reason::HeldDown { .. });
+    let before = joint_plan(&jobs, 0.0, &wide, None);
+    let held = |s: &crate::plan::Segment| matches!(s.reason, Reason::LimitedByCap { .. });
     assert!(before.plans.iter().flatten().flat_map(|p| &p.segments).any(held), "the cap does not bind");
     assert!(before.plans.iter().flatten().all(|p| p.verdict == Verdict::Optimal));
-    let at_limits = |made: &Together| -> Vec<Vec<_>> {
+    let at_limits = |made: &JointPlan| -> Vec<Vec<_>> {
         let plans = made.plans.iter().flatten();
         plans.map(|p| p.segments.iter().map(|s| (s.slot.start(), s.point)).collect()).collect()
     };
@@ -265,21 +265,21 @@ fn plans_made_together_are_kept_until_others_are_clearly_better_or_the_cap_falls
         let horizon = horizon(0.0, &intensities.map(|c| (3600.0, c)));
         jobs.iter().map(|(job, priority)| (Job { horizon: horizon.clone(), ..job.clone() }, *priority)).collect()
     };
-    // A little noise: the cleanest hour is still the cleanest.
+    // A little noise: the cleanest hour stays the cleanest.
     let noisy = seen([300.2, 599.5, 400.4, 499.8]);
-    let kept = steady(&noisy, &before, &wide, 0.01);
-    assert!(kept.plans.iter().flatten().all(|p| p.kept_from.is_some()), "not kept");
+    let kept = replanned(&noisy, &before, &wide, 0.01);
+    assert!(kept.plans.iter().flatten().all(|p| p.forgone_saving.is_some()), "not kept");
     assert_eq!((at_limits(&kept), &kept.broken[..]), (at_limits(&before), &[][..]));
     assert!(excess(&noisy, &kept, 0.0, &wide) <= 0.0);
     // Another grid.
     let turned = seen([600.0, 300.0, 500.0, 400.0]);
-    let new = steady(&turned, &before, &wide, 0.01);
-    assert!(new.plans.iter().flatten().all(|p| p.kept_from.is_none()), "kept");
+    let new = replanned(&turned, &before, &wide, 0.01);
+    assert!(new.plans.iter().flatten().all(|p| p.forgone_saving.is_none()), "kept");
     assert!(at_limits(&new) != at_limits(&before));
-    // A lower cap, which the plans before would break.
+    // A lower cap, which the previous plans would violate.
     let narrow = cap(&[(0.0, 665.0)]);
-    let lower = steady(&noisy, &before, &narrow, 0.1);
-    assert!(lower.plans.iter().flatten().all(|p| p.kept_from.is_none()), "kept");
+    let lower = replanned(&noisy, &before, &narrow, 0.1);
+    assert!(lower.plans.iter().flatten().all(|p| p.forgone_saving.is_none()), "kept");
     assert!(excess(&noisy, &lower, 0.0, &narrow) <= 0.0);
 }
 
@@ -302,7 +302,7 @@ fn each_span_has_its_own_budget() {
         let shared = Shared { cap: &TimeSeries::default(), carbon_budget: Some(&budgets) };
         plan_together(&members, &shared, Solver::default(), &|| true)
     };
-    let within = |made: &Together, i: usize| -> f64 {
+    let within = |made: &JointPlan, i: usize| -> f64 {
         let from = 7200.0 * i as f64;
         let span = Slot::new(at(from), at(from + 7200.0)).expect("not empty");
         made.plans.iter().flatten().map(|p| p.carbon_within(&span).get()).sum()
@@ -315,13 +315,13 @@ fn each_span_has_its_own_budget() {
         for (i, (part, all)) in parts.into_iter().zip([first, second]).enumerate() {
             assert!(part.is_none_or(|part| within(&bent, i) <= part * all * 1.0001), "{parts:?}: {i}");
         }
-        let told = bent
+        let text = bent
             .plans
             .iter()
             .flatten()
             .flat_map(|p| &p.segments)
-            .any(|s| matches!(s.reason, Reason::Frugal { kept: true, .. }));
-        assert!(told, "{parts:?}");
+            .any(|s| matches!(s.reason, Reason::LimitedByBudget { kept: true, .. }));
+        assert!(text, "{parts:?}");
     }
 }
 

@@ -1,108 +1,108 @@
-//! Steadiness: a plan is not left for a little gain, and set points are not changed too often or too steeply.
+//! Hysteresis: plans change only for a clear gain, and set points not too often or too steeply.
 //!
-//! Forecasts are issued again and again with small differences, and each of many nearly equal plans is the best for some
-//! of them. So the plan in force is carried on under the new forecast and profile, with the same work and the same
-//! promises, and the new plan replaces it only if it is better by a threshold. What is then set follows the plan with a
-//! shortest stay at each set point, unless that would break a promise, and, if wanted, a steepest ramp.
+//! Forecasts are reissued with small differences, and each of many nearly equal plans is the best for some of them. So
+//! the current plan is continued under the new forecast and profile, with the same work and constraints, and a new plan
+//! replaces it only if its cost is lower by a threshold. Set points then follow the plan with a minimum dwell, unless
+//! that would violate a constraint, and an optional maximum ramp.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::dwell::shortest_dwell;
+use super::joint_planning::{JointPlan, broken};
 use super::member::{Member, Shared};
 use super::problem::{PlanSlot, Problem, RESOLUTION};
-use super::receding::{Owed, Planner};
+use super::receding::{Due, Planner};
 use super::request::{Request, Unplannable};
-use super::schedule::{Doing, Plan, Segment, Verdict};
-use super::together::{Together, broken};
+use super::schedule::{JobActivity, Plan, Segment, Verdict};
 use crate::domain::{PowerLimit, Profile, SetPoint, Slot};
 use crate::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// A plan off by more than this part of the work is not carried on.
+/// Relative deviation from the work above which a plan is not continued.
 const FAR_OFF: f64 = 0.01;
-/// Work that is missed by less than this part of it is rounding: the next plan owes it.
+/// Relative missing work that counts as rounding.
 const NEGLIGIBLE: f64 = 1e-6;
-/// Grams above a budget that are rounding, as a part of it.
+/// Relative excess over a carbon budget that counts as rounding.
 const ROUNDING: f64 = 1e-6;
-/// How long each step of a ramp lasts.
+/// Duration of each step of a ramp.
 const STEP: TimeDelta = TimeDelta::minutes(1);
 
-/// The new plan, or the old one carried on from now if the new one is not cheaper by more than the part `better_by`.
-/// `request` is what the new plan was made from.
+/// Returns the new plan, or the current one continued from now if the new one is not cheaper by more than the fraction
+/// `better_by`. `request` is the input of the new plan.
 ///
-/// The old plan keeps its settings at their times. Where the job's pace or the work that is owed has changed since, its
-/// end is adjusted: it ends when the work is done, and what is missing at the latest end is made up by going flat out
-/// before. It is given up where it would break a promise, where one of its settings may not be used any more, where a
-/// promise could not be kept when it was made, and where it is off by more than 1 % of the work.
+/// The current plan keeps its settings at their times. If the job's throughput or its work has changed since, its end
+/// moves: it ends when the work is done, and work missing at the latest end is made up by running at full speed before.
+/// The current plan is dropped if it would violate a constraint, uses a setting that is no longer allowed, was not
+/// optimal when made, or deviates by more than 1 % of the work.
 #[must_use]
-pub fn steadier(old: &Plan, new: Plan, request: &Request<'_>, better_by: f64) -> Plan {
+pub fn keep_if_nearly_as_good(old: &Plan, new: Plan, request: &Request<'_>, better_by: f64) -> Plan {
     let Some((mut carried, cost, of_new)) = carry_on(old, &new, request) else { return new };
     let saved = cost - of_new;
     if saved > better_by * cost {
         return new;
     }
-    carried.kept_from = Some(if cost > 0.0 { (saved / cost).max(0.0) } else { 0.0 });
+    carried.forgone_saving = Some(if cost > 0.0 { (saved / cost).max(0.0) } else { 0.0 });
     carried
 }
 
-/// The same for plans that were made together: of each member the plan that is steadier for it alone where these keep
-/// what the members share; else all new ones, or all old ones carried on, whichever [`steadier`] would take of the sums of
-/// their costs. `old` has one plan per member, `None` for one that had none.
+/// Does the same for plans that were made jointly: takes for each member the plan that [`keep_if_nearly_as_good`]
+/// chooses if these meet the shared constraints, else all new or all current ones by the sums of their costs. `old` has
+/// one plan per member, `None` for members without one.
 #[must_use]
-pub fn steadier_together(
+pub fn keep_jointly_if_nearly_as_good(
     old: &[Option<&Plan>],
-    new: Together,
+    new: JointPlan,
     members: &[Member<'_>],
     shared: &Shared<'_>,
     better_by: f64,
-) -> Together {
+) -> JointPlan {
     let pairs = || old.iter().zip(&new.plans).zip(members).map(|((old, new), member)| (*old, new, &member.request));
     let keeps = |plans: &[Result<Plan, Unplannable>]| broken(members, plans, shared).is_empty();
     if !new.broken.is_empty() {
         return new;
     }
     let alone = pairs().map(|(old, new, request)| match (old, new) {
-        (Some(old), Ok(new)) => Ok(steadier(old, new.clone(), request, better_by)),
+        (Some(old), Ok(new)) => Ok(keep_if_nearly_as_good(old, new.clone(), request, better_by)),
         _ => new.clone(),
     });
     let plans: Vec<_> = alone.collect();
     if keeps(&plans) {
-        return Together { plans, ..new };
+        return JointPlan { plans, ..new };
     }
     let carried = pairs().map(|(old, new, request)| carry_on(old?, new.as_ref().ok()?, request));
     let Some(carried) = carried.collect::<Option<Vec<_>>>() else { return new };
     let (cost, of_new) = carried.iter().fold((0.0, 0.0), |sum, (_, cost, of_new)| (sum.0 + cost, sum.1 + of_new));
-    let kept_from = Some(if cost > 0.0 { ((cost - of_new) / cost).max(0.0) } else { 0.0 });
-    let plans: Vec<_> = carried.into_iter().map(|(plan, ..)| Ok(Plan { kept_from, ..plan })).collect();
-    if cost - of_new <= better_by * cost && keeps(&plans) { Together { plans, ..new } } else { new }
+    let forgone_saving = Some(if cost > 0.0 { ((cost - of_new) / cost).max(0.0) } else { 0.0 });
+    let plans: Vec<_> = carried.into_iter().map(|(plan, ..)| Ok(Plan { forgone_saving, ..plan })).collect();
+    if cost - of_new <= better_by * cost && keeps(&plans) { JointPlan { plans, ..new } } else { new }
 }
 
-/// The old plan from now on, with its cost and that of the new one.
+/// Continues the current plan from now on; returns it with its cost and that of the new one.
 fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64, f64)> {
     if old.verdict != Verdict::Optimal || new.verdict != Verdict::Optimal || new.is_restrained() {
         return None;
     }
     let planner = Planner::new(request).ok()?;
-    let Owed::Work(owed) = planner.owed() else { return None };
-    let (problem, known_until) = planner.problem(&owed).ok()?;
+    let Due::Work(due) = planner.due() else { return None };
+    let (problem, known_until) = planner.problem(&due).ok()?;
     let points = &planner.choice.places;
     let known = &request.profile.points;
-    let at_new_pace = |s: &Segment| {
+    let at_new_throughput = |s: &Segment| {
         let point = *points.iter().find(|place| known[**place].setting == s.setting)?;
         let (power, throughput) = (known[point].power.mean, known[point].throughput.mean);
         Some(match s.doing {
-            Doing::Training => Segment { point, power, throughput, ..s.clone() },
-            Doing::Paused => Segment { point, ..s.clone() },
-            Doing::Resuming => Segment { point, power, ..s.clone() },
+            JobActivity::Training => Segment { point, power, throughput, ..s.clone() },
+            JobActivity::Paused => Segment { point, ..s.clone() },
+            JobActivity::Resuming => Segment { point, power, ..s.clone() },
         })
     };
     let ahead = old.segments.iter().filter(|s| s.slot.end() > request.now);
-    // A window moves on: what it gained at its end is as newly planned.
+    // The time gained at the end of a moving window is as newly planned.
     let ended = old.ends_at();
-    let gained = new.segments.iter().filter(|s| owed.endless() && s.slot.end() > ended);
+    let gained = new.segments.iter().filter(|s| due.endless() && s.slot.end() > ended);
     let mut pieces = Vec::new();
     let from = |s: &Segment, start: DateTime<Utc>| {
         let slot = Slot::new(s.slot.start().max(start), s.slot.end())?;
-        Some(Segment { slot, ..at_new_pace(s)? })
+        Some(Segment { slot, ..at_new_throughput(s)? })
     };
     for s in ahead {
         within_slots(&from(s, request.now)?, problem.slots(), &mut pieces);
@@ -110,11 +110,11 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
     for s in gained {
         within_slots(&from(s, ended)?, problem.slots(), &mut pieces);
     }
-    let missing = owed.samples - pieces.iter().map(Segment::samples).sum();
-    if pieces.is_empty() || missing.abs() > owed.samples * FAR_OFF {
+    let missing = due.samples - pieces.iter().map(Segment::samples).sum();
+    if pieces.is_empty() || missing.abs() > due.samples * FAR_OFF {
         return None;
     }
-    let latest_end = owed.latest_end.map(|(end, _)| end);
+    let latest_end = due.latest_end.map(|(end, _)| end);
     let fast = planner.choice.fastest();
     let (fastest, slowest) = (
         &points[fast],
@@ -127,18 +127,18 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
         throughput: known[place].throughput.mean,
         ..s.clone()
     };
-    let missing = if missing.abs() <= owed.samples * NEGLIGIBLE {
+    let missing = if missing.abs() <= due.samples * NEGLIGIBLE {
         missing
     } else if missing > Samples::ZERO {
-        let missing = if owed.endless() { missing } else { extend(&mut pieces, missing, latest_end, problem.slots()) };
+        let missing = if due.endless() { missing } else { extend(&mut pieces, missing, latest_end, problem.slots()) };
         make_up(&mut pieces, missing, |s| to(*fastest, s))
-    } else if owed.endless() {
+    } else if due.endless() {
         -make_up(&mut pieces, -missing, |s| to(*slowest, s))
     } else {
         shorten(&mut pieces, -missing);
         Samples::ZERO
     };
-    let tolerance = (known[*fastest].throughput.mean * RESOLUTION).max(owed.samples * NEGLIGIBLE);
+    let tolerance = (known[*fastest].throughput.mean * RESOLUTION).max(due.samples * NEGLIGIBLE);
     let end = pieces.last()?.slot.end();
     let late = latest_end.is_some_and(|latest| Seconds::from_delta(end - latest) > RESOLUTION);
     if missing > tolerance || late {
@@ -152,7 +152,7 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
     left.is_none_or(|left| plan.expected.carbon <= left).then_some((plan, of_old, of_new))
 }
 
-/// Adds a segment in pieces that lie in one slot each, with its intensity.
+/// Splits a segment at slot boundaries and sets each piece's intensity.
 fn within_slots(s: &Segment, slots: &[PlanSlot], pieces: &mut Vec<Segment>) {
     let first = slots.partition_point(|slot| slot.slot.end() <= s.slot.start());
     for slot in slots[first..].iter().take_while(|slot| slot.slot.start() < s.slot.end()) {
@@ -164,9 +164,9 @@ fn within_slots(s: &Segment, slots: &[PlanSlot], pieces: &mut Vec<Segment>) {
     }
 }
 
-/// Goes on at the last pace until so much more is done, at most until `latest`. Answers with what is missing then.
+/// Extends the plan at its last throughput, at most until `latest`, and returns the work still missing.
 fn extend(pieces: &mut Vec<Segment>, missing: Samples, latest: Option<DateTime<Utc>>, slots: &[PlanSlot]) -> Samples {
-    let Some(last) = pieces.last().filter(|s| s.doing == Doing::Training).cloned() else { return missing };
+    let Some(last) = pieces.last().filter(|s| s.doing == JobActivity::Training).cloned() else { return missing };
     let start = last.slot.end();
     let wanted = start + (missing / last.throughput).to_delta();
     let Some(more) = Slot::new(start, latest.map_or(wanted, |latest| wanted.min(latest))) else { return missing };
@@ -175,15 +175,15 @@ fn extend(pieces: &mut Vec<Segment>, missing: Samples, latest: Option<DateTime<U
     missing - pieces[before..].iter().map(Segment::samples).sum()
 }
 
-/// Ends so much earlier.
+/// Ends the plan earlier by the surplus work.
 fn shorten(pieces: &mut Vec<Segment>, mut surplus: Samples) {
     while let Some(last) = pieces.last_mut() {
-        if surplus <= Samples::ZERO && last.doing == Doing::Training {
+        if surplus <= Samples::ZERO && last.doing == JobActivity::Training {
             return;
         }
         let keep = last.slot.duration() - surplus / last.throughput;
         let kept = Slot::new(last.slot.start(), last.slot.start() + keep.max(Seconds::ZERO).to_delta());
-        match kept.filter(|_| last.doing == Doing::Training) {
+        match kept.filter(|_| last.doing == JobActivity::Training) {
             Some(slot) => {
                 last.slot = slot;
                 return;
@@ -196,7 +196,7 @@ fn shorten(pieces: &mut Vec<Segment>, mut surplus: Samples) {
     }
 }
 
-/// Changes the pace from the end backwards until the work differs by so much. Answers with what is missing then.
+/// Changes segments from the end backwards until the work differs by `missing`; returns the work still missing.
 fn make_up(pieces: &mut Vec<Segment>, mut missing: Samples, changed: impl Fn(&Segment) -> Segment) -> Samples {
     for place in (0..pieces.len()).rev() {
         if missing <= Samples::ZERO {
@@ -205,7 +205,7 @@ fn make_up(pieces: &mut Vec<Segment>, mut missing: Samples, changed: impl Fn(&Se
         let piece = &pieces[place];
         let other = changed(piece);
         let gain = (other.throughput - piece.throughput).abs();
-        if piece.doing != Doing::Training || gain <= SamplesPerSecond::ZERO {
+        if piece.doing != JobActivity::Training || gain <= SamplesPerSecond::ZERO {
             continue;
         }
         let part = (missing / gain).min(piece.slot.duration());
@@ -219,59 +219,59 @@ fn make_up(pieces: &mut Vec<Segment>, mut missing: Samples, changed: impl Fn(&Se
     missing
 }
 
-/// What a segment costs in the objective of `planning.md` §2, in grams.
+/// Returns the cost of a segment in the objective of `planning.md` §2, in grams.
 fn cost_of(s: &Segment, problem: &Problem) -> f64 {
     let slots = problem.slots();
     let slot = slots.partition_point(|slot| slot.slot.end() <= s.slot.start()).min(slots.len() - 1);
     problem.joule_cost(slot) * s.energy().get() + problem.time_cost() * s.slot.duration().get()
 }
 
-/// How set points may follow each other.
+/// Limits on changes of set points.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
-    /// The shortest stay at one.
+pub struct SwitchingLimits {
+    /// Minimum time at one.
     pub dwell: Seconds,
-    /// The most that a limit changes within a minute, if there is such a bound.
+    /// Maximum change of a limit per minute, if limited.
     pub ramp_per_min: Option<Watts>,
 }
 
-/// What a job is set to, and since when.
+/// The set point applied to a job, and since when.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
-    /// One set point per group of equal boards.
+pub struct AppliedSetPoint {
+    /// One set point per group of equal GPUs.
     pub setting: Vec<SetPoint>,
-    /// When it became that.
+    /// Time of its application.
     pub since: DateTime<Utc>,
-    /// Whether it is on the way to another one.
+    /// True if it is an intermediate step to another one.
     pub ramping: bool,
-    /// What the job was told to do.
-    pub doing: Doing,
+    /// Activity requested from the job.
+    pub doing: JobActivity,
 }
 
-/// What to set now to follow a plan: what it says, or what is held where that has not been held for long enough, or a
-/// step towards it. `None` where the plan says nothing about now; `done` are all samples so far.
+/// Returns the set point to apply now: the plan's, or the current one if its minimum dwell has not passed, or a step
+/// towards the plan's. `None` if the plan does not cover now; `done` are all samples so far.
 ///
-/// A promise about time goes before the shortest stay: where waiting at a slower set point would break it, a faster one
-/// comes at once, and where staying at a slower one for the shortest time would, it does not come. Beginning and ending
-/// a pause waits for nothing.
-pub fn follow(
-    held: Option<&Held>,
+/// Time constraints take precedence over the dwell: if waiting at a slower set point would violate one, a faster one
+/// applies at once, and a slower one is skipped if staying there for the dwell would. Pauses start and end without
+/// delay.
+pub fn next_set_point(
+    held: Option<&AppliedSetPoint>,
     plan: &Plan,
     profile: &Profile,
     done: Samples,
     now: DateTime<Utc>,
-    pace: &Pace,
-) -> Option<Held> {
+    limits: &SwitchingLimits,
+) -> Option<AppliedSetPoint> {
     let Segment { setting: wanted, throughput, doing, .. } = plan.segment_at(now)?;
-    let dwell = shortest_dwell(pace.dwell, plan.samples_done + plan.expected.samples, profile).to_delta();
-    let fresh = || Held { setting: wanted.clone(), since: now, ramping: false, doing: *doing };
+    let dwell = shortest_dwell(limits.dwell, plan.samples_done + plan.expected.samples, profile).to_delta();
+    let fresh = || AppliedSetPoint { setting: wanted.clone(), since: now, ramping: false, doing: *doing };
     let Some(held) = held.filter(|held| held.setting.len() == wanted.len()) else { return Some(fresh()) };
-    let trains = *doing == Doing::Training && held.doing == Doing::Training;
+    let trains = *doing == JobActivity::Training && held.doing == JobActivity::Training;
     if held.setting == *wanted {
-        return Some(Held { doing: *doing, ..held.clone() });
+        return Some(AppliedSetPoint { doing: *doing, ..held.clone() });
     }
     if held.ramping && now - held.since < STEP {
-        return Some(Held { doing: *doing, ..held.clone() });
+        return Some(AppliedSetPoint { doing: *doing, ..held.clone() });
     }
     if trains && !held.ramping {
         let kept = profile.at(&held.setting).map_or(SamplesPerSecond::ZERO, |p| p.throughput.mean);
@@ -285,7 +285,7 @@ pub fn follow(
             return Some(held.clone());
         }
     }
-    let step = pace.ramp_per_min.map(|ramp| ramp.max(Watts::new(1.0)));
+    let step = limits.ramp_per_min.map(|ramp| ramp.max(Watts::new(1.0)));
     let towards = |(from, to): (&SetPoint, &SetPoint)| {
         let (from, target) = (from.limit.watts(), to.limit.watts());
         let Some(step) = step.filter(|step| (target - from).abs() > *step) else { return *to };
@@ -293,15 +293,21 @@ pub fn follow(
         SetPoint { limit: PowerLimit::from_watts(next), ..*to }
     };
     let setting: Vec<SetPoint> = held.setting.iter().zip(wanted).map(towards).collect();
-    Some(Held { ramping: setting != *wanted, setting, since: now, doing: *doing })
+    Some(AppliedSetPoint { ramping: setting != *wanted, setting, since: now, doing: *doing })
 }
 
-/// Whether a plan's promise about time can still be kept if the job goes on at `pace` until a moment, having done so
-/// many samples in all by now: even flat out from then on.
-fn may_wait(plan: &Plan, done: Samples, pace: SamplesPerSecond, now: DateTime<Utc>, until: DateTime<Utc>) -> bool {
+/// Returns whether the time constraint can still be met if the job stays at a throughput until a time and runs at full
+/// speed from then on.
+fn may_wait(
+    plan: &Plan,
+    done: Samples,
+    throughput: SamplesPerSecond,
+    now: DateTime<Utc>,
+    until: DateTime<Utc>,
+) -> bool {
     let Some((latest_end, fastest)) = plan.slack else { return true };
     let wait = Seconds::from_delta(until - now).max(Seconds::ZERO);
-    let left = plan.samples_done + plan.expected.samples - done - pace * wait;
+    let left = plan.samples_done + plan.expected.samples - done - throughput * wait;
     let needed = (left / fastest).max(Seconds::ZERO);
     let ends_before = left <= Samples::ZERO;
     ends_before || Seconds::from_delta(latest_end - now) + RESOLUTION >= wait + needed
